@@ -1,0 +1,54 @@
+# Two commands for users: `make demo` and `make test`. They need Python 3.11+ and make; everything else they install into .venv.
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: help demo test lint interop bench fuzz crash-long clean
+
+help:
+	@echo "make demo      run the main job: 336,776 flights through the broker and Spark into a table"
+	@echo "make test      run the tests (unit, crash, fuzz, examples, Spark)"
+	@echo "make lint      ruff, mypy --strict, import-linter"
+	@echo "make interop   test against Apache RocketMQ 5.5.0 (needs Java 17 and Maven)"
+	@echo "make bench     run the benchmarks; JSON goes to benchmarks/results"
+	@echo "make fuzz      long fuzz run (FUZZ_SECONDS=600)"
+
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "SprocketMQ needs Python 3.11 or newer: install it, or run make PYTHON=/path/to/python3"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing SprocketMQ and its tools into $(VENV) (the first time takes a few minutes: Spark and a Java runtime are large)"
+	@$(BIN)/python -m pip install --quiet --upgrade pip
+	@$(BIN)/python -m pip install --quiet --editable '.[demo,dev]'
+	@touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/python -m sprocketmq demo
+
+# The whole suite on two workers, then the tests that share one JVM.
+test: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -m spark tests/spark
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+interop: $(STAMP)
+	$(BIN)/python -m pytest -m interop tests/interop
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+FUZZ_SECONDS ?= 600
+fuzz: $(STAMP)
+	SPROCKETMQ_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest tests/fuzz -s --timeout=0
+
+CRASH_CYCLES ?= 1000
+crash-long: $(STAMP)
+	SPROCKETMQ_CRASH_CYCLES=$(CRASH_CYCLES) $(BIN)/python -m pytest tests/crash -s --timeout=0
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache dist

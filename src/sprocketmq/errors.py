@@ -1,0 +1,260 @@
+"""One tree of errors. Each carries its data as attributes and says what to do next.
+
+``SprocketError``
+    ``ProtocolError``     bytes that break the protocol: ``LocalProtocolError`` is ours to fix, ``RemoteProtocolError`` the peer's
+    ``RetriableError``    the same call may succeed later or elsewhere; nothing was stored
+    ``FatalError``        repeating the call as it is will not help
+    ``MaybeStoredError``  the answer was lost: the message may or may not be stored
+    ``ConfigError``       an argument, option or environment is wrong; also a ``ValueError``
+"""
+
+from collections.abc import Sequence
+
+
+class SprocketError(Exception):
+    """Base of everything SprocketMQ raises on purpose."""
+
+
+class ProtocolError(SprocketError):
+    """Bytes or values that the remoting protocol or a storage format does not allow."""
+
+
+class LocalProtocolError(ProtocolError):
+    """We were asked to write something the format cannot carry."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """A peer (or a file) gave bytes the format does not allow."""
+
+
+class RetriableError(SprocketError):
+    """The call failed before anything was stored; trying again, or elsewhere, may succeed."""
+
+
+class FatalError(SprocketError):
+    """The call was refused for good; trying it again unchanged is useless."""
+
+
+class MaybeStoredError(SprocketError):
+    """The request left but its answer did not come: the message may be stored or not."""
+
+    def __init__(self, message: str, *, address: str = "", cause: BaseException | None = None) -> None:
+        super().__init__(message)
+        self.address = address
+        self.cause = cause
+
+
+class ConfigError(SprocketError, ValueError):
+    """An argument, option, name or environment is wrong."""
+
+
+# --- names and messages -------------------------------------------------------------------------------------------------
+
+
+class InvalidName(ConfigError):
+    """A topic, group or tag that RocketMQ does not accept."""
+
+    def __init__(self, kind: str, name: object, reason: str) -> None:
+        super().__init__(f"{kind} {name!r} is not valid: {reason}")
+        self.kind = kind
+        self.name = name
+        self.reason = reason
+
+
+class MessageTooLarge(FatalError):
+    """A message (or one message of a batch) is over the size limit, in bytes."""
+
+    def __init__(self, size: int, limit: int, *, index: int | None = None) -> None:
+        which = "message" if index is None else f"message {index} of the batch"
+        super().__init__(f"{which} is {size} bytes, the limit is {limit}: send less, or raise max_message_bytes on producer and broker")
+        self.size = size
+        self.limit = limit
+        self.index = index
+
+
+class InvalidMessage(ConfigError):
+    """A message that may not be sent as it is; ``index`` is its place in a batch, or None."""
+
+    def __init__(self, reason: str, *, index: int | None = None) -> None:
+        super().__init__(reason if index is None else f"message {index} of the batch: {reason}")
+        self.reason = reason
+        self.index = index
+
+
+class BatchError(ConfigError):
+    """A batch as a whole breaks a rule (empty, mixed topics); ``index`` names the offending message where there is one."""
+
+    def __init__(self, reason: str, *, index: int | None = None) -> None:
+        super().__init__(reason if index is None else f"message {index}: {reason}")
+        self.reason = reason
+        self.index = index
+
+
+# --- network ------------------------------------------------------------------------------------------------------------
+
+
+class ConnectFailed(RetriableError):
+    """Nothing accepted a connection at ``address``, where ``expected`` (broker, nameserver) should be."""
+
+    def __init__(self, address: str, expected: str, reason: str) -> None:
+        super().__init__(
+            f"cannot connect to {address}: {reason} (expected a RocketMQ {expected} there; is it running, and is the port right?)"
+        )
+        self.address = address
+        self.expected = expected
+        self.reason = reason
+
+
+class ConnectionLost(RetriableError):
+    """The connection to ``address`` ended before the answer came."""
+
+    def __init__(self, address: str, reason: str = "connection closed by the peer") -> None:
+        super().__init__(f"connection to {address} lost: {reason}")
+        self.address = address
+        self.reason = reason
+
+
+class NotRocketMQ(FatalError):
+    """Something answered at ``address``, but it does not speak the RocketMQ remoting protocol."""
+
+    def __init__(self, address: str, expected: str, found: str) -> None:
+        super().__init__(
+            f"{address} does not speak the RocketMQ remoting protocol ({found}); expected a {expected} there"
+            " (nameservers usually listen on 9876, brokers on 10911; the gRPC proxy port 8081 and web ports do not work)"
+        )
+        self.address = address
+        self.expected = expected
+        self.found = found
+
+
+class RequestTimeout(RetriableError):
+    """No answer from ``address`` within ``timeout_ms``."""
+
+    def __init__(self, address: str, code: int, timeout_ms: int) -> None:
+        super().__init__(f"no answer from {address} to request {code} within {timeout_ms} ms")
+        self.address = address
+        self.code = code
+        self.timeout_ms = timeout_ms
+
+
+class NameserverUnavailable(RetriableError):
+    """None of the nameservers answered."""
+
+    def __init__(self, tried: Sequence[str], cause: BaseException | None = None) -> None:
+        detail = f"; last: {cause}" if cause else ""
+        super().__init__(f"no nameserver answered (tried {', '.join(tried) or 'none'}){detail}")
+        self.tried = tuple(tried)
+        self.cause = cause
+
+
+class TopicNotFound(FatalError):
+    """No nameserver knows a route for ``topic``."""
+
+    def __init__(self, topic: str, namesrv: str = "") -> None:
+        at = f" at nameserver {namesrv}" if namesrv else ""
+        super().__init__(
+            f"topic {topic!r} has no route{at}: create it first (sprocketmq topic create {topic}) or allow auto-creation on the broker"
+        )
+        self.topic = topic
+        self.namesrv = namesrv
+
+
+class BrokerError(FatalError):
+    """A broker or nameserver answered with an error code that repeating will not change."""
+
+    def __init__(self, code: int, remark: str | None, *, address: str = "") -> None:
+        super().__init__(f"{address or 'the server'} refused with code {code}: {remark or 'no reason given'}")
+        self.code = code
+        self.remark = remark or ""
+        self.address = address
+
+
+class BrokerBusy(RetriableError):
+    """A broker answered with an error code that may pass (busy, store not writable, going away)."""
+
+    def __init__(self, code: int, remark: str | None, *, address: str = "") -> None:
+        super().__init__(f"{address or 'the server'} cannot serve now, code {code}: {remark or 'no reason given'}")
+        self.code = code
+        self.remark = remark or ""
+        self.address = address
+
+
+class SendQueueFull(RetriableError):
+    """More messages are in flight than the producer may hold (``limit`` messages or bytes)."""
+
+    def __init__(self, what: str, limit: int) -> None:
+        super().__init__(f"the producer already holds {limit} {what} in flight: await some results, or raise the limit")
+        self.what = what
+        self.limit = limit
+
+
+class ClientClosed(FatalError):
+    """The client was closed (or not started yet)."""
+
+
+class ForkedClient(FatalError):
+    """A client made before ``os.fork`` was used in the child."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"this {name} was created before the process forked; create a new one in the child process")
+        self.name = name
+
+
+# --- storage and server start -------------------------------------------------------------------------------------------
+
+
+class StoreLocked(ConfigError):
+    """Another broker holds the store directory."""
+
+    def __init__(self, path: str, pid: int | None = None) -> None:
+        who = f" (process {pid})" if pid else ""
+        super().__init__(f"store {path} is in use by another broker{who}: stop it, or choose another directory with --store")
+        self.path = path
+        self.pid = pid
+
+
+class StoreNotWritable(ConfigError):
+    """The store directory cannot be created or written."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"store {path} is not writable: {reason}; choose another directory with --store or change its permissions")
+        self.path = path
+        self.reason = reason
+
+
+class StoreDamaged(FatalError):
+    """The commit log itself (not a derived file) cannot be read."""
+
+    def __init__(self, path: str, offset: int, reason: str) -> None:
+        super().__init__(f"store file {path} is damaged at byte {offset}: {reason}")
+        self.path = path
+        self.offset = offset
+        self.reason = reason
+
+
+class StoreWriteFailed(RetriableError):
+    """An append failed; nothing of it was acknowledged."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"cannot write to store {path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class StoreFailed(FatalError):
+    """A flush to disk failed: the store takes no more writes until the broker is restarted."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"flush of {path} failed: {reason}; the store refuses writes until the broker is restarted")
+        self.path = path
+        self.reason = reason
+
+
+class PortInUse(ConfigError):
+    """The port a server should listen on is taken, or may not be bound."""
+
+    def __init__(self, host: str, port: int, reason: str) -> None:
+        super().__init__(f"cannot listen on {host}:{port}: {reason}; choose another port (0 means any free one) or stop what uses it")
+        self.host = host
+        self.port = port
+        self.reason = reason

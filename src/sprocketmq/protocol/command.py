@@ -1,0 +1,331 @@
+"""One remoting command: header fields in JSON or binary, and a body (protocol, sections 2 and 3).
+
+::
+
+    0      4           5         8           8+H
+    +------+-----------+---------+-----------+--------+
+    | L    | serialise | H       | header    | body   |       L = 4 + H + body length
+    | i32  | u8        | u24     | (H)       |        |
+    +------+-----------+---------+-----------+--------+
+
+    binary header
+    0       2          3         5        9      13     17      17+R  21+R
+    +-------+----------+---------+--------+------+------+-------+-----+--------------------------------------+
+    | code  | language | version | opaque | flag | R    | remark| E   | entries: i16 k, key, i32 v, value    |
+    | i16   | i8       | i16     | i32    | i32  | i32  | (R)   | i32 | back to back, E bytes in all         |
+    +-------+----------+---------+--------+------+------+-------+-----+--------------------------------------+
+"""
+
+from collections.abc import Mapping
+from struct import Struct
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from sprocketmq.errors import LocalProtocolError, RemoteProtocolError
+from sprocketmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, PROTOCOL_VERSION, LanguageCode, SerializeType
+
+MAX_FRAME_LENGTH = 16_777_216
+MAX_HEADER_LENGTH = 0xFFFFFF
+
+_PREFIX = Struct(">II")
+_WORD = Struct(">I")
+_FIXED = Struct(">hbhiii")  # binary header up to the remark length
+_INT = Struct(">i")
+_SHORT = Struct(">h")
+
+_Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+_T = TypeVar("_T")
+
+_LANGUAGE_NAMES = {code.value: code.name for code in LanguageCode}
+_LANGUAGE_CODES = {code.name: code.value for code in LanguageCode}
+_OTHER = int(LanguageCode.OTHER)
+
+
+class _JsonHead(msgspec.Struct):
+    code: _Int32
+    opaque: _Int32 = 0
+    flag: _Int32 = 0
+    version: _Int32 = 0
+    language: str | int | None = None
+    remark: str | None = None
+    extFields: msgspec.Raw = msgspec.Raw(b"")  # noqa: N815 - the wire's name
+
+
+_decode_head = msgspec.json.Decoder(_JsonHead, strict=False).decode
+_decode_text_map = msgspec.json.Decoder(dict[str, str]).decode
+_decode_any_map = msgspec.json.Decoder(dict[str, Any] | None).decode
+_encode_json = msgspec.json.encode
+_typed_decoders: dict[type, Any] = {}
+
+
+class Command:
+    """One decoded request or response.
+
+    ``body`` is a view into the receive buffer on servers (valid during the handler call) and ``bytes`` on clients.
+    """
+
+    __slots__ = ("_ext", "_raw_ext", "body", "code", "flag", "language", "opaque", "remark", "serialize", "version")
+
+    def __init__(
+        self,
+        code: int,
+        *,
+        opaque: int = 0,
+        flag: int = 0,
+        version: int = PROTOCOL_VERSION,
+        language: int = LanguageCode.PYTHON,
+        remark: str | None = None,
+        ext: dict[str, str] | None = None,
+        body: bytes | memoryview = b"",
+        serialize: int = SerializeType.JSON,
+    ) -> None:
+        self.code = code
+        self.opaque = opaque
+        self.flag = flag
+        self.version = version
+        self.language = language
+        self.remark = remark
+        self.serialize = serialize
+        self.body = body
+        self._ext: dict[str, str] | None = ext
+        self._raw_ext: bytes | msgspec.Raw = b""
+
+    @property
+    def ext(self) -> dict[str, str]:
+        """The extension fields as text; decoded once. Raises RemoteProtocolError when they are not a map of scalars."""
+        if self._ext is None:
+            self._ext = _decode_ext(self._raw_ext) if self._raw_ext else {}
+        return self._ext
+
+    def header(self, kind: type[_T]) -> _T:
+        """Return the extension fields as a ``kind`` (a Struct of protocol/headers.py).
+
+        Numbers and booleans are read from their text. Raises RemoteProtocolError naming the missing or malformed field.
+        """
+        try:
+            if self._ext is None and self._raw_ext:
+                decoder = _typed_decoders.get(kind)
+                if decoder is None:
+                    decoder = _typed_decoders[kind] = msgspec.json.Decoder(kind, strict=False).decode
+                try:
+                    return decoder(self._raw_ext)  # type: ignore[no-any-return]
+                except msgspec.ValidationError:
+                    # A field that came as a JSON number where we want text is legal; the text map below accepts it.
+                    pass
+            return msgspec.convert(self.ext, kind, strict=False)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as e:
+            raise RemoteProtocolError(f"header of request {self.code} does not fit: {e}") from None
+
+    @property
+    def is_response(self) -> bool:
+        return bool(self.flag & FLAG_RESPONSE)
+
+    @property
+    def is_oneway(self) -> bool:
+        return bool(self.flag & FLAG_ONEWAY)
+
+    def __repr__(self) -> str:
+        kind = "response" if self.flag & FLAG_RESPONSE else "oneway" if self.flag & FLAG_ONEWAY else "request"
+        return f"Command({kind} code={self.code} opaque={self.opaque} remark={self.remark!r} body={len(self.body)} bytes)"
+
+
+def to_ext(header: msgspec.Struct) -> dict[str, str]:
+    """Return a header Struct as the text map of the wire; fields that are None are left out."""
+    ext: dict[str, str] = {}
+    for name, value in msgspec.to_builtins(header).items():
+        if value is None:
+            continue
+        if value is True:
+            ext[name] = "true"
+        elif value is False:
+            ext[name] = "false"
+        else:
+            ext[name] = value if type(value) is str else str(value)
+    return ext
+
+
+def encode_head(
+    code: int,
+    *,
+    opaque: int,
+    flag: int = 0,
+    ext: Mapping[str, str] | bytes | None = None,
+    remark: str | None = None,
+    body_length: int = 0,
+    language: int = LanguageCode.PYTHON,
+    version: int = PROTOCOL_VERSION,
+    serialize: int = SerializeType.JSON,
+) -> bytes:
+    """Return a frame up to its body: length, serialise type, header length, header.
+
+    ``ext`` as bytes is a ready JSON object (hot paths build it from a template); it cannot go into a binary header. Raises
+    LocalProtocolError when the frame would pass 16 MiB, or when a binary header cannot carry the code.
+    """
+    if serialize == SerializeType.JSON:
+        if ext is None:
+            fields = b""
+        elif type(ext) is bytes:
+            fields = b'"extFields":' + ext + b","
+        else:
+            fields = b'"extFields":' + _encode_json(ext) + b","
+        note = b"" if remark is None else b'"remark":' + _encode_json(remark) + b","
+        header = b'{"code":%d,%b"flag":%d,"language":"%b","opaque":%d,%b"serializeTypeCurrentRPC":"JSON","version":%d}' % (
+            code,
+            fields,
+            flag,
+            _LANGUAGE_NAMES.get(language, "OTHER").encode(),
+            opaque,
+            note,
+            version,
+        )
+        kind = 0
+    else:
+        header = _encode_binary(code, opaque, flag, ext, remark, language, version)
+        kind = 0x0100_0000
+    size = len(header)
+    length = 4 + size + body_length
+    if length > MAX_FRAME_LENGTH or size > MAX_HEADER_LENGTH:
+        raise LocalProtocolError(f"a frame of {length} bytes is over the protocol's limit of {MAX_FRAME_LENGTH}: send less at once")
+    return _PREFIX.pack(length, kind | size) + header
+
+
+def encode_command(command: Command) -> bytes:
+    """Return ``command`` as one whole frame, body included."""
+    head = encode_head(
+        command.code,
+        opaque=command.opaque,
+        flag=command.flag,
+        ext=command.ext if command._ext is not None or command._raw_ext else None,
+        remark=command.remark,
+        body_length=len(command.body),
+        language=command.language,
+        version=command.version,
+        serialize=command.serialize,
+    )
+    return head + command.body
+
+
+def decode_command(frame: bytes | bytearray | memoryview) -> Command:
+    """Decode what follows a frame's length field: serialise type, header, body.
+
+    The header is copied, the body is a view into ``frame``. Raises RemoteProtocolError for an unknown serialisation, a header
+    longer than its frame, or a header that does not parse.
+    """
+    view = memoryview(frame)
+    if len(view) < 4:
+        raise RemoteProtocolError(f"a frame of {len(view)} bytes has no room for its header length")
+    (word,) = _WORD.unpack_from(view)
+    end = 4 + (word & 0xFFFFFF)
+    if end > len(view):
+        raise RemoteProtocolError(f"header length {end - 4} is longer than its frame of {len(view)} bytes")
+    header = bytes(view[4:end])
+    kind = word >> 24
+    if kind == SerializeType.JSON:
+        command = _decode_json(header)
+    elif kind == SerializeType.ROCKETMQ:
+        command = _decode_binary(header)
+    else:
+        raise RemoteProtocolError(f"unknown header serialisation {kind}")
+    command.body = view[end:]
+    return command
+
+
+def _decode_json(header: bytes) -> Command:
+    try:
+        head = _decode_head(header)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as e:
+        raise RemoteProtocolError(f"JSON header does not parse: {e}") from None
+    command = Command.__new__(Command)
+    command.code = head.code
+    command.opaque = head.opaque
+    command.flag = head.flag
+    command.version = head.version
+    language = head.language
+    command.language = language if type(language) is int else _LANGUAGE_CODES.get(language, _OTHER) if language else 0  # type: ignore[arg-type]
+    command.remark = head.remark
+    command.serialize = 0
+    command._ext = None
+    command._raw_ext = head.extFields
+    return command
+
+
+def _decode_ext(raw: bytes | msgspec.Raw) -> dict[str, str]:
+    try:
+        return _decode_text_map(raw)  # type: ignore[no-any-return]
+    except msgspec.ValidationError:
+        pass
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as e:
+        raise RemoteProtocolError(f"extension fields do not parse: {e}") from None
+    try:
+        loose = _decode_any_map(raw)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as e:
+        raise RemoteProtocolError(f"extension fields are not a JSON object: {e}") from None
+    ext: dict[str, str] = {}
+    for name, value in (loose or {}).items():
+        if value is None:
+            continue
+        if isinstance(value, str):
+            ext[name] = value
+        elif isinstance(value, bool):
+            ext[name] = "true" if value else "false"
+        elif isinstance(value, int | float):
+            ext[name] = str(value)
+        else:
+            raise RemoteProtocolError(f"extension field {name!r} is a {type(value).__name__}, not a scalar")
+    return ext
+
+
+def _encode_binary(
+    code: int, opaque: int, flag: int, ext: Mapping[str, str] | bytes | None, remark: str | None, language: int, version: int
+) -> bytes:
+    if isinstance(ext, bytes):
+        raise LocalProtocolError("ready-made JSON fields cannot go into a binary header")
+    if not -0x8000 <= code <= 0x7FFF:
+        raise LocalProtocolError(f"code {code} does not fit a binary header's 16 bits: use JSON headers for it")
+    note = remark.encode() if remark else b""
+    parts = []
+    for name, value in (ext or {}).items():
+        key, text = name.encode(), value.encode()
+        if len(key) > 0x7FFF:
+            raise LocalProtocolError(f"extension field name of {len(key)} bytes is over the limit of 32767")
+        parts += (_SHORT.pack(len(key)), key, _INT.pack(len(text)), text)
+    fields = b"".join(parts)
+    return _FIXED.pack(code, language, version, opaque, flag, len(note)) + note + _INT.pack(len(fields)) + fields
+
+
+def _decode_binary(header: bytes) -> Command:
+    size = len(header)
+    if size < 21:
+        raise RemoteProtocolError(f"binary header of {size} bytes is shorter than its fixed 21 bytes")
+    code, language, version, opaque, flag, note_length = _FIXED.unpack_from(header)
+    pos = 17 + note_length
+    if note_length < 0 or pos + 4 > size:
+        raise RemoteProtocolError(f"remark length {note_length} does not fit a binary header of {size} bytes")
+    (ext_length,) = _INT.unpack_from(header, pos)
+    ext_at = pos + 4
+    if ext_length < 0 or ext_at + ext_length != size:
+        raise RemoteProtocolError(f"extension length {ext_length} does not fit a binary header of {size} bytes")
+    ext: dict[str, str] = {}
+    try:
+        remark = header[17:pos].decode() if note_length else None
+        pos = ext_at
+        while pos < size:
+            if size - pos < 6:
+                raise RemoteProtocolError("extension field is cut short")
+            (key_length,) = _SHORT.unpack_from(header, pos)
+            pos += 2
+            if key_length < 0 or pos + key_length + 4 > size:
+                raise RemoteProtocolError(f"extension name length {key_length} runs past the header")
+            key = header[pos : pos + key_length].decode()
+            pos += key_length
+            (value_length,) = _INT.unpack_from(header, pos)
+            pos += 4
+            if value_length < 0 or pos + value_length > size:
+                raise RemoteProtocolError(f"extension value length {value_length} runs past the header")
+            if key_length and value_length:  # an empty name or value reads as absent
+                ext[key] = header[pos : pos + value_length].decode()
+            pos += value_length
+    except UnicodeDecodeError as e:
+        raise RemoteProtocolError(f"binary header is not UTF-8: {e.reason}") from None
+    return Command(code, opaque=opaque, flag=flag, version=version, language=language, remark=remark, ext=ext, serialize=1)

@@ -1,0 +1,252 @@
+"""Typed request and response headers: Python names here, the wire's names in ``rename`` (protocol, section 7)."""
+
+import msgspec
+
+_V2_NAMES = {
+    "producer_group": "a",
+    "topic": "b",
+    "default_topic": "c",
+    "default_topic_queue_nums": "d",
+    "queue_id": "e",
+    "sys_flag": "f",
+    "born_timestamp_ms": "g",
+    "flag": "h",
+    "properties": "i",
+    "reconsume_times": "j",
+    "unit_mode": "k",
+    "max_reconsume_times": "l",
+    "batch": "m",
+    "broker_name": "n",
+}
+
+
+class SendMessageV2(msgspec.Struct, rename=_V2_NAMES, gc=False):
+    """Header of 310 and 320: one-letter names."""
+
+    producer_group: str
+    topic: str
+    queue_id: int
+    born_timestamp_ms: int
+    default_topic: str = "TBW102"
+    default_topic_queue_nums: int = 4
+    sys_flag: int = 0
+    flag: int = 0
+    properties: str = ""
+    reconsume_times: int | None = None
+    unit_mode: bool | None = None
+    max_reconsume_times: int | None = None
+    batch: bool | None = None
+    broker_name: str | None = None
+
+
+class SendMessageV1(msgspec.Struct, rename="camel", gc=False):
+    """Header of 10: the same fields under their long names."""
+
+    producer_group: str
+    topic: str
+    queue_id: int
+    born_timestamp_ms: int = msgspec.field(name="bornTimestamp")
+    default_topic: str = "TBW102"
+    default_topic_queue_nums: int = 4
+    sys_flag: int = 0
+    flag: int = 0
+    properties: str = ""
+    reconsume_times: int | None = None
+    unit_mode: bool | None = None
+    max_reconsume_times: int | None = None
+    batch: bool | None = None
+    broker_name: str | None = msgspec.field(name="bname", default=None)
+
+
+SendHeader = SendMessageV1 | SendMessageV2
+
+
+class SendResponse(msgspec.Struct, rename="camel", gc=False):
+    """Where a send was stored; ``msg_id`` is a comma list for a batch on a plain topic."""
+
+    msg_id: str
+    queue_id: int
+    queue_offset: int
+    transaction_id: str | None = None
+    batch_uniq_id: str | None = None
+
+
+class PullRequest(msgspec.Struct, rename="camel", gc=False):
+    consumer_group: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    max_msg_nums: int
+    sys_flag: int
+    commit_offset: int = 0
+    suspend_timeout_ms: int = msgspec.field(name="suspendTimeoutMillis", default=0)
+    subscription: str | None = None
+    sub_version: int = 0
+    expression_type: str | None = None
+    max_msg_bytes: int | None = None
+    broker_name: str | None = msgspec.field(name="bname", default=None)
+
+
+class PullResponse(msgspec.Struct, rename="camel", gc=False):
+    suggest_which_broker_id: int
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+
+
+class QueryConsumerOffset(msgspec.Struct, rename="camel"):
+    consumer_group: str
+    topic: str
+    queue_id: int
+    set_zero_if_not_found: bool | None = None
+
+
+class UpdateConsumerOffset(msgspec.Struct, rename="camel"):
+    consumer_group: str
+    topic: str
+    queue_id: int
+    commit_offset: int
+
+
+class QueueRequest(msgspec.Struct, rename="camel"):
+    """Header of 30, 31 and 32: one queue."""
+
+    topic: str
+    queue_id: int
+
+
+class SearchOffset(msgspec.Struct, rename="camel"):
+    topic: str
+    queue_id: int
+    timestamp_ms: int = msgspec.field(name="timestamp")
+    boundary_type: str | None = None
+
+
+class OffsetResponse(msgspec.Struct):
+    offset: int
+
+
+class TimestampResponse(msgspec.Struct):
+    timestamp: int
+
+
+class TopicRequest(msgspec.Struct):
+    """A request about one topic."""
+
+    topic: str
+
+
+class RouteRequest(msgspec.Struct, rename="camel"):
+    topic: str
+    accept_standard_json_only: bool | None = None
+
+
+class CreateTopic(msgspec.Struct, rename="camel"):
+    topic: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    default_topic: str = "TBW102"
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: str | None = None
+    force: bool | None = None
+
+
+class DeleteTopicInNamesrv(msgspec.Struct, rename="camel"):
+    topic: str
+    cluster_name: str | None = None
+
+
+class RegisterBroker(msgspec.Struct, rename="camel"):
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    ha_server_addr: str
+    broker_id: int
+    heartbeat_timeout_ms: int | None = msgspec.field(name="heartbeatTimeoutMillis", default=None)
+    enable_acting_master: bool | None = None
+    compressed: bool = False
+    body_crc32: int = 0
+
+
+class BrokerIdentity(msgspec.Struct, rename="camel"):
+    """Header of 104 and 322: which broker."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: int
+
+
+class BrokerHeartbeat(msgspec.Struct, rename="camel"):
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: int | None = None
+
+
+class BrokerMemberGroup(msgspec.Struct, rename="camel"):
+    broker_name: str
+    cluster_name: str | None = None
+
+
+class BrokerNameRequest(msgspec.Struct, rename="camel"):
+    broker_name: str
+
+
+class ClusterRequest(msgspec.Struct):
+    cluster: str
+
+
+class KvConfig(msgspec.Struct):
+    namespace: str
+    key: str
+    value: str = ""
+
+
+class KvNamespace(msgspec.Struct):
+    namespace: str
+
+
+class ConsumerGroupRequest(msgspec.Struct, rename="camel"):
+    consumer_group: str
+
+
+class ProducerGroupRequest(msgspec.Struct, rename="camel"):
+    producer_group: str
+
+
+class GroupRequest(msgspec.Struct):
+    group: str
+
+
+class UnregisterClient(msgspec.Struct, rename="camel"):
+    client_id: str = msgspec.field(name="clientID")
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+class DeleteSubscriptionGroup(msgspec.Struct, rename="camel"):
+    group_name: str
+    clean_offset: bool = False
+
+
+class ConsumeStatsRequest(msgspec.Struct, rename="camel"):
+    consumer_group: str
+    topic: str | None = None
+
+
+class ViewMessage(msgspec.Struct):
+    offset: int
+    topic: str | None = None
+
+
+class PageRequest(msgspec.Struct, rename="camel"):
+    """Header of 21 and 201: tables may be asked for in pages."""
+
+    topic_seq: int = 0
+    max_topic_num: int = 0
+    group_seq: int = 0
+    max_group_num: int = 0

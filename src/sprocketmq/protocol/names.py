@@ -1,0 +1,104 @@
+"""Topic, group and tag names: what RocketMQ accepts, checked before any name reaches a path or the wire."""
+
+import re
+
+from sprocketmq.errors import InvalidName
+
+MAX_TOPIC_LENGTH = 127
+MAX_INTERNAL_TOPIC_LENGTH = 255
+MAX_GROUP_LENGTH = 120
+
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+DEFAULT_TOPIC = "TBW102"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+
+SYSTEM_TOPICS = frozenset(
+    {
+        DEFAULT_TOPIC,
+        SCHEDULE_TOPIC,
+        "BenchmarkTest",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "CHECKPOINT_TOPIC",
+    }
+)
+SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+
+SEND_FORBIDDEN_TOPICS = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    }
+)
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+
+
+def name_problem(name: object, limit: int) -> str | None:
+    """Return why ``name`` is not acceptable (blank, longer than ``limit`` characters, illegal characters), or None."""
+    if not isinstance(name, str):
+        return f"it must be a str, not {type(name).__name__}"
+    if not name.strip():
+        return "it is blank"
+    if len(name) > limit:
+        return f"it is {len(name)} characters long, the limit is {limit}"
+    if not _NAME.match(name):
+        return "only ASCII letters, digits and % | _ - are allowed"
+    return None
+
+
+def check_topic(name: str) -> str:
+    """Return ``name`` when it is a valid topic name, else raise InvalidName. Retry and dead-letter topics may be 255 long."""
+    internal = isinstance(name, str) and name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    if problem := name_problem(name, MAX_INTERNAL_TOPIC_LENGTH if internal else MAX_TOPIC_LENGTH):
+        raise InvalidName("topic", name, problem)
+    return name
+
+
+def check_send_topic(name: str) -> str:
+    """Return ``name`` when clients may send to it, else raise InvalidName: valid, and not one of the broker's internal topics."""
+    check_topic(name)
+    if name in SEND_FORBIDDEN_TOPICS:
+        raise InvalidName("topic", name, "it is a system topic that does not take messages")
+    return name
+
+
+def check_group(name: str) -> str:
+    """Return ``name`` when it is a valid producer or consumer group name, else raise InvalidName."""
+    if problem := name_problem(name, MAX_GROUP_LENGTH):
+        raise InvalidName("group", name, problem)
+    return name
+
+
+def check_tag(tag: str) -> str:
+    """Return ``tag`` when a consumer could subscribe to it, else raise InvalidName.
+
+    A tag that holds ``||``, is ``*``, has blanks around it or holds a property separator could be sent but never matched.
+    """
+    if not isinstance(tag, str):
+        raise InvalidName("tag", tag, f"it must be a str, not {type(tag).__name__}")
+    if not tag or tag != tag.strip():
+        raise InvalidName("tag", tag, "it is empty or has blanks around it")
+    if tag == "*" or "||" in tag:
+        raise InvalidName("tag", tag, "'*' and '||' are the words of subscription expressions")
+    if "\x01" in tag or "\x02" in tag:
+        raise InvalidName("tag", tag, "the characters 0x01 and 0x02 separate properties")
+    return tag
+
+
+def is_system_topic(name: str) -> bool:
+    """Tell whether ``name`` belongs to the broker itself."""
+    return name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)

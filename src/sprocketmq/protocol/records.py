@@ -1,0 +1,365 @@
+"""The stored record: what a commit log holds and what a pull returns, byte for byte (message-encoding, section 2).
+
+::
+
+    0     4      8     12     16    20      28      36      40      48      56      64      72       76       84
+    +-----+------+-----+------+-----+-------+-------+-------+-------+-------+-------+-------+--------+--------+------+
+    |size |magic | crc |queue |flag | queue | phys. |sysFlag| born  | born  | store | store |recon-  |prepared|body  |
+    |i32  |i32   | i32 |i32   |i32  | offset| offset|i32    | time  | host  | time  | host  |sume i32|offset  |length|
+    |     |      |     |      |     | i64   | i64   |       | i64   | 8|20  | i64   | 8|20  |        |i64     |i32   |
+    +-----+------+-----+------+-----+-------+-------+-------+-------+-------+-------+-------+--------+--------+------+
+    88 body, then topic length (v1: u8, v2: i16), topic, property length (i16), properties
+    A host is an IPv4 address and an i32 port (8 bytes), or an IPv6 address and an i32 port (20 bytes; sysFlag bits 4 and 5).
+"""
+
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from struct import Struct
+from struct import error as StructError
+
+from sprocketmq.errors import LocalProtocolError, RemoteProtocolError
+from sprocketmq.protocol.batch import split_batch
+from sprocketmq.protocol.codes import (
+    SYSFLAG_BORN_HOST_V6,
+    SYSFLAG_COMPRESSED,
+    SYSFLAG_INNER_BATCH,
+    SYSFLAG_NEED_UNWRAP,
+    SYSFLAG_STORE_HOST_V6,
+)
+from sprocketmq.protocol.hashing import crc32
+from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, decode_properties
+
+MAGIC_V1 = -626843481  # 0xDAA320A7
+MAGIC_V2 = -626843477  # 0xDAA320AB: topic length in two bytes
+MAGIC_BLANK = -875286124  # 0xCBD43194: the rest of a segment is unused
+
+HEAD = Struct(">iiiiiqqiq8sq8siqi")  # 88 bytes, both hosts IPv4
+FIXED_OVERHEAD = 91  # v1, IPv4: the head, topic length and property length
+# With limits of 4 MiB for a body and 32 KiB for properties, anything near this is damage.
+MAX_RECORD_SIZE = 64 << 20
+
+_INT = Struct(">i")
+_SHORT = Struct(">h")
+_TWO_INTS = Struct(">ii")
+_LONG = Struct(">q")
+_BOTH_V6 = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
+_INNER = SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP
+
+
+def pack_host(ip: str, port: int) -> bytes:
+    """Return a host as stored: 8 bytes for an IPv4 address, 20 for an IPv6 one. Raises LocalProtocolError when ``ip`` is no address."""
+    try:
+        return ip_address(ip.partition("%")[0]).packed + _INT.pack(port)
+    except ValueError:
+        raise LocalProtocolError(f"{ip!r} is not an IP address") from None
+
+
+def unpack_host(data: bytes | memoryview) -> tuple[str, int]:
+    """Return ``(ip, port)`` of a stored host of 8 or 20 bytes."""
+    raw = bytes(data)
+    if len(raw) == 8:
+        return str(IPv4Address(raw[:4])), _INT.unpack_from(raw, 4)[0]
+    if len(raw) == 20:
+        return str(IPv6Address(raw[:16])), _INT.unpack_from(raw, 16)[0]
+    raise RemoteProtocolError(f"a host has 8 or 20 bytes, not {len(raw)}")
+
+
+def encode_record(
+    *,
+    topic: bytes,
+    body: bytes | memoryview,
+    properties: bytes,
+    queue_id: int,
+    queue_offset: int,
+    physical_offset: int,
+    born_timestamp_ms: int,
+    born_host: bytes,
+    store_timestamp_ms: int,
+    store_host: bytes,
+    flag: int = 0,
+    sys_flag: int = 0,
+    reconsume_times: int = 0,
+    prepared_offset: int = 0,
+) -> bytes:
+    """Return one stored record. The host-family bits of ``sys_flag`` are set from the host lengths; a topic over 127 bytes makes it v2."""
+    sys_flag &= ~_BOTH_V6
+    if len(born_host) == 20:
+        sys_flag |= SYSFLAG_BORN_HOST_V6
+    if len(store_host) == 20:
+        sys_flag |= SYSFLAG_STORE_HOST_V6
+    if len(properties) > MAX_PROPERTIES_LENGTH:
+        raise LocalProtocolError(f"the properties take {len(properties)} bytes, the limit is {MAX_PROPERTIES_LENGTH}")
+    if len(topic) > 127:
+        magic, topic_head = MAGIC_V2, _SHORT.pack(len(topic))
+    else:
+        magic, topic_head = MAGIC_V1, bytes((len(topic),))
+    tail = topic_head + topic + _SHORT.pack(len(properties)) + properties
+    size = 72 + len(born_host) + len(store_host) + len(body) + len(tail)
+    head = (size, magic, crc32(body), queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp_ms)
+    rest = (reconsume_times, prepared_offset, len(body))
+    if sys_flag & _BOTH_V6:
+        packed = b"".join(
+            (
+                HEAD.pack(*head, b"", 0, b"", 0, 0, 0)[:48],
+                born_host,
+                _LONG.pack(store_timestamp_ms),
+                store_host,
+                Struct(">iqi").pack(*rest),
+            )
+        )
+    else:
+        packed = HEAD.pack(*head, born_host, store_timestamp_ms, store_host, *rest)
+    return b"".join((packed, body, tail))
+
+
+def walk_records(data: bytes | memoryview) -> list[tuple[int, int]]:
+    """Return ``(position, size)`` of each record of concatenated records.
+
+    Raises RemoteProtocolError when a size is impossible or a magic number is not a record's.
+    """
+    view = memoryview(data)
+    total = len(view)
+    unpack = _TWO_INTS.unpack_from
+    found: list[tuple[int, int]] = []
+    add = found.append
+    pos = 0
+    while pos < total:
+        if total - pos < FIXED_OVERHEAD:
+            raise RemoteProtocolError(f"record at byte {pos} is cut short: {total - pos} bytes are left")
+        size, magic = unpack(view, pos)
+        if magic not in (MAGIC_V1, MAGIC_V2):
+            raise RemoteProtocolError(f"record at byte {pos} has magic {magic & 0xFFFFFFFF:#x}")
+        if size < FIXED_OVERHEAD or size > total - pos:
+            raise RemoteProtocolError(f"record at byte {pos} has an impossible size {size}")
+        add((pos, size))
+        pos += size
+    return found
+
+
+class ReceivedMessage:
+    """One stored message; its fields decode when they are touched.
+
+    It keeps the received buffer alive: copy ``body`` (``bytes(m.body)``) to keep a single message of a large pull for long.
+    ``body`` is inflated when it was compressed. Fields raise RemoteProtocolError when the record is damaged.
+    """
+
+    __slots__ = ("_body", "_data", "_inner", "_pos", "_properties", "_size", "broker_name")
+
+    def __init__(self, data: bytes | memoryview, pos: int, size: int, broker_name: str = "") -> None:
+        self._data = data
+        self._pos = pos
+        self._size = size
+        self.broker_name = broker_name
+        self._inner: tuple[int, int, memoryview, bytes] | None = None
+        self._properties: dict[str, str] | None = None
+        self._body: bytes | None = None
+
+    # --- where things are ---
+
+    def _read(self, layout: Struct, offset: int) -> int:
+        try:
+            return layout.unpack_from(self._data, self._pos + offset)[0]  # type: ignore[no-any-return]
+        except StructError:
+            raise RemoteProtocolError("record is cut short") from None
+
+    def _hosts_shift(self) -> tuple[int, int]:
+        sys_flag = self.sys_flag
+        born = 20 if sys_flag & SYSFLAG_BORN_HOST_V6 else 8
+        store = 20 if sys_flag & SYSFLAG_STORE_HOST_V6 else 8
+        return born, store
+
+    def _layout(self) -> tuple[int, int, int, int, int, int]:
+        """Return (body, body length, topic, topic length, properties, property length), positions relative to the record."""
+        born, store = self._hosts_shift()
+        body_at = 72 + born + store
+        body_length = self._read(_INT, body_at - 4)
+        topic_at = body_at + body_length
+        if body_length < 0 or topic_at + 3 > self._size:
+            raise RemoteProtocolError(f"body length {body_length} does not fit a record of {self._size} bytes")
+        if self._read(_INT, 4) == MAGIC_V2:
+            topic_length = self._read(_SHORT, topic_at)
+            topic_at += 2
+        else:
+            topic_length = self._data[self._pos + topic_at]
+            topic_at += 1
+        props_at = topic_at + topic_length
+        if topic_length < 0 or props_at + 2 > self._size:
+            raise RemoteProtocolError(f"topic length {topic_length} does not fit a record of {self._size} bytes")
+        props_length = self._read(_SHORT, props_at)
+        props_at += 2
+        if props_length < 0 or props_at + props_length > self._size:
+            raise RemoteProtocolError(f"property length {props_length} does not fit a record of {self._size} bytes")
+        return body_at, body_length, topic_at, topic_length, props_at, props_length
+
+    def _bytes(self, at: int, length: int) -> bytes:
+        return bytes(self._data[self._pos + at : self._pos + at + length])
+
+    # --- fields ---
+
+    @property
+    def store_size(self) -> int:
+        """Bytes of the whole record; of the outer record for a message of an inner batch."""
+        return self._size
+
+    @property
+    def body_crc(self) -> int:
+        """CRC of the stored (maybe compressed) body as the broker computed it."""
+        return self._read(_INT, 8)
+
+    @property
+    def queue_id(self) -> int:
+        return self._read(_INT, 12)
+
+    @property
+    def flag(self) -> int:
+        return self._inner[1] if self._inner else self._read(_INT, 16)
+
+    @property
+    def queue_offset(self) -> int:
+        """The message's own place in its queue, also inside an inner batch."""
+        base = self._read(_LONG, 20)
+        return base + self._inner[0] if self._inner else base
+
+    @property
+    def commitlog_offset(self) -> int:
+        return self._read(_LONG, 28)
+
+    @property
+    def sys_flag(self) -> int:
+        return self._read(_INT, 36)
+
+    @property
+    def born_timestamp_ms(self) -> int:
+        return self._read(_LONG, 40)
+
+    @property
+    def born_host(self) -> str:
+        """``ip:port`` of the sender as the broker saw it."""
+        return _host_text(self._bytes(48, self._hosts_shift()[0]))
+
+    @property
+    def store_timestamp_ms(self) -> int:
+        return self._read(_LONG, 48 + self._hosts_shift()[0])
+
+    def _store_host(self) -> bytes:
+        born, store = self._hosts_shift()
+        return self._bytes(56 + born, store)
+
+    @property
+    def store_host(self) -> str:
+        """``ip:port`` of the broker that stored it."""
+        return _host_text(self._store_host())
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often the message was sent back by its consumer group; 0 for a message of an inner batch."""
+        born, store = self._hosts_shift()
+        return 0 if self._inner else self._read(_INT, 56 + born + store)
+
+    @property
+    def prepared_offset(self) -> int:
+        born, store = self._hosts_shift()
+        return self._read(_LONG, 60 + born + store)
+
+    @property
+    def topic(self) -> str:
+        _, _, at, length, _, _ = self._layout()
+        try:
+            return self._bytes(at, length).decode()
+        except UnicodeDecodeError:
+            raise RemoteProtocolError("topic of a record is not UTF-8") from None
+
+    @property
+    def stored_body(self) -> memoryview:
+        """The body as stored, compressed or not, without a copy."""
+        if self._inner:
+            return self._inner[2]
+        at, length, *_ = self._layout()
+        return memoryview(self._data)[self._pos + at : self._pos + at + length]
+
+    @property
+    def body(self) -> bytes:
+        """The body as it was sent. Inflating is capped; RemoteProtocolError when it does not inflate."""
+        if self._body is None:
+            stored = self.stored_body
+            if self.sys_flag & SYSFLAG_COMPRESSED and not self._inner:
+                from sprocketmq.protocol.compression import decompress  # few messages need it
+
+                self._body = decompress(stored, self.sys_flag)
+            else:
+                self._body = bytes(stored)
+        return self._body
+
+    @property
+    def raw_properties(self) -> bytes:
+        """The property string as stored."""
+        if self._inner:
+            return self._inner[3]
+        *_, at, length = self._layout()
+        return self._bytes(at, length)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All properties, the standard ones (TAGS, KEYS, UNIQ_KEY ...) included."""
+        if self._properties is None:
+            self._properties = decode_properties(self.raw_properties)
+        return self._properties
+
+    @property
+    def tag(self) -> str | None:
+        return self.properties.get("TAGS")
+
+    @property
+    def keys(self) -> list[str]:
+        return self.properties.get("KEYS", "").split()
+
+    @property
+    def msg_id(self) -> str:
+        """The id its producer gave it (UNIQ_KEY), else the broker's offset id."""
+        return self.properties.get("UNIQ_KEY") or self.offset_msg_id
+
+    @property
+    def offset_msg_id(self) -> str:
+        """The broker's id: its address and the record's place in the commit log, in hex."""
+        return (self._store_host() + _LONG.pack(self.commitlog_offset)).hex().upper()
+
+    def verify_crc(self) -> None:
+        """Raise RemoteProtocolError when the stored body does not match its CRC. Messages of an inner batch carry none."""
+        if self._inner is None and crc32(self.stored_body) != self.body_crc:
+            raise RemoteProtocolError(f"body of the message at queue offset {self.queue_offset} does not match its CRC")
+
+    def __repr__(self) -> str:
+        return f"ReceivedMessage({self.topic!r}, queue {self.queue_id} offset {self.queue_offset}, msg_id={self.msg_id!r})"
+
+
+def decode_records(data: bytes | memoryview, *, broker_name: str = "", verify_crc: bool = False) -> list[ReceivedMessage]:
+    """Return the messages of concatenated records, inner batches unwrapped, in order.
+
+    With ``verify_crc`` every stored body is checked first. Raises RemoteProtocolError for damage.
+    """
+    messages: list[ReceivedMessage] = []
+    add = messages.append
+    sys_flag_at = _INT.unpack_from
+    for pos, size in walk_records(data):
+        message = ReceivedMessage(data, pos, size, broker_name)
+        if verify_crc:
+            message.verify_crc()
+        if sys_flag_at(data, pos + 36)[0] & _INNER == _INNER:
+            messages += unwrap_inner_batch(message)
+        else:
+            add(message)
+    return messages
+
+
+def unwrap_inner_batch(outer: ReceivedMessage) -> list[ReceivedMessage]:
+    """Return the messages of an inner-batch record: offsets count up from the record's, flag, body and properties are their own."""
+    messages = []
+    for i, entry in enumerate(split_batch(outer.stored_body)):
+        message = ReceivedMessage(outer._data, outer._pos, outer._size, outer.broker_name)
+        message._inner = (i, entry.flag, entry.body, entry.properties)
+        messages.append(message)
+    return messages
+
+
+def _host_text(raw: bytes) -> str:
+    ip, port = unpack_host(raw)
+    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"

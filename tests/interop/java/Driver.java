@@ -1,0 +1,382 @@
+import com.alibaba.fastjson2.JSON;
+import com.alibaba.fastjson2.JSONArray;
+import com.alibaba.fastjson2.JSONObject;
+import com.alibaba.fastjson2.JSONWriter;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.io.PrintWriter;
+import java.io.StringWriter;
+import java.net.InetSocketAddress;
+import java.net.SocketAddress;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Base64;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.atomic.AtomicReference;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageClientExt;
+import org.apache.rocketmq.common.message.MessageClientIDSetter;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+/**
+ * Drives Apache RocketMQ's own Java client for a Python test: one JSON command a line on standard input, one JSON answer a line on
+ * standard output. Whatever else would print to standard output (the client's logger does) goes to standard error.
+ */
+@SuppressWarnings("deprecation")
+public final class Driver {
+    private static final Map<String, DefaultMQProducer> PRODUCERS = new HashMap<>();
+    private static final Map<String, DefaultMQPullConsumer> PULLERS = new HashMap<>();
+    private static final Map<Integer, Running> CONSUMERS = new HashMap<>();
+    private static int lastHandle = 0;
+
+    private record Running(DefaultMQPushConsumer consumer, BlockingQueue<MessageExt> received) {
+    }
+
+    private Driver() {
+    }
+
+    public static void main(String[] args) throws Exception {
+        PrintStream answers = new PrintStream(System.out, true, StandardCharsets.UTF_8);
+        System.setOut(System.err);
+        BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        String line;
+        while ((line = commands.readLine()) != null) {
+            JSONObject command = JSON.parseObject(line);
+            JSONObject answer = new JSONObject();
+            answer.put("id", command.getIntValue("id"));
+            try {
+                answer.put("value", run(command));
+            } catch (Throwable failure) {
+                StringWriter trace = new StringWriter();
+                failure.printStackTrace(new PrintWriter(trace));
+                answer.put("error", failure.getClass().getSimpleName() + ": " + failure.getMessage());
+                answer.put("trace", trace.toString());
+            }
+            answers.println(answer.toString(JSONWriter.Feature.WriteNulls));
+        }
+        CONSUMERS.values().forEach(running -> running.consumer().shutdown());
+        PULLERS.values().forEach(DefaultMQPullConsumer::shutdown);
+        PRODUCERS.values().forEach(DefaultMQProducer::shutdown);
+        System.exit(0);
+    }
+
+    private static Object run(JSONObject command) throws Exception {
+        switch (command.getString("op")) {
+            case "ping":
+                return System.getProperty("java.version");
+            case "send":
+                return send(command);
+            case "send_batch":
+                return describe(producer(command).send(messages(command.getJSONArray("messages"))));
+            case "consumer_start":
+                return startConsumer(command);
+            case "consumer_take":
+                return take(command);
+            case "consumer_stop":
+                CONSUMERS.remove(command.getIntValue("handle")).consumer().shutdown();
+                return null;
+            case "queues":
+                return queues(command);
+            case "pull":
+                return pull(command);
+            case "offsets":
+                return offsets(command);
+            case "load_single":
+                return loadSingle(command);
+            case "load_batch":
+                return loadBatch(command);
+            default:
+                throw new IllegalArgumentException("no such op: " + command.getString("op"));
+        }
+    }
+
+    private static DefaultMQProducer producer(JSONObject command) throws Exception {
+        String namesrv = command.getString("namesrv");
+        DefaultMQProducer producer = PRODUCERS.get(namesrv);
+        if (producer == null) {
+            producer = new DefaultMQProducer("interop_java_producer");
+            producer.setNamesrvAddr(namesrv);
+            producer.start();
+            PRODUCERS.put(namesrv, producer);
+        }
+        return producer;
+    }
+
+    private static DefaultMQPullConsumer puller(JSONObject command) throws Exception {
+        String key = command.getString("namesrv") + " " + command.getString("group");
+        DefaultMQPullConsumer puller = PULLERS.get(key);
+        if (puller == null) {
+            puller = new DefaultMQPullConsumer(command.getString("group"));
+            puller.setNamesrvAddr(command.getString("namesrv"));
+            puller.start();
+            PULLERS.put(key, puller);
+        }
+        return puller;
+    }
+
+    private static List<Message> messages(JSONArray described) {
+        List<Message> messages = new ArrayList<>(described.size());
+        for (int i = 0; i < described.size(); i++) {
+            JSONObject one = described.getJSONObject(i);
+            Message message = new Message(one.getString("topic"), Base64.getDecoder().decode(one.getString("body")));
+            if (one.getString("tag") != null) {
+                message.setTags(one.getString("tag"));
+            }
+            if (one.getJSONArray("keys") != null) {
+                message.setKeys(one.getJSONArray("keys").toJavaList(String.class));
+            }
+            if (one.getJSONObject("properties") != null) {
+                one.getJSONObject("properties").forEach((name, value) -> message.putUserProperty(name, (String) value));
+            }
+            message.setFlag(one.getIntValue("flag"));
+            messages.add(message);
+        }
+        return messages;
+    }
+
+    private static List<JSONObject> send(JSONObject command) throws Exception {
+        List<JSONObject> results = new ArrayList<>();
+        JSONObject queue = command.getJSONObject("queue");
+        for (Message message : messages(command.getJSONArray("messages"))) {
+            results.add(describe(queue == null ? producer(command).send(message) : producer(command).send(message, queue(queue))));
+        }
+        return results;
+    }
+
+    private static MessageQueue queue(JSONObject described) {
+        return new MessageQueue(described.getString("topic"), described.getString("broker"), described.getIntValue("queue_id"));
+    }
+
+    private static JSONObject describe(SendResult result) {
+        JSONObject described = new JSONObject();
+        described.put("status", result.getSendStatus().name());
+        described.put("msg_id", result.getMsgId());
+        described.put("offset_msg_id", result.getOffsetMsgId());
+        described.put("broker", result.getMessageQueue().getBrokerName());
+        described.put("queue_id", result.getMessageQueue().getQueueId());
+        described.put("queue_offset", result.getQueueOffset());
+        described.put("region_id", result.getRegionId());
+        described.put("trace_on", result.isTraceOn());
+        return described;
+    }
+
+    private static String host(SocketAddress address) {
+        InetSocketAddress inet = (InetSocketAddress) address;
+        return inet.getAddress().getHostAddress() + ":" + inet.getPort();
+    }
+
+    private static JSONObject describe(MessageExt message) {
+        JSONObject described = new JSONObject();
+        described.put("topic", message.getTopic());
+        described.put("body", Base64.getEncoder().encodeToString(message.getBody()));
+        described.put("tag", message.getTags());
+        described.put("keys", message.getKeys());
+        described.put("properties", new HashMap<>(message.getProperties()));
+        described.put("broker", message.getBrokerName());
+        described.put("queue_id", message.getQueueId());
+        described.put("queue_offset", message.getQueueOffset());
+        described.put("msg_id", message.getMsgId());
+        described.put("unique_key", MessageClientIDSetter.getUniqID(message));
+        described.put("offset_msg_id", message instanceof MessageClientExt client ? client.getOffsetMsgId() : null);
+        described.put("flag", message.getFlag());
+        described.put("sys_flag", message.getSysFlag());
+        described.put("born_timestamp_ms", message.getBornTimestamp());
+        described.put("store_timestamp_ms", message.getStoreTimestamp());
+        described.put("born_host", host(message.getBornHost()));
+        described.put("store_host", host(message.getStoreHost()));
+        described.put("reconsume_times", message.getReconsumeTimes());
+        described.put("store_size", message.getStoreSize());
+        described.put("commitlog_offset", message.getCommitLogOffset());
+        described.put("body_crc", message.getBodyCRC());
+        return described;
+    }
+
+    private static int startConsumer(JSONObject command) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"));
+        consumer.setNamesrvAddr(command.getString("namesrv"));
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        String expression = command.getString("expression");
+        consumer.subscribe(command.getString("topic"), expression == null ? "*" : expression);
+        BlockingQueue<MessageExt> received = new LinkedBlockingQueue<>();
+        consumer.registerMessageListener((MessageListenerConcurrently) (batch, context) -> {
+            received.addAll(batch);
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        CONSUMERS.put(++lastHandle, new Running(consumer, received));
+        return lastHandle;
+    }
+
+    private static List<JSONObject> take(JSONObject command) throws Exception {
+        BlockingQueue<MessageExt> received = CONSUMERS.get(command.getIntValue("handle")).received();
+        int count = command.getIntValue("count");
+        long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(command.getLongValue("timeout_ms"));
+        List<JSONObject> taken = new ArrayList<>(count);
+        while (taken.size() < count) {
+            MessageExt message = received.poll(deadline - System.nanoTime(), TimeUnit.NANOSECONDS);
+            if (message == null) {
+                break;
+            }
+            taken.add(describe(message));
+        }
+        return taken;
+    }
+
+    private static List<JSONObject> queues(JSONObject command) throws Exception {
+        List<JSONObject> described = new ArrayList<>();
+        for (MessageQueue queue : puller(command).fetchSubscribeMessageQueues(command.getString("topic"))) {
+            JSONObject one = new JSONObject();
+            one.put("topic", queue.getTopic());
+            one.put("broker", queue.getBrokerName());
+            one.put("queue_id", queue.getQueueId());
+            described.add(one);
+        }
+        return described;
+    }
+
+    private static JSONObject pull(JSONObject command) throws Exception {
+        String expression = command.getString("expression");
+        PullResult result = puller(command).pull(queue(command.getJSONObject("queue")), expression == null ? "*" : expression,
+            command.getLongValue("offset"), command.getIntValue("max_messages"));
+        JSONObject described = new JSONObject();
+        described.put("status", result.getPullStatus().name());
+        described.put("next_offset", result.getNextBeginOffset());
+        described.put("min_offset", result.getMinOffset());
+        described.put("max_offset", result.getMaxOffset());
+        List<JSONObject> found = new ArrayList<>();
+        if (result.getMsgFoundList() != null) {
+            result.getMsgFoundList().forEach(message -> found.add(describe(message)));
+        }
+        described.put("messages", found);
+        return described;
+    }
+
+    private static JSONObject offsets(JSONObject command) throws Exception {
+        DefaultMQPullConsumer puller = puller(command);
+        MessageQueue queue = queue(command.getJSONObject("queue"));
+        JSONObject described = new JSONObject();
+        described.put("min", puller.minOffset(queue));
+        described.put("max", puller.maxOffset(queue));
+        described.put("committed", puller.fetchConsumeOffset(queue, true));
+        if (command.containsKey("timestamp_ms")) {
+            described.put("at", puller.searchOffset(queue, command.getLongValue("timestamp_ms")));
+        }
+        return described;
+    }
+
+    private interface Send {
+        int once() throws Exception;
+    }
+
+    private interface Sends {
+        Send forThread(int thread);
+    }
+
+    private static JSONObject loadSingle(JSONObject command) throws Exception {
+        DefaultMQProducer producer = producer(command);
+        String topic = command.getString("topic");
+        byte[] body = body(command);
+        return measure(command, thread -> () -> {
+            producer.send(new Message(topic, body));
+            return 1;
+        });
+    }
+
+    private static JSONObject loadBatch(JSONObject command) throws Exception {
+        DefaultMQProducer producer = producer(command);
+        String topic = command.getString("topic");
+        int size = command.getIntValue("batch");
+        byte[] body = body(command);
+        return measure(command, thread -> () -> {
+            List<Message> batch = new ArrayList<>(size);
+            for (int i = 0; i < size; i++) {
+                batch.add(new Message(topic, body));
+            }
+            producer.send(batch);
+            return size;
+        });
+    }
+
+    private static byte[] body(JSONObject command) {
+        byte[] body = new byte[command.getIntValue("body_bytes")];
+        Arrays.fill(body, (byte) 'x');
+        return body;
+    }
+
+    /** Sends from every thread until the window closes; counts what completed inside it, after the warm-up. Latencies are ms. */
+    private static JSONObject measure(JSONObject command, Sends sends) throws Exception {
+        int threads = command.getIntValue("senders");
+        long begin = System.nanoTime() + (long) (command.getDoubleValue("warm_s") * 1e9);
+        long end = begin + (long) (command.getDoubleValue("measure_s") * 1e9);
+        AtomicLong messages = new AtomicLong();
+        AtomicInteger errors = new AtomicInteger();
+        AtomicReference<String> firstError = new AtomicReference<>();
+        long[][] latencies = new long[threads][];
+        CountDownLatch finished = new CountDownLatch(threads);
+        for (int t = 0; t < threads; t++) {
+            int thread = t;
+            Send send = sends.forThread(thread);
+            new Thread(() -> {
+                long[] taken = new long[4096];
+                int calls = 0;
+                long sent = 0;
+                long before = System.nanoTime();
+                while (before < end) {
+                    try {
+                        int count = send.once();
+                        long after = System.nanoTime();
+                        if (after >= begin && after < end) {
+                            sent += count;
+                            if (calls == taken.length) {
+                                taken = Arrays.copyOf(taken, calls * 2);
+                            }
+                            taken[calls++] = after - before;
+                        }
+                        before = after;
+                    } catch (Exception failure) {
+                        errors.incrementAndGet();
+                        firstError.compareAndSet(null, failure.toString());
+                        before = System.nanoTime();
+                    }
+                }
+                messages.addAndGet(sent);
+                latencies[thread] = Arrays.copyOf(taken, calls);
+                finished.countDown();
+            }, "load-" + thread).start();
+        }
+        finished.await();
+        long[] all = Arrays.stream(latencies).flatMapToLong(Arrays::stream).sorted().toArray();
+        JSONObject measured = new JSONObject();
+        measured.put("messages", messages.get());
+        measured.put("elapsed_s", (end - begin) / 1e9);
+        measured.put("calls", all.length);
+        measured.put("p50_ms", quantile(all, 0.50));
+        measured.put("p99_ms", quantile(all, 0.99));
+        measured.put("errors", errors.get());
+        measured.put("first_error", firstError.get());
+        return measured;
+    }
+
+    private static double quantile(long[] sorted, double q) {
+        return sorted.length == 0 ? 0.0 : sorted[(int) Math.min(sorted.length - 1, (long) (q * sorted.length))] / 1e6;
+    }
+}
