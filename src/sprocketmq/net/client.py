@@ -1,0 +1,211 @@
+"""Client connections: many requests in flight on one socket, answered in any order."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from sprocketmq.errors import ClientClosed, ConnectFailed, ConnectionLost, NotRocketMQ, RequestTimeout, SprocketError
+from sprocketmq.net.address import parse_address
+from sprocketmq.net.link import Buffers, Link
+from sprocketmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, SerializeType
+from sprocketmq.protocol.command import Command, encode_head
+from sprocketmq.protocol.frame import FrameError
+
+CONNECT_TIMEOUT_S = 3.0
+# Expired requests are looked for at their deadline, but not more often than this.
+MIN_SWEEP_S = 0.02
+
+OnRequest = Callable[["Connection", Command], None]
+
+
+class Connection(Link):
+    """A connection to one nameserver or broker."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        address: str,
+        *,
+        expected: str,
+        on_request: OnRequest | None = None,
+        serialize: int = SerializeType.JSON,
+    ) -> None:
+        super().__init__(loop)
+        self.address = address
+        self.expected = expected
+        self._on_request = on_request
+        self._serialize = serialize
+        self._opaque = 0
+        self._pending: dict[int, tuple[asyncio.Future[Command], float, float, int]] = {}
+        self._sweep_at = 0.0
+        self._sweep: asyncio.TimerHandle | None = None
+        self._failure: SprocketError | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that wait for their answer."""
+        return len(self._pending)
+
+    def request(
+        self, code: int, *, ext: Mapping[str, str] | bytes | None = None, body: Buffers = b"", timeout_s: float = 3.0
+    ) -> "asyncio.Future[Command]":
+        """Send a request and return the future of its response, whatever the response code.
+
+        The future raises RequestTimeout after ``timeout_s`` seconds (a late answer is dropped), ConnectionLost when the connection
+        ends first, or NotRocketMQ when the peer answers with something else. Raises LocalProtocolError when the frame is too large.
+        """
+        future: asyncio.Future[Command] = self._loop.create_future()
+        if self.closed:
+            future.set_exception(self._failure or ConnectionLost(self.address, self.close_reason))
+            return future
+        opaque = self._opaque = (self._opaque + 1) & 0x7FFFFFFF
+        length = sum(map(len, body)) if type(body) is list else len(body)
+        head = encode_head(code, opaque=opaque, ext=ext, body_length=length, serialize=self._serialize)
+        deadline = self._loop.time() + timeout_s
+        self._pending[opaque] = (future, deadline, timeout_s, code)
+        if self._sweep is None or deadline < self._sweep_at:
+            self._schedule_sweep(deadline)
+        self.write(head, body)
+        return future
+
+    def oneway(self, code: int, *, ext: Mapping[str, str] | bytes | None = None, body: Buffers = b"") -> None:
+        """Send a request that the peer does not answer; dropped when the connection is closed."""
+        opaque = self._opaque = (self._opaque + 1) & 0x7FFFFFFF
+        length = sum(map(len, body)) if type(body) is list else len(body)
+        self.write(encode_head(code, opaque=opaque, flag=FLAG_ONEWAY, ext=ext, body_length=length, serialize=self._serialize), body)
+
+    def _handle(self, commands: list[Command]) -> None:
+        pop = self._pending.pop
+        for command in commands:
+            # The buffer is used again: what outlives this call owns its bytes.
+            command.body = bytes(command.body)
+            if command.flag & FLAG_RESPONSE:
+                entry = pop(command.opaque, None)
+                if entry is not None and not entry[0].done():
+                    entry[0].set_result(command)
+            elif self._on_request is not None:
+                self._on_request(self, command)
+
+    def _schedule_sweep(self, when: float) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+        self._sweep_at = max(when, self._loop.time() + MIN_SWEEP_S)
+        self._sweep = self._loop.call_at(self._sweep_at, self._expire)
+
+    def _expire(self) -> None:
+        self._sweep = None
+        now = self._loop.time()
+        following = None
+        for opaque, (future, deadline, timeout_s, code) in list(self._pending.items()):
+            if future.done():
+                del self._pending[opaque]
+            elif deadline <= now:
+                del self._pending[opaque]
+                future.set_exception(RequestTimeout(self.address, code, round(timeout_s * 1000)))
+            elif following is None or deadline < following:
+                following = deadline
+        if following is not None:
+            self._schedule_sweep(following)
+
+    def _broken(self, error: FrameError) -> None:
+        found = f"it answered with {error.looks_like}" if error.looks_like else str(error)
+        self._failure = NotRocketMQ(self.address, self.expected, found)
+        self.abort(str(error))
+
+    def _ended(self) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        failure = self._failure
+        if failure is None:
+            reason = self.close_reason
+            if not self.received_bytes:
+                reason += f" before it ever answered; expected a RocketMQ {self.expected} there"
+            self._failure = failure = ConnectionLost(self.address, reason)
+        pending, self._pending = self._pending, {}
+        for future, *_ in pending.values():
+            if not future.done():
+                future.set_exception(failure)
+
+
+class ConnectionPool:
+    """At most one connection per address, opened when first asked for and again after it was lost."""
+
+    def __init__(self, *, expected: str, on_request: OnRequest | None = None, serialize: int = SerializeType.JSON) -> None:
+        self._expected = expected
+        self._on_request = on_request
+        self._serialize = serialize
+        self._connections: dict[str, Connection] = {}
+        self._opening: dict[str, asyncio.Task[Connection]] = {}
+        self._closed = False
+
+    def peek(self, address: str) -> Connection | None:
+        """Return the open connection to ``address``, or None."""
+        conn = self._connections.get(address)
+        return conn if conn is not None and not conn.closed else None
+
+    def open_connections(self) -> list[Connection]:
+        """Return the connections that are open now."""
+        return [conn for conn in self._connections.values() if not conn.closed]
+
+    async def get(self, address: str, *, timeout_s: float = CONNECT_TIMEOUT_S, expected: str | None = None) -> Connection:
+        """Return the connection to ``address``, opening it when there is none.
+
+        Raises ConnectFailed when nothing accepts within ``timeout_s`` seconds, ConfigError for what is no address, ClientClosed after
+        ``close``. Callers that ask at the same time share one attempt.
+        """
+        conn = self.peek(address)
+        if conn is not None:
+            return conn
+        if self._closed:
+            raise ClientClosed("this client is closed")
+        task = self._opening.get(address)
+        if task is None:
+            task = asyncio.ensure_future(self._open(address, timeout_s, expected or self._expected))
+            self._opening[address] = task
+            task.add_done_callback(lambda done: self._opened(address, done))
+        return await asyncio.shield(task)
+
+    def _opened(self, address: str, task: "asyncio.Task[Connection]") -> None:
+        self._opening.pop(address, None)
+        if not task.cancelled():
+            task.exception()  # callers that were cancelled meanwhile leave it unread
+
+    async def _open(self, address: str, timeout_s: float, expected: str) -> Connection:
+        host, port = parse_address(address)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_s):
+                _, conn = await loop.create_connection(
+                    lambda: Connection(loop, address, expected=expected, on_request=self._on_request, serialize=self._serialize), host, port
+                )
+        except TimeoutError:
+            raise ConnectFailed(address, expected, f"no answer within {timeout_s:g} s") from None
+        except OSError as e:
+            raise ConnectFailed(address, expected, _reason(e)) from None
+        if self._closed:
+            conn.close()
+            raise ClientClosed("this client is closed")
+        self._connections[address] = conn
+        return conn
+
+    def drop(self, address: str) -> None:
+        """Close and forget the connection to ``address``, when there is one."""
+        conn = self._connections.pop(address, None)
+        if conn is not None:
+            conn.close()
+
+    async def close(self) -> None:
+        """Close every connection; requests in flight fail with ConnectionLost."""
+        self._closed = True
+        for task in list(self._opening.values()):
+            task.cancel()
+        for conn in self._connections.values():
+            conn.close()
+        self._connections.clear()
+        await asyncio.sleep(0)
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused, nothing listens there"
+    return error.strerror or str(error)

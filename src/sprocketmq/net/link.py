@@ -1,0 +1,139 @@
+"""One TCP connection that carries frames, the part client and server share.
+
+Bytes are received straight into the connection's own buffer; all commands of one socket readiness are handled in one go; what
+they write leaves in one ``writelines``.
+"""
+
+import asyncio
+import socket
+from typing import Any, cast
+
+from sprocketmq.net.address import format_address
+from sprocketmq.protocol.command import Command
+from sprocketmq.protocol.frame import FrameBuffer, FrameError
+
+Buffers = bytes | memoryview | list[bytes | memoryview]
+
+
+class Link(asyncio.BufferedProtocol):
+    """A frame connection. Subclasses say what commands mean (``_handle``) and what the end means (``_ended``)."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._frames = FrameBuffer()
+        self._transport: asyncio.Transport | None = None
+        self._out: list[bytes | memoryview] = []
+        self._flush_scheduled = False
+        self._in_batch = False
+        self.closed = False
+        self.close_reason = ""
+        self.peer = ""
+        self.received_bytes = 0
+        self.last_active = loop.time()
+
+    # --- asyncio's calls ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        name = transport.get_extra_info("peername")
+        if name:
+            self.peer = format_address(name[0], name[1])
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._frames.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.last_active = self._loop.time()
+        self.received_bytes += nbytes
+        try:
+            commands = self._frames.received(nbytes)
+        except FrameError as e:
+            if e.commands:
+                self._run(e.commands)
+            self._broken(e)
+            return
+        if commands:
+            self._run(commands)
+
+    def eof_received(self) -> bool:
+        return False  # closes the transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.close_reason:
+            self.close_reason = (exc.strerror or str(exc)) if isinstance(exc, OSError) else str(exc or "closed by the peer")
+        self.closed = True
+        self._out.clear()
+        self._ended()
+
+    # --- for subclasses ---
+
+    def _handle(self, commands: list[Command]) -> None:
+        raise AssertionError("a subclass handles commands")
+
+    def _ended(self) -> None:
+        """React to the end of the connection; called once."""
+
+    def _broken(self, error: FrameError) -> None:
+        """React to bytes that are no frames: the connection cannot go on."""
+        self.abort(str(error))
+
+    # --- writing ---
+
+    def _run(self, commands: list[Command]) -> None:
+        self._in_batch = True
+        try:
+            self._handle(commands)
+        finally:
+            self._in_batch = False
+            if self._out:
+                self._flush()
+
+    def write(self, head: bytes, body: Buffers = b"") -> None:
+        """Queue one frame. It leaves with everything else queued in this turn of the loop; dropped when closed."""
+        if self.closed:
+            return
+        out = self._out
+        out.append(head)
+        if type(body) is list:
+            out += body
+        elif body:
+            out.append(cast("bytes | memoryview", body))
+        if not self._in_batch and not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if self._out and self._transport is not None and not self.closed:
+            out, self._out = self._out, []
+            self.last_active = self._loop.time()
+            self._transport.writelines(out)
+
+    @property
+    def write_backlog(self) -> int:
+        """Bytes handed to the transport that the peer has not taken yet."""
+        return self._transport.get_write_buffer_size() if self._transport is not None and not self.closed else 0
+
+    def close(self, reason: str = "closed here") -> None:
+        """Close after what is queued has been written."""
+        if self.closed:
+            return
+        self._flush()
+        self.close_reason = self.close_reason or reason
+        self.closed = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        """Close at once; what is queued is lost."""
+        if self._transport is not None and not self._transport.is_closing():
+            self.close_reason = self.close_reason or reason
+            self.closed = True
+            self._transport.abort()
+
+    def extra_info(self, name: str) -> Any:
+        """Return asyncio's extra information about the transport (``sockname``, ``socket`` ...)."""
+        return self._transport.get_extra_info(name) if self._transport is not None else None

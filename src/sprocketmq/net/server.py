@@ -1,0 +1,187 @@
+"""A remoting server: accepts connections, hands their commands to a handler, writes its responses."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from sprocketmq.errors import LocalProtocolError, PortInUse, ProtocolError, SprocketError
+from sprocketmq.net.address import parse_address
+from sprocketmq.net.link import Buffers, Link
+from sprocketmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode, SerializeType
+from sprocketmq.protocol.command import Command, encode_head
+from sprocketmq.protocol.frame import FrameError
+from sprocketmq.protocol.records import pack_host
+
+log = logging.getLogger(__name__)
+
+IDLE_TIMEOUT_S = 120.0
+SWEEP_INTERVAL_S = 10.0
+# A reader that leaves this much unread is cut off; until then its own requests wait unread.
+MAX_WRITE_BACKLOG = 64 << 20
+
+
+class Handler(Protocol):
+    """What a server does with its connections. Nothing here may block; a body view is valid during the call only."""
+
+    def on_connect(self, conn: "ServerConnection") -> None: ...
+
+    def on_request(self, conn: "ServerConnection", command: Command) -> None: ...
+
+    def on_batch_end(self, conn: "ServerConnection") -> None:
+        """Finish what the requests of one socket readiness began; responses queued here still leave in the same write."""
+        ...
+
+    def on_disconnect(self, conn: "ServerConnection") -> None: ...
+
+
+class ServerConnection(Link):
+    """One accepted connection. ``attachment`` is the handler's own; ``peer_host`` the peer as records store it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, server: "RemotingServer") -> None:
+        super().__init__(loop)
+        self._server = server
+        self._handler = server.handler
+        self._serialize = server.serialize
+        self._next_opaque = 0
+        self.peer_host = b""
+        self.attachment: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if len(self._server.connections) >= self._server.max_connections:
+            log.warning("%s: connection from %s refused, %d are open", self._server.name, self.peer, self._server.max_connections)
+            self.abort("too many connections")
+            return
+        host, port = parse_address(self.peer)
+        self.peer_host = pack_host(host, port)
+        self._server.connections.add(self)
+        self._handler.on_connect(self)
+
+    def _handle(self, commands: list[Command]) -> None:
+        handler = self._handler
+        for command in commands:
+            if command.flag & FLAG_RESPONSE:
+                continue  # we ask clients nothing that we wait for
+            try:
+                handler.on_request(self, command)
+            except ProtocolError as e:
+                self.respond(command, ResponseCode.SYSTEM_ERROR, remark=str(e))
+            except SprocketError as e:
+                self.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"{type(e).__name__}: {e}")
+            except Exception as e:
+                log.exception("%s: request %d from %s failed", self._server.name, command.code, self.peer)
+                self.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"internal error: {type(e).__name__}: {e}")
+        handler.on_batch_end(self)
+
+    def respond(
+        self, request: Command, code: int, *, ext: Mapping[str, str] | bytes | None = None, remark: str | None = None, body: Buffers = b""
+    ) -> None:
+        """Answer ``request``, now or later; nothing is written for a one-way request or on a closed connection.
+
+        ``ext`` as bytes is ready JSON text. A response over the frame limit becomes a SYSTEM_ERROR that says so.
+        """
+        if request.flag & FLAG_ONEWAY or self.closed:
+            return
+        length = sum(map(len, body)) if type(body) is list else len(body)
+        try:
+            head = encode_head(
+                code,
+                opaque=request.opaque,
+                flag=FLAG_RESPONSE,
+                ext=ext,
+                remark=remark,
+                body_length=length,
+                serialize=self._serialize,
+            )
+        except LocalProtocolError as e:
+            body = b""
+            head = encode_head(
+                ResponseCode.SYSTEM_ERROR, opaque=request.opaque, flag=FLAG_RESPONSE, remark=str(e), serialize=self._serialize
+            )
+        self.write(head, body)
+
+    def oneway(self, code: int, *, ext: Mapping[str, str] | None = None, body: Buffers = b"") -> None:
+        """Send the client a request that it does not answer."""
+        self._next_opaque = (self._next_opaque + 1) & 0x7FFFFFFF
+        length = sum(map(len, body)) if type(body) is list else len(body)
+        head = encode_head(code, opaque=self._next_opaque, flag=FLAG_ONEWAY, ext=ext, body_length=length, serialize=self._serialize)
+        self.write(head, body)
+
+    def pause_writing(self) -> None:
+        # The peer does not read its answers: take no more of its requests until it does.
+        if self.write_backlog > MAX_WRITE_BACKLOG:
+            self.abort("the peer does not read its responses")
+        elif self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _broken(self, error: FrameError) -> None:
+        log.warning("%s: closing %s: %s", self._server.name, self.peer, error)
+        self.abort(str(error))
+
+    def _ended(self) -> None:
+        if self in self._server.connections:
+            self._server.connections.discard(self)
+            self._handler.on_disconnect(self)
+
+
+class RemotingServer:
+    """Listen on one address. ``name`` appears in log lines; ``serialize`` is the header serialisation of its responses."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        name: str,
+        serialize: int = SerializeType.JSON,
+        idle_timeout_s: float = IDLE_TIMEOUT_S,
+        max_connections: int = 10_000,
+    ) -> None:
+        self.handler = handler
+        self.name = name
+        self.serialize = serialize
+        self.idle_timeout_s = idle_timeout_s
+        self.max_connections = max_connections
+        self.connections: set[ServerConnection] = set()
+        self._server: asyncio.Server | None = None
+        self._sweep: asyncio.TimerHandle | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen on ``host:port`` (port 0: any free one) and return the port. Raises PortInUse when that cannot be had."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(lambda: ServerConnection(loop, self), host, port, backlog=1024)
+        except OSError as e:
+            raise PortInUse(host, port, e.strerror or str(e)) from None
+        except OverflowError:
+            raise PortInUse(host, port, "a port is a number from 0 to 65535") from None
+        self._sweep = loop.call_later(SWEEP_INTERVAL_S, self._close_idle, loop)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        """Stop listening and close every connection after its queued responses."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+        if self._server is None:
+            return
+        self._server.close()
+        for conn in list(self.connections):
+            conn.close("server stopped")
+        await asyncio.sleep(0)  # lets transports write what fits the sockets
+        for conn in list(self.connections):
+            if conn._transport is not None:
+                conn._transport.abort()
+        await asyncio.sleep(0)
+        await self._server.wait_closed()
+        self._server = None
+
+    def _close_idle(self, loop: asyncio.AbstractEventLoop) -> None:
+        limit = loop.time() - self.idle_timeout_s
+        for conn in list(self.connections):
+            if conn.last_active < limit:
+                conn.close("idle")
+        self._sweep = loop.call_later(SWEEP_INTERVAL_S, self._close_idle, loop)
