@@ -109,7 +109,7 @@ class Command:
                 if decoder is None:
                     decoder = _typed_decoders[kind] = msgspec.json.Decoder(kind, strict=False).decode
                 try:
-                    return decoder(self._raw_ext)  # type: ignore[no-any-return]
+                    return decoder(self._raw_ext)
                 except msgspec.ValidationError:
                     # A field that came as a JSON number where we want text is legal; the text map below accepts it.
                     pass
@@ -252,7 +252,7 @@ def _decode_json(header: bytes) -> Command:
 
 def _decode_ext(raw: bytes | msgspec.Raw) -> dict[str, str]:
     try:
-        return _decode_text_map(raw)  # type: ignore[no-any-return]
+        return _decode_text_map(raw)
     except msgspec.ValidationError:
         pass
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as e:
@@ -284,7 +284,7 @@ def _encode_binary(
     if not -0x8000 <= code <= 0x7FFF:
         raise LocalProtocolError(f"code {code} does not fit a binary header's 16 bits: use JSON headers for it")
     note = remark.encode() if remark else b""
-    parts = []
+    parts: list[bytes] = []
     for name, value in (ext or {}).items():
         key, text = name.encode(), value.encode()
         if len(key) > 0x7FFF:

@@ -62,7 +62,7 @@ def name_problem(name: object, limit: int) -> str | None:
 
 def check_topic(name: str) -> str:
     """Return ``name`` when it is a valid topic name, else raise InvalidName. Retry and dead-letter topics may be 255 long."""
-    internal = isinstance(name, str) and name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    internal = str(name).startswith((RETRY_PREFIX, DLQ_PREFIX))
     if problem := name_problem(name, MAX_INTERNAL_TOPIC_LENGTH if internal else MAX_TOPIC_LENGTH):
         raise InvalidName("topic", name, problem)
     return name

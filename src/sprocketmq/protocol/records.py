@@ -12,9 +12,9 @@
     A host is an IPv4 address and an i32 port (8 bytes), or an IPv6 address and an i32 port (20 bytes; sysFlag bits 4 and 5).
 """
 
+import struct
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from struct import Struct
-from struct import error as StructError
 
 from sprocketmq.errors import LocalProtocolError, RemoteProtocolError
 from sprocketmq.protocol.batch import split_batch
@@ -158,7 +158,7 @@ class ReceivedMessage:
     def _read(self, layout: Struct, offset: int) -> int:
         try:
             return layout.unpack_from(self._data, self._pos + offset)[0]  # type: ignore[no-any-return]
-        except StructError:
+        except struct.error:
             raise RemoteProtocolError("record is cut short") from None
 
     def _hosts_shift(self) -> tuple[int, int]:
@@ -167,14 +167,25 @@ class ReceivedMessage:
         store = 20 if sys_flag & SYSFLAG_STORE_HOST_V6 else 8
         return born, store
 
+    def _body_span(self) -> tuple[int, int]:
+        """Return where the stored body starts and ends in the buffer; most readers want nothing else, so it is kept short."""
+        data, pos = self._data, self._pos
+        try:
+            sys_flag = _INT.unpack_from(data, pos + 36)[0]
+            at = 88 if not sys_flag & _BOTH_V6 else 72 + sum(self._hosts_shift())
+            length = _INT.unpack_from(data, pos + at - 4)[0]
+        except struct.error:
+            raise RemoteProtocolError("record is cut short") from None
+        if length < 0 or at + length + 3 > self._size:
+            raise RemoteProtocolError(f"body length {length} does not fit a record of {self._size} bytes")
+        return pos + at, pos + at + length
+
     def _layout(self) -> tuple[int, int, int, int, int, int]:
         """Return (body, body length, topic, topic length, properties, property length), positions relative to the record."""
-        born, store = self._hosts_shift()
-        body_at = 72 + born + store
-        body_length = self._read(_INT, body_at - 4)
-        topic_at = body_at + body_length
-        if body_length < 0 or topic_at + 3 > self._size:
-            raise RemoteProtocolError(f"body length {body_length} does not fit a record of {self._size} bytes")
+        body_at, topic_at = self._body_span()
+        body_at -= self._pos
+        topic_at -= self._pos
+        body_length = topic_at - body_at
         if self._read(_INT, 4) == MAGIC_V2:
             topic_length = self._read(_SHORT, topic_at)
             topic_at += 2
@@ -273,20 +284,22 @@ class ReceivedMessage:
         """The body as stored, compressed or not, without a copy."""
         if self._inner:
             return self._inner[2]
-        at, length, *_ = self._layout()
-        return memoryview(self._data)[self._pos + at : self._pos + at + length]
+        start, end = self._body_span()
+        return memoryview(self._data)[start:end]
 
     @property
     def body(self) -> bytes:
         """The body as it was sent. Inflating is capped; RemoteProtocolError when it does not inflate."""
         if self._body is None:
-            stored = self.stored_body
-            if self.sys_flag & SYSFLAG_COMPRESSED and not self._inner:
+            if self._inner:
+                self._body = bytes(self._inner[2])
+            elif self.sys_flag & SYSFLAG_COMPRESSED:
                 from sprocketmq.protocol.compression import decompress  # few messages need it
 
-                self._body = decompress(stored, self.sys_flag)
+                self._body = decompress(self.stored_body, self.sys_flag)
             else:
-                self._body = bytes(stored)
+                start, end = self._body_span()
+                self._body = bytes(self._data[start:end])
         return self._body
 
     @property
