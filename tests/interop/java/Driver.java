@@ -3,6 +3,7 @@ import com.alibaba.fastjson2.JSONArray;
 import com.alibaba.fastjson2.JSONObject;
 import com.alibaba.fastjson2.JSONWriter;
 import java.io.BufferedReader;
+import java.io.ByteArrayOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.io.PrintWriter;
@@ -36,6 +37,7 @@ import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageClientIDSetter;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
  * Drives Apache RocketMQ's own Java client for a Python test: one JSON command a line on standard input, one JSON answer a line on
@@ -100,6 +102,8 @@ public final class Driver {
                 return pull(command);
             case "offsets":
                 return offsets(command);
+            case "mqadmin":
+                return admin(command.getJSONArray("arguments").toArray(String.class));
             case "load_single":
                 return loadSingle(command);
             case "load_batch":
@@ -281,6 +285,23 @@ public final class Driver {
             described.put("at", puller.searchOffset(queue, command.getLongValue("timestamp_ms")));
         }
         return described;
+    }
+
+    /** Runs one command of the admin tool as its main method does, and returns what it printed to either stream. */
+    private static String admin(String[] arguments) {
+        ByteArrayOutputStream printed = new ByteArrayOutputStream();
+        PrintStream out = System.out;
+        PrintStream err = System.err;
+        PrintStream capture = new PrintStream(printed, true, StandardCharsets.UTF_8);
+        System.setOut(capture);
+        System.setErr(capture);
+        try {
+            MQAdminStartup.main0(arguments, null);
+        } finally {
+            System.setOut(out);
+            System.setErr(err);
+        }
+        return printed.toString(StandardCharsets.UTF_8);
     }
 
     private interface Send {

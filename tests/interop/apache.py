@@ -1,0 +1,402 @@
+"""Run Apache RocketMQ beside us: resolve its jars, start its nameserver and broker, drive its Java client and admin tool.
+
+Used by the interop suite and by the load benchmarks. Everything a process writes (logs, stores, offsets) stays in the directory it is
+given; the jars and our compiled driver are kept in a cache keyed by version and by source.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Self
+
+VERSION = "5.5.0"
+HERE = Path(__file__).parent / "java"
+POM = HERE / "pom.xml"
+DRIVER = HERE / "Driver.java"
+LOOPBACK = "127.0.0.1"
+
+# What the broker's memory-mapped files and buffers reach into on Java 17.
+OPENED = (
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+)
+# A short-lived JVM on two shared cores is quicker with the cheap compiler and collector.
+SMALL = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+SMALL_BROKER = ("-Xms512m", "-Xmx1g", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+# The shape the rivals' figures in the performance notes were measured with.
+MEASURED_BROKER = ("-Xms2g", "-Xmx2g", "-XX:MaxDirectMemorySize=2g")
+MEASURED_CLIENT = ("-Xms2g", "-Xmx2g")
+
+# Small files, so that a test's store costs megabytes; a broker's own defaults otherwise.
+SMALL_STORE = {
+    "mappedFileSizeCommitLog": "67108864",
+    "maxHashSlotNum": "10000",
+    "maxIndexNum": "40000",
+}
+
+
+class ApacheUnavailable(Exception):
+    """Apache RocketMQ cannot run here; the text says what is missing and where to get it."""
+
+
+class ApacheFailed(Exception):
+    """A Java process failed, or answered with an error; the text carries the end of its log."""
+
+
+def _tool(name: str) -> str:
+    home = os.environ.get("JAVA_HOME")
+    if home and (Path(home) / "bin" / name).exists():
+        return str(Path(home) / "bin" / name)
+    found = shutil.which(name)
+    if found is None:
+        raise ApacheUnavailable(f"Apache RocketMQ {VERSION} needs Java 17 (a JDK, with `javac`) and Maven; `{name}` is not on the PATH")
+    return found
+
+
+def cache_dir() -> Path:
+    """Return the directory outside the tree that keeps the jars and compiled drivers of this version."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "sprocketmq" / f"apache-rocketmq-{VERSION}"
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def jars() -> Path:
+    """Return the directory of the jars, resolving them with Maven the first time (about 100 MB). Raises ApacheUnavailable."""
+    library = cache_dir() / "lib"
+    with _locked(cache_dir() / "lock"):
+        if library.is_dir():
+            return library
+        maven = _tool("mvn")
+        partial = Path(tempfile.mkdtemp(prefix="resolving-", dir=cache_dir()))
+        try:
+            goal = "org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies"
+            command = [maven, "-q", "-B", "-f", str(POM), goal, f"-DoutputDirectory={partial}", "-DincludeScope=runtime"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+            if done.returncode != 0 or not list(partial.glob(f"rocketmq-broker-{VERSION}.jar")):
+                raise ApacheUnavailable(f"Maven could not resolve Apache RocketMQ {VERSION}:\n{(done.stdout + done.stderr)[-2000:]}")
+            partial.rename(library)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return library
+
+
+def driver_classes() -> Path:
+    """Return the directory of our compiled driver, running javac when its source is new. Raises ApacheUnavailable, ApacheFailed."""
+    source = DRIVER.read_bytes()
+    classes = cache_dir() / f"driver-{hashlib.sha256(source).hexdigest()[:16]}"
+    library = jars()
+    with _locked(cache_dir() / "lock"):
+        if classes.is_dir():
+            return classes
+        partial = Path(tempfile.mkdtemp(prefix="compiling-", dir=cache_dir()))
+        try:
+            command = [_tool("javac"), "--release", "17", "-nowarn", "-d", str(partial), "-cp", f"{library}/*", str(DRIVER)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+            if done.returncode != 0:
+                raise ApacheFailed(f"javac refused {DRIVER.name}:\n{done.stderr[-2000:]}")
+            partial.rename(classes)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return classes
+
+
+def require() -> None:
+    """Make sure that everything is there to run Apache RocketMQ. Raises ApacheUnavailable with what is missing."""
+    _tool("java")
+    _tool("javac")
+    jars()
+
+
+def free_ports(*offsets: int) -> int:
+    """Return a port P such that P and every P + offset can be bound on loopback now."""
+    for _ in range(100):
+        with contextlib.ExitStack() as held:
+            first = held.enter_context(socket.socket())
+            first.bind((LOOPBACK, 0))
+            port: int = first.getsockname()[1]
+            try:
+                for offset in offsets:
+                    held.enter_context(socket.socket()).bind((LOOPBACK, port + offset))
+            except (OSError, OverflowError):
+                continue
+            return port
+    raise ApacheFailed(f"found no free port with free neighbours at {offsets}")
+
+
+class JavaProcess:
+    """One JVM with its output in a log file. `stop` ends it by its own id: SIGTERM, then SIGKILL after 20 s."""
+
+    def __init__(self, main: str, *arguments: str, home: Path, flags: Sequence[str], extra_path: str = "", stdin: bool = False) -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        (home / "conf").mkdir(exist_ok=True)
+        self.home = home
+        self.log = home / "output.log"
+        path = f"{jars()}/*" + (f"{os.pathsep}{extra_path}" if extra_path else "")
+        command = [_tool("java"), *flags, *OPENED, f"-Drocketmq.home.dir={home}", f"-Duser.home={home}", "-Dfile.encoding=UTF-8"]
+        command += ["-cp", path, main, *arguments]
+        environment = {name: value for name, value in os.environ.items() if name not in {"NAMESRV_ADDR", "JAVA_TOOL_OPTIONS"}}
+        self._log_file: IO[bytes] = self.log.open("wb")
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if stdin else self._log_file,
+            stderr=self._log_file if stdin else subprocess.STDOUT,
+            cwd=home,
+            env=environment,
+        )
+
+    def tail(self) -> str:
+        """Return the end of what the process printed."""
+        return self.log.read_text(errors="replace")[-3000:]
+
+    def wait_for(self, text: str, timeout_s: float = 60.0) -> None:
+        """Wait until the output contains `text`. Raises ApacheFailed when the process ends first or the time is up."""
+        deadline = time.monotonic() + timeout_s
+        while text not in self.log.read_text(errors="replace"):
+            if self.process.poll() is not None:
+                raise ApacheFailed(f"the JVM ended with {self.process.returncode} before it said {text!r}:\n{self.tail()}")
+            if time.monotonic() > deadline:
+                self.stop()
+                raise ApacheFailed(f"the JVM did not say {text!r} within {timeout_s} s:\n{self.tail()}")
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """End the process in the orderly way and wait for it (a broker takes about 11 s); a second call does nothing."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        self._reap()
+
+    def kill(self) -> None:
+        """End the process at once; for those whose store nobody wants."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self._reap()
+
+    def _reap(self) -> None:
+        self.process.wait(20)
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        self._log_file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def cluster_info(namesrv: str) -> bytes:
+    """Ask a nameserver for its brokers (code 106) over a plain socket; the body as it came."""
+    host, port = namesrv.rsplit(":", 1)
+    header = b'{"code":106,"flag":0,"language":"PYTHON","opaque":1,"version":513}'
+    with socket.create_connection((host, int(port)), timeout=5) as connection, connection.makefile("rb") as answer:
+        connection.sendall(struct.pack(">ii", 4 + len(header), len(header)) + header)
+        length, header_length = struct.unpack(">ii", answer.read(8))
+        answer.read(header_length & 0xFFFFFF)
+        return answer.read(length - 4 - (header_length & 0xFFFFFF))
+
+
+def _write_config(home: Path, settings: Mapping[str, str]) -> Path:
+    home.mkdir(parents=True, exist_ok=True)
+    config = home / "settings.conf"
+    config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    return config
+
+
+class ApacheNamesrv(JavaProcess):
+    """Apache's nameserver on a free port; ready when constructed."""
+
+    def __init__(self, home: Path, flags: Sequence[str] = SMALL) -> None:
+        self.port = free_ports()
+        self.address = f"{LOOPBACK}:{self.port}"
+        config = _write_config(home, {"listenPort": str(self.port), "bindAddress": LOOPBACK})
+        super().__init__("org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(config), home=home, flags=flags)
+        self.wait_for("boot success")
+
+
+class ApacheBroker(JavaProcess):
+    """Apache's broker (a master with ASYNC_FLUSH) on free ports; ready and registered at `namesrv` when constructed.
+
+    `settings` are added to its configuration; `store` defaults to a directory under `home`.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        namesrv: str,
+        *,
+        name: str = "apache-a",
+        cluster: str = "ApacheCluster",
+        store: Path | None = None,
+        settings: Mapping[str, str] = SMALL_STORE,
+        flags: Sequence[str] = SMALL_BROKER,
+    ) -> None:
+        # The broker also listens on P - 2 (its fast port) and on its HA port.
+        self.port = free_ports(-2, 1)
+        self.address = f"{LOOPBACK}:{self.port}"
+        self.name = name
+        self.cluster = cluster
+        self.store = store or home / "store"
+        base = {
+            "brokerClusterName": cluster,
+            "brokerName": name,
+            "brokerId": "0",
+            "brokerRole": "ASYNC_MASTER",
+            "flushDiskType": "ASYNC_FLUSH",
+            "namesrvAddr": namesrv,
+            "brokerIP1": LOOPBACK,
+            "listenPort": str(self.port),
+            "haListenPort": str(self.port + 1),
+            "storePathRootDir": str(self.store),
+            "autoCreateTopicEnable": "true",
+        }
+        config = _write_config(home, base | dict(settings))
+        super().__init__("org.apache.rocketmq.broker.BrokerStartup", "-c", str(config), home=home, flags=flags)
+        self.wait_for("boot success")
+        self._wait_registered(namesrv)
+
+    def _wait_registered(self, namesrv: str, timeout_s: float = 40.0) -> None:
+        # The first registration goes to the nameservers already connected; when the connection is still being made it is lost and
+        # the next comes 10 s later.
+        deadline = time.monotonic() + timeout_s
+        while f'"{self.name}"'.encode() not in cluster_info(namesrv):
+            if time.monotonic() > deadline:
+                self.stop()
+                raise ApacheFailed(f"{self.name} did not register at {namesrv} within {timeout_s} s:\n{self.tail()}")
+            time.sleep(0.05)
+
+
+class JavaClient(JavaProcess):
+    """Apache's Java client in one JVM, commanded line by line; one call at a time.
+
+    Bodies go in and come out as bytes; the other fields of a message are named like our own.
+    """
+
+    def __init__(self, home: Path, flags: Sequence[str] = SMALL) -> None:
+        super().__init__("Driver", home=home, flags=flags, extra_path=str(driver_classes()), stdin=True)
+        self._last = 0
+        self._lock = threading.Lock()
+
+    def call(self, op: str, **arguments: Any) -> Any:
+        """Run one command and return its value. Raises ApacheFailed with the Java exception's text."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with self._lock:
+            self._last += 1
+            command = {"id": self._last, "op": op, **arguments}
+            try:
+                self.process.stdin.write(json.dumps(command).encode() + b"\n")
+                self.process.stdin.flush()
+                line = self.process.stdout.readline()
+            except BrokenPipeError:
+                line = b""
+            if not line:
+                raise ApacheFailed(f"the Java client ended:\n{self.tail()}")
+            answer = json.loads(line)
+        assert answer["id"] == command["id"]
+        if "error" in answer:
+            raise ApacheFailed(f"{answer['error']}\n{answer['trace']}")
+        return answer["value"]
+
+    def send(self, namesrv: str, messages: Sequence[Mapping[str, Any]], queue: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+        """Send one by one (each awaited); a message is a mapping of topic, body, tag, keys, properties, flag."""
+        result: list[dict[str, Any]] = self.call("send", namesrv=namesrv, messages=[_encoded(m) for m in messages], queue=queue)
+        return result
+
+    def send_batch(self, namesrv: str, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Send as one explicit batch; the result's ids are comma lists and its offset the first message's."""
+        result: dict[str, Any] = self.call("send_batch", namesrv=namesrv, messages=[_encoded(m) for m in messages])
+        return result
+
+    def mqadmin(self, *arguments: str) -> str:
+        """Run one command of Apache's admin tool and return what it printed, without the logger's own lines.
+
+        The tool catches its own failures and prints them: look at the text.
+        """
+        printed: str = self.call("mqadmin", arguments=arguments)
+        return "\n".join(line for line in printed.splitlines() if "|-" not in line)
+
+    @contextlib.contextmanager
+    def push_consumer(self, namesrv: str, group: str, topic: str, expression: str = "*") -> Iterator[JavaPushConsumer]:
+        """Run a push consumer (default settings, from the first offset) while the block runs."""
+        handle = self.call("consumer_start", namesrv=namesrv, group=group, topic=topic, expression=expression)
+        try:
+            yield JavaPushConsumer(self, handle)
+        finally:
+            self.call("consumer_stop", handle=handle)
+
+    def consume(
+        self, namesrv: str, group: str, topic: str, count: int, *, expression: str = "*", timeout_s: float = 30.0
+    ) -> list[dict[str, Any]]:
+        """Consume `count` messages with a push consumer; fewer come back when the time is up."""
+        with self.push_consumer(namesrv, group, topic, expression) as consumer:
+            return consumer.take(count, timeout_s)
+
+    def pull(
+        self, namesrv: str, group: str, queue: Mapping[str, Any], offset: int, *, max_messages: int = 32, expression: str = "*"
+    ) -> dict[str, Any]:
+        """Pull once from one queue (a mapping of topic, broker, queue_id)."""
+        arguments = {"queue": queue, "offset": offset, "max_messages": max_messages, "expression": expression}
+        result: dict[str, Any] = self.call("pull", namesrv=namesrv, group=group, **arguments)
+        result["messages"] = [_decoded(message) for message in result["messages"]]
+        return result
+
+    def stop(self) -> None:
+        """Close the clients inside, then end the JVM."""
+        if self.process.poll() is None and self.process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(20)
+        super().stop()
+
+
+class JavaPushConsumer:
+    """A running push consumer inside a JavaClient."""
+
+    def __init__(self, client: JavaClient, handle: int) -> None:
+        self._client = client
+        self._handle = handle
+
+    def take(self, count: int, timeout_s: float = 30.0) -> list[dict[str, Any]]:
+        """Return the next `count` messages in the order the listener got them; fewer when the time is up."""
+        taken = self._client.call("consumer_take", handle=self._handle, count=count, timeout_ms=int(timeout_s * 1000))
+        return [_decoded(message) for message in taken]
+
+
+def _encoded(message: Mapping[str, Any]) -> dict[str, Any]:
+    return {**message, "body": base64.b64encode(message["body"]).decode()}
+
+
+def _decoded(message: dict[str, Any]) -> dict[str, Any]:
+    return {**message, "body": base64.b64decode(message["body"])}
