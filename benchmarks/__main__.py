@@ -1,0 +1,32 @@
+"""Run every benchmark in turn; each writes its own JSON under ``benchmarks/results``. Exit code 1 when one misses its goal."""
+
+import subprocess
+import sys
+import time
+
+BENCHMARKS = (
+    "benchmarks.micro.codec",
+    "benchmarks.micro.store",
+    "benchmarks.load.startup",
+    "benchmarks.load.send",
+    "benchmarks.load.spark_read",
+    "benchmarks.load.demo",
+)
+
+
+def main(names: list[str]) -> int:
+    missed = []
+    for module in [name for name in BENCHMARKS if not names or any(part in name for part in names)]:
+        print(f"== {module}", flush=True)
+        began = time.monotonic()
+        code = subprocess.run([sys.executable, "-m", module], check=False).returncode
+        print(f"== {module}: {'ok' if code == 0 else f'exit code {code}'}, {time.monotonic() - began:.0f} s", flush=True)
+        if code:
+            missed.append(module)
+    if missed:
+        print(f"missed their goals or failed: {', '.join(missed)}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
