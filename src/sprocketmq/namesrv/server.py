@@ -1,0 +1,307 @@
+"""The nameserver: answers brokers that register and clients that ask for routes (protocol, section 7.4)."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from sprocketmq.clock import SYSTEM_CLOCK, Clock
+from sprocketmq.namesrv.routes import RegistrationRefused, RouteTables
+from sprocketmq.net.address import format_address
+from sprocketmq.net.server import RemotingServer, ServerConnection
+from sprocketmq.protocol.bodies import BrokerData, DataVersion, KvTable, RegisterBrokerBody, TopicList, TopicRoute
+from sprocketmq.protocol.codes import RequestCode, ResponseCode
+from sprocketmq.protocol.command import Command
+from sprocketmq.protocol.hashing import crc32
+from sprocketmq.protocol.headers import (
+    BrokerHeartbeat,
+    BrokerIdentity,
+    BrokerMemberGroup,
+    BrokerNameRequest,
+    ClusterRequest,
+    DeleteTopicInNamesrv,
+    KvConfig,
+    KvNamespace,
+    RegisterBroker,
+    RouteRequest,
+    TopicRequest,
+)
+
+log = logging.getLogger(__name__)
+
+SCAN_INTERVAL_S = 5.0
+MAX_KV_ITEMS = 100_000
+ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
+FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+# From release 4.9.4 on clients read standard JSON only; older ones expect bare integer keys.
+STANDARD_JSON_VERSION = 401
+
+
+@dataclass(frozen=True)
+class NameServerConfig:
+    """Where a nameserver listens (port 0: any free one) and how many connections it takes."""
+
+    host: str = "127.0.0.1"
+    port: int = 9876
+    max_connections: int = 10_000
+
+
+class NameServer:
+    """One nameserver. It keeps everything in memory: brokers tell it again every 30 seconds."""
+
+    def __init__(self, config: NameServerConfig | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.config = config or NameServerConfig()
+        self.routes = RouteTables()
+        self._clock = clock
+        self._kv: dict[str, dict[str, str]] = {}
+        self._server = RemotingServer(self, name="nameserver", max_connections=self.config.max_connections)
+        self._scan_timer: asyncio.TimerHandle | None = None
+        self._port = self.config.port
+        code = RequestCode
+        self._handlers: Mapping[int, Callable[[ServerConnection, Command], None]] = {
+            code.REGISTER_BROKER: self._register,
+            code.UNREGISTER_BROKER: self._unregister,
+            code.QUERY_DATA_VERSION: self._query_data_version,
+            code.BROKER_HEARTBEAT: self._broker_heartbeat,
+            code.GET_ROUTEINFO_BY_TOPIC: self._route,
+            code.GET_BROKER_CLUSTER_INFO: self._cluster_info,
+            code.GET_BROKER_MEMBER_GROUP: self._member_group,
+            code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topic_list,
+            code.GET_TOPICS_BY_CLUSTER: self._topics_by_cluster,
+            code.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
+            code.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            code.REGISTER_TOPIC_IN_NAMESRV: self._register_topic,
+            code.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_perm,
+            code.ADD_WRITE_PERM_OF_BROKER: self._add_write_perm,
+            code.PUT_KV_CONFIG: self._kv_put,
+            code.GET_KV_CONFIG: self._kv_get,
+            code.DELETE_KV_CONFIG: self._kv_delete,
+            code.GET_KVLIST_BY_NAMESPACE: self._kv_list,
+            code.GET_NAMESRV_CONFIG: self._get_config,
+        }
+
+    @property
+    def address(self) -> str:
+        """``host:port`` as it listens; the configured port before ``start``."""
+        return format_address(self.config.host, self._port)
+
+    async def start(self) -> None:
+        """Listen. Raises PortInUse when the address cannot be had."""
+        self._port = await self._server.start(self.config.host, self.config.port)
+        self._schedule_scan()
+
+    async def stop(self) -> None:
+        """Close all connections and stop listening; may be called twice."""
+        if self._scan_timer is not None:
+            self._scan_timer.cancel()
+            self._scan_timer = None
+        await self._server.stop()
+
+    def _schedule_scan(self) -> None:
+        self._scan_timer = asyncio.get_running_loop().call_later(SCAN_INTERVAL_S, self._scan)
+
+    def _scan(self) -> None:
+        self.expire_brokers()
+        self._schedule_scan()
+
+    def expire_brokers(self) -> None:
+        """Drop brokers that were silent for too long, with their connections."""
+        for live in self.routes.expire(self._clock.monotonic()):
+            log.warning("broker %s at %s was silent for %g s and is removed", live.broker_name, live.address, live.timeout_s)
+            if isinstance(live.owner, ServerConnection):
+                live.owner.close("silent broker")
+
+    # --- the server's calls ---
+
+    def on_connect(self, conn: ServerConnection) -> None:
+        """Nothing is kept per connection until a broker registers over it."""
+
+    def on_batch_end(self, conn: ServerConnection) -> None:
+        """Nothing is put off to the end of a batch."""
+
+    def on_disconnect(self, conn: ServerConnection) -> None:
+        for live in self.routes.drop_owner(conn):
+            log.warning("broker %s at %s is removed: its connection ended (%s)", live.broker_name, live.address, conn.close_reason)
+
+    def on_request(self, conn: ServerConnection, command: Command) -> None:
+        handler = self._handlers.get(command.code)
+        if handler is None:
+            code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            conn.respond(command, code, remark=f" request type {command.code} not supported")
+        else:
+            handler(conn, command)
+
+    # --- brokers ---
+
+    def _register(self, conn: ServerConnection, command: Command) -> None:
+        header = command.header(RegisterBroker)
+        if header.body_crc32 and crc32(command.body) != header.body_crc32:
+            conn.respond(command, ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
+            return
+        if not command.body:
+            body = RegisterBrokerBody()
+        elif header.compressed:
+            body = RegisterBrokerBody.decode_compressed(command.body, command.version)
+        else:
+            body = RegisterBrokerBody.decode(command.body)
+        try:
+            result = self.routes.register(header, body, owner=conn, now=self._clock.monotonic())
+        except RegistrationRefused as e:
+            conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=str(e))
+            return
+        ext = {}
+        if result.master_address is not None and result.ha_address is not None:
+            ext = {"haServerAddr": result.ha_address, "masterAddr": result.master_address}
+        order_topics = self._kv.get(ORDER_TOPIC_NAMESPACE)
+        conn.respond(command, ResponseCode.SUCCESS, ext=ext, body=KvTable(order_topics).encode() if order_topics else b"")
+
+    def _unregister(self, conn: ServerConnection, command: Command) -> None:
+        header = command.header(BrokerIdentity)
+        self.routes.unregister(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
+        conn.respond(command, ResponseCode.SUCCESS)
+
+    def _query_data_version(self, conn: ServerConnection, command: Command) -> None:
+        header = command.header(BrokerIdentity)
+        theirs = DataVersion.decode(command.body) if command.body else None
+        self.routes.heard(header.cluster_name, header.broker_addr, self._clock.monotonic())
+        ours = self.routes.data_version(header.cluster_name, header.broker_addr)
+        changed = "false" if ours is not None and ours == theirs else "true"
+        conn.respond(command, ResponseCode.SUCCESS, ext={"changed": changed}, body=ours.encode() if ours is not None else b"")
+
+    def _broker_heartbeat(self, conn: ServerConnection, command: Command) -> None:
+        header = command.header(BrokerHeartbeat)
+        self.routes.heard(header.cluster_name, header.broker_addr, self._clock.monotonic())
+        conn.respond(command, ResponseCode.SUCCESS)
+
+    # --- routes and lists ---
+
+    def _route(self, conn: ServerConnection, command: Command) -> None:
+        header = command.header(RouteRequest)
+        route = self.routes.route(header.topic)
+        if route is None:
+            remark = f"No topic route info in name server for the topic: {header.topic}{FAQ}"
+            conn.respond(command, ResponseCode.TOPIC_NOT_EXIST, remark=remark)
+            return
+        standard = command.version >= STANDARD_JSON_VERSION or header.accept_standard_json_only
+        conn.respond(command, ResponseCode.SUCCESS, body=_standard_json(route.encode()) if standard else _dialect_route(route))
+
+    def _cluster_info(self, conn: ServerConnection, command: Command) -> None:
+        info = self.routes.clusters()
+        brokers = _object((name, _dialect_broker(broker)) for name, broker in info.broker_addr_table.items())
+        body = b'{"brokerAddrTable":%b,"clusterAddrTable":%b}' % (brokers, msgspec.json.encode(info.cluster_addr_table))
+        conn.respond(command, ResponseCode.SUCCESS, body=body)
+
+    def _member_group(self, conn: ServerConnection, command: Command) -> None:
+        header = command.header(BrokerMemberGroup)
+        broker = self.routes.broker(header.broker_name)
+        if broker is None:
+            broker = BrokerData(cluster=header.cluster_name or "", broker_name=header.broker_name)
+        fields = (_addresses(broker), _text(broker.broker_name), _text(broker.cluster))
+        conn.respond(command, ResponseCode.SUCCESS, body=b'{"brokerMemberGroup":{"brokerAddrs":%b,"brokerName":%b,"cluster":%b}}' % fields)
+
+    def _topic_list(self, conn: ServerConnection, command: Command) -> None:
+        conn.respond(command, ResponseCode.SUCCESS, body=TopicList(self.routes.topics()).encode())
+
+    def _topics_by_cluster(self, conn: ServerConnection, command: Command) -> None:
+        topics = self.routes.topics_of_cluster(command.header(ClusterRequest).cluster)
+        conn.respond(command, ResponseCode.SUCCESS, body=TopicList(topics).encode())
+
+    def _system_topics(self, conn: ServerConnection, command: Command) -> None:
+        names, address = self.routes.system_names()
+        conn.respond(command, ResponseCode.SUCCESS, body=TopicList(names, address).encode())
+
+    def _delete_topic(self, conn: ServerConnection, command: Command) -> None:
+        header = command.header(DeleteTopicInNamesrv)
+        self.routes.delete_topic(header.topic, header.cluster_name or None)
+        conn.respond(command, ResponseCode.SUCCESS)
+
+    def _register_topic(self, conn: ServerConnection, command: Command) -> None:
+        header = command.header(TopicRequest)
+        if command.body:
+            self.routes.register_topic(header.topic, TopicRoute.decode(command.body).queue_datas)
+        conn.respond(command, ResponseCode.SUCCESS)
+
+    def _wipe_write_perm(self, conn: ServerConnection, command: Command) -> None:
+        count = self.routes.wipe_write_perm(command.header(BrokerNameRequest).broker_name)
+        conn.respond(command, ResponseCode.SUCCESS, ext={"wipeTopicCount": str(count)})
+
+    def _add_write_perm(self, conn: ServerConnection, command: Command) -> None:
+        count = self.routes.add_write_perm(command.header(BrokerNameRequest).broker_name)
+        conn.respond(command, ResponseCode.SUCCESS, ext={"addTopicCount": str(count)})
+
+    # --- key-value configuration ---
+
+    def _kv_put(self, conn: ServerConnection, command: Command) -> None:
+        header = command.header(KvConfig)
+        items = self._kv.get(header.namespace, {})
+        if header.key not in items and sum(map(len, self._kv.values())) >= MAX_KV_ITEMS:
+            conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"this nameserver holds {MAX_KV_ITEMS} config items, its limit")
+            return
+        items[header.key] = header.value
+        self._kv[header.namespace] = items
+        conn.respond(command, ResponseCode.SUCCESS)
+
+    def _kv_get(self, conn: ServerConnection, command: Command) -> None:
+        header = command.header(KvConfig)
+        value = self._kv.get(header.namespace, {}).get(header.key)
+        if value is None:
+            remark = f"No config item, Namespace: {header.namespace} Key: {header.key}"
+            conn.respond(command, ResponseCode.QUERY_NOT_FOUND, ext={}, remark=remark)
+        else:
+            conn.respond(command, ResponseCode.SUCCESS, ext={"value": value})
+
+    def _kv_delete(self, conn: ServerConnection, command: Command) -> None:
+        header = command.header(KvConfig)
+        items = self._kv.get(header.namespace, {})
+        if items.pop(header.key, None) is not None and not items:
+            del self._kv[header.namespace]
+        conn.respond(command, ResponseCode.SUCCESS)
+
+    def _kv_list(self, conn: ServerConnection, command: Command) -> None:
+        namespace = command.header(KvNamespace).namespace
+        items = self._kv.get(namespace)
+        if items is None:
+            conn.respond(command, ResponseCode.QUERY_NOT_FOUND, remark=f"No config item, Namespace: {namespace}")
+        else:
+            conn.respond(command, ResponseCode.SUCCESS, body=KvTable(items).encode())
+
+    def _get_config(self, conn: ServerConnection, command: Command) -> None:
+        lines = (
+            f"bindAddress={self.config.host}",
+            f"listenPort={self._port}",
+            f"serverChannelMaxConnections={self.config.max_connections}",
+        )
+        conn.respond(command, ResponseCode.SUCCESS, body="".join(f"{line}\n" for line in lines).encode())
+
+
+# --- the reference's JSON: broker ids as bare integer keys -----------------------------------------------------------------
+
+_text = msgspec.json.encode
+
+
+def _addresses(broker: BrokerData) -> bytes:
+    return b"{%b}" % b",".join([b"%d:%b" % (broker_id, _text(address)) for broker_id, address in sorted(broker.broker_addrs.items())])
+
+
+def _dialect_broker(broker: BrokerData) -> bytes:
+    acting = b"true" if broker.enable_acting_master else b"false"
+    fields = (_addresses(broker), _text(broker.broker_name), _text(broker.cluster), acting)
+    return b'{"brokerAddrs":%b,"brokerName":%b,"cluster":%b,"enableActingMaster":%b}' % fields
+
+
+def _object(items: Iterable[tuple[str, bytes]]) -> bytes:
+    return b"{%b}" % b",".join([b"%b:%b" % (_text(name), value) for name, value in items])
+
+
+def _dialect_route(route: TopicRoute) -> bytes:
+    brokers = b",".join([_dialect_broker(broker) for broker in route.broker_datas])
+    queues = b",".join([queue.encode() for queue in route.queue_datas])
+    return b'{"brokerDatas":[%b],"filterServerTable":{},"queueDatas":[%b]}' % (brokers, queues)
+
+
+def _standard_json(body: bytes) -> bytes:
+    # Strict clients get ASCII only, as the reference escapes everything else.
+    return body if body.isascii() else json.dumps(json.loads(body), separators=(",", ":")).encode()
