@@ -1,0 +1,155 @@
+"""Measure sends: our client and broker against Apache's Java client and broker, interleaved in one run on one machine.
+
+Two workloads with 1 KiB bodies on 8 queues and ASYNC_FLUSH: synchronous sends with 64 in flight, and explicit batches of 100 from
+4 senders. Every figure is counted after at least 3 s of the same load. Exits 1 when a ratio is under its goal, 2 when the machine
+cannot run the comparison.
+"""
+
+import argparse
+import contextlib
+import shutil
+import statistics
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.interop import apache
+
+from benchmarks.load.sides import Side, create_topic, ours, theirs
+from benchmarks.report import spread, write_result
+
+BODY_BYTES = 1024
+QUEUES = 8
+NEEDED_DISK_BYTES = 24 << 30
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One kind of load; ``goal`` is the ratio ours / theirs that has to be reached."""
+
+    name: str
+    op: str
+    goal: float
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+WORKLOADS = (
+    Workload("sync-64", "load_single", 1.2, {"senders": 64}),
+    Workload("batch-4x100", "load_batch", 1.0, {"senders": 4, "batch": 100}),
+)
+
+
+def one_round(side: Side, workload: Workload, warm_s: float, measure_s: float) -> dict[str, Any]:
+    """Run one workload on one side and return its figures with the rate added. Raises RuntimeError when a send failed."""
+    arguments = {"namesrv": side.namesrv, "topic": "LoadTest", "body_bytes": BODY_BYTES, "warm_s": warm_s, "measure_s": measure_s}
+    figures: dict[str, Any] = side.client.call(workload.op, **arguments, **workload.arguments)
+    if figures["errors"] or not figures["messages"]:
+        raise RuntimeError(f"{side.name} {workload.name}: {figures['errors']} sends failed, the first with {figures['first_error']}")
+    figures["messages_per_s"] = figures["messages"] / figures["elapsed_s"]
+    return figures
+
+
+def summary(workload: Workload, rounds: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Return medians and spreads per side and, where both sides ran, the ratio of the median rates with the verdict."""
+    sides = {
+        name: {
+            "messages_per_s": spread((one["messages_per_s"] for one in done), 0),
+            "p50_ms": spread(one["p50_ms"] for one in done),
+            "p99_ms": spread(one["p99_ms"] for one in done),
+        }
+        for name, done in rounds.items()
+        if done
+    }
+    result: dict[str, Any] = {"goal": workload.goal, **sides}
+    if len(sides) == 2:
+        result["ratio"] = round(sides["ours"]["messages_per_s"]["median"] / sides["theirs"]["messages_per_s"]["median"], 3)
+        pairs = zip(rounds["ours"], rounds["theirs"], strict=False)
+        result["ratio_per_round"] = [round(mine["messages_per_s"] / other["messages_per_s"], 3) for mine, other in pairs]
+        result["reached"] = result["ratio"] >= workload.goal
+    return result
+
+
+def line(workload: Workload, side: Side, figures: dict[str, Any]) -> str:
+    """Return one figure as text."""
+    rate, p50, p99 = figures["messages_per_s"], figures["p50_ms"], figures["p99_ms"]
+    return f"{workload.name:12} {side.name:7} {rate:10,.0f} messages/s   p50 {p50:7.2f} ms   p99 {p99:7.2f} ms"
+
+
+def measure(options: argparse.Namespace, directory: Path) -> bool:
+    """Run all rounds, writing the result file after each; return whether every goal was reached."""
+    workloads = [w for w in WORKLOADS if options.workload in (None, w.name)]
+    rounds: dict[str, dict[str, list[dict[str, Any]]]] = {w.name: {"ours": [], "theirs": []} for w in workloads}
+    with contextlib.ExitStack() as running:
+        sides = []
+        if options.only != "theirs":
+            sides.append(running.enter_context(ours(directory / "ours", options.profile)))
+        java = None
+        if options.only != "ours":
+            sides.append(running.enter_context(theirs(directory / "theirs")))
+            java = sides[-1].client.call("ping")
+        for side in sides:
+            create_topic(side, "LoadTest", QUEUES)
+        setting = {
+            "rounds": options.rounds,
+            "warm_s": options.warm,
+            "measure_s": options.seconds,
+            "body_bytes": BODY_BYTES,
+            "queues": QUEUES,
+            "flush": "ASYNC_FLUSH",
+            "apache_version": apache.VERSION,
+            "java": java,
+            "jvm_flags": {"broker": apache.MEASURED_BROKER, "client": apache.MEASURED_CLIENT},
+        }
+        result: dict[str, Any] = {}
+        for number in range(options.rounds):
+            for workload in workloads:
+                # Who goes first changes from round to round: the second finds a warmer, or more throttled, machine.
+                for side in sides if number % 2 == 0 else reversed(sides):
+                    figures = one_round(side, workload, options.warm, options.seconds)
+                    rounds[workload.name][side.name].append(figures)
+                    print(f"round {number + 1}  {line(workload, side, figures)}", flush=True)
+            result = {w.name: summary(w, rounds[w.name]) for w in workloads}
+            write_result("load-send" if options.only is None else f"load-send-{options.only}", {"setting": setting, "workloads": result})
+    for workload in workloads:
+        if "ratio" in result[workload.name]:
+            one = result[workload.name]
+            print(
+                f"{workload.name:12} ours / theirs = {one['ratio']:.2f} (goal {workload.goal:.1f}): {'reached' if one['reached'] else 'MISSED'}"
+            )
+        else:
+            rates = [one["messages_per_s"] for done in rounds[workload.name].values() for one in done]
+            print(f"{workload.name:12} median {statistics.median(rates):,.0f} messages/s")
+    return all(one.get("reached", True) for one in result.values())
+
+
+def main() -> int:
+    """Parse options, run, and return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.load.send", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="rounds per side and workload (5)")
+    parser.add_argument("--warm", type=float, default=3.0, help="seconds of load before counting (3)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds counted (4)")
+    parser.add_argument("--workload", choices=[w.name for w in WORKLOADS], help="only this one")
+    parser.add_argument("--only", choices=["ours", "theirs"], help="only this side; no ratio then")
+    parser.add_argument("--profile", metavar="FILE", help="write a cProfile of our client process (its figures do not count then)")
+    parser.add_argument("--directory", type=Path, help="where the stores go (a temporary directory)")
+    options = parser.parse_args()
+    if options.only != "ours":
+        try:
+            apache.require()
+        except apache.ApacheUnavailable as missing:
+            print(f"cannot compare: {missing}", file=sys.stderr)
+            return 2
+    with tempfile.TemporaryDirectory(prefix="sprocketmq-load-", dir=options.directory, ignore_cleanup_errors=True) as temporary:
+        free = shutil.disk_usage(temporary).free
+        if free < NEEDED_DISK_BYTES:
+            print(f"{temporary} has {free >> 30} GiB free; the stores of this run may need {NEEDED_DISK_BYTES >> 30} GiB", file=sys.stderr)
+            return 2
+        return 0 if measure(options, Path(temporary)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""The two sides of a load benchmark: our broker with our client, Apache's broker with its Java client, each in processes of its own."""
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from tests.interop import apache
+
+READY_TIMEOUT_S = 20.0
+
+
+class Client(Protocol):
+    """A client process that takes commands."""
+
+    def call(self, op: str, **arguments: Any) -> Any:
+        """Run one command and return its value."""
+        ...
+
+
+@dataclass(frozen=True)
+class Side:
+    """One running cluster with its client process."""
+
+    name: str
+    namesrv: str
+    client: Client
+
+
+class OurClient:
+    """The process of ``benchmarks.load.client``."""
+
+    def __init__(self, namesrv: str, profile: str | None = None) -> None:
+        command = [sys.executable, "-m", "benchmarks.load.client", namesrv]
+        if profile is not None:
+            command[1:1] = ["-m", "cProfile", "-o", profile]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._last = 0
+
+    def call(self, op: str, **arguments: Any) -> Any:
+        """Run one command and return its value. Raises RuntimeError with the client's error."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._last += 1
+        self.process.stdin.write(json.dumps({"id": self._last, "op": op, **arguments}) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"our client process ended with {self.process.wait(10)}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer["value"]
+
+    def stop(self) -> None:
+        """End the process."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(10)
+        self.process.stdout.close()
+
+
+@contextlib.contextmanager
+def serve(directory: Path) -> Iterator[tuple[str, int]]:
+    """Run ``sprocketmq serve`` on free ports with its store in ``directory``; yields the nameserver's address and the process id."""
+    command = [sys.executable, "-m", "sprocketmq", "serve", "--namesrv-port", "0", "--port", "0", "--store", str(directory / "store")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    watchdog = threading.Timer(READY_TIMEOUT_S, process.kill)
+    watchdog.start()
+    try:
+        for line in process.stdout:
+            if line.startswith("ready "):
+                break
+        else:
+            raise RuntimeError(f"`sprocketmq serve` ended with {process.wait(10)} before it was ready")
+        watchdog.cancel()
+        facts = dict(part.split("=", 1) for part in line.split()[1:])
+        yield facts["namesrv"], process.pid
+    finally:
+        watchdog.cancel()
+        process.terminate()
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+        process.stdout.close()
+
+
+@contextlib.contextmanager
+def ours(directory: Path, profile: str | None = None) -> Iterator[Side]:
+    """Run our broker and client."""
+    with serve(directory) as (namesrv, _):
+        client = OurClient(namesrv, profile)
+        try:
+            yield Side("ours", namesrv, client)
+        finally:
+            client.stop()
+
+
+@contextlib.contextmanager
+def theirs(directory: Path) -> Iterator[Side]:
+    """Run Apache's broker and Java client with the heaps the published figures were measured with."""
+    with contextlib.ExitStack() as running:
+        namesrv = apache.ApacheNamesrv(directory / "namesrv")
+        running.callback(namesrv.kill)
+        broker = apache.ApacheBroker(directory / "broker", namesrv.address, settings={}, flags=apache.MEASURED_BROKER)
+        running.callback(broker.kill)
+        client = running.enter_context(apache.JavaClient(directory / "client", flags=apache.MEASURED_CLIENT))
+        yield Side("theirs", namesrv.address, client)
+
+
+def create_topic(side: Side, topic: str, queues: int) -> None:
+    """Create an ordinary topic with that many queues on the side's only broker."""
+    if isinstance(side.client, apache.JavaClient):
+        printed = side.client.mqadmin(
+            "updateTopic", "-n", side.namesrv, "-c", "ApacheCluster", "-t", topic, "-r", str(queues), "-w", str(queues)
+        )
+        if "success" not in printed:
+            raise RuntimeError(f"updateTopic failed:\n{printed}")
+    else:
+        side.client.call("create_topic", namesrv=side.namesrv, topic=topic, queues=queues)
