@@ -1,0 +1,60 @@
+"""Columns of the `rocketmq` format: their Spark types, their Arrow types, and the order they come in."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+
+class Column(NamedTuple):
+    """One column: its SQL type as Spark writes it and the Arrow type PySpark demands of yielded batches."""
+
+    sql_type: str
+    arrow_type: pa.DataType
+
+
+# PySpark compares the first batch with `to_arrow_schema(schema, timezone="UTC")` for equality: microseconds, and a map whose value
+# field is called "value".
+_STRING = Column("STRING", pa.string())
+_INT = Column("INT", pa.int32())
+_BIGINT = Column("BIGINT", pa.int64())
+_TIMESTAMP = Column("TIMESTAMP", pa.timestamp("us", tz="UTC"))
+MAP_TYPE = pa.map_(pa.string(), pa.field("value", pa.string()))
+
+COLUMNS: dict[str, Column] = {
+    "topic": _STRING,
+    "brokerName": _STRING,
+    "queueId": _INT,
+    "queueOffset": _BIGINT,
+    "body": Column("BINARY", pa.binary()),
+    "tags": _STRING,
+    "keys": _STRING,
+    "properties": Column("MAP<STRING,STRING>", MAP_TYPE),
+    "flag": _INT,
+    "sysFlag": _INT,
+    "bornTimestamp": _TIMESTAMP,
+    "storeTimestamp": _TIMESTAMP,
+    "bornHost": _STRING,
+    "storeHost": _STRING,
+    "msgId": _STRING,
+    "offsetMsgId": _STRING,
+    "commitLogOffset": _BIGINT,
+    "storeSize": _INT,
+    "bodyCRC": _INT,
+    "reconsumeTimes": _INT,
+    "preparedTransactionOffset": _BIGINT,
+    "batchBaseOffset": _BIGINT,
+    "batchNum": _INT,
+}
+
+DEFAULT_COLUMNS: tuple[str, ...] = tuple(COLUMNS)[:12]
+
+
+def spark_schema(columns: Sequence[str] = DEFAULT_COLUMNS) -> str:
+    """Return the schema of ``columns`` as the DDL text Spark reads."""
+    return ", ".join(f"{name} {COLUMNS[name].sql_type}" for name in columns)
+
+
+def arrow_schema(columns: Sequence[str] = DEFAULT_COLUMNS) -> pa.Schema:
+    """Return the Arrow schema every yielded batch of ``columns`` has."""
+    return pa.schema([(name, COLUMNS[name].arrow_type) for name in columns])
