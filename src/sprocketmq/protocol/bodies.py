@@ -6,19 +6,17 @@ members that are None.
 """
 
 from struct import Struct
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
-from msgspec import Meta, field
+from msgspec import field
 
 from sprocketmq.errors import InvalidName, LocalProtocolError, RemoteProtocolError
 from sprocketmq.protocol.compression import CompressionType, decompress
 from sprocketmq.protocol.hashing import java_hash
 from sprocketmq.protocol.jsondialect import dumps_with_queue_keys, loads
 from sprocketmq.protocol.message import MessageQueue
-
-Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
-Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+from sprocketmq.protocol.ranges import Int32, Int64
 
 _T = TypeVar("_T")
 _decoders: dict[type, Any] = {}

@@ -16,14 +16,16 @@
     +-------+----------+---------+--------+------+------+-------+-----+--------------------------------------+
 """
 
+import struct
 from collections.abc import Mapping
 from struct import Struct
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from sprocketmq.errors import LocalProtocolError, RemoteProtocolError
 from sprocketmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, PROTOCOL_VERSION, LanguageCode, SerializeType
+from sprocketmq.protocol.ranges import Int32
 
 MAX_FRAME_LENGTH = 16_777_216
 MAX_HEADER_LENGTH = 0xFFFFFF
@@ -34,19 +36,18 @@ _FIXED = Struct(">hbhiii")  # binary header up to the remark length
 _INT = Struct(">i")
 _SHORT = Struct(">h")
 
-_Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 _T = TypeVar("_T")
 
-_LANGUAGE_NAMES = {code.value: code.name for code in LanguageCode}
+_LANGUAGE_NAMES = {code.value: code.name.encode() for code in LanguageCode}
 _LANGUAGE_CODES = {code.name: code.value for code in LanguageCode}
 _OTHER = int(LanguageCode.OTHER)
 
 
 class _JsonHead(msgspec.Struct):
-    code: _Int32
-    opaque: _Int32 = 0
-    flag: _Int32 = 0
-    version: _Int32 = 0
+    code: Int32
+    opaque: Int32 = 0
+    flag: Int32 = 0
+    version: Int32 = 0
     language: str | int | None = None
     remark: str | None = None
     extFields: msgspec.Raw = msgspec.Raw(b"")  # noqa: N815 - the wire's name
@@ -160,29 +161,34 @@ def encode_head(
     """Return a frame up to its body: length, serialise type, header length, header.
 
     ``ext`` as bytes is a ready JSON object (hot paths build it from a template); it cannot go into a binary header. Raises
-    LocalProtocolError when the frame would pass 16 MiB, or when a binary header cannot carry the code.
+    LocalProtocolError when the frame would pass 16 MiB, a binary header cannot carry a number, or a field is not valid Unicode.
     """
-    if serialize == SerializeType.JSON:
-        if ext is None:
-            fields = b""
-        elif type(ext) is bytes:
-            fields = b'"extFields":' + ext + b","
+    if remark is not None and not remark.isascii():
+        remark = remark.encode("utf-8", "replace").decode()  # an exception's text may hold undecodable bytes of a path
+    try:
+        if serialize == SerializeType.JSON:
+            if ext is None:
+                fields = b""
+            elif type(ext) is bytes:
+                fields = b'"extFields":' + ext + b","
+            else:
+                fields = b'"extFields":' + _encode_json(ext) + b","
+            note = b"" if remark is None else b'"remark":' + _encode_json(remark) + b","
+            header = b'{"code":%d,%b"flag":%d,"language":"%b","opaque":%d,%b"serializeTypeCurrentRPC":"JSON","version":%d}' % (
+                code,
+                fields,
+                flag,
+                _LANGUAGE_NAMES.get(language, b"OTHER"),
+                opaque,
+                note,
+                version,
+            )
+            kind = 0
         else:
-            fields = b'"extFields":' + _encode_json(ext) + b","
-        note = b"" if remark is None else b'"remark":' + _encode_json(remark) + b","
-        header = b'{"code":%d,%b"flag":%d,"language":"%b","opaque":%d,%b"serializeTypeCurrentRPC":"JSON","version":%d}' % (
-            code,
-            fields,
-            flag,
-            _LANGUAGE_NAMES.get(language, "OTHER").encode(),
-            opaque,
-            note,
-            version,
-        )
-        kind = 0
-    else:
-        header = _encode_binary(code, opaque, flag, ext, remark, language, version)
-        kind = 0x0100_0000
+            header = _encode_binary(code, opaque, flag, ext, remark, language, version)
+            kind = 0x0100_0000
+    except UnicodeEncodeError as e:
+        raise LocalProtocolError(f"header text cannot be written as UTF-8: {e.reason}") from None
     size = len(header)
     length = 4 + size + body_length
     if length > MAX_FRAME_LENGTH or size > MAX_HEADER_LENGTH:
@@ -291,7 +297,10 @@ def _encode_binary(
             raise LocalProtocolError(f"extension field name of {len(key)} bytes is over the limit of 32767")
         parts += (_SHORT.pack(len(key)), key, _INT.pack(len(text)), text)
     fields = b"".join(parts)
-    return _FIXED.pack(code, language, version, opaque, flag, len(note)) + note + _INT.pack(len(fields)) + fields
+    try:
+        return _FIXED.pack(code, language, version, opaque, flag, len(note)) + note + _INT.pack(len(fields)) + fields
+    except struct.error as e:
+        raise LocalProtocolError(f"a number does not fit a binary header: {e}") from None
 
 
 def _decode_binary(header: bytes) -> Command:

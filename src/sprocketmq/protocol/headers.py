@@ -2,6 +2,8 @@
 
 import msgspec
 
+from sprocketmq.protocol.ranges import Int32, Int64
+
 _V2_NAMES = {
     "producer_group": "a",
     "topic": "b",
@@ -25,16 +27,16 @@ class SendMessageV2(msgspec.Struct, rename=_V2_NAMES, gc=False):
 
     producer_group: str
     topic: str
-    queue_id: int
-    born_timestamp_ms: int
+    queue_id: Int32
+    born_timestamp_ms: Int64
     default_topic: str = "TBW102"
-    default_topic_queue_nums: int = 4
-    sys_flag: int = 0
-    flag: int = 0
+    default_topic_queue_nums: Int32 = 4
+    sys_flag: Int32 = 0
+    flag: Int32 = 0
     properties: str = ""
-    reconsume_times: int | None = None
+    reconsume_times: Int32 | None = None
     unit_mode: bool | None = None
-    max_reconsume_times: int | None = None
+    max_reconsume_times: Int32 | None = None
     batch: bool | None = None
     broker_name: str | None = None
 
@@ -44,16 +46,16 @@ class SendMessageV1(msgspec.Struct, rename="camel", gc=False):
 
     producer_group: str
     topic: str
-    queue_id: int
-    born_timestamp_ms: int = msgspec.field(name="bornTimestamp")
+    queue_id: Int32
+    born_timestamp_ms: Int64 = msgspec.field(name="bornTimestamp")
     default_topic: str = "TBW102"
-    default_topic_queue_nums: int = 4
-    sys_flag: int = 0
-    flag: int = 0
+    default_topic_queue_nums: Int32 = 4
+    sys_flag: Int32 = 0
+    flag: Int32 = 0
     properties: str = ""
-    reconsume_times: int | None = None
+    reconsume_times: Int32 | None = None
     unit_mode: bool | None = None
-    max_reconsume_times: int | None = None
+    max_reconsume_times: Int32 | None = None
     batch: bool | None = None
     broker_name: str | None = msgspec.field(name="bname", default=None)
 
@@ -65,8 +67,8 @@ class SendResponse(msgspec.Struct, rename="camel", gc=False):
     """Where a send was stored; ``msg_id`` is a comma list for a batch on a plain topic."""
 
     msg_id: str
-    queue_id: int
-    queue_offset: int
+    queue_id: Int32
+    queue_offset: Int64
     transaction_id: str | None = None
     batch_uniq_id: str | None = None
 
@@ -74,60 +76,60 @@ class SendResponse(msgspec.Struct, rename="camel", gc=False):
 class PullRequest(msgspec.Struct, rename="camel", gc=False):
     consumer_group: str
     topic: str
-    queue_id: int
-    queue_offset: int
-    max_msg_nums: int
-    sys_flag: int
-    commit_offset: int = 0
-    suspend_timeout_ms: int = msgspec.field(name="suspendTimeoutMillis", default=0)
+    queue_id: Int32
+    queue_offset: Int64
+    max_msg_nums: Int32
+    sys_flag: Int32
+    commit_offset: Int64 = 0
+    suspend_timeout_ms: Int64 = msgspec.field(name="suspendTimeoutMillis", default=0)
     subscription: str | None = None
-    sub_version: int = 0
+    sub_version: Int64 = 0
     expression_type: str | None = None
-    max_msg_bytes: int | None = None
+    max_msg_bytes: Int32 | None = None
     broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
 class PullResponse(msgspec.Struct, rename="camel", gc=False):
-    suggest_which_broker_id: int
-    next_begin_offset: int
-    min_offset: int
-    max_offset: int
+    suggest_which_broker_id: Int64
+    next_begin_offset: Int64
+    min_offset: Int64
+    max_offset: Int64
 
 
 class QueryConsumerOffset(msgspec.Struct, rename="camel"):
     consumer_group: str
     topic: str
-    queue_id: int
+    queue_id: Int32
     set_zero_if_not_found: bool | None = None
 
 
 class UpdateConsumerOffset(msgspec.Struct, rename="camel"):
     consumer_group: str
     topic: str
-    queue_id: int
-    commit_offset: int
+    queue_id: Int32
+    commit_offset: Int64
 
 
 class QueueRequest(msgspec.Struct, rename="camel"):
     """Header of 30, 31 and 32: one queue."""
 
     topic: str
-    queue_id: int
+    queue_id: Int32
 
 
 class SearchOffset(msgspec.Struct, rename="camel"):
     topic: str
-    queue_id: int
-    timestamp_ms: int = msgspec.field(name="timestamp")
+    queue_id: Int32
+    timestamp_ms: Int64 = msgspec.field(name="timestamp")
     boundary_type: str | None = None
 
 
 class OffsetResponse(msgspec.Struct):
-    offset: int
+    offset: Int64
 
 
 class TimestampResponse(msgspec.Struct):
-    timestamp: int
+    timestamp: Int64
 
 
 class TopicRequest(msgspec.Struct):
@@ -143,12 +145,12 @@ class RouteRequest(msgspec.Struct, rename="camel"):
 
 class CreateTopic(msgspec.Struct, rename="camel"):
     topic: str
-    read_queue_nums: int
-    write_queue_nums: int
-    perm: int
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
     default_topic: str = "TBW102"
     topic_filter_type: str = "SINGLE_TAG"
-    topic_sys_flag: int = 0
+    topic_sys_flag: Int32 = 0
     order: bool = False
     attributes: str | None = None
     force: bool | None = None
@@ -164,11 +166,11 @@ class RegisterBroker(msgspec.Struct, rename="camel"):
     broker_addr: str
     cluster_name: str
     ha_server_addr: str
-    broker_id: int
-    heartbeat_timeout_ms: int | None = msgspec.field(name="heartbeatTimeoutMillis", default=None)
+    broker_id: Int64
+    heartbeat_timeout_ms: Int64 | None = msgspec.field(name="heartbeatTimeoutMillis", default=None)
     enable_acting_master: bool | None = None
     compressed: bool = False
-    body_crc32: int = 0
+    body_crc32: Int32 = 0
 
 
 class BrokerIdentity(msgspec.Struct, rename="camel"):
@@ -177,14 +179,14 @@ class BrokerIdentity(msgspec.Struct, rename="camel"):
     broker_name: str
     broker_addr: str
     cluster_name: str
-    broker_id: int
+    broker_id: Int64
 
 
 class BrokerHeartbeat(msgspec.Struct, rename="camel"):
     broker_name: str
     broker_addr: str
     cluster_name: str
-    broker_id: int | None = None
+    broker_id: Int64 | None = None
 
 
 class BrokerMemberGroup(msgspec.Struct, rename="camel"):
@@ -239,14 +241,14 @@ class ConsumeStatsRequest(msgspec.Struct, rename="camel"):
 
 
 class ViewMessage(msgspec.Struct):
-    offset: int
+    offset: Int64
     topic: str | None = None
 
 
 class PageRequest(msgspec.Struct, rename="camel"):
     """Header of 21 and 201: tables may be asked for in pages."""
 
-    topic_seq: int = 0
-    max_topic_num: int = 0
-    group_seq: int = 0
-    max_group_num: int = 0
+    topic_seq: Int32 = 0
+    max_topic_num: Int32 = 0
+    group_seq: Int32 = 0
+    max_group_num: Int32 = 0

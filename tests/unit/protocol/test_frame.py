@@ -1,0 +1,137 @@
+"""A byte stream cut into commands: any pieces, any order of sizes, bounded memory, foreign protocols recognised."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sprocketmq.errors import RemoteProtocolError
+from sprocketmq.protocol.command import MAX_FRAME_LENGTH, Command, encode_command
+from sprocketmq.protocol.frame import FrameBuffer, FrameError, describe_foreign
+
+commands = st.builds(
+    Command,
+    st.integers(0, 400),
+    opaque=st.integers(0, 2**31 - 1),
+    ext=st.dictionaries(st.text("abc", min_size=1), st.text("xyz", min_size=1), max_size=3),
+    body=st.binary(max_size=300),
+    serialize=st.sampled_from([0, 1]),
+)
+
+
+def summary(found: list[Command]) -> list[tuple[object, ...]]:
+    return [(c.code, c.opaque, c.ext, bytes(c.body)) for c in found]
+
+
+@given(st.lists(commands, max_size=6), st.lists(st.integers(1, 400), min_size=1, max_size=20), st.integers(16, 600))
+def test_any_cut_of_the_stream_gives_the_same_commands(sent, sizes, capacity):
+    stream = b"".join(map(encode_command, sent))
+    buffer = FrameBuffer(capacity=capacity)
+    seen = []
+    pos = turn = 0
+    while pos < len(stream):
+        size = sizes[turn % len(sizes)]
+        seen += buffer.feed(stream[pos : pos + size])
+        pos += size
+        turn += 1
+    assert summary(seen) == summary(sent)
+    assert buffer.pending == 0
+
+
+@given(st.lists(commands, min_size=1, max_size=6), st.integers(16, 600))
+def test_received_in_place_gives_the_same_commands(sent, capacity):
+    stream = b"".join(map(encode_command, sent))
+    buffer = FrameBuffer(capacity=capacity)
+    seen = []
+    pos = 0
+    while pos < len(stream):
+        space = buffer.get_buffer()
+        count = min(len(space), len(stream) - pos)
+        assert count > 0
+        space[:count] = stream[pos : pos + count]
+        seen += summary(buffer.received(count))
+        pos += count
+    assert seen == summary(sent)
+
+
+def test_fed_bodies_are_copies():
+    buffer = FrameBuffer()
+    (first,) = buffer.feed(encode_command(Command(1, body=b"first")))
+    buffer.feed(encode_command(Command(2, body=b"other")))
+    assert first.body == b"first"
+
+
+def test_an_incomplete_frame_waits():
+    frame = encode_command(Command(1, body=b"abc"))
+    buffer = FrameBuffer()
+    assert buffer.feed(frame[:-1]) == []
+    assert buffer.pending == len(frame) - 1
+    assert summary(buffer.feed(frame[-1:])) == [(1, 0, {}, b"abc")]
+    assert buffer.pending == 0
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, -1, MAX_FRAME_LENGTH + 1, 1 << 24 | 1, 2**31 - 1, -(2**31)])
+def test_an_impossible_length_is_refused_at_once(length):
+    with pytest.raises(FrameError, match="frame length"):
+        FrameBuffer().feed(struct.pack(">i", length))
+
+
+def test_the_largest_length_is_accepted_and_allocates_nothing_before_bytes_come():
+    buffer = FrameBuffer(capacity=1024)
+    assert buffer.feed(struct.pack(">i", MAX_FRAME_LENGTH) + b"\0" * 100) == []
+    assert len(buffer.get_buffer()) < 2048
+
+
+def test_a_large_frame_grows_the_buffer_and_gives_the_memory_back():
+    buffer = FrameBuffer(capacity=1024)
+    frame = encode_command(Command(1, body=bytes(100_000)))
+    (command,) = buffer.feed(frame)
+    assert len(command.body) == 100_000
+    assert len(buffer.get_buffer()) == 1024
+
+
+def test_commands_before_a_bad_frame_are_handed_over_with_the_error():
+    good = encode_command(Command(7, body=b"kept"))
+    with pytest.raises(FrameError) as caught:
+        FrameBuffer().feed(good + good + struct.pack(">i", 0))
+    assert summary(caught.value.commands) == [(7, 0, {}, b"kept")] * 2
+
+
+def test_commands_of_earlier_pieces_come_once():
+    buffer = FrameBuffer(capacity=64)
+    good = encode_command(Command(7, body=b"kept"))
+    with pytest.raises(FrameError) as caught:
+        buffer.feed(good * 3 + struct.pack(">i", -5))
+    assert len(caught.value.commands) == 3
+
+
+def test_a_header_that_does_not_parse_is_a_frame_error():
+    with pytest.raises(FrameError, match="JSON header") as caught:
+        FrameBuffer().feed(struct.pack(">II", 6, 2) + b"[]")
+    assert isinstance(caught.value, RemoteProtocolError)
+    assert caught.value.commands == []
+
+
+@pytest.mark.parametrize(
+    ("first", "name"),
+    [
+        (b"GET / HTTP/1.1\r\n", "an HTTP request"),
+        (b"POST /x HTTP/1.1\r\n", "an HTTP request"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "an HTTP response"),
+        (b"PRI * HTTP/2.0\r\n", "an HTTP/2 (gRPC) request"),
+        (b"SSH-2.0-x\r\n", "an SSH banner"),
+        (b"\x16\x03\x01\x02\x00\x01", "a TLS handshake"),
+        (b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x05\x00\x00\x40\x00", "an HTTP/2 (gRPC) server"),
+    ],
+)
+def test_foreign_protocols_are_named(first, name):
+    assert describe_foreign(first) == name
+    with pytest.raises(FrameError) as caught:
+        FrameBuffer().feed(first + bytes(2000))
+    assert caught.value.looks_like == name
+
+
+def test_our_own_frames_look_like_nothing_foreign():
+    for serialize in (0, 1):
+        assert describe_foreign(encode_command(Command(1, serialize=serialize))[:9]) == ""
