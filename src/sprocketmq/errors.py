@@ -90,6 +90,18 @@ class BatchError(ConfigError):
         self.index = index
 
 
+class BatchPartlySent(MaybeStoredError):
+    """A batch too large for one request was stored in part: ``stored`` has the results of its first messages, ``cause`` why no more.
+
+    The messages after those were refused, or may be stored when ``cause`` is a MaybeStoredError.
+    """
+
+    def __init__(self, stored: Sequence[object], total: int, *, address: str = "", cause: BaseException) -> None:
+        super().__init__(f"only the first {len(stored)} of {total} messages of the batch are stored: {cause}", address=address, cause=cause)
+        self.stored = stored
+        self.total = total
+
+
 # --- network ------------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,71 @@
+"""SprocketMQ: Apache RocketMQ's batch-processing model, native to Python.
+
+Names load when they are first used, so that importing the package stays fast and brings no broker, Spark or terminal library.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from sprocketmq._version import __version__
+
+if TYPE_CHECKING:
+    from sprocketmq import errors, sync
+    from sprocketmq.client import AdminClient, Producer, PullConsumer, PushConsumer
+    from sprocketmq.client.process_queue import ReceivedBatch
+    from sprocketmq.client.pulling import PullResult, PullStatus
+    from sprocketmq.errors import SprocketError
+    from sprocketmq.protocol.compression import CompressionType
+    from sprocketmq.protocol.message import Message, MessageQueue, SendResult, SendStatus
+    from sprocketmq.protocol.records import ReceivedMessage
+
+__all__ = [
+    "AdminClient",
+    "CompressionType",
+    "Message",
+    "MessageQueue",
+    "Producer",
+    "PullConsumer",
+    "PullResult",
+    "PullStatus",
+    "PushConsumer",
+    "ReceivedBatch",
+    "ReceivedMessage",
+    "SendResult",
+    "SendStatus",
+    "SprocketError",
+    "__version__",
+    "errors",
+    "sync",
+]
+
+_HOMES = {
+    "AdminClient": "client.admin",
+    "CompressionType": "protocol.compression",
+    "Message": "protocol.message",
+    "MessageQueue": "protocol.message",
+    "Producer": "client.producer",
+    "PullConsumer": "client.consumer_pull",
+    "PullResult": "client.pulling",
+    "PullStatus": "client.pulling",
+    "PushConsumer": "client.consumer_push",
+    "ReceivedBatch": "client.process_queue",
+    "ReceivedMessage": "protocol.records",
+    "SendResult": "protocol.message",
+    "SendStatus": "protocol.message",
+    "SprocketError": "errors",
+}
+_MODULES = ("errors", "sync")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"sprocketmq.{name}")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'sprocketmq' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"sprocketmq.{home}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,32 @@
+"""Clients do not survive ``os.fork``: the child shares their sockets and has no thread that runs their loop.
+
+Every open client is known here by a weak reference; in a forked child each is marked, and says so when it is used.
+"""
+
+import os
+from typing import Protocol
+from weakref import WeakSet
+
+
+class Guarded(Protocol):
+    """What has to learn that it is in a forked child. Called in the child, before anything else runs."""
+
+    def forked(self) -> None: ...
+
+
+_guarded: "WeakSet[Guarded]" = WeakSet()
+
+
+def guard(client: Guarded) -> None:
+    """Have ``client.forked()`` called in every child forked from now on."""
+    _guarded.add(client)
+
+
+def _mark_in_child() -> None:
+    for client in list(_guarded):
+        client.forked()
+    _guarded.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_mark_in_child)

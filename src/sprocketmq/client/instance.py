@@ -1,0 +1,471 @@
+"""What every client object has one of: nameservers, routes, broker connections, heartbeats.
+
+Each client object owns its own instance, so closing one can never disturb another.
+"""
+
+import asyncio
+import logging
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+from sprocketmq.client.guard import guard
+from sprocketmq.client.routes import MASTER_ID, Route, read_route
+from sprocketmq.client.timers import Timers
+from sprocketmq.clock import SYSTEM_CLOCK, Clock
+from sprocketmq.errors import (
+    BrokerBusy,
+    BrokerError,
+    ClientClosed,
+    ConfigError,
+    ConnectFailed,
+    ConnectionLost,
+    ForkedClient,
+    NameserverUnavailable,
+    NotRocketMQ,
+    RequestTimeout,
+    RetriableError,
+    SprocketError,
+    TopicNotFound,
+)
+from sprocketmq.net.address import parse_addresses
+from sprocketmq.net.client import Connection, ConnectionPool
+from sprocketmq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, TopicRoute
+from sprocketmq.protocol.codes import RequestCode, ResponseCode
+from sprocketmq.protocol.command import Command, to_ext
+from sprocketmq.protocol.headers import RouteRequest, UnregisterClient
+from sprocketmq.protocol.names import DEFAULT_TOPIC
+
+log = logging.getLogger(__name__)
+
+NAMESRV_VARIABLE = "NAMESRV_ADDR"
+
+ROUTE_REFRESH_S = 30.0
+HEARTBEAT_S = 30.0
+REQUEST_TIMEOUT_S = 3.0
+# Time for one question to the nameservers, all of them and all rounds together.
+NAMESRV_BUDGET_S = 5.0
+NAMESRV_ROUNDS = 3
+NAMESRV_PAUSE_S = 0.2
+UNREGISTER_TIMEOUT_S = 1.0
+ASK_TRIES = 3
+ASK_PAUSE_S = 0.2
+# Failing sends ask for a fresh route at most this often, each topic.
+REFRESH_SOON_S = 1.0
+
+NEW, OPEN, CLOSING, CLOSED, FORKED = range(5)
+
+# What a broker answers while it cannot serve, and may again later.
+_PASSING_CODES = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY, ResponseCode.SYSTEM_ERROR})
+_AWAY_CODES = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.GO_AWAY})
+
+
+def namesrv_addresses(namesrv: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the nameserver addresses of an argument: text with ``;`` or a sequence; None reads the variable NAMESRV_ADDR.
+
+    Raises ConfigError when there is none or one is no address.
+    """
+    if namesrv is None:
+        namesrv = os.environ.get(NAMESRV_VARIABLE, "")
+        if not namesrv.strip():
+            raise ConfigError(f"no nameserver address given: pass namesrv='HOST:PORT' or set {NAMESRV_VARIABLE}")
+    return parse_addresses(namesrv if isinstance(namesrv, str) else ";".join(namesrv))
+
+
+def response_error(response: Command, address: str, topic: str = "") -> SprocketError:
+    """Return the typed error of a response that is no success."""
+    code = response.code
+    if code == ResponseCode.TOPIC_NOT_EXIST and topic:
+        return TopicNotFound(topic)
+    kind = BrokerBusy if code in _PASSING_CODES else BrokerError
+    return kind(code, response.remark, address=address)
+
+
+class Nameservers:
+    """A list of nameservers: one is used while it answers, the next when it does not."""
+
+    def __init__(self, addresses: Sequence[str], timers: Timers) -> None:
+        self.addresses = tuple(addresses)
+        self.pool = ConnectionPool(expected="nameserver")
+        self._timers = timers
+        self._current = random.randrange(len(self.addresses))
+
+    async def request(self, code: int, *, ext: Mapping[str, str] | None = None, budget_s: float = NAMESRV_BUDGET_S) -> Command:
+        """Ask until one nameserver answers: three rounds through the list with pauses between them, within ``budget_s`` seconds.
+
+        Raises NotRocketMQ when every address is something else, NameserverUnavailable when none answered.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + budget_s
+        foreign: dict[str, NotRocketMQ] = {}
+        cause: SprocketError | None = None
+        for attempt in range(NAMESRV_ROUNDS * len(self.addresses)):
+            remaining = deadline - loop.time()
+            if remaining <= 0:
+                break
+            address = self.addresses[self._current]
+            try:
+                return await self._ask(address, code, ext, min(remaining, REQUEST_TIMEOUT_S))
+            except NotRocketMQ as e:
+                foreign[address] = e
+                cause = e
+            except RetriableError as e:
+                cause = e
+            if len(foreign) == len(self.addresses):
+                break
+            self._current = (self._current + 1) % len(self.addresses)
+            if (attempt + 1) % len(self.addresses) == 0:
+                pause = NAMESRV_PAUSE_S * ((attempt + 1) // len(self.addresses))
+                await self._timers.sleep(min(pause, max(0.0, deadline - loop.time())))
+        if isinstance(cause, NotRocketMQ):
+            raise cause
+        raise NameserverUnavailable(self.addresses, cause) from cause
+
+    async def _ask(self, address: str, code: int, ext: Mapping[str, str] | None, timeout_s: float) -> Command:
+        conn = await self.pool.get(address, timeout_s=timeout_s)
+        try:
+            response = await conn.request(code, ext=ext, timeout_s=timeout_s)
+        except RequestTimeout:
+            silent = not conn.received_bytes
+            self.pool.drop(address)
+            if silent:
+                reason = f"it said nothing for {timeout_s:.1f} s; expected a RocketMQ nameserver there, is the port right?"
+                raise ConnectionLost(address, reason) from None
+            raise
+        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise NotRocketMQ(address, "nameserver", f"a RocketMQ server, perhaps a broker, answered:{response.remark or ''}")
+        if response.code == ResponseCode.SYSTEM_ERROR and "not ready" in (response.remark or ""):
+            raise BrokerBusy(response.code, response.remark, address=address)
+        return response
+
+    @property
+    def local_ip(self) -> str:
+        """Own address, as the nameserver connection has it."""
+        for conn in self.pool.open_connections():
+            name = conn.extra_info("sockname")
+            if name:
+                return str(name[0])
+        return "127.0.0.1"
+
+
+class Instance:
+    """The connections and routes of one client object.
+
+    ``kind`` names the client in errors. ``on_request`` gets what brokers ask of their own accord (code 40). ``on_route`` is called
+    when a route is new or has changed. Timers and stored times use ``clock``; request time-outs are real.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None,
+        *,
+        kind: str,
+        clock: Clock = SYSTEM_CLOCK,
+        on_request: Callable[[Connection, Command], None] | None = None,
+        on_route: Callable[[Route], None] | None = None,
+    ) -> None:
+        self.kind = kind
+        self.clock = clock
+        self.timers = Timers(clock)
+        self.namesrv = Nameservers(namesrv_addresses(namesrv), self.timers)
+        self.brokers = ConnectionPool(expected="broker", on_request=on_request)
+        self.routes: dict[str, Route] = {}
+        self.producer_groups: list[str] = []
+        self.consumers: Callable[[], list[ConsumerData]] = list
+        self.client_id = ""
+        self.state = NEW
+        self._on_route = on_route
+        self._lookups: dict[str, asyncio.Task[Route | None]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._refreshed_at: dict[str, float] = {}
+        self._heartbeat: asyncio.Task[None] | None = None
+        self._beat_again = False
+        guard(self)
+
+    # --- life ---
+
+    def forked(self) -> None:
+        """Take note that this is a forked child's copy (``guard``)."""
+        self.state = FORKED
+
+    def refuse(self) -> None:
+        """Raise why the client cannot be used: ForkedClient or ClientClosed."""
+        if self.state == FORKED:
+            raise ForkedClient(self.kind)
+        if self.state == NEW:
+            raise ClientClosed(f"this {self.kind} is not started: use 'async with', or await start() first")
+        raise ClientClosed(f"this {self.kind} is closed")
+
+    def check(self) -> None:
+        """Raise when the client is not open."""
+        if self.state != OPEN:
+            self.refuse()
+
+    async def start(self) -> None:
+        """Find a nameserver that answers, then keep routes and heartbeats fresh. Raises what ``Nameservers.request`` raises."""
+        if self.state != NEW:
+            if self.state == OPEN:
+                return
+            self.refuse()
+        try:
+            # Asks for the template topic's route, as unknown topics need it and any answer proves that a nameserver is there.
+            await self.namesrv.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=to_ext(RouteRequest(DEFAULT_TOPIC)))
+        except BaseException:
+            await self._shut()
+            raise
+        self.client_id = f"{self.namesrv.local_ip}@{os.getpid()}#{time.monotonic_ns()}"
+        self.state = OPEN
+        self.every(ROUTE_REFRESH_S, self.refresh_routes)
+        self.every(HEARTBEAT_S, self.heartbeat)
+
+    async def close(self) -> None:
+        """Unregister the groups, end background work, close connections. Harmless when closed already, or in a forked child."""
+        if self.state == FORKED:
+            return
+        if self.state in (OPEN, CLOSING):
+            self.state = CLOSED
+            self.timers.close()
+            await self._unregister()
+        self.state = CLOSED
+        await self._shut()
+
+    async def _shut(self) -> None:
+        self.timers.close()
+        tasks = [task for task in (*self._tasks, *self._lookups.values()) if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.brokers.close()
+        await self.namesrv.pool.close()
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """Run ``work`` in the background until it ends or the client closes; a failure is logged."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s: background work failed", self.kind, exc_info=error)
+
+    def every(self, period_s: float, job: Callable[[], Awaitable[Any]]) -> None:
+        """Run ``job`` each ``period_s`` seconds while the client is open; its typed errors are logged, and the next run tries again."""
+
+        async def repeat() -> None:
+            while True:
+                await self.timers.sleep(period_s)
+                if self.state != OPEN:
+                    return
+                try:
+                    await job()
+                except SprocketError as e:
+                    log.warning("%s: %s", self.kind, e)
+
+        self.spawn(repeat())
+
+    # --- routes ---
+
+    async def route(self, topic: str, *, budget_s: float = NAMESRV_BUDGET_S) -> Route:
+        """Return the route of ``topic``, from the cache when it is there.
+
+        Raises TopicNotFound when no nameserver knows it, NameserverUnavailable when none answers.
+        """
+        route = self.routes.get(topic) or await self.fetch_route(topic, budget_s=budget_s)
+        if route is None:
+            raise TopicNotFound(topic, ";".join(self.namesrv.addresses))
+        return route
+
+    async def publish_route(self, topic: str, *, budget_s: float = NAMESRV_BUDGET_S) -> Route:
+        """Return the route to send by: the topic's own, else one made of the template topic (the broker then creates the topic).
+
+        Raises TopicNotFound when there is neither, or the topic has no queue that may be written.
+        """
+        route = await self.fetch_route(topic, budget_s=budget_s)
+        if route is None:
+            data = await self._fetch(DEFAULT_TOPIC, budget_s)
+            route = None if data is None else read_route(topic, data, template=True)
+        if route is None or not route.publish_queues:
+            raise TopicNotFound(topic, ";".join(self.namesrv.addresses))
+        return route
+
+    async def fetch_route(self, topic: str, *, budget_s: float = NAMESRV_BUDGET_S) -> Route | None:
+        """Ask the nameserver for the route of ``topic`` and remember it; None when the topic is unknown.
+
+        Callers that ask at the same time share one question. A remembered route stays when the nameserver does not know the topic
+        (any more): a nameserver that has just started knows nothing yet.
+        """
+        task = self._lookups.get(topic)
+        if task is None:
+            task = self._lookups[topic] = asyncio.ensure_future(self._lookup(topic, budget_s))
+            task.add_done_callback(lambda done: self._looked_up(topic, done))
+        return await asyncio.shield(task)
+
+    def _looked_up(self, topic: str, task: "asyncio.Task[Route | None]") -> None:
+        self._lookups.pop(topic, None)
+        if not task.cancelled():
+            task.exception()  # nobody may be left to read it
+
+    async def _lookup(self, topic: str, budget_s: float) -> Route | None:
+        data = await self._fetch(topic, budget_s)
+        self._refreshed_at[topic] = self.clock.monotonic()
+        if data is None:
+            return None
+        route = read_route(topic, data)
+        before = self.routes.get(topic)
+        if route != before:
+            self.routes[topic] = route
+            if self._on_route is not None:
+                self._on_route(route)
+            self._greet(before, route)
+        return route
+
+    async def _fetch(self, topic: str, budget_s: float) -> TopicRoute | None:
+        ext = to_ext(RouteRequest(topic, accept_standard_json_only=True))
+        response = await self.namesrv.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=ext, budget_s=budget_s)
+        if response.code == ResponseCode.SUCCESS:
+            return TopicRoute.decode(response.body)
+        if response.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        raise response_error(response, ";".join(self.namesrv.addresses), topic)
+
+    def _greet(self, before: Route | None, route: Route) -> None:
+        """Send heartbeats without waiting for their period when brokers appeared that have not had one."""
+        known = set(before.masters.values()) if before else set()
+        if self.state == OPEN and set(route.masters.values()) - known and (self.producer_groups or self.consumers()):
+            self.heartbeat_soon()
+
+    async def refresh_routes(self) -> None:
+        """Fetch the route of every remembered topic again. What cannot be had stays as it is."""
+        for topic in list(self.routes):
+            await self.fetch_route(topic)
+
+    def refresh_soon(self, topic: str) -> None:
+        """Fetch the route of ``topic`` in the background, unless that happened within the last second."""
+        last = self._refreshed_at.get(topic)
+        now = self.clock.monotonic()
+        if self.state == OPEN and topic not in self._lookups and (last is None or now - last >= REFRESH_SOON_S):
+            self._refreshed_at[topic] = now
+            self.spawn(self._try_refresh(topic))
+
+    async def _try_refresh(self, topic: str) -> None:
+        try:
+            await self.fetch_route(topic)
+        except SprocketError as e:
+            log.warning("%s: route of %s not refreshed: %s", self.kind, topic, e)
+
+    # --- heartbeats ---
+
+    def broker_addresses(self) -> set[str]:
+        """Return the brokers that want heartbeats: masters, and slaves too when this client consumes."""
+        everyone = bool(self.consumers())
+        found: set[str] = set()
+        for route in self.routes.values():
+            for brokers in route.addresses.values():
+                found.update(address for broker_id, address in brokers.items() if everyone or broker_id == MASTER_ID)
+        return found
+
+    async def heartbeat(self) -> None:
+        """Tell every broker in use which groups live here. A broker that does not answer is logged; the others are told."""
+        consumers = self.consumers()
+        if not consumers and not self.producer_groups:
+            return
+        beat = HeartbeatData(self.client_id, [ProducerData(name) for name in self.producer_groups], consumers)
+        body = beat.encode()
+        await asyncio.gather(*(self._heartbeat_one(address, body) for address in self.broker_addresses()))
+
+    def heartbeat_soon(self) -> "asyncio.Task[None]":
+        """Send heartbeats now, in the background; a call while one is on its way has it go round once more."""
+        self._beat_again = True
+        if self._heartbeat is None or self._heartbeat.done():
+            self._heartbeat = self.spawn(self._beat())
+        return self._heartbeat
+
+    async def _beat(self) -> None:
+        while self._beat_again:  # a broker may have appeared meanwhile
+            self._beat_again = False
+            await self.heartbeat()
+
+    async def _heartbeat_one(self, address: str, body: bytes) -> None:
+        try:
+            conn = await self.brokers.get(address)
+            response = await conn.request(RequestCode.HEART_BEAT, ext={}, body=body, timeout_s=REQUEST_TIMEOUT_S)
+            if response.code != ResponseCode.SUCCESS:
+                log.warning("%s: broker %s refused a heartbeat, code %d: %s", self.kind, address, response.code, response.remark)
+        except SprocketError as e:
+            log.warning("%s: no heartbeat to broker %s: %s", self.kind, address, e)
+
+    async def _unregister(self) -> None:
+        headers = [UnregisterClient(self.client_id, producer_group=group) for group in self.producer_groups]
+        headers += [UnregisterClient(self.client_id, consumer_group=consumer.group_name) for consumer in self.consumers()]
+        if headers:
+            conns = self.brokers.open_connections()
+            calls = [
+                conn.request(RequestCode.UNREGISTER_CLIENT, ext=to_ext(header), timeout_s=UNREGISTER_TIMEOUT_S)
+                for conn in conns
+                for header in headers
+            ]
+            await asyncio.gather(*calls, return_exceptions=True)
+
+    # --- requests ---
+
+    async def ask(
+        self,
+        address: str,
+        code: int,
+        *,
+        ext: Mapping[str, str] | bytes | None = None,
+        body: bytes = b"",
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> Command:
+        """Send one request to the broker at ``address`` and return its response, whatever the code.
+
+        Raises ConnectFailed, ConnectionLost, RequestTimeout or NotRocketMQ; ClientClosed when the client is closed.
+        """
+        if self.state not in (OPEN, CLOSING):
+            self.refuse()
+        conn = self.brokers.peek(address) or await self.brokers.get(address, timeout_s=min(timeout_s, REQUEST_TIMEOUT_S))
+        return await conn.request(code, ext=ext, body=body, timeout_s=timeout_s)
+
+    async def ask_broker(
+        self,
+        topic: str,
+        broker_name: str,
+        code: int,
+        *,
+        ext: Mapping[str, str] | bytes,
+        broker_id: int = MASTER_ID,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> tuple[Command, str]:
+        """Send a request that may be repeated to a broker of ``topic``; return its response and the broker's address.
+
+        Tried again, with pauses and a fresh route, while the broker cannot be reached or says that it cannot serve now. Raises
+        TopicNotFound for an unknown topic, RetriableError when the route has no such broker, and what the last try ended with.
+        """
+        for attempt in range(ASK_TRIES):
+            route = await self.route(topic)
+            address = route.address(broker_name, broker_id)
+            if address is None:
+                route = await self.fetch_route(topic) or route
+                address = route.address(broker_name, broker_id)
+                if address is None:
+                    raise RetriableError(
+                        f"topic {topic!r} has no broker {broker_name!r} now (it has: {', '.join(route.addresses) or 'none'})"
+                    )
+            last = attempt == ASK_TRIES - 1
+            try:
+                response = await self.ask(address, code, ext=ext, timeout_s=timeout_s)
+            except (ConnectFailed, ConnectionLost):
+                if last:
+                    raise
+                self.refresh_soon(topic)
+            else:
+                if last or response.code not in _AWAY_CODES:
+                    return response, address
+                if response.code == ResponseCode.GO_AWAY:
+                    self.brokers.drop(address)
+            await self.timers.sleep(ASK_PAUSE_S * 2**attempt)
+        raise AssertionError("the last try returns or raises")

@@ -1,0 +1,81 @@
+"""Questions about queue offsets and consumer offsets, asked by consumers and the admin client (protocol, section 7.2.2)."""
+
+from sprocketmq.client.instance import Instance, response_error
+from sprocketmq.errors import ConfigError
+from sprocketmq.protocol.codes import RequestCode, ResponseCode
+from sprocketmq.protocol.command import Command, to_ext
+from sprocketmq.protocol.headers import (
+    OffsetResponse,
+    QueryConsumerOffset,
+    QueueRequest,
+    SearchOffset,
+    TimestampResponse,
+    UpdateConsumerOffset,
+)
+from sprocketmq.protocol.message import MessageQueue
+
+
+class Offsets:
+    """Offsets by way of one client's connections. All raise what ``Instance.ask_broker`` raises, BrokerError or BrokerBusy."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """Return the offset of the oldest message kept; 0 for an empty or unknown queue."""
+        return await self._of_queue(queue, RequestCode.GET_MIN_OFFSET)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """Return the offset the next message will get."""
+        return await self._of_queue(queue, RequestCode.GET_MAX_OFFSET)
+
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the offset of the first message stored at ``timestamp_ms`` or later; the end of the queue when there is none."""
+        return await self._offset(
+            queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, to_ext(SearchOffset(queue.topic, queue.queue_id, timestamp_ms))
+        )
+
+    async def earliest_store_time(self, queue: MessageQueue) -> int:
+        """Return the wall-clock ms at which the oldest message was stored; -1 for an empty queue."""
+        response, address = await self._ask(
+            queue, RequestCode.GET_EARLIEST_MSG_STORETIME, to_ext(QueueRequest(queue.topic, queue.queue_id))
+        )
+        if response.code != ResponseCode.SUCCESS:
+            raise response_error(response, address, queue.topic)
+        return response.header(TimestampResponse).timestamp
+
+    async def committed(self, group: str, queue: MessageQueue, *, zero_if_young: bool = False) -> int | None:
+        """Return where ``group`` goes on in ``queue``, None when it never committed.
+
+        With ``zero_if_young`` the broker answers 0 instead of nothing for a queue whose first message it still has in memory.
+        """
+        header = QueryConsumerOffset(group, queue.topic, queue.queue_id, None if zero_if_young else False)
+        response, address = await self._ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, to_ext(header))
+        if response.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return _offset_of(response, address, queue)
+
+    async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Have ``group`` go on at ``offset``; returns when the broker has taken it. A lower offset is taken too."""
+        if offset < 0:
+            raise ConfigError(f"an offset must be 0 or more, not {offset}")
+        header = UpdateConsumerOffset(group, queue.topic, queue.queue_id, offset)
+        response, address = await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, to_ext(header))
+        if response.code != ResponseCode.SUCCESS:
+            raise response_error(response, address, queue.topic)
+
+    async def _of_queue(self, queue: MessageQueue, code: RequestCode) -> int:
+        return await self._offset(queue, code, to_ext(QueueRequest(queue.topic, queue.queue_id)))
+
+    async def _offset(self, queue: MessageQueue, code: RequestCode, ext: dict[str, str]) -> int:
+        response, address = await self._ask(queue, code, ext)
+        return _offset_of(response, address, queue)
+
+    async def _ask(self, queue: MessageQueue, code: RequestCode, ext: dict[str, str]) -> tuple[Command, str]:
+        return await self._instance.ask_broker(queue.topic, queue.broker_name, code, ext=ext | {"bname": queue.broker_name})
+
+
+def _offset_of(response: Command, address: str, queue: MessageQueue) -> int:
+    if response.code != ResponseCode.SUCCESS:
+        raise response_error(response, address, queue.topic)
+    return response.header(OffsetResponse).offset

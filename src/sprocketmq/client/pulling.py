@@ -1,0 +1,128 @@
+"""Pull requests and their answers, shared by both consumers (protocol, section 7.2.1)."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+import msgspec
+
+from sprocketmq.client.instance import response_error
+from sprocketmq.protocol.bodies import SubscriptionData
+from sprocketmq.protocol.codes import PULL_SUBSCRIPTION, ResponseCode
+from sprocketmq.protocol.command import Command
+from sprocketmq.protocol.headers import PullResponse
+from sprocketmq.protocol.message import MessageQueue
+from sprocketmq.protocol.properties import find_property
+from sprocketmq.protocol.records import ReceivedMessage, decode_records
+
+_json = msgspec.json.encode
+
+DEFAULT_MAX_BYTES = 262_144
+
+
+class PullStatus(Enum):
+    """How a pull ended. In every case ``next_offset`` is where to go on."""
+
+    FOUND = "found"
+    NO_NEW_MESSAGE = "no new message"
+    NO_MATCH = "no message matched"
+    OFFSET_MOVED = "offset out of range"
+
+
+_STATUSES = {
+    int(ResponseCode.SUCCESS): PullStatus.FOUND,
+    int(ResponseCode.PULL_NOT_FOUND): PullStatus.NO_NEW_MESSAGE,
+    int(ResponseCode.PULL_RETRY_IMMEDIATELY): PullStatus.NO_MATCH,
+    int(ResponseCode.PULL_OFFSET_MOVED): PullStatus.OFFSET_MOVED,
+}
+
+
+@dataclass(slots=True)
+class PullResult:
+    """What one pull brought.
+
+    ``body`` is the records as stored, back to back and not filtered any further; empty unless the status is FOUND. ``messages`` is made
+    of it when it is first asked for: inner batches unwrapped, from the asked offset on, only those whose tag was asked for.
+    """
+
+    queue: MessageQueue
+    offset: int
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    body: bytes
+    suggested_broker_id: int
+    tags: frozenset[bytes] | None = None
+    _messages: list[ReceivedMessage] | None = field(default=None, repr=False)
+
+    @property
+    def messages(self) -> list[ReceivedMessage]:
+        """The messages, each decoding when it is touched. Raises RemoteProtocolError when the body is damaged."""
+        if self._messages is None:
+            self._messages = read_messages(self.body, self.queue.broker_name, self.offset, self.tags) if self.body else []
+        return self._messages
+
+
+def read_messages(body: bytes, broker_name: str, offset: int, tags: frozenset[bytes] | None) -> list[ReceivedMessage]:
+    """Return the messages of a pulled body from ``offset`` on, with one of ``tags`` (None: all).
+
+    A broker filters by the hash of a tag only, and returns an inner batch whole when it is entered in the middle.
+    """
+    messages = decode_records(body, broker_name=broker_name)
+    if messages and messages[0].queue_offset < offset:
+        messages = [m for m in messages if m.queue_offset >= offset]
+    if tags is not None:
+        messages = [m for m in messages if find_property(m.raw_properties, b"TAGS") in tags]
+    return messages
+
+
+def subscription_tags(subscription: SubscriptionData) -> frozenset[bytes] | None:
+    """Return the tags to re-check, as stored; None when everything is subscribed."""
+    return frozenset(tag.encode() for tag in subscription.tags_set) or None
+
+
+def pull_header(
+    group: str,
+    queue: MessageQueue,
+    offset: int,
+    *,
+    max_messages: int,
+    max_bytes: int,
+    sys_flag: int,
+    commit_offset: int = 0,
+    suspend_ms: int = 0,
+    subscription: SubscriptionData,
+) -> bytes:
+    """Return the header of a pull as JSON text. The subscription's expression goes along when ``sys_flag`` says so."""
+    expression = b""
+    if sys_flag & PULL_SUBSCRIPTION:
+        expression = b'"subscription":%b,' % _json(subscription.sub_string)
+    return (
+        b'{"consumerGroup":%b,"topic":%b,"queueId":"%d","queueOffset":"%d","maxMsgNums":"%d","sysFlag":"%d","commitOffset":"%d",'
+        b'"suspendTimeoutMillis":"%d",%b"subVersion":"%d","expressionType":"TAG","maxMsgBytes":"%d","bname":%b}'
+    ) % (
+        _json(group),
+        _json(queue.topic),
+        queue.queue_id,
+        offset,
+        max_messages,
+        sys_flag,
+        commit_offset,
+        suspend_ms,
+        expression,
+        subscription.sub_version,
+        max_bytes,
+        _json(queue.broker_name),
+    )
+
+
+def read_pull(response: Command, address: str, queue: MessageQueue, offset: int, tags: frozenset[bytes] | None) -> PullResult:
+    """Return the result in ``response``. Raises the typed error of a refusal, RemoteProtocolError when its header does not fit."""
+    status = _STATUSES.get(response.code)
+    if status is None:
+        raise response_error(response, address, queue.topic)
+    head = response.header(PullResponse)
+    body = bytes(response.body) if status is PullStatus.FOUND else b""
+    return PullResult(
+        queue, offset, status, head.next_begin_offset, head.min_offset, head.max_offset, body, head.suggest_which_broker_id, tags
+    )

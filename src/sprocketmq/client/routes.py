@@ -1,0 +1,67 @@
+"""Routes as clients use them: which queues to write, which to read, and where each broker is (client-behaviour, section 2)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sprocketmq.protocol.bodies import TopicRoute
+from sprocketmq.protocol.codes import PERM_READ, PERM_WRITE
+from sprocketmq.protocol.message import MessageQueue
+
+MASTER_ID = 0
+# What a client asks for when its first message creates a topic.
+DEFAULT_TOPIC_QUEUES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The queues of one topic. ``provisional`` means: of the template topic, the broker creates the real one at the first send."""
+
+    topic: str
+    publish_queues: tuple[MessageQueue, ...]
+    subscribe_queues: tuple[MessageQueue, ...]
+    addresses: Mapping[str, Mapping[int, str]]
+    provisional: bool = False
+
+    def address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
+        """Return the address of one broker: the one with ``broker_id``, else the master, else any; None when all are gone."""
+        brokers = self.addresses.get(broker_name)
+        if not brokers:
+            return None
+        return brokers.get(broker_id) or brokers.get(MASTER_ID) or next(iter(brokers.values()))
+
+    @property
+    def masters(self) -> dict[str, str]:
+        """Master address by broker name."""
+        return {name: brokers[MASTER_ID] for name, brokers in self.addresses.items() if MASTER_ID in brokers}
+
+
+def read_route(topic: str, data: TopicRoute, *, template: bool = False) -> Route:
+    """Turn a nameserver's answer into queues.
+
+    Written are the queues of brokers that allow writing and have a master, or those an order topic lists; read are those of brokers
+    that allow reading. With ``template`` the answer is the default topic's: ``topic`` gets at most four of its queues per broker.
+    """
+    addresses = {broker.broker_name: dict(sorted(broker.broker_addrs.items())) for broker in data.broker_datas if broker.broker_addrs}
+    publish: list[MessageQueue] = []
+    subscribe: list[MessageQueue] = []
+    for queue_data in sorted(data.queue_datas, key=lambda q: q.broker_name):
+        name = queue_data.broker_name
+        writes, reads = queue_data.write_queue_nums, queue_data.read_queue_nums
+        if template:
+            writes = reads = min(DEFAULT_TOPIC_QUEUES, writes)
+        if queue_data.perm & PERM_READ and name in addresses:
+            subscribe += [MessageQueue(topic, name, i) for i in range(reads)]
+        if queue_data.perm & PERM_WRITE and MASTER_ID in addresses.get(name, {}):
+            publish += [MessageQueue(topic, name, i) for i in range(writes)]
+    if data.order_topic_conf:
+        publish = _order_queues(topic, data.order_topic_conf, addresses)
+    return Route(topic, tuple(publish), tuple(subscribe), addresses, provisional=template)
+
+
+def _order_queues(topic: str, conf: str, addresses: Mapping[str, Mapping[int, str]]) -> list[MessageQueue]:
+    queues: list[MessageQueue] = []
+    for item in conf.split(";"):
+        name, _, number = item.strip().rpartition(":")
+        if number.isdecimal() and MASTER_ID in addresses.get(name, {}):
+            queues += [MessageQueue(topic, name, i) for i in range(int(number))]
+    return queues

@@ -1,0 +1,106 @@
+"""All waiting of one client: a heap of due times, looked at by a single loop timer."""
+
+import asyncio
+import heapq
+import logging
+from collections.abc import Callable
+from itertools import count
+
+from sprocketmq.clock import SYSTEM_CLOCK, Clock
+
+log = logging.getLogger(__name__)
+
+
+class Timer:
+    """One thing to do later; ``cancel`` takes it back."""
+
+    __slots__ = ("action",)
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self.action: Callable[[], None] | None = action
+
+    def cancel(self) -> None:
+        self.action = None
+
+
+class Timers:
+    """Run actions when their time has come on ``clock``.
+
+    Tests give a clock that they move themselves and then call ``run_due``: nothing waits for real time. An action that raises is
+    logged and harms no other.
+    """
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._heap: list[tuple[float, int, Timer]] = []
+        self._order = count()
+        self._handle: asyncio.TimerHandle | None = None
+        self._handle_due = 0.0
+        self._closed = False
+
+    def call_later(self, delay_s: float, action: Callable[[], None]) -> Timer:
+        """Call ``action`` in ``delay_s`` seconds; after ``close`` it is never called."""
+        timer = Timer(action)
+        if not self._closed:
+            due = self._clock.monotonic() + delay_s
+            heapq.heappush(self._heap, (due, next(self._order), timer))
+            self._arm()
+        return timer
+
+    async def sleep(self, delay_s: float) -> None:
+        """Wait ``delay_s`` seconds; returns at once after ``close``."""
+        if self._closed:
+            return
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        timer = self.call_later(delay_s, lambda: None if done.done() else done.set_result(None))
+        try:
+            await done
+        finally:
+            timer.cancel()
+
+    def run_due(self) -> int:
+        """Run what is due now and return how many actions ran."""
+        now = self._clock.monotonic()
+        ran = 0
+        heap = self._heap
+        while heap and heap[0][0] <= now:
+            timer = heapq.heappop(heap)[2]
+            action, timer.action = timer.action, None
+            if action is None:
+                continue
+            ran += 1
+            try:
+                action()
+            except Exception:
+                log.exception("a timed action failed")
+        self._arm()
+        return ran
+
+    def close(self) -> None:
+        """Drop everything that waits."""
+        self._closed = True
+        self._heap.clear()
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _arm(self) -> None:
+        heap = self._heap
+        while heap and heap[0][2].action is None:
+            heapq.heappop(heap)
+        if not heap:
+            if self._handle is not None:
+                self._handle.cancel()
+                self._handle = None
+            return
+        due = heap[0][0]
+        if self._handle is not None:
+            if self._handle_due <= due:
+                return
+            self._handle.cancel()
+        self._handle_due = due
+        self._handle = asyncio.get_running_loop().call_later(max(0.0, due - self._clock.monotonic()), self._fire)
+
+    def _fire(self) -> None:
+        self._handle = None
+        self.run_due()

@@ -1,0 +1,463 @@
+"""The same clients for code without an event loop.
+
+Each class wraps its namesake of ``sprocketmq.client``: methods that are awaited there block here, ``submit`` and ``listen`` return
+``concurrent.futures.Future``. All share one background thread with an event loop (uvloop where it is installed), which runs while any of
+them is open. They may be used from any thread, but not from callbacks that run on that loop.
+
+::
+
+    with sync.Producer("pg", namesrv="127.0.0.1:9876") as producer:
+        result = producer.send(Message("orders", b"..."))
+        future = producer.submit(Message("orders", b"..."))
+        future.result()
+"""
+
+import asyncio
+import atexit
+import functools
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+from weakref import WeakSet
+
+from sprocketmq import client
+from sprocketmq.client.instance import OPEN, Instance
+from sprocketmq.client.process_queue import ReceivedBatch
+from sprocketmq.errors import ConfigError, SendQueueFull, SprocketError
+from sprocketmq.protocol.message import Message, SendResult
+
+__all__ = ["AdminClient", "Producer", "PullConsumer", "PushConsumer"]
+
+EXIT_GRACE_S = 5.0
+
+
+class _Client(Protocol):
+    _instance: Instance
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_C = TypeVar("_C", bound=_Client)
+
+
+# --- the loop thread ----------------------------------------------------------------------------------------------------
+
+
+class _LoopThread:
+    """An event loop in a daemon thread."""
+
+    def __init__(self) -> None:
+        self.loop = _new_loop()
+        self._thread = threading.Thread(target=self._run, name="sprocketmq-loop", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            left = asyncio.all_tasks(self.loop)
+            for task in left:
+                task.cancel()
+            self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.close()
+
+    @property
+    def is_current(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def stop(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(EXIT_GRACE_S)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+class _Background:
+    """The loop thread, there while somebody uses it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._thread: _LoopThread | None = None
+        # In a forked child: loops whose thread exists in the parent only. They share its file descriptors and must not be closed here.
+        self._abandoned: list[_LoopThread] = []
+
+    def acquire(self) -> _LoopThread:
+        with self._lock:
+            if self._thread is None:
+                self._thread = _LoopThread()
+            self._users += 1
+            return self._thread
+
+    def release(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users or self._thread is None:
+                return
+            thread, self._thread = self._thread, None
+        if not thread.is_current:
+            thread.stop()
+        else:
+            thread.loop.stop()
+
+    def forked(self) -> None:
+        self._lock = threading.Lock()  # whoever held it is not here
+        self._users = 0
+        if self._thread is not None:
+            self._abandoned.append(self._thread)
+            self._thread = None
+
+
+_background = _Background()
+_open_faces: "WeakSet[_Face[Any]]" = WeakSet()
+
+
+def _in_child() -> None:
+    _background.forked()
+    _open_faces.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
+@atexit.register
+def _close_all() -> None:
+    for face in list(_open_faces):
+        try:
+            face._close(EXIT_GRACE_S)
+        except (SprocketError, TimeoutError):
+            continue
+
+
+# --- the faces ----------------------------------------------------------------------------------------------------------
+
+
+class _Face(Generic[_C]):
+    """What all blocking clients share. ``start`` and ``close`` are what ``with`` calls."""
+
+    def __init__(self, wrapped: _C) -> None:
+        self._client = wrapped
+        self._thread: _LoopThread | None = None
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Find a nameserver and begin. Raises what the async client's ``start`` raises."""
+        instance = self._client._instance
+        with self._lock:
+            if self._thread is not None:
+                instance.check()
+                return
+            self._thread = _background.acquire()
+        try:
+            self._call(self._client.start())
+        except BaseException:
+            self._leave()
+            raise
+        _open_faces.add(self)
+
+    def close(self) -> None:
+        """End as the async client's ``close`` does. Harmless when closed already, and in a forked child."""
+        self._close(None)
+
+    def _close(self, timeout_s: float | None) -> None:
+        if self._thread is None or self._thread is not _background._thread:
+            return
+        try:
+            self._call(self._client.close(), timeout_s)
+        finally:
+            _open_faces.discard(self)
+            self._leave()
+
+    def _leave(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                return
+            self._thread = None
+        _background.release()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _open_thread(self) -> _LoopThread:
+        """Return the loop thread of an open client. Raises ForkedClient, ClientClosed, or ConfigError on the loop's own thread."""
+        if self._client._instance.state != OPEN:
+            self._client._instance.refuse()
+        thread = self._thread
+        if thread is None:
+            self._client._instance.refuse()
+            raise AssertionError("refuse raises")
+        return thread
+
+    def _call(self, work: Coroutine[Any, Any, _R], timeout_s: float | None = None) -> _R:
+        thread = self._thread
+        if thread is None or thread.is_current:
+            work.close()
+            raise ConfigError("a blocking call on the background loop would wait for itself: use sprocketmq.client there")
+        future = asyncio.run_coroutine_threadsafe(work, thread.loop)
+        try:
+            return future.result(timeout_s)
+        except BaseException:
+            future.cancel()  # an interrupt ends the call, too; harmless when it is done
+            raise
+
+
+def _blocking(method: Callable[Concatenate[_C, _P], Coroutine[Any, Any, _R]]) -> Callable[Concatenate["_Face[_C]", _P], _R]:
+    """Return the blocking form of an async client's method."""
+
+    @functools.wraps(method)
+    def call(self: "_Face[_C]", /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        self._open_thread()
+        return self._call(method(self._client, *args, **kwargs))
+
+    return call
+
+
+def _arguments_of(make: Callable[_P, object]) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, _P], None]]:
+    """Give a constructor the arguments of ``make``, for type checkers and ``help``."""
+
+    def decorate(init: Callable[..., None]) -> Callable[Concatenate[Any, _P], None]:
+        return functools.wraps(make.__init__)(init)
+
+    return decorate
+
+
+class _Sending:
+    """One message on its way from a caller's thread to the loop and back."""
+
+    __slots__ = ("face", "future", "message", "timeout_s")
+
+    def __init__(self, face: "Producer", message: Message, timeout_s: float | None) -> None:
+        self.face = face
+        self.message = message
+        self.timeout_s = timeout_s
+        self.future: Future[SendResult] = Future()
+
+    def begin(self) -> None:
+        producer = self.face._client
+        try:
+            producer._instance.check()
+            producer._submit(self.message, self.timeout_s).add_done_callback(self)
+        except Exception as e:
+            self._end(None, e)
+
+    def __call__(self, done: "asyncio.Future[SendResult]") -> None:
+        error = done.exception()
+        self._end(None if error else done.result(), error)
+
+    def _end(self, result: SendResult | None, error: BaseException | None) -> None:
+        self.face._give_back(len(self.message.body))
+        if not self.future.set_running_or_notify_cancel():
+            return
+        if error is not None:
+            self.future.set_exception(error)
+        elif result is not None:
+            self.future.set_result(result)
+
+
+class Producer(_Face[client.Producer]):
+    """``sprocketmq.Producer`` for blocking code; takes the same arguments."""
+
+    @_arguments_of(client.Producer)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(client.Producer(*args, **kwargs))
+        # Calls wait here for the loop, so that many of them cost it one wake-up.
+        self._calls: deque[_Sending] = deque()
+        self._waking = False
+        self._held = 0
+        self._held_bytes = 0
+
+    send_batch = _blocking(client.Producer.send_batch)
+    flush = _blocking(client.Producer.flush)
+    room = _blocking(client.Producer.room)
+    queues = _blocking(client.Producer.queues)
+
+    def send(self, message: Message, *, timeout_s: float | None = None) -> SendResult:
+        """Send one message and return where it was stored. Raises what the async ``send`` raises."""
+        thread = self._open_thread()
+        if thread.is_current:
+            raise ConfigError("a blocking send on the background loop would wait for itself: use submit there")
+        with self._lock:
+            self._held += 1
+            self._held_bytes += len(message.body)
+        sending = _Sending(self, message, timeout_s)
+        self._hand_over(thread, sending)
+        return sending.future.result()
+
+    def submit(self, message: Message, *, timeout_s: float | None = None) -> "Future[SendResult]":
+        """Send one message and return the future of its result at once; messages of one thread to one topic leave in order.
+
+        Raises SendQueueFull when the producer's ``max_in_flight`` messages or ``max_in_flight_bytes`` are not answered yet; every other
+        error comes out of the future. Callbacks of the future run on the background loop and must not block.
+        """
+        thread = self._open_thread()
+        size = len(message.body)
+        producer = self._client
+        with self._lock:
+            if self._held and self._held >= producer._max_in_flight:
+                raise SendQueueFull("messages", producer._max_in_flight)
+            if self._held and self._held_bytes + size > producer._max_in_flight_bytes:
+                raise SendQueueFull("bytes", producer._max_in_flight_bytes)
+            self._held += 1
+            self._held_bytes += size
+        sending = _Sending(self, message, timeout_s)
+        self._hand_over(thread, sending)
+        return sending.future
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that are not answered yet."""
+        return self._held
+
+    def _hand_over(self, thread: _LoopThread, sending: _Sending) -> None:
+        self._calls.append(sending)
+        if not self._waking:
+            self._waking = True
+            thread.loop.call_soon_threadsafe(self._work_off)
+
+    def _work_off(self) -> None:
+        self._waking = False  # first: what is appended from now on wakes the loop again
+        calls = self._calls
+        while calls:
+            calls.popleft().begin()
+
+    def _give_back(self, size: int) -> None:
+        with self._lock:
+            self._held -= 1
+            self._held_bytes -= size
+
+
+class PullConsumer(_Face[client.PullConsumer]):
+    """``sprocketmq.PullConsumer`` for blocking code; takes the same arguments."""
+
+    @_arguments_of(client.PullConsumer)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(client.PullConsumer(*args, **kwargs))
+
+    queues = _blocking(client.PullConsumer.queues)
+    pull = _blocking(client.PullConsumer.pull)
+    min_offset = _blocking(client.PullConsumer.min_offset)
+    max_offset = _blocking(client.PullConsumer.max_offset)
+    offset_at = _blocking(client.PullConsumer.offset_at)
+    committed = _blocking(client.PullConsumer.committed)
+    commit = _blocking(client.PullConsumer.commit)
+
+
+class PushConsumer(_Face[client.PushConsumer]):
+    """``sprocketmq.PushConsumer`` for blocking code; takes the same arguments."""
+
+    @_arguments_of(client.PushConsumer)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(client.PushConsumer(*args, **kwargs))
+        self._pools: list[ThreadPoolExecutor] = []
+
+    commit = _blocking(client.PushConsumer.commit)
+
+    @property
+    def assignment(self) -> list[Any]:
+        """The queues this member consumes now, sorted."""
+        return self._client.assignment
+
+    def batches(self) -> Iterator[ReceivedBatch]:
+        """Iterate over batches, waiting for each; ends when the consumer is closed (by another thread).
+
+        A batch counts as consumed when the loop comes back for the next one; see the async ``batches``. Several threads may iterate.
+        """
+        self._open_thread()
+        while True:
+            thread = self._thread
+            if thread is None:
+                return
+            batch = self._call(self._client._take())
+            if batch is None:
+                return
+            batch._ack = self._ack
+            consumed = False
+            try:
+                yield batch
+                consumed = True
+            finally:
+                if consumed:
+                    self._ack(batch)
+                else:
+                    self._on_loop(self._client._give_back, batch)
+
+    def listen(self, handler: Callable[[ReceivedBatch], object], *, concurrency: int = 20) -> "Future[None]":
+        """Have ``handler(batch)`` called for every batch, in up to ``concurrency`` threads of its own.
+
+        Starts at once; the future ends when the consumer is closed, and raises what ended it earlier.
+        """
+        thread = self._open_thread()
+        if concurrency < 1:
+            raise ConfigError(f"concurrency must be 1 or more, not {concurrency}")
+        pool = ThreadPoolExecutor(concurrency, thread_name_prefix="sprocketmq-handler")
+        self._pools.append(pool)
+
+        async def run() -> None:
+            loop = asyncio.get_running_loop()
+
+            async def in_thread(batch: ReceivedBatch) -> None:
+                batch._ack = self._ack
+                await loop.run_in_executor(pool, handler, batch)
+
+            await self._client.listen(in_thread, concurrency=concurrency)
+
+        return asyncio.run_coroutine_threadsafe(run(), thread.loop)
+
+    def _close(self, timeout_s: float | None) -> None:
+        super()._close(timeout_s)
+        pools, self._pools = self._pools, []
+        for pool in pools:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _ack(self, batch: ReceivedBatch) -> None:
+        self._on_loop(self._client._ack, batch)
+
+    def _on_loop(self, action: Callable[[ReceivedBatch], None], batch: ReceivedBatch) -> None:
+        thread = self._thread
+        if thread is not None and self._client._instance.state == OPEN:
+            thread.loop.call_soon_threadsafe(action, batch)
+
+
+class AdminClient(_Face[client.AdminClient]):
+    """``sprocketmq.AdminClient`` for blocking code; takes the same arguments."""
+
+    @_arguments_of(client.AdminClient)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(client.AdminClient(*args, **kwargs))
+
+    create_topic = _blocking(client.AdminClient.create_topic)
+    delete_topic = _blocking(client.AdminClient.delete_topic)
+    topics = _blocking(client.AdminClient.topics)
+    topic_config = _blocking(client.AdminClient.topic_config)
+    topic_stats = _blocking(client.AdminClient.topic_stats)
+    route = _blocking(client.AdminClient.route)
+    cluster = _blocking(client.AdminClient.cluster)
+    broker_runtime = _blocking(client.AdminClient.broker_runtime)
+    queues = _blocking(client.AdminClient.queues)
+    min_offset = _blocking(client.AdminClient.min_offset)
+    max_offset = _blocking(client.AdminClient.max_offset)
+    offset_at = _blocking(client.AdminClient.offset_at)
+    committed = _blocking(client.AdminClient.committed)
+    commit = _blocking(client.AdminClient.commit)
+    consume_stats = _blocking(client.AdminClient.consume_stats)
