@@ -31,6 +31,7 @@ DEFAULT_BATCH_BYTES = 4 << 20
 
 _INT = Struct(">i").unpack_from
 _INNER = SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP
+_MAX_MS = (2**63 - 1) // 1000
 # Two ASCII digits for each byte value.
 _HEX = np.array([list(f"{i:02X}".encode()) for i in range(256)], np.uint8)
 
@@ -337,7 +338,8 @@ class _Batch:
         return pa.array(self.rows._sys[self.rec] & ~np.int32(SYSFLAG_COMPRESSED))
 
     def _timestamp(self, at: Any) -> pa.Array:
-        micros = self.rows._long(at) * 1000
+        # Producers choose the born time: one that microseconds cannot hold becomes the nearest that they can.
+        micros = np.clip(self.rows._long(at), -_MAX_MS, _MAX_MS) * 1000
         return pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), self.count, [None, pa.py_buffer(micros)])
 
     def born_timestamp(self) -> pa.Array:

@@ -180,7 +180,6 @@ class RangeReader:
             under_way = self._start(part, offset, 1000)
 
     def _lose(self, queue: MessageQueue, start: int, end: int, reason: str) -> None:
-        loss = DataLoss(queue, start, end, reason)
         if self._fail_on_data_loss:
-            raise loss
-        log.warning("going on without them (failOnDataLoss is false): %s", loss)
+            raise DataLoss(queue, start, end, reason)
+        log.warning("going on without messages %d to %d of %s (failOnDataLoss is false): %s", start, end - 1, queue, reason)

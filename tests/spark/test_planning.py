@@ -1,0 +1,143 @@
+"""Offsets, limits and partitions are pure functions: the same question has the same answer, and no message is lost or read twice."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sprocketmq.errors import ConfigError
+from sprocketmq.protocol.message import MessageQueue
+from sprocketmq.spark.planning import (
+    MIN_PARTITION_ROWS,
+    QueueRange,
+    admit,
+    decode_offsets,
+    encode_offsets,
+    plan_partitions,
+    ranges_between,
+)
+
+
+def queue(number, broker="broker-a", topic="T"):
+    return MessageQueue(topic, broker, number)
+
+
+queues = st.builds(MessageQueue, st.sampled_from(["A", "v", "topics"]), st.sampled_from(["broker-a", "b"]), st.integers(0, 9))
+ranges = st.dictionaries(queues, st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), max_size=20).map(
+    lambda found: [QueueRange(q, start, start + rows) for q, (start, rows) in found.items()]
+)
+
+
+def test_offsets_are_written_in_the_order_of_queues_and_read_back():
+    offsets = {queue(10): 5, queue(2): 2**40, queue(0, "broker-b"): 0, queue(1, topic="v"): 7}
+    text = json.dumps(encode_offsets(offsets))
+    assert (
+        text == '{"v": 1, "topics": {"T": {"broker-a": {"2": 1099511627776, "10": 5}, "broker-b": {"0": 0}}, "v": {"broker-a": {"1": 7}}}}'
+    )
+    assert decode_offsets(json.loads(text)) == offsets
+
+
+@given(st.dictionaries(queues, st.integers(0, 2**62)))
+def test_offsets_survive_the_checkpoint(offsets):
+    assert decode_offsets(json.loads(json.dumps(encode_offsets(offsets)))) == offsets
+
+
+@pytest.mark.parametrize("value", [{}, {"v": 2, "topics": {}}, {"0": 5}, {"v": 1, "topics": 3}])
+def test_the_checkpoint_of_something_else_is_refused(value):
+    with pytest.raises(ConfigError, match="checkpoint"):
+        decode_offsets(value)
+
+
+def test_ranges_leave_out_what_is_empty_new_or_gone_backwards():
+    start = {queue(0): 5, queue(1): 7, queue(2): 9}
+    end = {queue(0): 8, queue(1): 7, queue(2): 3, queue(3): 50}
+    assert ranges_between(start, end) == [QueueRange(queue(0), 5, 8)]
+
+
+def test_a_limit_is_shared_in_proportion_to_what_waits():
+    start = {queue(0): 0, queue(1): 100, queue(2): 0}
+    latest = {queue(0): 900, queue(1): 200, queue(2): 0}
+    assert admit(start, latest, 100) == {queue(0): 90, queue(1): 110, queue(2): 0}
+
+
+def test_a_limit_smaller_than_the_number_of_queues_still_moves():
+    start = {queue(i): 0 for i in range(8)}
+    latest = {queue(i): 10 for i in range(8)}
+    end = admit(start, latest, 3)
+    assert sum(end.values()) == 3
+
+
+@given(ranges, st.one_of(st.none(), st.integers(1, 10**6)))
+def test_a_batch_takes_as_much_as_it_may_and_no_queue_goes_past_its_end(found, limit):
+    start = {r.queue: r.start for r in found}
+    latest = {r.queue: r.end for r in found}
+    end = admit(start, latest, limit)
+    assert end.keys() == latest.keys()
+    assert all(start[q] <= end[q] <= latest[q] for q in end)
+    waiting = sum(map(len, found))
+    assert sum(end[q] - start[q] for q in end) == (waiting if limit is None else min(waiting, limit))
+
+
+@given(st.dictionaries(queues, st.integers(1, 1000), min_size=1), st.integers(1, 50))
+def test_batch_after_batch_reads_everything_once(sizes, limit):
+    at = dict.fromkeys(sizes, 0)
+    read = 0
+    while at != sizes:
+        end = admit(at, sizes, limit)
+        read += sum(map(len, ranges_between(at, end)))
+        assert end != at
+        at = end
+        limit *= 2
+    assert read == sum(sizes.values())
+
+
+def test_a_new_queue_does_not_take_part_in_the_limit():
+    assert admit({queue(0): 0}, {queue(0): 50, queue(1): 30}, 10) == {queue(0): 10, queue(1): 30}
+
+
+def test_few_rows_make_one_partition():
+    found = [QueueRange(queue(i), 0, 100) for i in range(64)]
+    assert plan_partitions(found, 16) == [found]
+    assert plan_partitions([], 16) == []
+    assert plan_partitions([QueueRange(queue(0), 5, 5)], 16) == []
+
+
+def test_small_queues_are_packed_whole():
+    found = [QueueRange(queue(i), 10, 10_010) for i in range(8)]
+    assert plan_partitions(found, 2) == [found[:4], found[4:]]
+
+
+def test_one_big_queue_is_split_evenly():
+    assert plan_partitions([QueueRange(queue(0), 1000, 101_000)], 4) == [
+        [QueueRange(queue(0), 1000 + 25_000 * i, 1000 + 25_000 * (i + 1))] for i in range(4)
+    ]
+
+
+def test_three_queues_on_two_tasks_are_balanced():
+    sizes = [sum(map(len, part)) for part in plan_partitions([QueueRange(queue(i), 0, 100_000) for i in range(3)], 2)]
+    assert sizes == [150_000, 150_000]
+
+
+def test_a_cut_close_to_a_border_moves_there():
+    found = [QueueRange(queue(0), 0, 99_000), QueueRange(queue(1), 0, 101_000)]
+    assert plan_partitions(found, 2) == [found[:1], found[1:]]
+
+
+@given(ranges, st.integers(1, 20))
+def test_partitions_hold_every_row_once_in_order_and_are_balanced(found, most):
+    planned = plan_partitions(found, most)
+    assert planned == plan_partitions(list(reversed(found)), most), "the order of the question must not matter"
+    assert len(planned) <= most
+    total = sum(map(len, found))
+    flat = [piece for part in planned for piece in part]
+    assert all(len(piece) > 0 for piece in flat)
+    joined = {}
+    for piece in flat:
+        start, end = joined.get(piece.queue, (piece.start, piece.start))
+        assert end == piece.start, "pieces of a queue follow each other"
+        joined[piece.queue] = (start, piece.end)
+    assert joined == {r.queue: (r.start, r.end) for r in found if len(r)}
+    if len(planned) > 1:
+        fair = total / min(most, -(-total // MIN_PARTITION_ROWS))
+        assert max(sum(map(len, part)) for part in planned) <= fair * 1.25 + MIN_PARTITION_ROWS / 4 + 1
