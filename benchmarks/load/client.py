@@ -65,7 +65,7 @@ async def run(command: dict[str, Any], producer: Producer) -> Any:
     topic = command["topic"]
     match command["op"]:
         case "create_topic":
-            async with AdminClient(command["namesrv"]) as admin:
+            async with AdminClient(namesrv=command["namesrv"]) as admin:
                 await admin.create_topic(topic, queues=command["queues"])
             return None
         case "load_single":

@@ -1,0 +1,64 @@
+"""Apache RocketMQ beside us: what the interop suite shares. JVMs are started when a test first needs them, once for the suite."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.interop import apache
+from tests.interop.ours import OurProcess, namesrv_and_broker
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Without Java or Maven, say so and leave; in CI that is a failure."""
+    if not any(item.get_closest_marker("interop") for item in session.items) or session.config.option.collectonly:
+        return
+    try:
+        apache.require()
+    except apache.ApacheUnavailable as missing:
+        pytest.exit(f"the interop suite did NOT run: {missing}", returncode=1 if os.environ.get("CI") else 0)
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where processes keep logs and stores."""
+    return tmp_path_factory.mktemp("interop")
+
+
+@pytest.fixture(scope="session")
+def java(home: Path) -> Iterator[apache.JavaClient]:
+    """Apache's Java client with default settings."""
+    with apache.JavaClient(home / "java") as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def java_binary(home: Path) -> Iterator[apache.JavaClient]:
+    """Apache's Java client set to send ROCKETMQ (binary) headers."""
+    with apache.JavaClient(home / "java-binary", flags=(*apache.SMALL, "-Drocketmq.serialize.type=ROCKETMQ")) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def apache_namesrv(home: Path) -> Iterator[apache.ApacheNamesrv]:
+    """Apache's nameserver."""
+    server = apache.ApacheNamesrv(home / "apache-namesrv")
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="session")
+def apache_broker(home: Path, apache_namesrv: apache.ApacheNamesrv) -> Iterator[apache.ApacheBroker]:
+    """Apache's broker `apache-a`, at Apache's nameserver."""
+    broker = apache.ApacheBroker(home / "apache-broker", apache_namesrv.address)
+    yield broker
+    broker.kill()
+
+
+@pytest.fixture(scope="session")
+def our_cluster(home: Path) -> Iterator[OurProcess]:
+    """Our nameserver and broker in one process, as `sprocketmq serve` runs them."""
+    with namesrv_and_broker(home / "ours") as process:
+        yield process
