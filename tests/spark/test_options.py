@@ -102,9 +102,9 @@ def test_a_time_and_offsets_contradict_each_other():
 
 
 def test_missing_nameserver_and_topic_are_asked_for():
-    with pytest.raises(OptionError, match="nameserver.*required"):
+    with pytest.raises(OptionError, match=r"nameserver.*required"):
         parse_options({"subscribe": "T"}, streaming=False)
-    with pytest.raises(OptionError, match="subscribe.*required"):
+    with pytest.raises(OptionError, match=r"subscribe.*required"):
         parse_options({"nameserver": "h:1"}, streaming=False)
 
 

@@ -172,7 +172,7 @@ def test_a_broker_that_stays_away_fails_the_task_with_its_error(broker):
 
 def test_expired_messages_are_data_loss(broker):
     broker.plain(Q0, 40, 60)
-    with pytest.raises(DataLoss, match="messages 10 to 39 of queue 0 of topic 'T' on broker 'broker-a'.*now begins at 40.*failOnDataLoss"):
+    with pytest.raises(DataLoss, match=r"messages 10 to 39 of queue 0 of topic 'T' on broker 'broker-a'.*now begins at 40.*failOnDataLoss"):
         read(broker, (Q0, 10, 50))
 
 
@@ -187,7 +187,7 @@ def test_messages_that_expire_on_the_way_are_data_loss(broker):
 
 def test_a_queue_that_ends_early_is_waited_for_and_then_data_loss(broker):
     broker.plain(Q0, 0, 30)
-    with pytest.raises(DataLoss, match="messages 30 to 49 .*the queue ends at 30"):
+    with pytest.raises(DataLoss, match=r"messages 30 to 49 .*the queue ends at 30"):
         read(broker, (Q0, 0, 50), timeout_ms=2000)
     assert broker.pulls[-1] == (0, 30, 20, 1000), "the broker is asked to hold the request for the messages to come"
 
@@ -195,7 +195,7 @@ def test_a_queue_that_ends_early_is_waited_for_and_then_data_loss(broker):
 def test_a_hole_the_broker_leaves_is_data_loss(broker):
     broker.plain(Q0, 0, 10)
     broker.plain(Q0, 12, 20)
-    with pytest.raises(DataLoss, match="messages 10 to 11 .*left them out"):
+    with pytest.raises(DataLoss, match=r"messages 10 to 11 .*left them out"):
         read(broker, (Q0, 0, 20))
 
 
@@ -212,7 +212,7 @@ def test_data_loss_can_be_accepted_and_is_logged(broker, caplog):
 def test_a_broker_that_repeats_itself_is_not_believed(broker):
     broker.plain(Q0, 0, 5)
     broker.plain(Q0, 3, 8)
-    with pytest.raises(RemoteProtocolError, match="message 3 .* after message 4"):
+    with pytest.raises(RemoteProtocolError, match=r"message 3 .* after message 4"):
         read(broker, (Q0, 0, 8))
 
 

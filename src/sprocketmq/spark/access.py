@@ -1,61 +1,97 @@
 """The one connection of a Python process to a RocketMQ cluster, shared by everything Spark runs in it."""
 
+import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
+from sprocketmq.client import PullConsumer
+from sprocketmq.client.pulling import PullResult
 from sprocketmq.protocol.message import MessageQueue
-from sprocketmq.protocol.records import decode_records
 from sprocketmq.spark.planning import Offsets
 
-if TYPE_CHECKING:
-    from sprocketmq.spark.reading import Pulled
-    from sprocketmq.sync import PullConsumer
+_R = TypeVar("_R")
 
 
 class ClusterAccess:
-    """Queues, offsets and pulls of one cluster. Every method but ``pull`` waits for its answers; requests go out together."""
+    """Queues, offsets and pulls of one cluster, for blocking code.
 
-    def __init__(self, consumer: "PullConsumer") -> None:
-        self._consumer = consumer
+    The client runs on an event loop in a thread of its own, so that a pull goes on while the calling thread decodes. Every method but
+    ``pull`` waits for its answers; the requests of one call go out together. Raises what the client raises.
+    """
+
+    def __init__(self, nameserver: str, group: str) -> None:
+        self._loop = _new_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="sprocketmq-spark", daemon=True)
+        self._thread.start()
+        self._consumer = PullConsumer(group, namesrv=nameserver)
+        try:
+            self._submit(self._consumer.start()).result()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Disconnect and end the thread. Harmless when closed already."""
+        if self._loop.is_closed():
+            return
+        self._submit(self._consumer.close()).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
     def queues(self, topics: Iterable[str]) -> list[MessageQueue]:
         """Return the readable queues of ``topics``, in order. Raises TopicNotFound."""
-        asked = [self._consumer.queues(topic) for topic in topics]
-        return sorted(queue for answer in asked for queue in answer.result())
+        return sorted(queue for found in self._all(self._consumer.queues, topics) for queue in found)
 
     def earliest(self, queues: Iterable[MessageQueue]) -> Offsets:
-        return self._ask(self._consumer.min_offset, queues)
+        """Return the offset of the first message of each queue."""
+        asked = list(queues)
+        return dict(zip(asked, self._all(self._consumer.min_offset, asked), strict=True))
 
     def latest(self, queues: Iterable[MessageQueue]) -> Offsets:
-        return self._ask(self._consumer.max_offset, queues)
+        """Return the offset each queue's next message will get."""
+        asked = list(queues)
+        return dict(zip(asked, self._all(self._consumer.max_offset, asked), strict=True))
 
     def at_time(self, queues: Sequence[MessageQueue], timestamp_ms: int) -> Offsets:
-        """Return for each queue the offset of its first message stored at ``timestamp_ms`` or later, or its end.
-
-        On a queue of inner batches a broker answers with the batch the message is in, or with the last batch when all messages are older.
-        """
-        found = {queue: self._consumer.offset_at(queue, timestamp_ms) for queue in queues}
+        """Return for each queue the offset of its first message stored at ``timestamp_ms`` or later, or its end."""
         latest = self.latest(queues)
-        offsets: Offsets = {}
-        for queue, answer in found.items():
-            offset = answer.result()
+
+        async def first_since(queue: MessageQueue) -> int:
+            offset = await self._consumer.offset_at(queue, timestamp_ms)
             if offset < latest[queue]:
-                first = self.pull(queue, offset, 1, 1, 0).result()
-                if len(first.body) and decode_records(first.body)[0].store_timestamp_ms < timestamp_ms:
-                    offset = latest[queue]
-            offsets[queue] = offset
-        return offsets
+                # On a queue of inner batches a broker answers with the last batch when all messages are older.
+                found = await self._consumer.pull(queue, offset, max_messages=1)
+                if found.messages and found.messages[0].store_timestamp_ms < timestamp_ms:
+                    return latest[queue]
+            return offset
 
-    def pull(self, queue: MessageQueue, offset: int, max_messages: int, max_bytes: int, hold_ms: int) -> "Future[Pulled]":
-        return self._consumer.pull(queue, offset, max_messages=max_messages, max_bytes=max_bytes, wait_ms=hold_ms)
+        return dict(zip(queues, self._all(first_since, queues), strict=True))
 
-    def _ask(self, what: Any, queues: Iterable[MessageQueue]) -> Offsets:
-        asked = {queue: what(queue) for queue in queues}
-        return {queue: answer.result() for queue, answer in asked.items()}
+    def pull(self, queue: MessageQueue, offset: int, max_messages: int, max_bytes: int, hold_ms: int) -> "Future[PullResult]":
+        """Ask for messages; the future of the answer is cancelled harmlessly at any time."""
+        return self._submit(self._consumer.pull(queue, offset, max_messages=max_messages, max_bytes=max_bytes, wait_ms=hold_ms))
+
+    def _submit(self, work: Coroutine[Any, Any, _R]) -> "Future[_R]":
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _all(self, ask: Callable[[Any], Awaitable[_R]], about: Iterable[Any]) -> list[_R]:
+        async def together() -> list[_R]:
+            return await asyncio.gather(*map(ask, about))
+
+        return self._submit(together()).result()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
 
 
 _open: dict[tuple[int, str, str], ClusterAccess] = {}
@@ -67,14 +103,17 @@ def cluster_access(nameserver: str, group: str) -> ClusterAccess:
 
     Spark's Python workers live on from task to task, so connections do too. A forked child makes its own.
     """
-    from sprocketmq.sync import PullConsumer
-
     key = (os.getpid(), nameserver, group)
     with _lock:
         access = _open.get(key)
         if access is None:
-            consumer = PullConsumer(group, namesrv=nameserver)
-            consumer.start()
-            atexit.register(consumer.close)
-            access = _open[key] = ClusterAccess(consumer)
+            access = _open[key] = ClusterAccess(nameserver, group)
+            atexit.register(close_access)
         return access
+
+
+def close_access() -> None:
+    """Close what ``cluster_access`` opened in this process."""
+    with _lock:
+        for key in [key for key in _open if key[0] == os.getpid()]:
+            _open.pop(key).close()

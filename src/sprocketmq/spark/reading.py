@@ -8,11 +8,11 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from sprocketmq.client.pulling import PullResult
 from sprocketmq.errors import FatalError, RemoteProtocolError, RetriableError
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark.decode import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS, PulledRows
@@ -38,21 +38,8 @@ class DataLoss(FatalError):
         self.reason = reason
 
 
-class Pulled(Protocol):
-    """The answer to one pull: where to go on, the bounds of the queue, and the records as the broker keeps them."""
-
-    @property
-    def next_offset(self) -> int: ...
-    @property
-    def min_offset(self) -> int: ...
-    @property
-    def max_offset(self) -> int: ...
-    @property
-    def body(self) -> bytes | memoryview: ...
-
-
 # (queue, offset, max messages, max bytes, how long the broker may hold the request in ms) -> answer
-Pull = Callable[[MessageQueue, int, int, int, int], "Future[Pulled]"]
+Pull = Callable[[MessageQueue, int, int, int, int], "Future[PullResult]"]
 
 
 class RangeReader:
@@ -85,7 +72,7 @@ class RangeReader:
 
     def read(self, ranges: Sequence[QueueRange]) -> Iterator[pa.RecordBatch]:
         """Yield the messages of ``ranges`` in order, each exactly once. A batch holds messages of one queue only."""
-        held: list[bytes | memoryview] = []
+        held: list[bytes] = []
         held_bytes = 0
         first = 0
         for part, offset, stop, body in self._pulls(ranges):
@@ -104,7 +91,7 @@ class RangeReader:
                 yield from self._decode(part, first, min(stop, part.end), held[0] if len(held) == 1 else b"".join(held))
                 held, held_bytes = [], 0
 
-    def _decode(self, part: QueueRange, start: int, end: int, data: bytes | memoryview) -> Iterator[pa.RecordBatch]:
+    def _decode(self, part: QueueRange, start: int, end: int, data: bytes) -> Iterator[pa.RecordBatch]:
         rows = PulledRows(data)
         rows.trim(start, end)
         expected = start
@@ -122,7 +109,7 @@ class RangeReader:
                 self._lose(part.queue, expected, end, "the broker left them out")
         yield from rows.batches(self._columns, part.queue.broker_name, batch_rows=self._batch_rows, batch_bytes=self._batch_bytes)
 
-    def _pulls(self, ranges: Sequence[QueueRange]) -> Iterator[tuple[QueueRange, int, int, bytes | memoryview]]:
+    def _pulls(self, ranges: Sequence[QueueRange]) -> Iterator[tuple[QueueRange, int, int, bytes]]:
         """Yield (range, first offset, offset after the last, records) of each pull, with the next pull already under way."""
         todo = iter(ranges)
         part = next(todo, None)
@@ -146,10 +133,10 @@ class RangeReader:
         finally:
             under_way.cancel()
 
-    def _start(self, part: QueueRange, offset: int, hold_ms: int = 0) -> "Future[Pulled]":
+    def _start(self, part: QueueRange, offset: int, hold_ms: int = 0) -> "Future[PullResult]":
         return self._pull(part.queue, offset, min(part.end - offset, self._batch_rows), self._batch_bytes, hold_ms)
 
-    def _settle(self, part: QueueRange, offset: int, under_way: "Future[Pulled]") -> tuple[bytes | memoryview, int]:
+    def _settle(self, part: QueueRange, offset: int, under_way: "Future[PullResult]") -> tuple[bytes, int]:
         """Wait for the messages from ``offset`` on; return them and the offset after them. Nothing is returned only after data loss."""
         deadline = self._monotonic() + self._timeout_s
         while True:
