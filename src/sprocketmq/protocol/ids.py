@@ -62,7 +62,7 @@ class MessageIdFactory:
         """Start over under a new random salt; for a forked child, whose ids must differ from its parent's."""
         pid = secrets.randbits(16) if pid is None else pid & 0xFFFF
         self._head = (self._ip + pid.to_bytes(2, "big") + secrets.token_bytes(4)).hex().upper()
-        self._count = count()
+        self._count = count(1)  # 0 comes with a wrap, and a wrap moves the time
         self._month_ms = self._month_end_ms = 0
         self._move_to(self._clock_ms())
 
