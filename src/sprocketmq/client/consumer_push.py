@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 REBALANCE_S = 20.0
 REBALANCE_RETRY_S = 1.0
 COMMIT_S = 5.0
+# How often a commit that an older one has overtaken is repeated.
+SETTLE_TRIES = 3
 SUSPEND_MS = 15_000
 PULL_TIMEOUT_S = 30.0
 PULL_PAUSE_S = 1.0
@@ -146,7 +148,7 @@ class PushConsumer:
                     task.cancel()
                 await asyncio.gather(*late, return_exceptions=True)
             try:
-                await self._commit_all()
+                await _all(self._settle(pq) for pq in self._queues.values())
             except SprocketError as e:
                 log.warning("consumer group %s: offsets not committed at close: %s", self.group, e)
         for pq in self._queues.values():
@@ -228,10 +230,7 @@ class PushConsumer:
         await self._commit_all()
 
     async def _commit_all(self) -> None:
-        results = await asyncio.gather(*(self._commit_queue(pq) for pq in self._queues.values()), return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+        await _all(self._commit_queue(pq) for pq in self._queues.values())
 
     # --- handing out ---
 
@@ -479,7 +478,7 @@ class PushConsumer:
     async def _revoke(self, pq: ProcessQueue) -> None:
         self._drop(pq)
         try:
-            await self._commit_queue(pq)
+            await self._settle(pq)
         except SprocketError as e:
             log.warning("consumer group %s: offset of %s not committed when it was given up: %s", self.group, pq.queue, e)
 
@@ -499,6 +498,18 @@ class PushConsumer:
             await self._offsets.commit(self.group, pq.queue, offset)
             pq.persisted = offset
 
+    async def _settle(self, pq: ProcessQueue) -> None:
+        """Commit a queue that is pulled no more, and see to it that this stays the last word.
+
+        The pull that was under way carries an older offset, and a broker with several threads may take that after ours.
+        """
+        await self._commit_queue(pq)
+        for _ in range(SETTLE_TRIES):
+            committed = await self._offsets.committed(self.group, pq.queue)
+            if committed is None or committed >= pq.commit_offset:
+                return
+            await self._offsets.commit(self.group, pq.queue, pq.commit_offset)
+
     async def _commit_behind(self) -> None:
         """Commit without waiting for answers; one that is lost is made up for by the next."""
         for pq in list(self._queues.values()):
@@ -511,6 +522,13 @@ class PushConsumer:
             if conn is not None:
                 ext = to_ext(UpdateConsumerOffset(self.group, pq.queue.topic, pq.queue.queue_id, offset))
                 conn.oneway(RequestCode.UPDATE_CONSUMER_OFFSET, ext=ext)
+
+
+async def _all(commits: Iterable[Awaitable[None]]) -> None:
+    """Let all of them end, then raise the first error."""
+    for result in await asyncio.gather(*commits, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
 
 
 def _from_where(consume_from: ConsumeFrom) -> str:

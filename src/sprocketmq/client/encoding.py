@@ -19,7 +19,7 @@ from sprocketmq.protocol.compression import CompressionType, compress, compressi
 from sprocketmq.protocol.headers import SendResponse
 from sprocketmq.protocol.ids import MessageIdFactory
 from sprocketmq.protocol.message import Message, MessageQueue, SendResult, SendStatus
-from sprocketmq.protocol.names import DEFAULT_TOPIC, check_tag
+from sprocketmq.protocol.names import DEFAULT_TOPIC, RETRY_PREFIX, check_tag
 from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, RESERVED, encode_properties
 
 _SHORT = Struct(">h")
@@ -122,12 +122,14 @@ class MessageEncoder:
     def _extra(self, message: Message, index: int | None) -> str:
         text = ""
         if message.properties:
-            for name in message.properties:
+            for name, value in message.properties.items():
                 if name in RESERVED:
                     raise InvalidMessage(f"the property {name!r} belongs to RocketMQ: choose another name", index=index)
+                if type(name) is not str or type(value) is not str:
+                    raise InvalidMessage(f"the property {name!r} must be text with a text value, not {value!r}", index=index)
             try:
                 text = encode_properties(message.properties).decode()
-            except (LocalProtocolError, TypeError, AttributeError) as e:
+            except LocalProtocolError as e:
                 raise InvalidMessage(f"bad property: {e}", index=index) from None
         keys: Sequence[str] = (message.keys,) if isinstance(message.keys, str) else message.keys
         for key in keys:
@@ -149,6 +151,8 @@ class MessageEncoder:
             raise BatchError("the batch is empty: give at least one message")
         first = messages[0]
         topic, queue, wait = first.topic, first.queue, first.wait_store_ok
+        if str(topic).startswith(RETRY_PREFIX):
+            raise BatchError(f"topic {topic!r} is a retry topic: those take no batches", index=0)
         limit = self._max_bytes
         tails, pack_head, pack_short = self._tails, ENTRY_HEAD.pack, _SHORT.pack
         batches: list[EncodedBatch] = []

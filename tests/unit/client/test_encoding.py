@@ -1,0 +1,268 @@
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sprocketmq.client.encoding import BatchResults, MessageEncoder, header, header_prefix
+from sprocketmq.errors import BatchError, InvalidMessage, InvalidName, MessageTooLarge
+from sprocketmq.protocol.batch import MAX_BATCH_COUNT, encode_batch, split_batch
+from sprocketmq.protocol.compression import CompressionType, decompress
+from sprocketmq.protocol.headers import SendMessageV2, SendResponse
+from sprocketmq.protocol.ids import MessageIdFactory
+from sprocketmq.protocol.message import Message, MessageQueue, SendStatus
+from sprocketmq.protocol.properties import decode_properties
+
+QUEUE = MessageQueue("orders", "broker-a", 3)
+
+
+def encoder(limit: int = 4 << 20, compression: CompressionType | None = CompressionType.ZLIB, over: int = 4096) -> MessageEncoder:
+    return MessageEncoder(MessageIdFactory("127.0.0.1", 1), max_message_bytes=limit, compression=compression, compress_over_bytes=over)
+
+
+def properties_of(message: Message) -> dict[str, str]:
+    uniq_key, text = encoder().single(message)
+    properties = decode_properties(msgspec.json.decode(text, type=str).encode())
+    assert properties.pop("UNIQ_KEY") == uniq_key
+    return properties
+
+
+# --- header -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_header_made_from_its_template_reads_as_the_fields_it_was_made_of():
+    for batch in (False, True):
+        text = header(header_prefix("pg", QUEUE, batch=batch), 769, 1_700_000_000_123, -5, b'"A\\u0001b\\u0002"')
+        assert msgspec.json.decode(text, type=SendMessageV2, strict=False) == SendMessageV2(
+            producer_group="pg",
+            topic="orders",
+            queue_id=3,
+            born_timestamp_ms=1_700_000_000_123,
+            sys_flag=769,
+            flag=-5,
+            properties="A\x01b\x02",
+            reconsume_times=0,
+            unit_mode=False,
+            batch=batch,
+            broker_name="broker-a",
+        )
+        assert all(isinstance(value, str) for value in msgspec.json.decode(text).values())
+
+
+def test_a_header_survives_names_with_percent_signs_and_quotes():
+    queue = MessageQueue("%RETRY%g|x", 'bro"ker\\', 0)
+    head = msgspec.json.decode(header(header_prefix("%pg%d", queue, batch=False), 0, 1, 0, b'""'))
+    assert (head["a"], head["b"], head["n"]) == ("%pg%d", "%RETRY%g|x", 'bro"ker\\')
+
+
+# --- properties ---------------------------------------------------------------------------------------------------------
+
+
+def test_properties_hold_tag_keys_wait_and_the_users_own():
+    message = Message("t", b"x", tag="a", keys=["k1", "k2"], properties={"color": 'grün "red"'}, wait_store_ok=False)
+    assert properties_of(message) == {"TAGS": "a", "KEYS": "k1 k2", "WAIT": "false", "color": 'grün "red"'}
+    assert properties_of(Message("t", b"x")) == {"WAIT": "true"}
+    assert properties_of(Message("t", b"x", keys="alone")) == {"WAIT": "true", "KEYS": "alone"}
+
+
+def test_ids_differ_from_message_to_message():
+    made = encoder()
+    assert len({made.single(Message("t", b"x"))[0] for _ in range(1000)}) == 1000
+
+
+@pytest.mark.parametrize("tag", ["", " a", "a||b", "*", "a\x01b", 5])
+def test_a_bad_tag_is_refused(tag):
+    with pytest.raises(InvalidName):
+        encoder().single(Message("t", b"x", tag=tag))
+
+
+@pytest.mark.parametrize("key", ["", "two words", "a\x02", 7, None])
+def test_a_bad_key_is_refused(key):
+    with pytest.raises(InvalidMessage, match="key"):
+        encoder().single(Message("t", b"x", keys=[key]))
+
+
+@pytest.mark.parametrize(
+    "properties", [{"TAGS": "a"}, {"UNIQ_KEY": "a"}, {"a\x01": "b"}, {"a": "b\x02"}, {"": "b"}, {"a": 5}, {"a": "\ud800"}]
+)
+def test_a_bad_property_is_refused(properties):
+    with pytest.raises(InvalidMessage):
+        encoder().single(Message("t", b"x", properties=properties))
+
+
+def test_text_that_is_not_unicode_is_refused_and_named_in_a_batch():
+    with pytest.raises(InvalidMessage):
+        encoder().single(Message("t", b"x", tag="\udcff"))
+    with pytest.raises(InvalidMessage) as e:
+        encoder().batch([Message("t", b"x"), Message("t", b"x", keys=["\udcff"])])
+    assert e.value.index == 1
+
+
+def test_properties_over_the_limit_are_refused_also_as_a_long_tag():
+    for message in (Message("t", b"x", properties={"a": "é" * 17_000}), Message("t", b"x", tag="x" * 40_000)):
+        with pytest.raises(InvalidMessage, match="32767"):
+            encoder().single(message)
+        with pytest.raises(InvalidMessage, match="32767"):
+            encoder().batch([message])
+
+
+def test_the_table_of_tags_is_bounded():
+    made = encoder()
+    for i in range(10_000):
+        made.single(Message("t", b"x", tag=f"tag{i}"))
+    assert len(made._heads) <= 4096
+    assert len(made._tails) <= 4096
+
+
+# --- bodies -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_body_from_4096_bytes_on_is_compressed_with_zlib_level_5():
+    assert encoder().body(Message("t", b"x" * 4095)) == (b"x" * 4095, 0)
+    body, flag = encoder().body(Message("t", b"x" * 4096))
+    assert flag == 769
+    assert body[:2] == b"\x78\x5e"
+    assert decompress(body, flag) == b"x" * 4096
+
+
+@pytest.mark.parametrize(("kind", "flag"), [(CompressionType.LZ4, 257), (CompressionType.ZSTD, 513)])
+def test_other_compressions_can_be_chosen(kind, flag):
+    body, sys_flag = encoder(compression=kind, over=10).body(Message("t", b"y" * 10))
+    assert sys_flag == flag
+    assert decompress(body, sys_flag) == b"y" * 10
+
+
+def test_compression_can_be_off():
+    assert encoder(compression=None).body(Message("t", b"x" * 100_000)) == (b"x" * 100_000, 0)
+
+
+def test_an_empty_body_and_one_over_the_limit_are_refused():
+    with pytest.raises(InvalidMessage, match="empty"):
+        encoder().body(Message("t", b""))
+    with pytest.raises(MessageTooLarge) as e:
+        encoder(limit=100).body(Message("t", b"x" * 101))
+    assert (e.value.size, e.value.limit) == (101, 100)
+
+
+# --- batches ------------------------------------------------------------------------------------------------------------
+
+messages = st.lists(
+    st.builds(
+        Message,
+        st.just("t"),
+        st.binary(min_size=1, max_size=300),
+        st.sampled_from([None, "a", "täg", "x" * 120]),
+        st.lists(st.sampled_from(["k1", "schlüssel"]), max_size=2),
+        st.dictionaries(
+            st.sampled_from(["p", "q"]), st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), min_size=1), max_size=2
+        ),
+        flag=st.integers(-(2**31), 2**31 - 1),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(messages, st.integers(900, 3000))
+def test_a_batch_is_split_by_exact_size_in_order_and_reads_back_as_its_messages(batch: list[Message], limit: int):
+    parts = encoder(limit=limit).batch(batch)
+    entries = [split_batch(part.body) for part in parts]
+    assert all(len(part.body) <= limit for part in parts)
+    for part, following in zip(parts, entries[1:], strict=False):
+        assert len(part.body) + 22 + len(following[0].body) + len(following[0].properties) > limit  # nothing more would have fitted
+    for part, members in zip(parts, entries, strict=True):
+        assert encode_batch(members) == part.body
+        assert [decode_properties(entry.properties)["UNIQ_KEY"] for entry in members] == part.uniq_keys
+    flat = [entry for members in entries for entry in members]
+    assert [(e.flag, bytes(e.body)) for e in flat] == [(m.flag, m.body) for m in batch]
+    for entry, message in zip(flat, batch, strict=True):
+        properties = decode_properties(entry.properties)
+        assert properties["WAIT"] == "true"
+        assert properties.get("TAGS") == message.tag
+        assert properties.get("KEYS", "").split() == list(message.keys)
+        assert {name: properties[name] for name in message.properties} == dict(message.properties)
+
+
+def test_a_batch_that_fits_to_the_byte_is_one_request_and_one_byte_more_makes_two():
+    batch = [Message("t", b"x" * 100) for _ in range(10)]
+    (whole,) = encoder().batch(batch)
+    assert len(encoder(limit=len(whole.body)).batch(batch)) == 1
+    assert len(encoder(limit=len(whole.body) - 1).batch(batch)) == 2
+
+
+def test_a_batch_has_at_most_32767_messages_a_request():
+    parts = encoder().batch([Message("t", b"x")] * (MAX_BATCH_COUNT + 1))
+    assert [len(part.uniq_keys) for part in parts] == [MAX_BATCH_COUNT, 1]
+
+
+def test_bodies_in_a_batch_are_never_compressed():
+    (part,) = encoder().batch([Message("t", b"x" * 10_000)])
+    assert len(part.body) > 10_000
+
+
+def test_an_empty_batch_is_refused():
+    with pytest.raises(BatchError, match="empty"):
+        encoder().batch([])
+
+
+@pytest.mark.parametrize(
+    ("odd", "word"),
+    [
+        (Message("other", b"x"), "topic"),
+        (Message("t", b"x", queue=MessageQueue("t", "a", 1)), "queue"),
+        (Message("t", b"x", wait_store_ok=False), "wait_store_ok"),
+    ],
+)
+def test_a_message_that_does_not_belong_to_its_batch_is_named(odd, word):
+    with pytest.raises(BatchError, match=word) as e:
+        encoder().batch([Message("t", b"x"), Message("t", b"x"), odd])
+    assert e.value.index == 2
+
+
+def test_a_retry_topic_takes_no_batches():
+    with pytest.raises(BatchError, match="retry"):
+        encoder().batch([Message("%RETRY%g", b"x")])
+
+
+def test_a_message_too_large_for_any_batch_is_named():
+    with pytest.raises(MessageTooLarge) as e:
+        encoder(limit=200).batch([Message("t", b"x"), Message("t", b"x" * 150)])
+    assert e.value.index == 1
+    assert e.value.size > 200
+    with pytest.raises(InvalidMessage) as empty:
+        encoder().batch([Message("t", b"x"), Message("t", b"")])
+    assert empty.value.index == 1
+
+
+def test_the_outer_properties_of_a_batch_are_wait_and_an_id_of_its_own():
+    made = encoder()
+    (part,) = made.batch([Message("t", b"x")])
+    outer = decode_properties(msgspec.json.decode(made.outer_properties(wait_store_ok=True)).encode())
+    assert outer.pop("UNIQ_KEY") > part.uniq_keys[0]
+    assert outer == {"WAIT": "true"}
+
+
+# --- results ------------------------------------------------------------------------------------------------------------
+
+
+def test_each_message_of_a_plain_batch_has_its_own_ids_and_offset():
+    results = BatchResults("t")
+    results.add(["U0", "U1"], SendResponse("P0,P1", 2, 40), SendStatus.SEND_OK, "broker-a")
+    results.add(["U2"], SendResponse("P2", 5, 7), SendStatus.FLUSH_DISK_TIMEOUT, "broker-b")
+    assert [(r.msg_id, r.offset_msg_id, r.broker_name, r.queue_id, r.queue_offset) for r in results] == [
+        ("U0", "P0", "broker-a", 2, 40),
+        ("U1", "P1", "broker-a", 2, 41),
+        ("U2", "P2", "broker-b", 5, 7),
+    ]
+    assert results.status is SendStatus.FLUSH_DISK_TIMEOUT
+    assert results[-1] == results[2]
+    assert results[0:2] == list(results)[:2]
+    assert results == list(results)
+    assert len(results) == 3
+    with pytest.raises(IndexError):
+        results[3]
+
+
+def test_messages_of_an_inner_batch_share_the_record_but_not_the_offset():
+    results = BatchResults("t")
+    results.add(["U0", "U1", "U2"], SendResponse("P", 0, 9, batch_uniq_id="B"), SendStatus.SEND_OK, "a")
+    assert [(r.msg_id, r.offset_msg_id, r.queue_offset) for r in results] == [("U0", "P", 9), ("U1", "P", 10), ("U2", "P", 11)]
