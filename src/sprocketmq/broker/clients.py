@@ -1,0 +1,309 @@
+"""Connected clients: who produces and consumes in which group, over which connection (codes 34, 35, 38, 46, 203, 204, 328)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sprocketmq.broker.groups import GroupRefused, GroupTable
+from sprocketmq.broker.topics import TopicTable
+from sprocketmq.clock import SYSTEM_CLOCK, Clock
+from sprocketmq.errors import RemoteProtocolError
+from sprocketmq.net.server import ServerConnection
+from sprocketmq.protocol.bodies import (
+    CheckClientConfig,
+    Connection,
+    ConsumerConnection,
+    ConsumerData,
+    ConsumerIdList,
+    HeartbeatData,
+    ProducerConnection,
+    ProducerInfo,
+    ProducerTable,
+    SubscriptionData,
+)
+from sprocketmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from sprocketmq.protocol.command import Command
+from sprocketmq.protocol.headers import ConsumerGroupRequest, ProducerGroupRequest, UnregisterClient
+from sprocketmq.protocol.names import MAX_GROUP_LENGTH, RETRY_PREFIX, name_problem
+
+EXPIRY_S = 120.0
+# A client instance has a handful of groups; the limits keep one heartbeat from filling the tables.
+MAX_GROUPS_PER_CLIENT = 1_000
+MAX_SUBSCRIPTIONS_PER_GROUP = 10_000
+SQL_REFUSED = "The broker does not support consumer to filter message by SQL92"
+
+_LANGUAGES = {code.value: code.name for code in LanguageCode}
+
+
+@dataclass(slots=True)
+class Member:
+    """One client in one group."""
+
+    client_id: str
+    language: int
+    version: int
+    last_heard: float
+    last_heard_ms: int
+
+
+@dataclass(slots=True)
+class Subscription:
+    """What a group wants of a topic; ``tag_codes`` is None for everything."""
+
+    data: SubscriptionData
+    tag_codes: frozenset[int] | None
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """An online consumer group: its members by connection, and the subscriptions they last told."""
+
+    name: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    members: dict[ServerConnection, Member] = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+
+
+def tag_filter(data: SubscriptionData) -> frozenset[int] | None:
+    """Return the tag codes a TAG subscription lets through, or None when it takes everything."""
+    if data.sub_string.strip() in ("", "*") or not data.code_set:
+        return None
+    return frozenset(data.code_set)
+
+
+class ClientRegistry:
+    """Producer and consumer groups that are online. A client is gone with its connection, or after 120 s without a heartbeat."""
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self.producers: dict[str, dict[ServerConnection, Member]] = {}
+        self.consumers: dict[str, ConsumerGroup] = {}
+        # What a connection is registered in, so that its end costs nothing in proportion to all groups.
+        self._of: dict[ServerConnection, tuple[set[str], set[str]]] = {}
+
+    def _member(self, client_id: str, command: Command) -> Member:
+        return Member(client_id, command.language, command.version, self._clock.monotonic(), self._clock.time_ms())
+
+    def _memberships(self, conn: ServerConnection) -> tuple[set[str], set[str]]:
+        found = self._of.get(conn)
+        if found is None:
+            found = self._of[conn] = (set(), set())
+        return found
+
+    def join_producer(self, group: str, conn: ServerConnection, client_id: str, command: Command) -> None:
+        """Register, or hear again from, one member of a producer group."""
+        self._memberships(conn)[0].add(group)
+        self.producers.setdefault(group, {})[conn] = self._member(client_id, command)
+
+    def join_consumer(self, data: ConsumerData, conn: ServerConnection, client_id: str, command: Command) -> bool:
+        """Register, or hear again from, one member of a consumer group; True when its members or subscriptions changed."""
+        name = data.group_name
+        group = self.consumers.get(name)
+        if group is None:
+            group = self.consumers[name] = ConsumerGroup(name)
+        group.consume_type = data.consume_type
+        group.message_model = data.message_model
+        group.consume_from_where = data.consume_from_where
+        self._memberships(conn)[1].add(name)
+        previous = group.members.get(conn)
+        group.members[conn] = self._member(client_id, command)
+        changed = previous is None or previous.client_id != client_id
+        wanted = {subscription.topic: subscription for subscription in data.subscription_data_set}
+        for topic in [topic for topic in group.subscriptions if topic not in wanted]:
+            del group.subscriptions[topic]
+            changed = True
+        for topic, subscription in wanted.items():
+            known = group.subscriptions.get(topic)
+            if known is None:
+                changed = True
+            elif known.data.sub_version >= subscription.sub_version:
+                continue
+            elif known.data.sub_string != subscription.sub_string:
+                changed = True
+            group.subscriptions[topic] = Subscription(subscription, tag_filter(subscription))
+        return changed
+
+    def leave(self, conn: ServerConnection, *, producer_group: str | None = None, consumer_group: str | None = None) -> list[ConsumerGroup]:
+        """Take a client out of the groups named and return the consumer group whose members changed, if any."""
+        producers, consumers = self._of.get(conn, (set(), set()))
+        if producer_group in producers:
+            producers.discard(producer_group)
+            self._drop_producer(producer_group, conn)
+        changed = []
+        if consumer_group in consumers:
+            consumers.discard(consumer_group)
+            changed = self._drop_consumer(consumer_group, conn)
+        if not producers and not consumers:
+            self._of.pop(conn, None)
+        return changed
+
+    def drop(self, conn: ServerConnection) -> list[ConsumerGroup]:
+        """Forget a connection that ended and return the consumer groups it was in that still have members."""
+        producers, consumers = self._of.pop(conn, (set(), set()))
+        for name in producers:
+            self._drop_producer(name, conn)
+        return [group for name in consumers for group in self._drop_consumer(name, conn)]
+
+    def expire(self) -> list[ServerConnection]:
+        """Return the connections that have not sent a heartbeat for 120 s; the caller closes them."""
+        limit = self._clock.monotonic() - EXPIRY_S
+        silent: dict[ServerConnection, None] = {}
+        for members in [*self.producers.values(), *(group.members for group in self.consumers.values())]:
+            silent.update((conn, None) for conn, member in members.items() if member.last_heard < limit)
+        return list(silent)
+
+    def _drop_producer(self, name: str | None, conn: ServerConnection) -> None:
+        members = self.producers.get(name or "")
+        if members is not None:
+            members.pop(conn, None)
+            if not members:
+                del self.producers[name or ""]
+
+    def _drop_consumer(self, name: str | None, conn: ServerConnection) -> list[ConsumerGroup]:
+        group = self.consumers.get(name or "")
+        if group is None or group.members.pop(conn, None) is None:
+            return []
+        if not group.members:
+            del self.consumers[group.name]
+            return []
+        return [group]
+
+
+class ClientHandlers:
+    """Requests of and about connected clients."""
+
+    def __init__(self, clients: ClientRegistry, groups: GroupTable, topics: TopicTable) -> None:
+        self._clients = clients
+        self._groups = groups
+        self._topics = topics
+
+    def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
+        return {
+            RequestCode.HEART_BEAT: self.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self.unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.consumer_list,
+            RequestCode.CHECK_CLIENT_CONFIG: self.check_client_config,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumer_connections,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producer_connections,
+            RequestCode.GET_ALL_PRODUCER_INFO: self.all_producers,
+        }
+
+    def heartbeat(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 34: register the client under each of its groups and make the retry topic of each consumer group."""
+        if not command.body:
+            raise RemoteProtocolError("a heartbeat without a body")
+        beat = HeartbeatData.decode(command.body)
+        if len(beat.producer_data_set) + len(beat.consumer_data_set) > MAX_GROUPS_PER_CLIENT:
+            conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"a client has at most {MAX_GROUPS_PER_CLIENT} groups")
+            return
+        if not beat.client_id:
+            conn.respond(command, ResponseCode.SYSTEM_ERROR, remark="a heartbeat names its client")
+            return
+        for consumer in beat.consumer_data_set:
+            if len(consumer.subscription_data_set) > MAX_SUBSCRIPTIONS_PER_GROUP:
+                remark = f"group {consumer.group_name} has more than {MAX_SUBSCRIPTIONS_PER_GROUP} subscriptions"
+                conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=remark)
+                return
+        changed_any = False
+        for consumer in beat.consumer_data_set:
+            try:
+                config = self._groups.find(consumer.group_name)
+            except GroupRefused as e:
+                conn.respond(command, e.code, remark=e.remark)
+                return
+            if config is None:
+                continue  # the group may not create itself; its pulls say so
+            if config.retry_queue_nums > 0:
+                self._topics.create_internal(RETRY_PREFIX + consumer.group_name, config.retry_queue_nums)
+            changed = self._clients.join_consumer(consumer, conn, beat.client_id, command)
+            changed_any |= changed
+            if changed:
+                self._tell_members(consumer.group_name)
+        for producer in beat.producer_data_set:
+            if not name_problem(producer.group_name, MAX_GROUP_LENGTH):
+                self._clients.join_producer(producer.group_name, conn, beat.client_id, command)
+        # Version 2 of the heartbeat (subscriptions left out when unchanged) is declined; clients then send them each time.
+        ext = {"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true" if changed_any else "false"}
+        conn.respond(command, ResponseCode.SUCCESS, ext=ext)
+
+    def unregister(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 35: one group of a client ends."""
+        header = command.header(UnregisterClient)
+        groups = self._clients.leave(conn, producer_group=header.producer_group, consumer_group=header.consumer_group)
+        conn.respond(command, ResponseCode.SUCCESS, ext={})
+        for group in groups:
+            self._tell_members(group.name)
+
+    def disconnected(self, conn: ServerConnection) -> None:
+        """Take a client whose connection ended out of its groups and tell those who stay."""
+        for group in self._clients.drop(conn):
+            self._tell_members(group.name)
+
+    def _tell_members(self, name: str) -> None:
+        group = self._clients.consumers.get(name)
+        config = self._groups.get(name)
+        if group is None or config is None or not config.notify_consumer_ids_changed_enable or group.message_model == "BROADCASTING":
+            return
+        for member in list(group.members):
+            member.oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext={"consumerGroup": name})
+
+    def consumer_list(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 38: the client ids of a group."""
+        name = command.header(ConsumerGroupRequest).consumer_group
+        group = self._clients.consumers.get(name)
+        if group is None:
+            conn.respond(command, ResponseCode.SYSTEM_ERROR, ext={}, remark=f"no consumer for this group, {name}")
+            return
+        ids = list(dict.fromkeys(member.client_id for member in group.members.values()))
+        conn.respond(command, ResponseCode.SUCCESS, ext={}, body=ConsumerIdList(ids).encode())
+
+    def check_client_config(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 46: whether a subscription can be served."""
+        if command.body:
+            subscription = CheckClientConfig.decode(command.body).subscription_data
+            if subscription.expression_type not in ("TAG", ""):
+                conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=SQL_REFUSED)
+                return
+        conn.respond(command, ResponseCode.SUCCESS)
+
+    def consumer_connections(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 203: who is in a consumer group, and what it subscribes to."""
+        name = command.header(ConsumerGroupRequest).consumer_group
+        group = self._clients.consumers.get(name)
+        if group is None:
+            conn.respond(command, ResponseCode.CONSUMER_NOT_ONLINE, remark=f"the consumer group[{name}] not online")
+            return
+        body = ConsumerConnection(
+            connection_set=[_connection(c, member) for c, member in group.members.items()],
+            subscription_table={topic: subscription.data for topic, subscription in group.subscriptions.items()},
+            consume_type=group.consume_type,
+            message_model=group.message_model,
+            consume_from_where=group.consume_from_where,
+        )
+        conn.respond(command, ResponseCode.SUCCESS, body=body.encode())
+
+    def producer_connections(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 204: who is in a producer group."""
+        name = command.header(ProducerGroupRequest).producer_group
+        members = self._clients.producers.get(name)
+        if members is None:
+            conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"the producer group[{name}] not exist")
+            return
+        connections = [_connection(c, member) for c, member in members.items()]
+        conn.respond(command, ResponseCode.SUCCESS, body=ProducerConnection(connections).encode())
+
+    def all_producers(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 328: every producer group with its members."""
+        table = {
+            name: [
+                ProducerInfo(m.client_id, f"/{c.peer}", _LANGUAGES.get(m.language, "OTHER"), m.version, m.last_heard_ms)
+                for c, m in members.items()
+            ]
+            for name, members in self._clients.producers.items()
+        }
+        conn.respond(command, ResponseCode.SUCCESS, body=ProducerTable(table).encode())
+
+
+def _connection(conn: ServerConnection, member: Member) -> Connection:
+    return Connection(member.client_id, conn.peer, _LANGUAGES.get(member.language, "OTHER"), member.version)

@@ -1,0 +1,110 @@
+"""Subscription groups: what the broker knows about each consumer group, whether it is online or not."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from sprocketmq.clock import SYSTEM_CLOCK, Clock
+from sprocketmq.errors import FatalError
+from sprocketmq.protocol.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
+from sprocketmq.protocol.codes import ResponseCode
+from sprocketmq.protocol.names import MAX_GROUP_LENGTH, name_problem
+
+SYSTEM_GROUPS = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+# Groups create themselves by asking; the limit keeps a client that invents names from growing the table for ever.
+MAX_GROUPS = 100_000
+
+
+class GroupRefused(FatalError):
+    """A group that cannot be created or used; ``code`` is the response code that says so."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+
+
+def group_not_exist(name: str, faq: str = "") -> GroupRefused:
+    """Return the refusal of a group that is not there and may not create itself."""
+    return GroupRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{name}] does not exist{faq}")
+
+
+class GroupTable:
+    """All groups by name. ``changed`` is called after each change; the owner saves the file."""
+
+    def __init__(self, *, auto_create: bool, clock: Clock = SYSTEM_CLOCK, changed: Callable[[], None] = lambda: None) -> None:
+        self._auto_create = auto_create
+        self._clock = clock
+        self._changed = changed
+        self._forbidden: dict[str, dict[str, int]] = {}
+        self.data_version = DataVersion(0, clock.time_ms(), 0)
+        self._groups = {name: SubscriptionGroupConfig(name) for name in SYSTEM_GROUPS}
+
+    def __iter__(self) -> Iterator[SubscriptionGroupConfig]:
+        return iter(self._groups.values())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._groups
+
+    def load(self, tree: Mapping[Any, Any]) -> None:
+        """Take the content of subscriptionGroup.json. Raises RemoteProtocolError when it is something else."""
+        table = SubscriptionGroupTable.decode(msgspec.json.encode(tree))
+        self._groups.update(table.subscription_group_table)
+        self._forbidden = table.forbidden_table
+        self.data_version = table.data_version
+
+    def table(self) -> SubscriptionGroupTable:
+        """Return all groups as they go over the wire."""
+        return SubscriptionGroupTable(dict(self._groups), self._forbidden, self.data_version)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what subscriptionGroup.json holds."""
+        tree: dict[str, Any] = msgspec.json.decode(self.table().encode())
+        return tree
+
+    def find(self, name: str) -> SubscriptionGroupConfig | None:
+        """Return a group, creating it when that is allowed; None when it is not there. Raises GroupRefused for a bad name."""
+        group = self._groups.get(name)
+        if group is None and self._auto_create:
+            group = SubscriptionGroupConfig(name)
+            self.put(group)
+        return group
+
+    def get(self, name: str) -> SubscriptionGroupConfig | None:
+        """Return a group that is there, or None."""
+        return self._groups.get(name)
+
+    def put(self, group: SubscriptionGroupConfig) -> None:
+        """Create or replace a group. Raises GroupRefused for a bad name, impossible numbers, or when there are too many groups."""
+        name = group.group_name
+        if problem := name_problem(name, MAX_GROUP_LENGTH):
+            raise GroupRefused(ResponseCode.INVALID_PARAMETER, f"the specified group {name!r} is illegal: {problem}")
+        if group.retry_queue_nums < 0 or group.retry_queue_nums > 1024:
+            raise GroupRefused(ResponseCode.INVALID_PARAMETER, f"retryQueueNums[{group.retry_queue_nums}] is outside 0..1024")
+        if self._groups.get(name) == group:
+            return
+        if name not in self._groups and len(self._groups) >= MAX_GROUPS:
+            raise GroupRefused(ResponseCode.SYSTEM_ERROR, f"this broker has {MAX_GROUPS} subscription groups, its limit")
+        self._groups[name] = group
+        self._touch()
+
+    def delete(self, name: str) -> bool:
+        """Remove a group; False when there was none."""
+        if self._groups.pop(name, None) is None:
+            return False
+        self._touch()
+        return True
+
+    def _touch(self) -> None:
+        self.data_version = self.data_version.next(self._clock.time_ms())
+        self._changed()

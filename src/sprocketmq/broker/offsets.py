@@ -1,0 +1,186 @@
+"""Consumer offsets: how far each group has read each queue (codes 14, 15 and 43)."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from struct import Struct
+from typing import Any
+
+import msgspec
+
+from sprocketmq.broker.groups import GroupTable
+from sprocketmq.broker.topics import TopicTable
+from sprocketmq.clock import SYSTEM_CLOCK, Clock
+from sprocketmq.net.server import ServerConnection
+from sprocketmq.protocol.bodies import ConsumerOffsets, DataVersion
+from sprocketmq.protocol.codes import RequestCode, ResponseCode
+from sprocketmq.protocol.command import Command
+from sprocketmq.protocol.headers import QueryConsumerOffset, UpdateConsumerOffset
+from sprocketmq.storage.store import MessageStore
+
+SEPARATOR = "@"
+# The reference counts a table version per this many commits, as slaves copy the table when it changes.
+COMMITS_PER_VERSION = 500
+# A first message within this distance of the log's end counts as recent: 40 % of the machine's memory, as in the reference.
+YOUNG_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 2 // 5
+_PHYSICAL_OFFSET = Struct(">q")
+
+
+class OffsetTable:
+    """Committed offsets by topic, group and queue. ``dirty`` is set by changes and cleared by whoever saved them."""
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._table: dict[str, dict[int, int]] = {}
+        self._pulled: dict[str, dict[int, int]] = {}
+        self._commits = 0
+        self.data_version = DataVersion(0, clock.time_ms(), 0)
+        self.dirty = False
+
+    def load(self, tree: Mapping[Any, Any]) -> None:
+        """Take the content of consumerOffset.json. Raises RemoteProtocolError when it is something else."""
+        body = ConsumerOffsets.decode(msgspec.json.encode(tree))
+        self._table = body.offset_table
+        self._pulled = body.pull_offset_table
+        self.data_version = body.data_version
+
+    def wire(self) -> ConsumerOffsets:
+        """Return the table as it goes over the wire and into the file."""
+        groups: dict[str, list[str]] = {}
+        for topic, group, _ in self:
+            groups.setdefault(group, []).append(topic)
+        return ConsumerOffsets(self._table, self._pulled, groups, self.data_version)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return a copy of what consumerOffset.json holds; inner keys are integers."""
+        body = self.wire()
+        return {
+            "dataVersion": msgspec.to_builtins(body.data_version),
+            "groupTopicMap": body.group_topic_map,
+            "offsetTable": {key: dict(queues) for key, queues in self._table.items()},
+            "pullOffsetTable": {key: dict(queues) for key, queues in self._pulled.items()},
+        }
+
+    def __iter__(self) -> Iterator[tuple[str, str, dict[int, int]]]:
+        for key, queues in self._table.items():
+            topic, _, group = key.partition(SEPARATOR)
+            yield topic, group, queues
+
+    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return a committed offset, or None."""
+        queues = self._table.get(f"{topic}{SEPARATOR}{group}")
+        return queues.get(queue_id) if queues else None
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set an offset, also to a lower one."""
+        key = f"{topic}{SEPARATOR}{group}"
+        queues = self._table.get(key)
+        if queues is None:
+            queues = self._table[key] = {}
+        if queues.get(queue_id) == offset:
+            return
+        queues[queue_id] = offset
+        self.dirty = True
+        self._commits += 1
+        if self._commits % COMMITS_PER_VERSION == 0:
+            self.data_version = self.data_version.next(self._clock.time_ms())
+
+    def pulled(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return how far a group has pulled, or None when nobody told."""
+        queues = self._pulled.get(f"{topic}{SEPARATOR}{group}")
+        return queues.get(queue_id) if queues else None
+
+    def note_pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Remember how far a group has pulled; shown to administrators, saved with the next commit."""
+        key = f"{topic}{SEPARATOR}{group}"
+        queues = self._pulled.get(key)
+        if queues is None:
+            queues = self._pulled[key] = {}
+        queues[queue_id] = offset
+
+    def topics_of(self, group: str) -> list[str]:
+        """Return the topics a group has offsets for."""
+        return [topic for topic, its_group, _ in self if its_group == group]
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Return the groups that have offsets for a topic."""
+        return [group for its_topic, group, _ in self if its_topic == topic]
+
+    def drop_topic(self, topic: str) -> None:
+        """Forget a deleted topic."""
+        self._drop(lambda its_topic, _: its_topic == topic)
+
+    def drop_group(self, group: str) -> None:
+        """Forget a deleted group."""
+        self._drop(lambda _, its_group: its_group == group)
+
+    def _drop(self, gone: Callable[[str, str], bool]) -> None:
+        for table in (self._table, self._pulled):
+            for key in list(table):
+                topic, _, group = key.partition(SEPARATOR)
+                if gone(topic, group):
+                    del table[key]
+                    self.dirty = True
+
+
+class OffsetHandlers:
+    """Requests about committed offsets."""
+
+    def __init__(self, offsets: OffsetTable, topics: TopicTable, groups: GroupTable, store: MessageStore) -> None:
+        self._offsets = offsets
+        self._topics = topics
+        self._groups = groups
+        self._store = store
+
+    def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
+        return {
+            RequestCode.QUERY_CONSUMER_OFFSET: self.query,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self.all,
+        }
+
+    def query(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 14. A group without an offset starts at 0 on a queue that still has its first message; else it decides itself."""
+        header = command.header(QueryConsumerOffset)
+        offset = self._offsets.get(header.consumer_group, header.topic, header.queue_id)
+        if offset is not None:
+            conn.respond(command, ResponseCode.SUCCESS, ext={"offset": str(offset)})
+        elif header.set_zero_if_not_found is False:
+            remark = "Not found, do not set to zero, maybe this group boot first"
+            conn.respond(command, ResponseCode.QUERY_NOT_FOUND, ext={}, remark=remark)
+        elif self._is_young(header.topic, header.queue_id):
+            conn.respond(command, ResponseCode.SUCCESS, ext={"offset": "0"})
+        else:
+            remark = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+            conn.respond(command, ResponseCode.QUERY_NOT_FOUND, ext={}, remark=remark)
+
+    def _is_young(self, topic: str, queue_id: int) -> bool:
+        known = self._topics.get(topic)
+        if known is None or not 0 <= queue_id <= known.max_queue_id or self._store.min_offset(topic, queue_id) > 0:
+            return False
+        first = self._store.read(topic, queue_id, 0, max_count=1).buffers
+        if not first:
+            return False
+        (physical,) = _PHYSICAL_OFFSET.unpack_from(first[0], 28)
+        return bool(self._store.commitlog_max_offset - physical <= YOUNG_BYTES)
+
+    def update(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 15; mostly sent one-way."""
+        header = command.header(UpdateConsumerOffset)
+        topic = self._topics.get(header.topic)
+        if header.consumer_group not in self._groups:
+            code, remark = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.consumer_group} not exist!"
+        elif topic is None:
+            code, remark = ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!"
+        elif not 0 <= header.queue_id <= topic.max_queue_id:
+            code, remark = ResponseCode.INVALID_PARAMETER, f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}]"
+        elif header.commit_offset < 0:
+            code, remark = ResponseCode.INVALID_PARAMETER, f"commitOffset[{header.commit_offset}] is illegal"
+        else:
+            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+            conn.respond(command, ResponseCode.SUCCESS)
+            return
+        conn.respond(command, code, remark=remark)
+
+    def all(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 43: the whole table, as slaves copy it."""
+        conn.respond(command, ResponseCode.SUCCESS, body=self._offsets.wire().encode())

@@ -1,0 +1,341 @@
+"""Pulls (codes 11 and 361), and those that wait for a message.
+
+A pull that finds nothing and may wait is held: an arrival in its queue that its tags let through wakes it, else its deadline. Held
+pulls share one timer; none has a task of its own.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import lru_cache
+from math import ceil
+
+from sprocketmq.broker.clients import SQL_REFUSED, ClientRegistry, tag_filter
+from sprocketmq.broker.config import BrokerConfig
+from sprocketmq.broker.groups import GroupRefused, GroupTable
+from sprocketmq.broker.offsets import OffsetTable
+from sprocketmq.broker.stats import Stats
+from sprocketmq.broker.topics import FAQ, Topic, TopicTable
+from sprocketmq.clock import SYSTEM_CLOCK, Clock
+from sprocketmq.errors import FatalError, InvalidName
+from sprocketmq.net.server import ServerConnection
+from sprocketmq.protocol.bodies import SubscriptionGroupConfig, build_subscription
+from sprocketmq.protocol.codes import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, RequestCode, ResponseCode
+from sprocketmq.protocol.command import Command
+from sprocketmq.protocol.headers import PullRequest
+from sprocketmq.storage.store import MessageStore, ReadResult, ReadStatus
+
+TICK_S = 0.1
+MAX_SUSPEND_S = 120.0
+# Bytes one connection may have unread before it gets data; a client that pulls without reading is told to ask again.
+MAX_UNREAD_BYTES = 32 << 20
+# A wake-up scans past messages of other tags at most this many times before it lets the client go on.
+MAX_RESCANS = 64
+
+_EXT = b'{"suggestWhichBrokerId":"0","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d","topicSysFlag":"%d","groupSysFlag":"%d"}'
+_FOUND = ReadStatus.FOUND
+_NO_MATCH = ReadStatus.NO_MATCHED_MESSAGE
+_AT_END = ReadStatus.OFFSET_OVERFLOW_ONE
+_EMPTY = ReadStatus.NO_MESSAGE_IN_QUEUE
+_AGAIN = {ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING}
+
+
+class PullRefused(FatalError):
+    """A pull that is answered with an error code and no queue data."""
+
+    def __init__(self, code: int, remark: str, *, forbidden_type: int | None = None) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+        self.forbidden_type = forbidden_type
+
+
+class Pull:
+    """One checked pull: what to read, and whom to answer."""
+
+    __slots__ = ("command", "conn", "group", "max_bytes", "max_count", "offset", "queue_id", "tag_codes", "tick", "topic")
+
+    def __init__(
+        self,
+        conn: ServerConnection,
+        command: Command,
+        group: SubscriptionGroupConfig,
+        topic: Topic,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        tag_codes: frozenset[int] | None,
+    ) -> None:
+        self.conn = conn
+        self.command = command
+        self.group = group
+        self.topic = topic
+        self.queue_id = queue_id
+        self.offset = offset
+        self.max_count = max_count
+        self.max_bytes = max_bytes
+        self.tag_codes = tag_codes
+        self.tick = 0
+
+
+@lru_cache(maxsize=4096)
+def _parse_expression(topic: str, expression: str) -> frozenset[int] | None:
+    return tag_filter(build_subscription(topic, expression, 0))
+
+
+def response_code(status: ReadStatus, offset: int) -> int:
+    """Return the code that answers a read of ``offset`` that ended with ``status``."""
+    if status is _FOUND:
+        return ResponseCode.SUCCESS
+    if status in _AGAIN:
+        return ResponseCode.PULL_RETRY_IMMEDIATELY
+    if status is _AT_END or (status is _EMPTY and offset == 0):
+        return ResponseCode.PULL_NOT_FOUND
+    return ResponseCode.PULL_OFFSET_MOVED
+
+
+class PullHandlers:
+    """Answer pulls at once, or hold them. A connection's held pulls are kept in its ``attachment``, a set."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        clients: ClientRegistry,
+        offsets: OffsetTable,
+        stats: Stats,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._offsets = offsets
+        self._stats = stats
+        self._clock = clock
+        self._max_count = config.max_transfer_count
+        self._max_bytes = config.max_transfer_bytes
+        self._max_held = config.max_held_pulls
+        self._host = config.host
+        self._unread: dict[ServerConnection, int] = {}
+        self.held_count = 0
+        self._ticks: dict[int, dict[Pull, None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_tick = 0
+
+    def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
+        return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
+
+    def pull(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 11 or 361, now or when something arrives."""
+        try:
+            self._pull(conn, command, command.header(PullRequest))
+        except GroupRefused as e:
+            conn.respond(command, e.code, ext={}, remark=e.remark)
+        except PullRefused as e:
+            ext = {} if e.forbidden_type is None else {"forbiddenType": str(e.forbidden_type)}
+            conn.respond(command, e.code, ext=ext, remark=e.remark)
+
+    def _pull(self, conn: ServerConnection, command: Command, header: PullRequest) -> None:
+        name = header.topic
+        group = self._groups.find(header.consumer_group)
+        if group is None:
+            remark = f"subscription group [{header.consumer_group}] does not exist, {FAQ}"
+            raise PullRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        if not group.consume_enable:
+            remark = f"subscription group no permission, {header.consumer_group}"
+            raise PullRefused(ResponseCode.NO_PERMISSION, remark, forbidden_type=2)
+        topic = self._topics.get(name)
+        if topic is None:
+            raise PullRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please! \n{FAQ}")
+        if not topic.readable:
+            raise PullRefused(ResponseCode.NO_PERMISSION, f"the topic[{name}] pulling message is forbidden", forbidden_type=3)
+        if topic.unsupported:
+            raise PullRefused(ResponseCode.SYSTEM_ERROR, f"topic[{name}] cannot be read: {topic.unsupported}")
+        queue_id, offset, sys_flag = header.queue_id, header.queue_offset, header.sys_flag
+        if not 0 <= queue_id < topic.read_queues:
+            remark = (
+                f"queueId[{queue_id}] is illegal, topic:[{name}] topicConfig.readQueueNums:[{topic.read_queues}] consumer:[/{conn.peer}]"
+            )
+            raise PullRefused(ResponseCode.INVALID_PARAMETER, remark)
+        tag_codes = self._tag_codes(header, group)
+        may_wait = sys_flag & PULL_SUSPEND
+        if sys_flag & PULL_COMMIT_OFFSET and header.commit_offset >= 0:
+            self._offsets.commit(header.consumer_group, name, queue_id, header.commit_offset)
+        self._offsets.note_pulled(header.consumer_group, name, queue_id, offset)
+        max_bytes = header.max_msg_bytes
+        pull = Pull(
+            conn,
+            command,
+            group,
+            topic,
+            queue_id,
+            offset,
+            max(1, min(header.max_msg_nums, self._max_count)),
+            self._max_bytes if max_bytes is None else max(1, min(max_bytes, self._max_bytes)),
+            tag_codes,
+        )
+        result = self._read(pull)
+        if may_wait and header.suspend_timeout_ms > 0 and response_code(result.status, offset) == ResponseCode.PULL_NOT_FOUND:
+            if self.held_count >= self._max_held:
+                # Answering "nothing found" would make the client ask again at once; an error makes it wait.
+                raise PullRefused(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while")
+            self._hold(pull, header.suspend_timeout_ms / 1000)
+            return
+        self._answer(pull, result)
+
+    def _tag_codes(self, header: PullRequest, group: SubscriptionGroupConfig) -> frozenset[int] | None:
+        """Return the tags of the request itself, or of the group's last heartbeat."""
+        name = header.topic
+        if header.sys_flag & PULL_SUBSCRIPTION:
+            if header.expression_type not in (None, "", "TAG"):
+                raise PullRefused(ResponseCode.SYSTEM_ERROR, SQL_REFUSED)
+            expression = header.subscription
+            if expression is None or expression == "*":
+                return None
+            try:
+                return _parse_expression(name, expression)
+            except InvalidName:
+                raise PullRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed") from None
+        online = self._clients.consumers.get(header.consumer_group)
+        if online is None:
+            raise PullRefused(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist\n{FAQ}")
+        if online.message_model == "BROADCASTING" and not group.consume_broadcast_enable:
+            remark = f"the consumer group[{header.consumer_group}] can not consume by broadcast way"
+            raise PullRefused(ResponseCode.NO_PERMISSION, remark, forbidden_type=4)
+        subscription = online.subscriptions.get(name)
+        if subscription is None:
+            raise PullRefused(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist\n{FAQ}")
+        if subscription.data.sub_version < header.sub_version:
+            raise PullRefused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        if subscription.data.expression_type not in ("TAG", ""):
+            raise PullRefused(ResponseCode.SYSTEM_ERROR, SQL_REFUSED)
+        return subscription.tag_codes
+
+    def _read(self, pull: Pull) -> ReadResult:
+        return self._store.read(
+            pull.topic.name,
+            pull.queue_id,
+            pull.offset,
+            max_count=pull.max_count,
+            max_bytes=pull.max_bytes,
+            tag_codes=pull.tag_codes,
+        )
+
+    def _answer(self, pull: Pull, result: ReadResult) -> None:
+        conn, stats = pull.conn, self._stats
+        code = response_code(result.status, pull.offset)
+        next_offset = result.next_offset
+        remark = result.status.name
+        body: list[bytes | memoryview] = []
+        if code == ResponseCode.SUCCESS:
+            size = sum(map(len, result.buffers))
+            unread = self._unread.get(conn)
+            if unread is None:
+                unread = conn.write_backlog
+            if unread > MAX_UNREAD_BYTES:
+                # The client must read what it has before it gets more; it asks again for the same.
+                code, next_offset, remark = ResponseCode.PULL_RETRY_IMMEDIATELY, pull.offset, "unread responses pile up"
+            else:
+                if not self._unread:
+                    # In the loop's next turn everything is with the transports, and they know.
+                    asyncio.get_running_loop().call_soon(self._unread.clear)
+                self._unread[conn] = unread + size
+                body += result.buffers
+                stats.get_found += 1
+                stats.get_messages += result.count
+                stats.get_bytes += size
+        else:
+            stats.get_missed += 1
+        ext = _EXT % (next_offset, result.min_offset, result.max_offset, pull.topic.config.topic_sys_flag, pull.group.group_sys_flag)
+        conn.respond(pull.command, code, ext=ext, remark=remark, body=body)
+
+    # --- waiting ---
+
+    def _hold(self, pull: Pull, seconds: float) -> None:
+        # The frame's body is not needed any more, and would keep a receive buffer alive.
+        pull.command.body = b""
+        pull.tick = tick = ceil((self._clock.monotonic() + min(seconds, MAX_SUSPEND_S)) / TICK_S)
+        pull.topic.held.setdefault(pull.queue_id, {})[pull] = None
+        pull.conn.attachment.add(pull)
+        self.held_count += 1
+        self._ticks.setdefault(tick, {})[pull] = None
+        if self._timer is None or tick < self._timer_tick:
+            self._schedule(tick)
+
+    def _release(self, pull: Pull) -> None:
+        waiting = pull.topic.held.get(pull.queue_id)
+        if waiting is not None:
+            waiting.pop(pull, None)
+            if not waiting:
+                del pull.topic.held[pull.queue_id]
+        pull.conn.attachment.discard(pull)
+        same_tick = self._ticks.get(pull.tick)
+        if same_tick is not None:
+            same_tick.pop(pull, None)
+            if not same_tick:
+                del self._ticks[pull.tick]
+        self.held_count -= 1
+
+    def _schedule(self, tick: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_tick = tick
+        delay = max(0.0, tick * TICK_S - self._clock.monotonic())
+        self._timer = asyncio.get_running_loop().call_later(delay, self._deadline)
+
+    def _deadline(self) -> None:
+        self._timer = None
+        self.expire()
+        if self._ticks:
+            self._schedule(min(self._ticks))
+
+    def expire(self) -> None:
+        """Answer the held pulls whose time is over with what there is."""
+        now = self._clock.monotonic() / TICK_S
+        for tick in [tick for tick in self._ticks if tick <= now]:
+            for pull in list(self._ticks.get(tick, ())):
+                self._release(pull)
+                self._answer(pull, self._read(pull))
+
+    def arrived(self, topic: Topic, queue_id: int, tags_code: int | None) -> None:
+        """Wake the pulls on a queue that let ``tags_code`` through; None stands for several tags."""
+        for pull in list(topic.held.get(queue_id, ())):
+            codes = pull.tag_codes
+            if codes is not None and tags_code is not None and tags_code not in codes:
+                continue
+            result = self._read(pull)
+            for _ in range(MAX_RESCANS):
+                if result.status is not _NO_MATCH or result.next_offset >= result.max_offset:
+                    break
+                pull.offset = result.next_offset
+                result = self._read(pull)
+            if result.status is _NO_MATCH and result.next_offset >= result.max_offset:
+                # Others' tags only: go on waiting behind them. The deadline's answer tells the client where it got to.
+                pull.offset = result.next_offset
+                continue
+            self._release(pull)
+            self._answer(pull, result)
+
+    def topic_deleted(self, topic: Topic) -> None:
+        """Answer the pulls that wait on a topic that is gone."""
+        for waiting in list(topic.held.values()):
+            for pull in list(waiting):
+                self._release(pull)
+                remark = f"topic[{topic.name}] not exist, apply first please! \n{FAQ}"
+                pull.conn.respond(pull.command, ResponseCode.TOPIC_NOT_EXIST, ext={}, remark=remark)
+
+    def disconnected(self, conn: ServerConnection) -> None:
+        """Forget the pulls of a connection that ended."""
+        for pull in list(conn.attachment):
+            self._release(pull)
+        self._unread.pop(conn, None)
+
+    def close(self) -> None:
+        """Stop the timer; what is held is dropped with its connections."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,72 @@
+"""Configuration files saved off the event loop: one writer per file, at most one save at work and one waiting."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any
+
+from sprocketmq.storage.config import ConfigFile
+
+log = logging.getLogger(__name__)
+
+
+class SavedFile:
+    """One file that follows a table in memory.
+
+    ``touch`` says that the table changed; the file is written soon, in a thread, with everything that changed until then.
+    """
+
+    def __init__(self, file: ConfigFile, snapshot: Callable[[], dict[Any, Any]], threads: Executor) -> None:
+        self._file = file
+        self._snapshot = snapshot
+        self._threads = threads
+        self._wanted = 0
+        self._written = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def load(self) -> dict[Any, Any] | None:
+        """Return the file's content, or None when there is none; blocks."""
+        return self._file.load()
+
+    @property
+    def dirty(self) -> bool:
+        """Whether something changed since the last save."""
+        return self._written < self._wanted
+
+    def note(self) -> None:
+        """Take note of a change that may wait for the next ``touch`` or ``saved``."""
+        self._wanted += 1
+
+    def touch(self) -> "asyncio.Task[None]":
+        """Take note of a change and return the task that ends when it is on disk.
+
+        The task raises OSError when the file cannot be written; the next ``touch`` tries again.
+        """
+        self._wanted += 1
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._save())
+            self._task.add_done_callback(self._report)
+        return self._task
+
+    def saving(self) -> "asyncio.Task[None]":
+        """Return the task that ends when all changes so far are on disk."""
+        if self._task is not None and not self._task.done():
+            return self._task
+        return self.touch()
+
+    async def saved(self) -> None:
+        """Write what has changed, if anything, and wait for it. Raises OSError."""
+        if self.dirty:
+            await self.saving()
+
+    async def _save(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._written < self._wanted:
+            version = self._wanted
+            await loop.run_in_executor(self._threads, self._file.save, self._snapshot())
+            self._written = version
+
+    def _report(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("cannot save %s: %s", self._file.path, error)

@@ -1,0 +1,341 @@
+"""Sends (codes 10, 310 and 320): the hot path.
+
+A send is checked and staged into the store when its frame is decoded; ``finish`` commits everything one socket readiness brought
+with one write and answers it. Nothing is answered before its bytes are in the log.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+import msgspec
+
+from sprocketmq.broker.config import BrokerConfig
+from sprocketmq.broker.groups import GroupTable
+from sprocketmq.broker.stats import Stats
+from sprocketmq.broker.topics import Topic, TopicRefused, TopicTable, check_topic_name, topic_not_exist
+from sprocketmq.errors import FatalError, InvalidMessage, MessageTooLarge, ProtocolError, RemoteProtocolError, RetriableError
+from sprocketmq.net.server import ServerConnection
+from sprocketmq.protocol.batch import split_batch
+from sprocketmq.protocol.codes import (
+    SYSFLAG_BORN_HOST_V6,
+    SYSFLAG_INNER_BATCH,
+    SYSFLAG_NEED_UNWRAP,
+    SYSFLAG_STORE_HOST_V6,
+    SYSFLAG_TRANSACTION_MASK,
+    RequestCode,
+    ResponseCode,
+)
+from sprocketmq.protocol.command import Command
+from sprocketmq.protocol.hashing import tags_code_raw
+from sprocketmq.protocol.headers import SendHeader, SendMessageV1, SendMessageV2
+from sprocketmq.protocol.ids import MessageIdFactory
+from sprocketmq.protocol.names import MAX_TOPIC_LENGTH, RETRY_PREFIX, SEND_FORBIDDEN_TOPICS
+from sprocketmq.protocol.properties import (
+    CLUSTER,
+    DELAY,
+    INNER_NUM,
+    MAX_PROPERTIES_LENGTH,
+    MSG_REGION,
+    POP_CK,
+    TRACE_ON,
+    decode_properties,
+    encode_properties,
+    find_property,
+)
+from sprocketmq.storage.store import MessageStore
+
+log = logging.getLogger(__name__)
+
+_HOST_BITS = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
+_BROKER_BITS = SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP
+_TIMER_PROPERTIES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+# Sends that wait for a new topic's entry to reach the disk hold their bodies; past this, clients are asked to slow down.
+MAX_PARKED_BYTES = 64 << 20
+
+
+class SendRefused(FatalError):
+    """A send that is answered with an error code; nothing of it is stored."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+
+
+class SendHandlers:
+    """Stage sends, commit them together, answer them.
+
+    ``arrived`` is told about each committed message (topic, queue id, tag code or None for a batch); ``saved`` returns the task that
+    ends when the topic table is on disk.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        stats: Stats,
+        *,
+        arrived: Callable[[Topic, int, int | None], None],
+        saved: "Callable[[], asyncio.Task[None]]",
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._stats = stats
+        self._arrived = arrived
+        self._saved = saved
+        self._max_body = config.max_message_bytes
+        self._staged: list[tuple[ServerConnection, Command, Topic, int, int, int | list[int], bytes | None, int | None]] = []
+        self._parked: dict[str, list[tuple[ServerConnection, Command]]] = {}
+        self._parked_bytes = 0
+        self._ids = MessageIdFactory()
+        self._added_names = {CLUSTER: config.cluster_name, MSG_REGION: config.region, TRACE_ON: "true"}
+        self._added = encode_properties(self._added_names)
+        self._max_properties = MAX_PROPERTIES_LENGTH - len(self._added)
+        self._region = config.region.replace("%", "%%").encode()
+        self._error_ext = msgspec.json.encode({TRACE_ON: "true", MSG_REGION: config.region})
+        self._single = self._several = b""
+        self._msg_id = b""
+        self._host = config.host
+        self._too_large = (
+            "the message is illegal, maybe msg body or properties length not matched. "
+            f"msg body length limit {config.max_message_bytes}B, msg properties length limit 32KB."
+        )
+
+    def listens_at(self, ip: str, store_host: bytes) -> None:
+        """Take note of the address records and message ids carry; called before the first send."""
+        self._ids = MessageIdFactory(ip)
+        self._host = ip
+        self._msg_id = store_host.hex().upper().encode() + b"%016X"
+        fields = b'"TRACE_ON":"true","MSG_REGION":"' + self._region + b'","queueOffset":"%d"}'
+        self._single = b'{"queueId":"%d","transactionId":"%b","msgId":"' + self._msg_id + b'",' + fields
+        self._several = b'{"queueId":"%d",%b"msgId":"%b",' + fields
+
+    def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
+        return {
+            RequestCode.SEND_MESSAGE: self.send_v1,
+            RequestCode.SEND_MESSAGE_V2: self.send_v2,
+            RequestCode.SEND_BATCH_MESSAGE: self.send_v2,
+        }
+
+    def send_v1(self, conn: ServerConnection, command: Command) -> None:
+        """Take a send with long field names (10)."""
+        self._send(conn, command, command.header(SendMessageV1))
+
+    def send_v2(self, conn: ServerConnection, command: Command) -> None:
+        """Take a send with one-letter field names (310, 320)."""
+        self._send(conn, command, command.header(SendMessageV2))
+
+    def _send(self, conn: ServerConnection, command: Command, header: SendHeader) -> None:
+        try:
+            self._stage(conn, command, header)
+        except (SendRefused, TopicRefused) as e:
+            conn.respond(command, e.code, ext=self._error_ext, remark=e.remark)
+        except (MessageTooLarge, InvalidMessage):
+            conn.respond(command, ResponseCode.MESSAGE_ILLEGAL, ext=self._error_ext, remark=self._too_large)
+        except ProtocolError as e:
+            conn.respond(command, ResponseCode.SYSTEM_ERROR, ext=self._error_ext, remark=str(e))
+        except (RetriableError, FatalError, OSError) as e:
+            self._stats.put_failed += 1
+            self._unavailable(conn, command, e)
+
+    # --- checking and staging ---
+
+    def _stage(self, conn: ServerConnection, command: Command, header: SendHeader) -> None:
+        name = header.topic
+        topic = self._topics.get(name)
+        if topic is None or (self._parked and name in self._parked):
+            self._await_topic(conn, command, header, topic)
+            return
+        if topic.refusal is not None:
+            raise SendRefused(*topic.refusal)
+        queue_id = header.queue_id
+        if queue_id > topic.max_queue_id:
+            producer = f"Producer: {conn.peer}"
+            raise SendRefused(ResponseCode.INVALID_PARAMETER, f"request queueId[{queue_id}] is illegal, {topic.describe()} {producer}")
+        if queue_id < 0:
+            queue_id = random.randrange(topic.write_queues)
+        body = command.body
+        if not body:
+            raise SendRefused(ResponseCode.SYSTEM_ERROR, "the message body is empty")
+        if len(body) > self._max_body:
+            raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
+        sys_flag, flag = header.sys_flag, header.flag
+        if sys_flag:
+            sys_flag = self._checked_sys_flag(sys_flag)
+        sys_flag |= topic.sys_flag
+        times = header.reconsume_times or 0
+        born = header.born_timestamp_ms
+        try:
+            properties = header.properties.encode()
+        except UnicodeEncodeError:
+            raise RemoteProtocolError("the message properties are not valid text") from None
+        if header.batch:
+            self._stage_batch(conn, command, topic, queue_id, sys_flag, born, properties)
+            return
+
+        # What a stored message gains on receipt is appended; a string that holds one of these already, or something this broker
+        # does not do, goes the long way.
+        if (
+            b"DELAY" in properties
+            or b"TIMER_" in properties
+            or b"\x01\x02" in properties
+            or b"CLUSTER\x01" in properties
+            or b"MSG_REGION\x01" in properties
+            or b"TRACE_ON\x01" in properties
+            or b"POP_CK\x01" in properties
+            or b"INNER_NUM\x01" in properties
+        ):
+            properties = self._cleaned(properties)
+        elif properties and properties[-1] != 2:
+            properties += b"\x02"
+        uniq = find_property(properties, b"UNIQ_KEY")
+        if uniq is None:
+            uniq = self._ids.next().encode()
+            properties += b"UNIQ_KEY\x01" + uniq + b"\x02"
+        if len(properties) > self._max_properties:
+            raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
+        tag = find_property(properties, b"TAGS")
+        tags_code = tags_code_raw(tag) if tag else 0
+        queue_offset, physical_offset = self._store.stage_message(
+            name,
+            queue_id,
+            body,
+            properties + self._added,
+            tags_code=tags_code,
+            flag=flag,
+            sys_flag=sys_flag,
+            born_timestamp_ms=born,
+            born_host=conn.peer_host,
+            reconsume_times=times,
+        )
+        self._staged.append((conn, command, topic, queue_id, queue_offset, physical_offset, uniq, tags_code))
+
+    def _stage_batch(
+        self, conn: ServerConnection, command: Command, topic: Topic, queue_id: int, sys_flag: int, born: int, properties: bytes
+    ) -> None:
+        name = topic.name
+        if name.startswith(RETRY_PREFIX):
+            raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {name}")
+        if len(name) > MAX_TOPIC_LENGTH:
+            raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, f"message topic length too long {len(name)}")
+        if b"DELAY\x01" in properties and _delay_level(decode_properties(properties)) > 0:
+            raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
+        entries = split_batch(command.body)
+        uniq = find_property(properties, b"UNIQ_KEY")
+        queue_offset, physical_offsets = self._store.stage_batch(
+            name, queue_id, entries, sys_flag=sys_flag, born_timestamp_ms=born, born_host=conn.peer_host
+        )
+        self._staged.append((conn, command, topic, queue_id, queue_offset, physical_offsets, uniq, None))
+
+    def _checked_sys_flag(self, sys_flag: int) -> int:
+        if sys_flag & SYSFLAG_TRANSACTION_MASK:
+            raise SendRefused(ResponseCode.NO_PERMISSION, f"the broker[{self._host}] sending transaction message is forbidden")
+        if sys_flag & _BROKER_BITS:
+            raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
+        return sys_flag & ~_HOST_BITS
+
+    def _cleaned(self, properties: bytes) -> bytes:
+        pairs = decode_properties(properties)
+        if _delay_level(pairs) > 0 or any(name in pairs for name in _TIMER_PROPERTIES):
+            # Delivering at once what was to come later would be worse than saying no.
+            remark = "this broker does not deliver delayed messages (property DELAY or TIMER_*)"
+            raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, remark)
+        if INNER_NUM in pairs:
+            raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
+        for name in (*self._added_names, POP_CK):
+            pairs.pop(name, None)
+        return encode_properties(pairs)
+
+    # --- topics that come to life with their first message ---
+
+    def _await_topic(self, conn: ServerConnection, command: Command, header: SendHeader, topic: Topic | None) -> None:
+        """Create the topic; its sends go on once its entry is on disk, or a crash could leave messages without a topic."""
+        name = header.topic
+        size = len(command.body)
+        if self._parked_bytes + size > MAX_PARKED_BYTES:
+            raise SendRefused(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while")
+        if topic is None:
+            check_topic_name(name)
+            if name in SEND_FORBIDDEN_TOPICS:
+                raise SendRefused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
+            if name.startswith(RETRY_PREFIX) and self._groups.find(name.removeprefix(RETRY_PREFIX)) is None:
+                raise SendRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}")
+            if self._topics.create_for_send(name, header.default_topic, header.default_topic_queue_nums) is None:
+                raise topic_not_exist(name)
+            self._parked[name] = []
+            self._saved().add_done_callback(lambda done: self._resume(name, done))
+        self._parked_bytes += size
+        command.body = bytes(command.body)
+        self._parked[name].append((conn, command))
+
+    def _resume(self, name: str, saving: "asyncio.Task[None]") -> None:
+        waiting = self._parked.pop(name)
+        error = None if saving.cancelled() else saving.exception()
+        for conn, command in waiting:
+            self._parked_bytes -= len(command.body)
+            if conn.closed or saving.cancelled():
+                continue
+            if error is not None:
+                self._unavailable(conn, command, error)
+            elif command.code == RequestCode.SEND_MESSAGE:
+                self.send_v1(conn, command)
+            else:
+                self.send_v2(conn, command)
+        self.finish()
+
+    # --- committing and answering ---
+
+    def finish(self) -> None:
+        """Commit what is staged and answer it; with one error for all when the store cannot write."""
+        staged = self._staged
+        if not staged:
+            return
+        self._staged = []
+        stats = self._stats
+        try:
+            self._store.commit()
+        except (RetriableError, FatalError, OSError) as e:
+            log.warning("%d sends are refused: %s", len(staged), e)
+            stats.put_failed += len(staged)
+            for conn, command, *_ in staged:
+                self._unavailable(conn, command, e)
+            return
+        stats.put_requests += len(staged)
+        single = self._single
+        for conn, command, _, queue_id, queue_offset, physical, uniq, _ in staged:
+            stats.put_bytes += len(command.body)
+            if type(physical) is int:
+                stats.put_messages += 1
+                conn.respond(command, 0, ext=single % (queue_id, _json_text(uniq or b""), physical, queue_offset))
+            else:
+                stats.put_messages += len(physical)  # type: ignore[arg-type]
+                ids = b",".join([self._msg_id] * len(physical)) % tuple(physical)  # type: ignore[arg-type]
+                transaction = b'"transactionId":"%b",' % _json_text(uniq) if uniq else b""
+                conn.respond(command, 0, ext=self._several % (queue_id, transaction, ids, queue_offset))
+        for _, _, topic, queue_id, _, _, _, tags_code in staged:
+            if topic.held and queue_id in topic.held:
+                self._arrived(topic, queue_id, tags_code)
+
+    def _unavailable(self, conn: ServerConnection, command: Command, error: BaseException) -> None:
+        remark = f"service not available now. It may be caused by: {error}"
+        conn.respond(command, ResponseCode.SERVICE_NOT_AVAILABLE, ext=self._error_ext, remark=remark)
+
+
+def _delay_level(pairs: dict[str, str]) -> int:
+    text = pairs.get(DELAY, "0")
+    try:
+        return int(text)
+    except ValueError:
+        raise RemoteProtocolError(f"property DELAY is {text!r}, not a number") from None
+
+
+def _json_text(value: bytes) -> bytes:
+    # Message ids are hex, but a client may send any text.
+    if value.isalnum():
+        return value
+    return msgspec.json.encode(value.decode("utf-8", "replace"))[1:-1]

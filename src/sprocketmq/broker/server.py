@@ -1,0 +1,371 @@
+"""The broker: one store, one listener, the tables between them, and what must happen from time to time."""
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import socket
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_address
+
+from sprocketmq.broker.admin import AdminHandlers
+from sprocketmq.broker.clients import ClientHandlers, ClientRegistry
+from sprocketmq.broker.config import BrokerConfig
+from sprocketmq.broker.groups import GroupTable
+from sprocketmq.broker.locks import LockHandlers, QueueLocks
+from sprocketmq.broker.offsets import OffsetHandlers, OffsetTable
+from sprocketmq.broker.pull import PullHandlers
+from sprocketmq.broker.registration import Registrar
+from sprocketmq.broker.saving import SavedFile
+from sprocketmq.broker.send import SendHandlers
+from sprocketmq.broker.stats import SAMPLE_INTERVAL_S, Stats
+from sprocketmq.broker.topics import TopicTable
+from sprocketmq.clock import SYSTEM_CLOCK, Clock
+from sprocketmq.errors import ConfigError, SprocketError, StoreFailed
+from sprocketmq.net.address import format_address, parse_address
+from sprocketmq.net.server import RemotingServer, ServerConnection
+from sprocketmq.protocol.bodies import TopicConfig
+from sprocketmq.protocol.codes import ResponseCode
+from sprocketmq.protocol.command import Command
+from sprocketmq.protocol.records import ReceivedMessage, pack_host
+from sprocketmq.storage.config import ConfigFile
+from sprocketmq.storage.fs import REAL_FS, FileSystem
+from sprocketmq.storage.store import MessageStore
+
+log = logging.getLogger(__name__)
+
+SETTLE_TIMEOUT_S = 5.0
+MAX_ADOPTED_QUEUES = 1024
+
+
+class Broker:
+    """One master broker. ``await start()`` returns when it takes traffic and is registered; ``await stop()`` leaves nothing behind.
+
+    ``failure`` is set, and ``wait_failed`` returns, when the store can no longer promise durability: the process should then end with
+    an error, as reads still work but every send is refused.
+    """
+
+    def __init__(self, config: BrokerConfig, *, fs: FileSystem = REAL_FS, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.config = config
+        self.clock = clock
+        self.failure: SprocketError | None = None
+        self._flushed_to = -1
+        self.stats = Stats(clock)
+        self.store = MessageStore(config.store, fs=fs, clock=clock)
+        self.clients = ClientRegistry(clock)
+        self.offsets = OffsetTable(clock)
+        self.locks = QueueLocks(clock)
+        self.topics = TopicTable(
+            cluster_name=config.cluster_name,
+            broker_name=config.broker_name,
+            auto_create=config.auto_create_topic,
+            default_queues=config.default_topic_queues,
+            clock=clock,
+            changed=self._topics_changed,
+        )
+        self.groups = GroupTable(auto_create=config.auto_create_group, clock=clock, changed=self._groups_changed)
+        # One thread for flushing the log, one for small files, so that a slow flush does not hold up a new topic.
+        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="sprocketmq-disk")
+        folder = f"{config.store.root}/config"
+        self._topics_file = SavedFile(ConfigFile(f"{folder}/topics.json", fs), self.topics.snapshot, self._threads)
+        self._groups_file = SavedFile(ConfigFile(f"{folder}/subscriptionGroup.json", fs), self.groups.snapshot, self._threads)
+        self._offsets_file = SavedFile(ConfigFile(f"{folder}/consumerOffset.json", fs), self.offsets.snapshot, self._threads)
+        self._registrar = Registrar(
+            config.namesrv,
+            cluster_name=config.cluster_name,
+            broker_name=config.broker_name,
+            broker_id=config.broker_id,
+            interval_s=config.register_interval_s,
+            table=self.topics.wrapper,
+            missed=self.topics.bump_version,
+        )
+        self.pulls = PullHandlers(config, self.store, self.topics, self.groups, self.clients, self.offsets, self.stats, clock=clock)
+        self.sends = SendHandlers(
+            config, self.store, self.topics, self.groups, self.stats, arrived=self.pulls.arrived, saved=self._topics_file.saving
+        )
+        self._client_handlers = ClientHandlers(self.clients, self.groups, self.topics)
+        self._admin = AdminHandlers(self)
+        self._handlers: Mapping[int, Callable[[ServerConnection, Command], None]] = {
+            **self.sends.handlers(),
+            **self.pulls.handlers(),
+            **self._client_handlers.handlers(),
+            **OffsetHandlers(self.offsets, self.topics, self.groups, self.store).handlers(),
+            **LockHandlers(self.locks, self.topics).handlers(),
+            **self._admin.handlers(),
+        }
+        self._server = RemotingServer(self, name="broker", max_connections=config.max_connections)
+        self._port = config.port
+        self._advertised = config.advertise or config.host
+        self._running = False
+        self._opened = False
+        self._failed = asyncio.Event()
+        self._flushing: asyncio.Task[None] | None = None
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._offsets_timer: asyncio.TimerHandle | None = None
+        self._sample_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def address(self) -> str:
+        """``host:port`` as clients and nameservers are told."""
+        return format_address(self._advertised, self._port)
+
+    @property
+    def port(self) -> int:
+        """The port it listens on; the configured one before ``start``."""
+        return self._port
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """Bytes of the log that are written but not known to be on the disk."""
+        return self.store.commitlog_max_offset - max(0, self._flushed_to) if self._opened else 0
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._server.connections)
+
+    @property
+    def registered(self) -> tuple[str, ...]:
+        """The nameservers that took the last registration."""
+        return self._registrar.registered
+
+    # --- life ---
+
+    async def start(self) -> None:
+        """Open the store, listen, register.
+
+        Raises StoreLocked, StoreNotWritable or StoreDamaged for the store, PortInUse for the address, ConfigError for a host that
+        does not resolve; nothing is left open then. An unreachable nameserver is no error: it is tried until it answers.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._threads, self._open)
+            ip = await self._resolve()
+            if self._port:
+                self._listens_at(ip, self._port)
+            self._port = await self._server.start(self.config.host, self.config.port)
+            self._listens_at(ip, self._port)
+            self._running = True
+            self._housekeeping()
+            await self._registrar.start(self.address, format_address(self._advertised, min(self._port + 1, 65535)))
+        except BaseException:
+            await self._shut()
+            raise
+
+    def _open(self) -> None:
+        report = self.store.open()
+        self._opened = True
+        how = "after a clean stop" if report.clean else f"after a crash, {report.records} records checked"
+        log.info("store %s opened in %.1f ms %s", self.config.store.root, report.elapsed_ms, how)
+        for file, take in (
+            (self._topics_file, self.topics.load),
+            (self._groups_file, self.groups.load),
+            (self._offsets_file, self.offsets.load),
+        ):
+            tree = file.load()
+            if tree is not None:
+                take(tree)
+        for topic in self.store.topics_on_disk():
+            if topic not in self.topics:
+                used = [queue_id for queue_id in range(MAX_ADOPTED_QUEUES) if self.store.max_offset(topic, queue_id) > 0]
+                self.topics.adopt(topic, max(used, default=0) + 1)
+
+    async def _resolve(self) -> str:
+        """Return the IP address that records carry as their store host."""
+        loop = asyncio.get_running_loop()
+        host = self.config.advertise or self.config.host
+        try:
+            found = await loop.getaddrinfo(host, self._port, type=socket.SOCK_STREAM)
+        except OSError as e:
+            raise ConfigError(f"host {host!r} does not resolve: {e.strerror or e}") from None
+        ip = str(found[0][4][0])
+        if not ip_address(ip.partition("%")[0]).is_unspecified:
+            return ip
+        ip = _local_ip_towards(self.config.namesrv[0] if self.config.namesrv else None)
+        self._advertised = ip
+        return ip
+
+    def _listens_at(self, ip: str, port: int) -> None:
+        host = pack_host(ip, port)
+        self.store.store_host = host
+        self.sends.listens_at(ip, host)
+
+    async def stop(self) -> None:
+        """Unregister, close all connections, save and flush everything, close the store; may be called twice."""
+        await self._shut()
+
+    async def _shut(self) -> None:
+        self._running = False
+        self._cancel_timers()
+        await self._registrar.stop()
+        await self._admin.close()
+        self.sends.finish()
+        await self._server.stop()
+        self.pulls.close()
+        if self._flushing is not None:
+            await asyncio.wait([self._flushing])
+        if self._opened:
+            self._opened = False
+            try:
+                for file in (self._topics_file, self._groups_file, self._offsets_file):
+                    await self._save(file)
+            finally:
+                await asyncio.get_running_loop().run_in_executor(self._threads, self.store.close)
+        self._threads.shutdown(wait=True)
+
+    async def _save(self, file: SavedFile) -> None:
+        if file is self._offsets_file and self.offsets.dirty:
+            self.offsets.dirty = False
+            file.note()
+        with contextlib.suppress(OSError):  # logged where it happened; the store still has to be closed
+            await file.saved()
+
+    def _cancel_timers(self) -> None:
+        for timer in (self._flush_timer, self._offsets_timer, self._sample_timer):
+            if timer is not None:
+                timer.cancel()
+        self._flush_timer = self._offsets_timer = self._sample_timer = None
+
+    async def abort(self) -> None:
+        """Leave everything as a killed process does: nothing saved, flushed or unregistered. For tests of recovery."""
+        self._running = self._opened = False
+        self._cancel_timers()
+        self._registrar.abort()
+        for conn in list(self._server.connections):
+            conn.abort("broker aborted")
+        await self._server.stop()
+        self.pulls.close()
+        if self._flushing is not None:
+            await asyncio.wait([self._flushing])
+        self.store.abandon()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    # --- from time to time ---
+
+    def _housekeeping(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._offsets_timer = loop.call_later(self.config.save_offsets_interval_s, self._save_offsets)
+        self._sample_timer = loop.call_later(SAMPLE_INTERVAL_S, self._sample)
+
+    def _save_offsets(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._offsets_timer = loop.call_later(self.config.save_offsets_interval_s, self._save_offsets)
+        if self.offsets.dirty:
+            self.offsets.dirty = False
+            self._offsets_file.touch()
+
+    def _sample(self) -> None:
+        self._sample_timer = asyncio.get_running_loop().call_later(SAMPLE_INTERVAL_S, self._sample)
+        self.stats.sample()
+        self.expire_clients()
+
+    def expire_clients(self) -> None:
+        """Close connections of clients that stopped sending heartbeats, and drop locks that ran out."""
+        for conn in self.clients.expire():
+            conn.close("no heartbeat")
+        self.locks.expire()
+
+    def _schedule_flush(self) -> None:
+        self._flush_timer = asyncio.get_running_loop().call_later(self.config.flush_interval_s, self._begin_flush)
+
+    def _begin_flush(self) -> None:
+        self._flush_timer = None
+        self._flushing = asyncio.get_running_loop().create_task(self._flush())
+
+    async def _flush(self) -> None:
+        end = self.store.commitlog_max_offset
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._threads, self.store.flush)
+        except SprocketError as e:
+            self._fail(e)
+        except OSError as e:
+            self._fail(StoreFailed(str(self.config.store.root), e.strerror or str(e)))
+        else:
+            self._flushed_to = end
+        self._flushing = None
+        if self._running and self.failure is None and self.store.commitlog_max_offset != self._flushed_to:
+            self._schedule_flush()
+
+    def disk_space(self) -> tuple[int, int]:
+        """Return total and free bytes of the store's file system, zeros when they cannot be told."""
+        try:
+            usage = shutil.disk_usage(self.config.store.root)
+        except OSError:
+            return 0, 0
+        return usage.total, usage.free
+
+    def earliest_message_ms(self) -> int:
+        """Return when the oldest record of the log was stored, in wall-clock milliseconds; -1 without one."""
+        record = self.store.record_at(self.store.commitlog_min_offset)
+        return ReceivedMessage(record, 0, len(record)).store_timestamp_ms if record is not None else -1
+
+    async def wait_failed(self) -> SprocketError:
+        """Return the failure that ended durability, when there is one."""
+        await self._failed.wait()
+        assert self.failure is not None
+        return self.failure
+
+    def _fail(self, error: SprocketError) -> None:
+        if self.failure is None:
+            log.critical("%s", error)
+            self.failure = error
+            self._failed.set()
+
+    # --- the server's calls ---
+
+    def on_connect(self, conn: ServerConnection) -> None:
+        conn.attachment = set()
+
+    def on_request(self, conn: ServerConnection, command: Command) -> None:
+        handler = self._handlers.get(command.code)
+        if handler is None:
+            code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            conn.respond(command, code, remark=f" request type {command.code} not supported")
+        else:
+            handler(conn, command)
+
+    def on_batch_end(self, conn: ServerConnection) -> None:
+        self.sends.finish()
+        if self._flush_timer is None and self._flushing is None and self.store.commitlog_max_offset != self._flushed_to:
+            self._schedule_flush()
+
+    def on_disconnect(self, conn: ServerConnection) -> None:
+        self.pulls.disconnected(conn)
+        self._client_handlers.disconnected(conn)
+
+    # --- topics and groups that changed ---
+
+    def _topics_changed(self, topics: list[TopicConfig]) -> None:
+        if self._running:
+            self._topics_file.touch()
+            if topics:
+                self._registrar.announce(topics)
+        else:
+            self._topics_file.note()
+
+    def _groups_changed(self) -> None:
+        if self._running:
+            self._groups_file.touch()
+        else:
+            self._groups_file.note()
+
+    async def topic_changes_settled(self) -> None:
+        """Wait until changed topics are on disk and told to the nameservers that answer. Raises OSError when they cannot be saved."""
+        await self._topics_file.saved()
+        announcing = self._registrar.announce([])
+        if announcing is not None:
+            await asyncio.wait([announcing], timeout=SETTLE_TIMEOUT_S)
+
+
+def _local_ip_towards(nameserver: str | None) -> str:
+    """Return the address this machine uses to reach ``nameserver``, or 127.0.0.1 without one."""
+    if nameserver is None:
+        return "127.0.0.1"
+    host, port = parse_address(nameserver)
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0][0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:  # connecting a datagram socket sends nothing
+            probe.connect((host, port))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"

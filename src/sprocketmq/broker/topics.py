@@ -1,0 +1,291 @@
+"""The broker's topics: which there are, with how many queues, and who may do what."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from sprocketmq.broker.attributes import CLEANUP_POLICY, MESSAGE_TYPE, QUEUE_TYPE, AttributeRefused, change_attributes
+from sprocketmq.clock import SYSTEM_CLOCK, Clock
+from sprocketmq.errors import FatalError
+from sprocketmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
+from sprocketmq.protocol.codes import PERM_INHERIT, PERM_READ, PERM_WRITE, SYSFLAG_MULTI_TAGS, ResponseCode
+from sprocketmq.protocol.headers import CreateTopic
+from sprocketmq.protocol.names import (
+    DEFAULT_TOPIC,
+    DLQ_PREFIX,
+    MAX_TOPIC_LENGTH,
+    RETRY_PREFIX,
+    SEND_FORBIDDEN_TOPICS,
+    is_system_topic,
+    name_problem,
+)
+
+# Far above any sensible topic, low enough that loops over the queues of a hostile one end.
+MAX_QUEUES = 16_384
+MAX_PERM = 15
+READ_WRITE = PERM_READ | PERM_WRITE
+FAQ = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+
+
+class TopicRefused(FatalError):
+    """A topic that cannot be created, changed or used; ``code`` is the response code that says so."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+
+
+class Topic:
+    """One topic as the hot paths see it: its limits as plain attributes, and the pulls that wait on its queues.
+
+    ``refusal`` is None when clients may send to it, else the ``(code, remark)`` to answer with.
+    """
+
+    __slots__ = ("config", "held", "max_queue_id", "name", "read_queues", "readable", "refusal", "sys_flag", "unsupported", "write_queues")
+
+    def __init__(self, config: TopicConfig) -> None:
+        self.held: dict[int, Any] = {}
+        self.take(config)
+
+    def take(self, config: TopicConfig) -> None:
+        """Adopt a changed configuration; waiting pulls stay."""
+        self.config = config
+        self.name = config.topic_name
+        self.read_queues = config.read_queue_nums
+        self.write_queues = config.write_queue_nums
+        self.max_queue_id = max(config.read_queue_nums, config.write_queue_nums) - 1
+        self.readable = bool(config.perm & PERM_READ)
+        self.sys_flag = SYSFLAG_MULTI_TAGS if config.topic_filter_type == "MULTI_TAG" else 0
+        self.unsupported = unsupported_attributes(config.attributes)
+        if self.name in SEND_FORBIDDEN_TOPICS:
+            self.refusal: tuple[int, str] | None = (ResponseCode.NO_PERMISSION, f"Sending message to topic[{self.name}] is forbidden.")
+        elif not config.perm & PERM_WRITE or config.write_queue_nums <= 0:
+            self.refusal = (ResponseCode.NO_PERMISSION, f"the topic[{self.name}] sending message is forbidden")
+        elif self.unsupported:
+            self.refusal = (ResponseCode.SYSTEM_ERROR, f"topic[{self.name}] cannot be written: {self.unsupported}")
+        else:
+            self.refusal = None
+
+    def describe(self) -> str:
+        """Return the configuration in the words the reference's error texts use."""
+        config = self.config
+        perm = "".join(letter if config.perm & bit else "-" for bit, letter in ((4, "R"), (2, "W"), (1, "X")))
+        attributes = ", ".join(f"{key}={value}" for key, value in config.attributes.items())
+        return (
+            f"TopicConfig [topicName={self.name}, readQueueNums={config.read_queue_nums}, writeQueueNums={config.write_queue_nums}, "
+            f"perm={perm}, topicFilterType={config.topic_filter_type}, topicSysFlag={config.topic_sys_flag}, "
+            f"order={'true' if config.order else 'false'}, attributes={{{attributes}}}]"
+        )
+
+
+def unsupported_attributes(attributes: Mapping[str, str]) -> str:
+    """Return why a topic with these attributes cannot be served, or "". Storing it as something else would damage it."""
+    if attributes.get(QUEUE_TYPE, "SimpleCQ") != "SimpleCQ":
+        return "this broker has no BatchCQ queues; create the topic without +queue.type, or with +queue.type=SimpleCQ"
+    if attributes.get(CLEANUP_POLICY, "DELETE") != "DELETE":
+        return "this broker does not compact topics; create the topic without +cleanup.policy, or with +cleanup.policy=DELETE"
+    return ""
+
+
+def check_topic_name(name: str) -> None:
+    """Raise TopicRefused, in the reference's words, when ``name`` is no topic name."""
+    limit = 255 if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) else MAX_TOPIC_LENGTH
+    if not name.strip():
+        raise TopicRefused(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+    if len(name) > limit:
+        raise TopicRefused(ResponseCode.INVALID_PARAMETER, f"The specified topic is longer than topic max length {limit}.")
+    if name_problem(name, limit):
+        remark = f"The specified topic: {name}, contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+        raise TopicRefused(ResponseCode.INVALID_PARAMETER, remark)
+
+
+def topic_not_exist(name: str) -> TopicRefused:
+    """Return the refusal of a topic that is not there."""
+    return TopicRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!\n{FAQ}")
+
+
+class TopicTable:
+    """All topics by name, with the data version nameservers compare.
+
+    ``changed`` is called with the topics that were created or altered, after each change; the owner saves and announces them.
+    """
+
+    def __init__(
+        self,
+        *,
+        cluster_name: str,
+        broker_name: str,
+        auto_create: bool,
+        default_queues: int = 8,
+        clock: Clock = SYSTEM_CLOCK,
+        changed: Callable[[list[TopicConfig]], None] = lambda _: None,
+    ) -> None:
+        self._clock = clock
+        self._auto_create = auto_create
+        self._changed = changed
+        self.data_version = DataVersion(0, clock.time_ms(), 0)
+        self._topics: dict[str, Topic] = {}
+        self.get = self._topics.get  # one call less on the hot path
+        names = _own_topics(cluster_name, broker_name)
+        self.own_names = frozenset(names)
+        for name, (queues, perm) in names.items():
+            self._put(TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm))
+        if auto_create:
+            self._put(
+                TopicConfig(
+                    topic_name=DEFAULT_TOPIC,
+                    read_queue_nums=default_queues,
+                    write_queue_nums=default_queues,
+                    perm=READ_WRITE | PERM_INHERIT,
+                )
+            )
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(self._topics.values())
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._topics
+
+    def _put(self, config: TopicConfig) -> None:
+        topic = self._topics.get(config.topic_name)
+        if topic is None:
+            self._topics[config.topic_name] = Topic(config)
+        else:
+            topic.take(config)
+
+    def _record(self, *configs: TopicConfig) -> None:
+        for config in configs:
+            self._put(config)
+        self.data_version = self.data_version.next(self._clock.time_ms())
+        self._changed(list(configs))
+
+    # --- files and wire ---
+
+    def load(self, tree: Mapping[Any, Any]) -> None:
+        """Take the content of topics.json. Raises RemoteProtocolError when it is something else."""
+        table = TopicConfigTable.decode(msgspec.json.encode(tree))
+        for config in table.topic_config_table.values():
+            self._put(config)
+        self.data_version = table.data_version
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what topics.json holds."""
+        tree = msgspec.to_builtins(self.wrapper())
+        return {"dataVersion": tree["dataVersion"], "topicConfigTable": tree["topicConfigTable"]}
+
+    def wrapper(self, configs: list[TopicConfig] | None = None) -> TopicConfigTable:
+        """Return all topics, or ``configs`` only, as they go over the wire."""
+        chosen = [topic.config for topic in self] if configs is None else configs
+        return TopicConfigTable({config.topic_name: config for config in chosen}, self.data_version, self.data_version)
+
+    def bump_version(self) -> None:
+        """Advance the data version so that every nameserver takes the whole table at the next registration."""
+        self.data_version = self.data_version.next(self._clock.time_ms())
+
+    # --- changes ---
+
+    def create_or_update(self, request: CreateTopic) -> bool:
+        """Carry out an administrator's request; False when it changes nothing. Raises TopicRefused."""
+        name = request.topic
+        check_topic_name(name)
+        self.check_not_own(name)
+        if not (0 <= request.read_queue_nums <= MAX_QUEUES and 0 <= request.write_queue_nums <= MAX_QUEUES):
+            raise TopicRefused(ResponseCode.INVALID_PARAMETER, f"a topic has 0 to {MAX_QUEUES} queues")
+        if not 0 <= request.perm <= MAX_PERM:
+            raise TopicRefused(ResponseCode.INVALID_PARAMETER, f"perm[{request.perm}] is illegal: it is a sum of 1, 2, 4 and 8")
+        if request.topic_filter_type not in ("SINGLE_TAG", "MULTI_TAG"):
+            raise TopicRefused(ResponseCode.INVALID_PARAMETER, f"topicFilterType[{request.topic_filter_type}] is illegal")
+        if not 0 <= request.topic_sys_flag <= 0x7FFFFFFF:
+            raise TopicRefused(ResponseCode.INVALID_PARAMETER, f"topicSysFlag[{request.topic_sys_flag}] is illegal")
+        existing = self.get(name)
+        try:
+            attributes = change_attributes(existing.config.attributes if existing else None, request.attributes)
+        except AttributeRefused as e:
+            raise TopicRefused(ResponseCode.SYSTEM_ERROR, str(e)) from None
+        if attributes.get(MESSAGE_TYPE) == "MIXED":
+            raise TopicRefused(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
+        if reason := unsupported_attributes(attributes):
+            raise TopicRefused(ResponseCode.SYSTEM_ERROR, f"topic[{name}] cannot be created: {reason}")
+        config = TopicConfig(
+            topic_name=name,
+            read_queue_nums=request.read_queue_nums,
+            write_queue_nums=request.write_queue_nums,
+            perm=request.perm,
+            topic_filter_type=request.topic_filter_type,
+            topic_sys_flag=request.topic_sys_flag,
+            order=request.order,
+            attributes=attributes,
+        )
+        if existing is not None and existing.config == config:
+            return False
+        self._record(config)
+        return True
+
+    def create_for_send(self, name: str, default_topic: str, wanted_queues: int) -> Topic | None:
+        """Create a topic for its first message: the template's queues, at most ``wanted_queues``; None when that is not allowed.
+
+        Retry topics always come to life, with one queue. Raises TopicRefused for a bad name.
+        """
+        check_topic_name(name)
+        if name.startswith(RETRY_PREFIX):
+            return self.create_internal(name, 1)
+        template = self.get(default_topic)
+        if template is None or not self._auto_create or not template.config.perm & PERM_INHERIT:
+            return None
+        queues = max(0, min(wanted_queues, template.config.write_queue_nums))
+        if not queues:
+            return None
+        perm = template.config.perm & ~PERM_INHERIT
+        return self.create_internal(name, queues, perm, template.config.topic_filter_type)
+
+    def create_internal(self, name: str, queues: int, perm: int = READ_WRITE, filter_type: str = "SINGLE_TAG") -> Topic:
+        """Create a topic the broker itself needs, unless it is there, and return it."""
+        topic = self.get(name)
+        if topic is None:
+            self._record(
+                TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm, topic_filter_type=filter_type)
+            )
+            topic = self._topics[name]
+        return topic
+
+    def adopt(self, name: str, queues: int) -> None:
+        """Bring back a topic that has messages in the store but no entry, as after a kill between the two."""
+        self.create_internal(name, queues)
+
+    def check_not_own(self, name: str) -> None:
+        """Raise TopicRefused for the broker's own topics, which administrators may not touch."""
+        if is_system_topic(name) or name in self.own_names:
+            raise TopicRefused(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
+
+    def delete(self, name: str) -> Topic | None:
+        """Remove a topic and return it, or None when there was none. Raises TopicRefused for the broker's own."""
+        self.check_not_own(name)
+        topic = self._topics.pop(name, None)
+        if topic is not None:
+            self.data_version = self.data_version.next(self._clock.time_ms())
+            self._changed([])
+        return topic
+
+
+def _own_topics(cluster_name: str, broker_name: str) -> dict[str, tuple[int, int]]:
+    """Return the topics every broker has: queues and permission by name."""
+    return {
+        "SELF_TEST_TOPIC": (1, READ_WRITE),
+        "BenchmarkTest": (1024, READ_WRITE),
+        cluster_name: (16, READ_WRITE | PERM_INHERIT),
+        broker_name: (1, READ_WRITE | PERM_INHERIT),
+        "OFFSET_MOVED_EVENT": (1, READ_WRITE),
+        "SCHEDULE_TOPIC_XXXX": (18, READ_WRITE),
+        "RMQ_SYS_TRANS_HALF_TOPIC": (1, READ_WRITE),
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC": (1, READ_WRITE),
+        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC": (1, READ_WRITE),
+        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC": (1, READ_WRITE),
+        f"{cluster_name}_REPLY_TOPIC": (1, READ_WRITE),
+        f"rmq_sys_SYNC_BROKER_MEMBER_{broker_name}": (1, PERM_INHERIT),
+        f"rmq_sys_REVIVE_LOG_{cluster_name}": (8, READ_WRITE),
+    }
