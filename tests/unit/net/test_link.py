@@ -1,0 +1,436 @@
+"""Frames over real loopback sockets: limits, foreign protocols, broken peers; nobody else is harmed by them."""
+
+import asyncio
+import struct
+
+import pytest
+
+from sprocketmq.errors import (
+    ClientClosed,
+    ConfigError,
+    ConnectFailed,
+    ConnectionLost,
+    LocalProtocolError,
+    NotRocketMQ,
+    PortInUse,
+    RequestTimeout,
+)
+from sprocketmq.net.address import format_address, parse_address, parse_addresses
+from sprocketmq.net.client import ConnectionPool
+from sprocketmq.net.server import RemotingServer, ServerConnection
+from sprocketmq.protocol.command import MAX_FRAME_LENGTH, Command, decode_command, encode_command
+
+ECHO, FAIL, SILENT, LATER, BROKEN_HEADER = 1, 2, 3, 4, 5
+
+
+class EchoHandler:
+    """Answers in every way a handler can."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.seen: list[Command] = []
+        self.gone: list[str] = []
+        self.requests = 0
+        self.disconnected = asyncio.Event()
+
+    def on_connect(self, conn: ServerConnection) -> None:
+        conn.attachment = "attached"
+
+    def on_request(self, conn: ServerConnection, command: Command) -> None:
+        self.requests += 1
+        if command.code == FAIL:
+            raise ValueError("the handler broke")
+        if command.code == SILENT:
+            return
+        if command.code == LATER:
+            command.body = bytes(command.body)
+            asyncio.get_running_loop().call_soon(lambda: conn.respond(command, 0, body=command.body))
+            return
+        conn.respond(command, 0, ext=command.ext, body=bytes(command.body))
+
+    def on_batch_end(self, conn: ServerConnection) -> None:
+        self.batches.append(self.requests)
+
+    def on_disconnect(self, conn: ServerConnection) -> None:
+        self.gone.append(conn.close_reason)
+        self.disconnected.set()
+
+
+@pytest.fixture
+async def served():
+    handler = EchoHandler()
+    server = RemotingServer(handler, name="broker", max_connections=20)
+    port = await server.start("127.0.0.1", 0)
+    yield handler, server, f"127.0.0.1:{port}"
+    await server.stop()
+
+
+@pytest.fixture
+async def pool():
+    pool = ConnectionPool(expected="broker")
+    yield pool
+    await pool.close()
+
+
+async def read_command(reader: asyncio.StreamReader) -> Command:
+    (length,) = struct.unpack(">i", await reader.readexactly(4))
+    return decode_command(await reader.readexactly(length))
+
+
+async def raw(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(*parse_address(address))
+
+
+async def test_a_request_is_answered(served, pool):
+    _, _, address = served
+    conn = await pool.get(address)
+    answer = await conn.request(ECHO, ext={"name": "wert ä"}, body=b"hello", timeout_s=5)
+    assert (answer.code, answer.ext, answer.body) == (0, {"name": "wert ä"}, b"hello")
+
+
+async def test_many_requests_in_flight_are_paired_with_their_answers(served, pool):
+    _, _, address = served
+    conn = await pool.get(address)
+    futures = [conn.request(LATER if n % 3 else ECHO, body=b"%d" % n, timeout_s=5) for n in range(1000)]
+    answers = await asyncio.gather(*futures)
+    assert [answer.body for answer in answers] == [b"%d" % n for n in range(1000)]
+    assert conn.in_flight == 0
+
+
+async def test_all_frames_of_one_readiness_are_one_batch(served):
+    handler, _, address = served
+    reader, writer = await raw(address)
+    writer.write(b"".join(encode_command(Command(ECHO, opaque=n)) for n in range(10)))
+    for _ in range(10):
+        await read_command(reader)
+    assert handler.batches == [10]
+    writer.close()
+
+
+async def test_a_one_way_request_is_not_answered(served):
+    handler, _, address = served
+    reader, writer = await raw(address)
+    writer.write(encode_command(Command(ECHO, opaque=1, flag=2)) + encode_command(Command(ECHO, opaque=2)))
+    assert (await read_command(reader)).opaque == 2
+    assert handler.requests == 2
+    writer.close()
+
+
+async def test_a_response_nobody_waits_for_is_ignored_by_the_server(served):
+    handler, _, address = served
+    reader, writer = await raw(address)
+    writer.write(encode_command(Command(0, opaque=1, flag=1)) + encode_command(Command(ECHO, opaque=2)))
+    assert (await read_command(reader)).opaque == 2
+    assert handler.requests == 1
+    writer.close()
+
+
+async def test_a_failing_handler_is_an_error_answer_and_the_connection_stays(served, pool):
+    _, _, address = served
+    conn = await pool.get(address)
+    answer = await conn.request(FAIL, timeout_s=5)
+    assert answer.code == 1
+    assert answer.remark == "internal error: ValueError: the handler broke"
+    assert (await conn.request(ECHO, timeout_s=5)).code == 0
+
+
+async def test_a_request_without_answer_times_out_and_its_late_answer_is_dropped(served, pool):
+    _, _, address = served
+    conn = await pool.get(address)
+    with pytest.raises(RequestTimeout) as caught:
+        await conn.request(SILENT, timeout_s=0.05)
+    assert (caught.value.address, caught.value.code, caught.value.timeout_ms) == (address, SILENT, 50)
+    assert conn.in_flight == 0
+    assert (await conn.request(ECHO, timeout_s=5)).code == 0
+
+
+async def test_a_short_timeout_is_kept_behind_a_long_one(served, pool):
+    _, _, address = served
+    conn = await pool.get(address)
+    slow = conn.request(SILENT, timeout_s=30)
+    with pytest.raises(RequestTimeout):
+        await asyncio.wait_for(conn.request(SILENT, timeout_s=0.05), 5)
+    slow.cancel()
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, -1, MAX_FRAME_LENGTH + 1, 2**31 - 1, -(2**31)])
+async def test_an_impossible_frame_length_closes_only_its_connection(served, pool, length):
+    handler, _, address = served
+    good = await pool.get(address)
+    await good.request(ECHO, timeout_s=5)
+    reader, writer = await raw(address)
+    writer.write(struct.pack(">i", length) + b"\0" * 32)
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+    assert (await good.request(ECHO, body=b"still here", timeout_s=5)).body == b"still here"
+    await asyncio.wait_for(handler.disconnected.wait(), 5)
+    assert f"frame length {length}" in handler.gone[0]
+
+
+async def test_the_largest_frame_is_taken_and_answered(served, pool):
+    _, _, address = served
+    conn = await pool.get(address)
+    body = bytes(MAX_FRAME_LENGTH - 1000)
+    answer = await conn.request(ECHO, body=body, timeout_s=20)
+    assert len(answer.body) == len(body)
+    with pytest.raises(LocalProtocolError, match="over the protocol's limit"):
+        conn.request(ECHO, body=bytes(MAX_FRAME_LENGTH), timeout_s=5)
+    assert conn.in_flight == 0
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pytest.param(struct.pack(">iI", 8, 5) + b"\0\0\0\0", id="header longer than its frame"),
+        pytest.param(struct.pack(">iI", 6, 2) + b"[]", id="JSON that is not an object"),
+        pytest.param(struct.pack(">iI", 8, 4) + b"null", id="JSON null"),
+        pytest.param(struct.pack(">iI", 8, 4) + b"{a:}", id="no JSON"),
+        pytest.param(struct.pack(">iI", 8, 0x07000004) + b"\0\0\0\0", id="unknown serialisation"),
+        pytest.param(struct.pack(">iI", 14, 0x0100000A) + bytes(10), id="short binary header"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", id="a web browser"),
+        pytest.param(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", id="a gRPC client"),
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", id="TLS"),
+    ],
+)
+async def test_bytes_that_are_no_frame_close_only_their_connection(served, pool, frame):
+    _, _, address = served
+    good = await pool.get(address)
+    await good.request(ECHO, timeout_s=5)
+    reader, writer = await raw(address)
+    writer.write(frame)
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+    assert (await good.request(ECHO, timeout_s=5)).code == 0
+
+
+async def test_frames_before_a_bad_one_are_still_handled(served):
+    handler, _, address = served
+    reader, writer = await raw(address)
+    writer.write(encode_command(Command(ECHO, opaque=1, flag=2)) + b"GET / HTTP/1.1\r\n\r\n")
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    assert handler.requests == 1
+    writer.close()
+
+
+async def test_a_connection_dropped_in_mid_frame_leaves_the_others_alone(served, pool):
+    handler, server, address = served
+    good = await pool.get(address)
+    await good.request(ECHO, timeout_s=5)
+    _, writer = await raw(address)
+    writer.write(encode_command(Command(ECHO, body=bytes(1000)))[:500])
+    await writer.drain()
+    writer.transport.abort()
+    await asyncio.wait_for(handler.disconnected.wait(), 5)
+    assert handler.requests == 1
+    assert len(server.connections) == 1
+    assert (await good.request(ECHO, timeout_s=5)).code == 0
+
+
+async def test_a_frame_that_comes_byte_by_byte_is_put_together(served):
+    _, _, address = served
+    reader, writer = await raw(address)
+    for byte in encode_command(Command(ECHO, opaque=7, body=b"slow")):
+        writer.write(bytes((byte,)))
+        await asyncio.sleep(0)
+    answer = await asyncio.wait_for(read_command(reader), 5)
+    assert (answer.opaque, bytes(answer.body)) == (7, b"slow")
+    writer.close()
+
+
+async def test_extension_fields_that_are_no_map_are_an_error_answer(served):
+    _, _, address = served
+    reader, writer = await raw(address)
+    header = b'{"code":1,"opaque":9,"extFields":[1]}'
+    writer.write(struct.pack(">iI", 4 + len(header), len(header)) + header)
+    answer = await asyncio.wait_for(read_command(reader), 5)
+    assert (answer.opaque, answer.code) == (9, 1)
+    assert "extension fields" in answer.remark
+    writer.close()
+
+
+async def test_requests_fail_when_the_server_goes(served, pool):
+    _, server, address = served
+    conn = await pool.get(address)
+    waiting = conn.request(SILENT, timeout_s=30)
+    await conn.request(ECHO, timeout_s=5)
+    await server.stop()
+    with pytest.raises(ConnectionLost) as caught:
+        await waiting
+    assert caught.value.address == address
+    assert conn.closed
+    assert pool.peek(address) is None
+
+
+async def test_a_request_on_a_closed_connection_fails_at_once(served, pool):
+    _, _, address = served
+    conn = await pool.get(address)
+    await conn.request(ECHO, timeout_s=5)
+    pool.drop(address)
+    with pytest.raises(ConnectionLost):
+        await conn.request(ECHO, timeout_s=5)
+    conn.oneway(ECHO)  # dropped without a word
+    again = await pool.get(address)
+    assert again is not conn
+    assert (await again.request(ECHO, timeout_s=5)).code == 0
+
+
+async def test_callers_that_connect_together_share_one_connection(served, pool):
+    _, server, address = served
+    conns = await asyncio.gather(*(pool.get(address) for _ in range(5)))
+    assert len(set(conns)) == 1
+    await conns[0].request(ECHO, timeout_s=5)
+    assert len(server.connections) == 1
+
+
+async def test_connections_over_the_limit_are_refused(served):
+    _, server, address = served
+    server.max_connections = 2
+    first, second = ConnectionPool(expected="broker"), ConnectionPool(expected="broker")
+    third = ConnectionPool(expected="broker")
+    try:
+        for allowed in (first, second):
+            assert (await (await allowed.get(address)).request(ECHO, timeout_s=5)).code == 0
+        refused = await third.get(address)
+        with pytest.raises(ConnectionLost):
+            await refused.request(ECHO, timeout_s=5)
+        assert (await (await first.get(address)).request(ECHO, timeout_s=5)).code == 0
+        assert len(server.connections) == 2
+    finally:
+        for each in (first, second, third):
+            await each.close()
+
+
+async def test_nothing_listening_is_named(pool):
+    server = RemotingServer(EchoHandler(), name="broker")
+    port = await server.start("127.0.0.1", 0)
+    await server.stop()
+    with pytest.raises(ConnectFailed) as caught:
+        await pool.get(f"127.0.0.1:{port}")
+    assert caught.value.address == f"127.0.0.1:{port}"
+    assert "expected a RocketMQ broker" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("banner", "found"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "an HTTP response"),
+        (b"\x00\x00\x12\x04\x00\x00\x00\x00\x00" + bytes(18), "gRPC"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "an SSH banner"),
+        (b"\xff\xff\xff\xff", "frame length -1"),
+    ],
+)
+async def test_a_server_of_another_kind_is_named(pool, banner, found):
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(banner)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        conn = await pool.get(address)
+        with pytest.raises(NotRocketMQ) as caught:
+            await conn.request(ECHO, timeout_s=5)
+    assert caught.value.address == address
+    assert found in str(caught.value)
+    assert "expected a broker" in str(caught.value)
+
+
+async def test_a_server_that_closes_without_a_word_is_a_lost_connection(pool):
+    async def slam(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.close()
+
+    async with await asyncio.start_server(slam, "127.0.0.1", 0) as server:
+        conn = await pool.get(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        with pytest.raises(ConnectionLost, match="before it ever answered; expected a RocketMQ broker"):
+            await conn.request(ECHO, timeout_s=5)
+
+
+async def test_a_closed_pool_opens_nothing():
+    pool = ConnectionPool(expected="broker")
+    await pool.close()
+    with pytest.raises(ClientClosed):
+        await pool.get("127.0.0.1:1")
+
+
+async def test_a_taken_port_is_named(served):
+    _, _, address = served
+    host, port = parse_address(address)
+    with pytest.raises(PortInUse) as caught:
+        await RemotingServer(EchoHandler(), name="broker").start(host, port)
+    assert (caught.value.host, caught.value.port) == (host, port)
+    assert "choose another port" in str(caught.value)
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+async def test_a_port_that_is_none_is_named(port):
+    with pytest.raises(PortInUse):
+        await RemotingServer(EchoHandler(), name="broker").start("127.0.0.1", port)
+
+
+async def test_idle_connections_are_closed(served, pool):
+    handler, server, address = served
+    conn = await pool.get(address)
+    await conn.request(ECHO, timeout_s=5)
+    server.idle_timeout_s = -1.0
+    server._close_idle(asyncio.get_running_loop())
+    await asyncio.wait_for(handler.disconnected.wait(), 5)
+    assert handler.gone == ["idle"]
+
+
+async def test_the_server_can_ask_its_client(pool):
+    asked: list[Command] = []
+    arrived = asyncio.Event()
+
+    class Pushing(EchoHandler):
+        def on_connect(self, conn: ServerConnection) -> None:
+            conn.oneway(40, ext={"consumerGroup": "g"})
+
+    def on_request(conn, command):
+        asked.append(command)
+        arrived.set()
+
+    listening = ConnectionPool(expected="broker", on_request=on_request)
+    server = RemotingServer(Pushing(), name="broker")
+    port = await server.start("127.0.0.1", 0)
+    await listening.get(f"127.0.0.1:{port}")
+    await asyncio.wait_for(arrived.wait(), 5)
+    assert (asked[0].code, asked[0].ext, asked[0].is_oneway) == (40, {"consumerGroup": "g"}, True)
+    await listening.close()
+    await server.stop()
+
+
+async def test_a_client_that_does_not_read_is_not_read_either(served):
+    """Its requests wait in the kernel; the server's memory for it stays near the transport's limit."""
+    handler, server, address = served
+    reader, writer = await raw(address)
+    frame = encode_command(Command(ECHO, opaque=1, body=bytes(1 << 20)))
+    writer.transport.pause_reading()
+    reader._limit = 1  # nothing is taken from the socket
+    for _ in range(200):
+        writer.write(frame)
+    await asyncio.sleep(0)
+    for _ in range(500):
+        await asyncio.sleep(0.001)
+        if server.connections and next(iter(server.connections)).write_backlog:
+            break
+    (conn,) = server.connections
+    assert 0 < conn.write_backlog < 32 << 20
+    assert handler.requests < 100
+    writer.transport.abort()
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:0", "host:65536", "host:x", "host:-1", "1.2.3.4:１２"])
+def test_what_is_no_address_is_named(text):
+    with pytest.raises(ConfigError, match="is not an address"):
+        parse_address(text)
+
+
+def test_addresses_are_read_and_written():
+    assert parse_address(" 127.0.0.1:9876 ") == ("127.0.0.1", 9876)
+    assert parse_address("[::1]:10911") == ("::1", 10911)
+    assert format_address("::1", 10911) == "[::1]:10911"
+    assert parse_addresses("a:1; b:2,a:1;") == ("a:1", "b:2")
+    with pytest.raises(ConfigError, match="no nameserver address"):
+        parse_addresses(" ; ")
