@@ -6,7 +6,7 @@ Pulling, flow control and commits run in the background; messages come out of ``
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -164,23 +164,14 @@ class PushConsumer:
 
     # --- consuming ---
 
-    async def batches(self) -> AsyncIterator[ReceivedBatch]:
+    def batches(self) -> "Batches":
         """Iterate over batches of up to ``batch_max`` messages, each of one queue and in its order; ends when the consumer is closed.
 
         A batch counts as consumed when the loop comes back for the next one. Leaving the loop by ``break`` or an exception does not count:
         the batch is handed out again, here at once or after a restart; call ``batch.ack()`` before ``break``. Several tasks may iterate.
         """
         self._instance.check()
-        while (batch := await self._take()) is not None:
-            consumed = False
-            try:
-                yield batch
-                consumed = True
-            finally:
-                if consumed:
-                    self._ack(batch)
-                else:
-                    self._give_back(batch)
+        return Batches(self)
 
     def listen(self, handler: Handler, *, concurrency: int = 20) -> "asyncio.Task[None]":
         """Have ``handler(batch)``, a function or coroutine function, called for every batch, up to ``concurrency`` at a time.
@@ -529,6 +520,44 @@ async def _all(commits: Iterable[Awaitable[None]]) -> None:
     for result in await asyncio.gather(*commits, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
+
+
+class Batches:
+    """The iterator of ``PushConsumer.batches``: coming back for more acknowledges the batch before, letting go of it gives that back.
+
+    A class and not a generator, as a generator that a loop leaves is closed some turns of the event loop later.
+    """
+
+    __slots__ = ("_batch", "_consumer")
+
+    def __init__(self, consumer: PushConsumer) -> None:
+        self._consumer = consumer
+        self._batch: ReceivedBatch | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReceivedBatch:
+        if self._batch is not None:
+            batch, self._batch = self._batch, None
+            self._consumer._ack(batch)
+        taken = await self._consumer._take()
+        if taken is None:
+            raise StopAsyncIteration
+        self._batch = taken
+        return taken
+
+    async def aclose(self) -> None:
+        """Give back the batch that was not acknowledged."""
+        self._let_go()
+
+    def __del__(self) -> None:
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._batch is not None:
+            batch, self._batch = self._batch, None
+            self._consumer._give_back(batch)
 
 
 def _from_where(consume_from: ConsumeFrom) -> str:

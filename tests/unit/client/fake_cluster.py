@@ -147,7 +147,8 @@ class FakeBroker(FakeServer):
         for waiting, pull in held:
             self.on_PULL_MESSAGE(waiting, pull)
 
-    on_SEND_BATCH_MESSAGE = on_SEND_MESSAGE_V2
+    def on_SEND_BATCH_MESSAGE(self, conn: ServerConnection, command: Command) -> None:
+        self.on_SEND_MESSAGE_V2(conn, command)
 
     # --- consuming ---
 

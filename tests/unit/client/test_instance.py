@@ -23,7 +23,7 @@ async def web_server():
         writer.close()
 
     async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
-        yield "127.0.0.1:%d" % server.sockets[0].getsockname()[1]
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ async def grpc_server():
         writer.close()
 
     async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
-        yield "127.0.0.1:%d" % server.sockets[0].getsockname()[1]
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def closed_port():
 
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
-        return "127.0.0.1:%d" % s.getsockname()[1]
+        return f"127.0.0.1:{s.getsockname()[1]}"
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ async def test_a_server_that_says_nothing_is_named_with_what_was_expected_there(
         writer.close()
 
     async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
-        address = "127.0.0.1:%d" % server.sockets[0].getsockname()[1]
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         with pytest.raises(NameserverUnavailable) as e:
             await Producer("g", namesrv=address).start()
         assert address in str(e.value)

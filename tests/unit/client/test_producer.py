@@ -1,7 +1,7 @@
 import asyncio
 
 import pytest
-from fake_cluster import answer, hang_up, half_frame, silence
+from fake_cluster import answer, half_frame, hang_up, silence
 
 from sprocketmq.client import Producer, PullConsumer
 from sprocketmq.client import producer as producer_module

@@ -1,0 +1,182 @@
+import pytest
+from fake_cluster import answer, hang_up, silence
+
+from sprocketmq.client import Producer, PullConsumer
+from sprocketmq.client import instance as instance_module
+from sprocketmq.client.pulling import PullStatus, read_messages
+from sprocketmq.errors import (
+    BrokerBusy,
+    BrokerError,
+    ConfigError,
+    ConnectFailed,
+    ConnectionLost,
+    InvalidName,
+    RequestTimeout,
+    RetriableError,
+    TopicNotFound,
+)
+from sprocketmq.protocol.batch import encode_batch
+from sprocketmq.protocol.codes import RequestCode as Q
+from sprocketmq.protocol.codes import ResponseCode as R
+from sprocketmq.protocol.headers import PullRequest
+from sprocketmq.protocol.message import Message, MessageQueue
+from sprocketmq.protocol.properties import encode_properties
+from sprocketmq.protocol.records import encode_record, pack_host
+
+QUEUE = MessageQueue("t", "broker-a", 0)
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    monkeypatch.setattr(instance_module, "ASK_PAUSE_S", 0.001)
+
+
+@pytest.fixture
+async def consumer(cluster):
+    async with PullConsumer("cg", namesrv=cluster.namesrv.address) as c:
+        yield c
+
+
+@pytest.fixture
+async def ten(cluster):
+    """Ten messages in queue 0, tagged a and b in turn."""
+    async with Producer("pg", namesrv=cluster.namesrv.address) as producer:
+        for i in range(10):
+            await producer.send(Message("t", b"%d" % i, tag="ab"[i % 2], queue=QUEUE))
+
+
+async def test_queues_are_those_of_the_route(consumer):
+    assert await consumer.queues("t") == [MessageQueue("t", "broker-a", i) for i in range(4)]
+
+
+async def test_a_pull_brings_messages_from_the_offset_on_and_says_where_to_go_on(ten, consumer):
+    result = await consumer.pull(QUEUE, 4, max_messages=3)
+    assert result.status is PullStatus.FOUND
+    assert [(m.queue_offset, m.body, m.broker_name) for m in result.messages] == [
+        (4, b"4", "broker-a"),
+        (5, b"5", "broker-a"),
+        (6, b"6", "broker-a"),
+    ]
+    assert (result.next_offset, result.min_offset, result.max_offset) == (7, 0, 10)
+    assert isinstance(result.body, bytes)
+    assert result.messages is result.messages
+
+
+async def test_at_the_end_of_a_queue_there_is_no_new_message(ten, consumer):
+    result = await consumer.pull(QUEUE, 10)
+    assert (result.status, result.next_offset, result.messages, result.body) == (PullStatus.NO_NEW_MESSAGE, 10, [], b"")
+
+
+async def test_an_offset_out_of_range_is_a_status_not_an_error(ten, consumer):
+    result = await consumer.pull(QUEUE, 99)
+    assert (result.status, result.next_offset) == (PullStatus.OFFSET_MOVED, 10)
+
+
+async def test_tags_are_checked_again_as_brokers_compare_hashes_only(ten, consumer, cluster):
+    result = await consumer.pull(QUEUE, 0, expression="a || c")
+    assert [m.body for m in result.messages] == [b"0", b"2", b"4", b"6", b"8"]
+    header = next(c.header(PullRequest) for c in cluster.broker.seen if c.code == Q.PULL_MESSAGE)
+    assert (header.subscription, header.expression_type, header.sys_flag) == ("a || c", "TAG", 4)
+    assert result.next_offset == 10
+
+
+async def test_a_pull_waits_at_the_broker_when_asked_to(consumer, cluster):
+    import asyncio
+
+    waiting = asyncio.ensure_future(consumer.pull(QUEUE, 0, wait_ms=5000, max_bytes=1000))
+    await cluster.broker.until(lambda: cluster.broker.held)
+    header = cluster.broker.held[0][1].header(PullRequest)
+    assert (header.suspend_timeout_ms, header.sys_flag, header.max_msg_bytes) == (5000, 6, 1000)
+    async with Producer("pg", namesrv=cluster.namesrv.address) as producer:
+        await producer.send(Message("t", b"x", queue=QUEUE))
+    assert [m.body for m in (await waiting).messages] == [b"x"]
+
+
+@pytest.mark.parametrize("arguments", [{"offset": -1}, {"max_messages": 0}, {"max_bytes": 0}, {"wait_ms": -1}])
+async def test_arguments_that_cannot_be_are_refused(consumer, arguments):
+    with pytest.raises(ConfigError):
+        await consumer.pull(QUEUE, **{"offset": 0, **arguments})
+
+
+async def test_an_expression_without_a_tag_is_refused(consumer):
+    with pytest.raises(InvalidName):
+        await consumer.pull(QUEUE, 0, expression="||")
+
+
+async def test_unknown_topics_and_brokers_are_told(consumer):
+    with pytest.raises(TopicNotFound):
+        await consumer.pull(MessageQueue("nope", "broker-a", 0), 0)
+    with pytest.raises(RetriableError, match="nobody"):
+        await consumer.pull(MessageQueue("t", "nobody", 0), 0)
+    with pytest.raises(InvalidName):
+        await consumer.queues("a b")
+
+
+async def test_a_lost_connection_is_made_again_and_the_pull_repeated(ten, consumer, cluster):
+    cluster.broker.script(Q.PULL_MESSAGE, hang_up, hang_up)
+    assert len((await consumer.pull(QUEUE, 0)).messages) == 10
+    cluster.broker.script(Q.PULL_MESSAGE, hang_up, hang_up, hang_up)
+    with pytest.raises(ConnectionLost):
+        await consumer.pull(QUEUE, 0)
+
+
+async def test_a_broker_that_is_gone_is_named(consumer, cluster):
+    await cluster.broker.stop()
+    with pytest.raises(ConnectFailed, match=cluster.broker.address):
+        await consumer.pull(QUEUE, 0)
+
+
+async def test_a_busy_broker_is_asked_again(ten, consumer, cluster):
+    cluster.broker.script(Q.PULL_MESSAGE, answer(R.SYSTEM_BUSY), answer(R.GO_AWAY))
+    assert len((await consumer.pull(QUEUE, 0)).messages) == 10
+    cluster.broker.script(Q.PULL_MESSAGE, *[answer(R.SYSTEM_BUSY, "flow control")] * 3)
+    with pytest.raises(BrokerBusy, match="flow control"):
+        await consumer.pull(QUEUE, 0)
+
+
+async def test_a_refusal_and_a_missing_answer_are_typed(consumer, cluster):
+    cluster.broker.script(Q.PULL_MESSAGE, answer(R.NO_PERMISSION, "not you"), silence)
+    with pytest.raises(BrokerError, match="not you"):
+        await consumer.pull(QUEUE, 0)
+    with pytest.raises(RequestTimeout):
+        await consumer.pull(QUEUE, 0, timeout_s=0.05)
+
+
+async def test_offsets_can_be_asked_and_committed(ten, consumer, cluster):
+    assert await consumer.min_offset(QUEUE) == 0
+    assert await consumer.max_offset(QUEUE) == 10
+    assert await consumer.offset_at(QUEUE, 5) == 1
+    assert await consumer.committed(QUEUE) is None
+    await consumer.commit(QUEUE, 7)
+    assert await consumer.committed(QUEUE) == 7
+    with pytest.raises(ConfigError):
+        await consumer.commit(QUEUE, -1)
+    cluster.broker.script(Q.UPDATE_CONSUMER_OFFSET, answer(26, "Group cg not exist!"))
+    with pytest.raises(BrokerError, match="not exist"):
+        await consumer.commit(QUEUE, 8)
+
+
+async def test_it_registers_nothing_at_the_broker(ten, consumer, cluster):
+    await consumer.pull(QUEUE, 0)
+    await consumer._instance.heartbeat()
+    assert not any(beat.consumer_data_set for beat in cluster.broker.beats)
+
+
+def test_an_inner_batch_entered_in_the_middle_is_read_from_the_asked_offset_on():
+    host = pack_host("127.0.0.1", 1)
+    body = encode_batch([(0, b"%d" % i, encode_properties({"TAGS": "a" if i < 3 else "b"})) for i in range(4)])
+    record = encode_record(
+        topic=b"t",
+        body=body,
+        properties=b"",
+        queue_id=0,
+        queue_offset=100,
+        physical_offset=0,
+        born_timestamp_ms=1,
+        born_host=host,
+        store_timestamp_ms=1,
+        store_host=host,
+        sys_flag=192,
+    )
+    assert [(m.queue_offset, m.body) for m in read_messages(record, "a", 101, None)] == [(101, b"1"), (102, b"2"), (103, b"3")]
+    assert [m.body for m in read_messages(record, "a", 101, frozenset({b"a"}))] == [b"1", b"2"]
