@@ -39,11 +39,11 @@ _SHORT = Struct(">h")
 _T = TypeVar("_T")
 
 _LANGUAGE_NAMES = {code.value: code.name.encode() for code in LanguageCode}
-_LANGUAGE_CODES = {code.name: code.value for code in LanguageCode}
+_LANGUAGE_CODES: dict[str | None, int] = {None: 0, "": 0, **{code.name: code.value for code in LanguageCode}}
 _OTHER = int(LanguageCode.OTHER)
 
 
-class _JsonHead(msgspec.Struct):
+class _JsonHead(msgspec.Struct, gc=False):
     code: Int32
     opaque: Int32 = 0
     flag: Int32 = 0
@@ -58,6 +58,7 @@ _decode_text_map = msgspec.json.Decoder(dict[str, str]).decode
 _decode_any_map = msgspec.json.Decoder(dict[str, Any] | None).decode
 _encode_json = msgspec.json.encode
 _typed_decoders: dict[type, Any] = {}
+_UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
 
 class Command:
@@ -115,7 +116,7 @@ class Command:
                     # A field that came as a JSON number where we want text is legal; the text map below accepts it.
                     pass
             return msgspec.convert(self.ext, kind, strict=False)
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as e:
+        except _UNREADABLE as e:
             raise RemoteProtocolError(f"header of request {self.code} does not fit: {e}") from None
 
     @property
@@ -129,6 +130,9 @@ class Command:
     def __repr__(self) -> str:
         kind = "response" if self.flag & FLAG_RESPONSE else "oneway" if self.flag & FLAG_ONEWAY else "request"
         return f"Command({kind} code={self.code} opaque={self.opaque} remark={self.remark!r} body={len(self.body)} bytes)"
+
+
+_new_command = Command.__new__
 
 
 def to_ext(header: msgspec.Struct) -> dict[str, str]:
@@ -166,7 +170,7 @@ def encode_head(
     if remark is not None and not remark.isascii():
         remark = remark.encode("utf-8", "replace").decode()  # an exception's text may hold undecodable bytes of a path
     try:
-        if serialize == SerializeType.JSON:
+        if serialize == 0:  # SerializeType.JSON
             if ext is None:
                 fields = b""
             elif type(ext) is bytes:
@@ -225,30 +229,37 @@ def decode_command(frame: bytes | bytearray | memoryview) -> Command:
     end = 4 + (word & 0xFFFFFF)
     if end > len(view):
         raise RemoteProtocolError(f"header length {end - 4} is longer than its frame of {len(view)} bytes")
-    header = bytes(view[4:end])
-    kind = word >> 24
-    if kind == SerializeType.JSON:
+    return decode_parts(word >> 24, bytes(view[4:end]), view[end:])
+
+
+def decode_parts(kind: int, header: bytes | bytearray, body: memoryview) -> Command:
+    """Decode a command from its serialise type, its header and its body.
+
+    The command keeps both; the header must not change any more. Raises RemoteProtocolError for an unknown serialisation or a header
+    that does not parse.
+    """
+    if kind == 0:  # SerializeType.JSON; comparing with an enum's member would take as long as the rest of this function
         command = _decode_json(header)
-    elif kind == SerializeType.ROCKETMQ:
+    elif kind == 1:
         command = _decode_binary(header)
     else:
         raise RemoteProtocolError(f"unknown header serialisation {kind}")
-    command.body = view[end:]
+    command.body = body
     return command
 
 
-def _decode_json(header: bytes) -> Command:
+def _decode_json(header: bytes | bytearray) -> Command:
     try:
         head = _decode_head(header)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as e:
+    except _UNREADABLE as e:
         raise RemoteProtocolError(f"JSON header does not parse: {e}") from None
-    command = Command.__new__(Command)
+    command = _new_command(Command)
     command.code = head.code
     command.opaque = head.opaque
     command.flag = head.flag
     command.version = head.version
     language = head.language
-    command.language = language if type(language) is int else _LANGUAGE_CODES.get(language, _OTHER) if language else 0  # type: ignore[arg-type]
+    command.language = language if type(language) is int else _LANGUAGE_CODES.get(language, _OTHER)  # type: ignore[arg-type]
     command.remark = head.remark
     command.serialize = 0
     command._ext = None
@@ -261,11 +272,11 @@ def _decode_ext(raw: bytes | msgspec.Raw) -> dict[str, str]:
         return _decode_text_map(raw)
     except msgspec.ValidationError:
         pass
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as e:
+    except _UNREADABLE as e:
         raise RemoteProtocolError(f"extension fields do not parse: {e}") from None
     try:
         loose = _decode_any_map(raw)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as e:
+    except _UNREADABLE as e:
         raise RemoteProtocolError(f"extension fields are not a JSON object: {e}") from None
     ext: dict[str, str] = {}
     for name, value in (loose or {}).items():
@@ -303,7 +314,7 @@ def _encode_binary(
         raise LocalProtocolError(f"a number does not fit a binary header: {e}") from None
 
 
-def _decode_binary(header: bytes) -> Command:
+def _decode_binary(header: bytes | bytearray) -> Command:
     size = len(header)
     if size < 21:
         raise RemoteProtocolError(f"binary header of {size} bytes is shorter than its fixed 21 bytes")
@@ -316,25 +327,27 @@ def _decode_binary(header: bytes) -> Command:
     if ext_length < 0 or ext_at + ext_length != size:
         raise RemoteProtocolError(f"extension length {ext_length} does not fit a binary header of {size} bytes")
     ext: dict[str, str] = {}
+    # Slices of one text are cheaper than decoding each piece; only pieces that are not ASCII are decoded on their own.
+    text = header.decode("latin-1")
+    short, integer = _SHORT.unpack_from, _INT.unpack_from
     try:
         remark = header[17:pos].decode() if note_length else None
         pos = ext_at
         while pos < size:
             if size - pos < 6:
                 raise RemoteProtocolError("extension field is cut short")
-            (key_length,) = _SHORT.unpack_from(header, pos)
-            pos += 2
-            if key_length < 0 or pos + key_length + 4 > size:
-                raise RemoteProtocolError(f"extension name length {key_length} runs past the header")
-            key = header[pos : pos + key_length].decode()
-            pos += key_length
-            (value_length,) = _INT.unpack_from(header, pos)
-            pos += 4
-            if value_length < 0 or pos + value_length > size:
-                raise RemoteProtocolError(f"extension value length {value_length} runs past the header")
-            if key_length and value_length:  # an empty name or value reads as absent
-                ext[key] = header[pos : pos + value_length].decode()
-            pos += value_length
+            key_at = pos + 2
+            key_end = key_at + short(header, pos)[0]
+            pos = key_end + 4
+            if key_end < key_at or pos > size:
+                raise RemoteProtocolError(f"extension name length {key_end - key_at} runs past the header")
+            end = pos + integer(header, key_end)[0]
+            if end < pos or end > size:
+                raise RemoteProtocolError(f"extension value length {end - pos} runs past the header")
+            if key_end > key_at and end > pos:  # an empty name or value reads as absent
+                key, value = text[key_at:key_end], text[pos:end]
+                ext[key if key.isascii() else header[key_at:key_end].decode()] = value if value.isascii() else header[pos:end].decode()
+            pos = end
     except UnicodeDecodeError as e:
         raise RemoteProtocolError(f"binary header is not UTF-8: {e.reason}") from None
     return Command(code, opaque=opaque, flag=flag, version=version, language=language, remark=remark, ext=ext, serialize=1)

@@ -3,9 +3,10 @@
 from struct import Struct
 
 from sprocketmq.errors import RemoteProtocolError
-from sprocketmq.protocol.command import MAX_FRAME_LENGTH, Command, decode_command
+from sprocketmq.protocol.command import MAX_FRAME_LENGTH, Command, decode_parts
 
 _LENGTH = Struct(">i")
+_PREFIX = Struct(">iI")  # length, then serialise type and header length
 
 DEFAULT_CAPACITY = 256 * 1024
 
@@ -81,22 +82,39 @@ class FrameBuffer:
         self._end += count
         commands: list[Command] = []
         start, end, view = self._start, self._end, self._view
-        while end - start >= 4:
-            (length,) = _LENGTH.unpack_from(view, start)
-            if not 4 <= length <= self._max_frame:
-                looks_like = describe_foreign(bytes(view[start : min(end, start + 9)]))
-                hint = f"; this looks like {looks_like}" if looks_like else ""
-                raise FrameError(f"frame length {length} is outside 4..{self._max_frame}{hint}", commands, looks_like)
+        buffer, max_frame = self._buffer, self._max_frame
+        prefix = _PREFIX.unpack_from
+        while end - start >= 8:
+            length, word = prefix(view, start)
+            if not 4 <= length <= max_frame:
+                raise self._bad(f"frame length {length} is outside 4..{max_frame}", start, commands)
             stop = start + 4 + length
             if stop > end:
+                if end - start > 8 and not 0 < word & 0xFFFFFF <= length - 4:
+                    # No frame begins like this: do not wait for the rest, which a foreign peer never sends.
+                    looks_like = describe_foreign(bytes(view[start : start + 9]))
+                    hint = f"; this looks like {looks_like}" if looks_like else ""
+                    raise FrameError(f"header length {word & 0xFFFFFF} is outside 1..{length - 4}{hint}", commands, looks_like)
                 break
+            body_at = start + 8 + (word & 0xFFFFFF)
+            if body_at > stop:
+                raise self._bad(f"header length {word & 0xFFFFFF} is longer than its frame of {length} bytes", start, commands)
             try:
-                commands.append(decode_command(view[start + 4 : stop]))
+                commands.append(decode_parts(word >> 24, buffer[start + 8 : body_at], view[body_at:stop]))
             except RemoteProtocolError as e:
-                raise FrameError(str(e), commands, describe_foreign(bytes(view[start : start + 9]))) from None
+                raise self._bad(str(e), start, commands) from None
             start = stop
+        else:
+            if end - start >= 4:  # a foreign peer may wait for an answer to few bytes: refuse them now
+                (length,) = _LENGTH.unpack_from(view, start)
+                if not 4 <= length <= max_frame:
+                    raise self._bad(f"frame length {length} is outside 4..{max_frame}", start, commands)
         self._start = start
         return commands
+
+    def _bad(self, reason: str, start: int, commands: list[Command]) -> "FrameError":
+        looks_like = describe_foreign(bytes(self._view[start : min(self._end, start + 9)]))
+        return FrameError(f"{reason}; this looks like {looks_like}" if looks_like else reason, commands, looks_like)
 
     def feed(self, data: bytes | memoryview) -> list[Command]:
         """Take bytes received elsewhere and return the commands they complete, with bodies of their own."""
