@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from tests.interop.apache import ApacheBroker, ApacheNamesrv, JavaClient
 from tests.interop.compare import assert_as_sent, in_order, java_view, our_view, ours, variety
+from tests.interop.reading import java_pull_all, pull_all
 
 from sprocketmq import AdminClient, Message, Producer, PullConsumer, PushConsumer, sync
 from sprocketmq.protocol.message import MessageQueue, SendStatus
@@ -24,32 +23,6 @@ async def topic(apache_namesrv: ApacheNamesrv, apache_broker: ApacheBroker, requ
     async with AdminClient(namesrv=apache_namesrv.address) as admin:
         await admin.create_topic(name, queues=QUEUES, cluster=apache_broker.cluster)
     return name
-
-
-async def pull_all(namesrv: str, topic: str) -> list[dict[str, Any]]:
-    """Read a whole topic with our pull consumer."""
-    views = []
-    async with PullConsumer("oc_reader", namesrv=namesrv) as consumer:
-        for queue in await consumer.queues(topic):
-            offset, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
-            while offset < end:
-                result = await consumer.pull(queue, offset)
-                views += [our_view(message) for message in result.messages]
-                offset = result.next_offset
-    return in_order(views)
-
-
-def java_pull_all(java: JavaClient, namesrv: str, topic: str) -> list[dict[str, Any]]:
-    """Read a whole topic with Apache's pull consumer."""
-    views = []
-    for queue in java.call("queues", namesrv=namesrv, group="oc_java_reader", topic=topic):
-        end = java.call("offsets", namesrv=namesrv, group="oc_java_reader", queue=queue)["max"]
-        offset = 0
-        while offset < end:
-            result = java.pull(namesrv, "oc_java_reader", queue, offset)
-            views += [java_view(message) for message in result["messages"]]
-            offset = result["next_offset"]
-    return in_order(views)
 
 
 async def test_single_messages_arrive_as_sent(

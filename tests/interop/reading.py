@@ -1,0 +1,36 @@
+"""Read a whole topic: with our pull consumer, and with Apache's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.interop.apache import JavaClient
+from tests.interop.compare import in_order, java_view, our_view
+
+from sprocketmq import PullConsumer
+
+
+async def pull_all(namesrv: str, topic: str) -> list[dict[str, Any]]:
+    """Return every message of the topic as our pull consumer reads it."""
+    views = []
+    async with PullConsumer("interop_reader", namesrv=namesrv) as consumer:
+        for queue in await consumer.queues(topic):
+            offset, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
+            while offset < end:
+                result = await consumer.pull(queue, offset)
+                views += [our_view(message) for message in result.messages]
+                offset = result.next_offset
+    return in_order(views)
+
+
+def java_pull_all(java: JavaClient, namesrv: str, topic: str) -> list[dict[str, Any]]:
+    """Return every message of the topic as Apache's pull consumer reads it."""
+    views = []
+    for queue in java.call("queues", namesrv=namesrv, group="interop_java_reader", topic=topic):
+        offsets = java.call("offsets", namesrv=namesrv, group="interop_java_reader", queue=queue)
+        offset = offsets["min"]
+        while offset < offsets["max"]:
+            result = java.pull(namesrv, "interop_java_reader", queue, offset)
+            views += [java_view(message) for message in result["messages"]]
+            offset = result["next_offset"]
+    return in_order(views)
