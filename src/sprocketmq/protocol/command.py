@@ -40,7 +40,11 @@ _T = TypeVar("_T")
 
 _LANGUAGE_NAMES = {code.value: code.name.encode() for code in LanguageCode}
 _LANGUAGE_CODES: dict[str | None, int] = {None: 0, "": 0, **{code.name: code.value for code in LanguageCode}}
+# Plain integers where they are compared or looked up on every frame: an enum's member hashes and compares many times slower.
+_PYTHON = int(LanguageCode.PYTHON)
 _OTHER = int(LanguageCode.OTHER)
+_JSON = int(SerializeType.JSON)
+_BINARY = int(SerializeType.ROCKETMQ)
 
 
 class _JsonHead(msgspec.Struct, gc=False):
@@ -76,11 +80,11 @@ class Command:
         opaque: int = 0,
         flag: int = 0,
         version: int = PROTOCOL_VERSION,
-        language: int = LanguageCode.PYTHON,
+        language: int = _PYTHON,
         remark: str | None = None,
         ext: dict[str, str] | None = None,
         body: bytes | memoryview = b"",
-        serialize: int = SerializeType.JSON,
+        serialize: int = _JSON,
     ) -> None:
         self.code = code
         self.opaque = opaque
@@ -158,9 +162,9 @@ def encode_head(
     ext: Mapping[str, str] | bytes | None = None,
     remark: str | None = None,
     body_length: int = 0,
-    language: int = LanguageCode.PYTHON,
+    language: int = _PYTHON,
     version: int = PROTOCOL_VERSION,
-    serialize: int = SerializeType.JSON,
+    serialize: int = _JSON,
 ) -> bytes:
     """Return a frame up to its body: length, serialise type, header length, header.
 
@@ -170,7 +174,7 @@ def encode_head(
     if remark is not None and not remark.isascii():
         remark = remark.encode("utf-8", "replace").decode()  # an exception's text may hold undecodable bytes of a path
     try:
-        if serialize == 0:  # SerializeType.JSON
+        if serialize == _JSON:
             if ext is None:
                 fields = b""
             elif type(ext) is bytes:
@@ -238,9 +242,9 @@ def decode_parts(kind: int, header: bytes | bytearray, body: memoryview) -> Comm
     The command keeps both; the header must not change any more. Raises RemoteProtocolError for an unknown serialisation or a header
     that does not parse.
     """
-    if kind == 0:  # SerializeType.JSON; comparing with an enum's member would take as long as the rest of this function
+    if kind == _JSON:
         command = _decode_json(header)
-    elif kind == 1:
+    elif kind == _BINARY:
         command = _decode_binary(header)
     else:
         raise RemoteProtocolError(f"unknown header serialisation {kind}")

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 
+import msgspec
+
 from sprocketmq.errors import InvalidMessage
 
 _NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
@@ -67,8 +69,7 @@ class SendStatus(Enum):
     FLUSH_SLAVE_TIMEOUT = 12
 
 
-@dataclass(frozen=True, slots=True)
-class SendResult:
+class SendResult(msgspec.Struct, frozen=True, gc=False):  # a fifth of a frozen dataclass's cost to make, and no load on the collector
     """Where a message was stored. ``queue_offset`` is the message's own, also inside a batch."""
 
     status: SendStatus

@@ -26,7 +26,7 @@ from sprocketmq.protocol.codes import (
     SYSFLAG_STORE_HOST_V6,
 )
 from sprocketmq.protocol.hashing import crc32
-from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, decode_properties
+from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, decode_properties, find_property
 
 MAGIC_V1 = -626843481  # 0xDAA320A7
 MAGIC_V2 = -626843477  # 0xDAA320AB: topic length in two bytes
@@ -40,6 +40,7 @@ MAX_RECORD_SIZE = 64 << 20
 _INT = Struct(">i")
 _SHORT = Struct(">h")
 _TWO_INTS = Struct(">ii")
+_SYSFLAG_AND_LENGTH = Struct(">i44xi")  # from byte 36: sysFlag, and the body length at 84 (both hosts IPv4)
 _LONG = Struct(">q")
 _BOTH_V6 = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
 _INNER = SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP
@@ -167,39 +168,42 @@ class ReceivedMessage:
         store = 20 if sys_flag & SYSFLAG_STORE_HOST_V6 else 8
         return born, store
 
-    def _body_span(self) -> tuple[int, int]:
-        """Return where the stored body starts and ends in the buffer; most readers want nothing else, so it is kept short."""
+    def _body_span(self) -> tuple[int, int, int]:
+        """Return where the stored body starts and ends in the buffer, and the sysFlag; most readers want nothing else."""
         data, pos = self._data, self._pos
         try:
-            sys_flag = _INT.unpack_from(data, pos + 36)[0]
-            at = 88 if not sys_flag & _BOTH_V6 else 72 + sum(self._hosts_shift())
-            length = _INT.unpack_from(data, pos + at - 4)[0]
+            sys_flag, length = _SYSFLAG_AND_LENGTH.unpack_from(data, pos + 36)
+            at = 88
+            if sys_flag & _BOTH_V6:
+                at = 72 + sum(self._hosts_shift())
+                (length,) = _INT.unpack_from(data, pos + at - 4)
         except struct.error:
             raise RemoteProtocolError("record is cut short") from None
         if length < 0 or at + length + 3 > self._size:
             raise RemoteProtocolError(f"body length {length} does not fit a record of {self._size} bytes")
-        return pos + at, pos + at + length
+        start = pos + at
+        return start, start + length, sys_flag
 
-    def _layout(self) -> tuple[int, int, int, int, int, int]:
-        """Return (body, body length, topic, topic length, properties, property length), positions relative to the record."""
-        body_at, topic_at = self._body_span()
-        body_at -= self._pos
-        topic_at -= self._pos
-        body_length = topic_at - body_at
-        if self._read(_INT, 4) == MAGIC_V2:
-            topic_length = self._read(_SHORT, topic_at)
-            topic_at += 2
-        else:
-            topic_length = self._data[self._pos + topic_at]
-            topic_at += 1
-        props_at = topic_at + topic_length
-        if topic_length < 0 or props_at + 2 > self._size:
-            raise RemoteProtocolError(f"topic length {topic_length} does not fit a record of {self._size} bytes")
-        props_length = self._read(_SHORT, props_at)
-        props_at += 2
-        if props_length < 0 or props_at + props_length > self._size:
-            raise RemoteProtocolError(f"property length {props_length} does not fit a record of {self._size} bytes")
-        return body_at, body_length, topic_at, topic_length, props_at, props_length
+    def _tail(self) -> tuple[int, int, int, int]:
+        """Return where topic and properties start and end in the buffer."""
+        data, end = self._data, self._pos + self._size
+        _, topic_at, _ = self._body_span()
+        try:
+            if _INT.unpack_from(data, self._pos + 4)[0] == MAGIC_V2:
+                (length,) = _SHORT.unpack_from(data, topic_at)
+                topic_at += 2
+            else:
+                length = data[topic_at]
+                topic_at += 1
+            props_at = topic_at + length + 2
+            if length < 0 or props_at > end:
+                raise RemoteProtocolError(f"topic length {length} does not fit a record of {self._size} bytes")
+            (length,) = _SHORT.unpack_from(data, props_at - 2)
+        except (struct.error, IndexError):
+            raise RemoteProtocolError("record is cut short") from None
+        if length < 0 or props_at + length > end:
+            raise RemoteProtocolError(f"property length {length} does not fit a record of {self._size} bytes")
+        return topic_at, props_at - 2, props_at, props_at + length
 
     def _bytes(self, at: int, length: int) -> bytes:
         return bytes(self._data[self._pos + at : self._pos + at + length])
@@ -227,8 +231,11 @@ class ReceivedMessage:
     @property
     def queue_offset(self) -> int:
         """The message's own place in its queue, also inside an inner batch."""
-        base = self._read(_LONG, 20)
-        return base + self._inner[0] if self._inner else base
+        try:
+            (base,) = _LONG.unpack_from(self._data, self._pos + 20)
+        except struct.error:
+            raise RemoteProtocolError("record is cut short") from None
+        return base + self._inner[0] if self._inner else base  # type: ignore[no-any-return]
 
     @property
     def commitlog_offset(self) -> int:
@@ -273,9 +280,9 @@ class ReceivedMessage:
 
     @property
     def topic(self) -> str:
-        _, _, at, length, _, _ = self._layout()
+        start, end, _, _ = self._tail()
         try:
-            return self._bytes(at, length).decode()
+            return str(self._data[start:end], "utf-8")
         except UnicodeDecodeError:
             raise RemoteProtocolError("topic of a record is not UTF-8") from None
 
@@ -284,7 +291,7 @@ class ReceivedMessage:
         """The body as stored, compressed or not, without a copy."""
         if self._inner:
             return self._inner[2]
-        start, end = self._body_span()
+        start, end, _ = self._body_span()
         return memoryview(self._data)[start:end]
 
     @property
@@ -293,13 +300,15 @@ class ReceivedMessage:
         if self._body is None:
             if self._inner:
                 self._body = bytes(self._inner[2])
-            elif self.sys_flag & SYSFLAG_COMPRESSED:
-                from sprocketmq.protocol.compression import decompress  # few messages need it
-
-                self._body = decompress(self.stored_body, self.sys_flag)
             else:
-                start, end = self._body_span()
-                self._body = bytes(self._data[start:end])
+                start, end, sys_flag = self._body_span()
+                stored = self._data[start:end]
+                if sys_flag & SYSFLAG_COMPRESSED:
+                    from sprocketmq.protocol.compression import decompress  # few messages need it
+
+                    self._body = decompress(stored, sys_flag)
+                else:
+                    self._body = bytes(stored)
         return self._body
 
     @property
@@ -307,8 +316,8 @@ class ReceivedMessage:
         """The property string as stored."""
         if self._inner:
             return self._inner[3]
-        *_, at, length = self._layout()
-        return self._bytes(at, length)
+        _, _, start, end = self._tail()
+        return bytes(self._data[start:end])
 
     @property
     def properties(self) -> dict[str, str]:
@@ -319,7 +328,13 @@ class ReceivedMessage:
 
     @property
     def tag(self) -> str | None:
-        return self.properties.get("TAGS")
+        if self._properties is None:  # consumers check every tag, and most look at nothing else of the properties
+            try:
+                raw = find_property(self.raw_properties, b"TAGS")
+                return raw.decode() if raw else None
+            except UnicodeDecodeError:
+                raise RemoteProtocolError("tag of a record is not UTF-8") from None
+        return self._properties.get("TAGS")
 
     @property
     def keys(self) -> list[str]:
