@@ -1,0 +1,301 @@
+"""The CommitLog: every message of every topic in one append-only stream, the store's only truth.
+
+::
+
+    segment 00000000000000000000                             segment 00000000000000065536
+    +--------+--------+-----   ------+--------+----------+  +--------+--------+------    ----------------------+
+    | record | record | record   ... | record | BLANK    |  | record | record | ...      zeros: not written yet |
+    +--------+--------+-----   ------+--------+----------+  +--------+--------+------    ----------------------+
+                                              | size i32 | the bytes left in the segment, this field included
+                                              | magic i32| 0xCBD43194; what follows it is never looked at
+
+A record never crosses segments: one of L bytes goes to the next segment when fewer than L + 8 bytes are left. Records are staged in
+memory and written by ``commit`` in one gathering write; nothing staged is visible, and nothing visible is only in memory.
+"""
+
+from struct import Struct
+
+from sprocketmq.errors import StoreDamaged, StoreFailed, StoreWriteFailed
+from sprocketmq.protocol.records import MAGIC_BLANK
+from sprocketmq.storage.fs import Buffer, File, FileSystem
+from sprocketmq.storage.segments import segment_entries, segment_name, segment_size_of
+
+BLANK = Struct(">ii")
+# Blocks are reserved this far ahead of the writes: a full disk then refuses a whole commit instead of cutting it, and a young store
+# does not take a gigabyte.
+PREALLOCATE_STEP_BYTES = 16 << 20
+
+
+class Segment:
+    """One open file of the log."""
+
+    __slots__ = ("_view", "file", "size", "start")
+
+    def __init__(self, file: File, start: int, size: int) -> None:
+        self.file = file
+        self.start = start
+        self.size = size
+        self._view: memoryview | None = None
+
+    @property
+    def view(self) -> memoryview:
+        """The whole segment as a read-only mapping, made when first needed; it shows later writes."""
+        if self._view is None:
+            self._view = self.file.map(self.size)
+        return self._view
+
+    def close(self) -> None:
+        self._view = None  # the mapping goes when the last buffer cut from it goes
+        self.file.close()
+
+
+class CommitLog:
+    """The row of segments, where the log ends, and what is staged behind that end.
+
+    One thread stages, commits and reads; ``flush`` may run in another at the same time.
+
+    ``committed_end`` is the end of what readers may see, ``staged_end`` where the next record goes, ``limit`` the end of the segment
+    it goes to, ``pieces`` the staged records of that segment. The store's append code uses these directly.
+    """
+
+    __slots__ = (
+        "_allocated_end",
+        "_chunk_start",
+        "_chunks",
+        "_directory",
+        "_fs",
+        "_names_changed",
+        "_preallocate",
+        "committed_end",
+        "failure",
+        "flushed_end",
+        "limit",
+        "pieces",
+        "segment_bytes",
+        "segments",
+        "staged_end",
+    )
+
+    def __init__(self, fs: FileSystem, directory: str, segment_bytes: int, *, preallocate: bool) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._preallocate = preallocate
+        self.segment_bytes = segment_bytes
+        self.segments: list[Segment] = []
+        self.failure: str | None = None
+        self.pieces: list[Buffer] = []
+        self._chunks: list[tuple[int, list[Buffer]]] = []
+        self._names_changed = False
+        self.flushed_end = 0
+        self._start_at(0)
+
+    def _start_at(self, end: int) -> None:
+        """Let the log end at ``end``, with nothing staged."""
+        self.committed_end = self.staged_end = self._chunk_start = end
+        self.pieces = []
+        self._chunks = []
+        self.limit = end - end % self.segment_bytes + self.segment_bytes
+        self._allocated_end = end
+
+    # --- opening ---
+
+    def load(self) -> None:
+        """Open the segments on disk; where the log ends is not known before recovery has called ``end_at``.
+
+        The segment length is taken from the files when they tell it, so a store opens with whatever setting it was written. A last
+        file without a byte is removed, a shorter one gets its full length back. Raises StoreDamaged when a file in the middle is
+        missing, OSError when files cannot be opened.
+        """
+        found = segment_entries(self._fs.list(self._directory))
+        while found and found[-1][1].size == 0:
+            self._fs.unlink(f"{self._directory}/{found.pop()[1].name}")
+        size = segment_size_of(found)
+        if size is not None and (len(found) > 1 or size > self.segment_bytes or found[0][0] % self.segment_bytes):
+            self.segment_bytes = size
+        size = self.segment_bytes
+        expected = found[0][0] if found else 0
+        for start, entry in found:
+            path = f"{self._directory}/{entry.name}"
+            if start != expected or start % size:
+                missing = segment_name(expected)
+                raise StoreDamaged(f"{self._directory}/{missing}", 0, f"the segment is missing, the next one there is {entry.name}")
+            if entry.size > size:
+                raise StoreDamaged(path, size, f"the file has {entry.size} bytes where segments have {size}")
+            file = self._fs.open(path)
+            if entry.size < size:
+                file.truncate(size)
+            self.segments.append(Segment(file, start, size))
+            expected = start + size
+        self._start_at(self.min_offset)
+
+    def end_at(self, end: int, *, cut: bool, quarantine: str = "") -> int:
+        """Let the log end at ``end`` and return how many bytes of old data behind it were dropped.
+
+        Segments that start behind it go; one that holds data is moved to the directory ``quarantine`` when one is given. With ``cut`` everything behind it in its own segment becomes zeros, so that no remnant of an
+        earlier write can ever look like a record again; without, that is done only when something is there. Raises OSError.
+        """
+        dropped = 0
+        while self.segments and self.segments[-1].start > max(end, 0):
+            segment = self.segments.pop()
+            has_data = _first_data(segment.file, 0, segment.size) is not None
+            segment.close()
+            self._names_changed = True
+            if has_data and quarantine:
+                dropped += segment.size
+                self._fs.make_dirs(quarantine)
+                self._fs.rename(segment.file.path, f"{quarantine}/{segment_name(segment.start)}")
+            else:
+                self._fs.unlink(segment.file.path)
+        if self.segments and end < self.segments[-1].start + self.segments[-1].size:
+            segment = self.segments[-1]
+            inside = end - segment.start
+            leftover = _first_data(segment.file, inside, segment.size)
+            if leftover is not None:
+                dropped += segment.size - inside
+            if cut or leftover is not None:
+                segment.file.truncate(inside)
+                segment.file.truncate(segment.size)
+        self._start_at(end)
+        self.flushed_end = min(self.flushed_end, end)
+        return dropped
+
+    def has_data(self) -> bool:
+        """Tell whether anything but zeros is in the first segment."""
+        return bool(self.segments) and _first_data(self.segments[0].file, 0, self.segment_bytes) is not None
+
+    @property
+    def min_offset(self) -> int:
+        """Where the log begins; 0 when it is empty."""
+        return self.segments[0].start if self.segments else 0
+
+    # --- writing ---
+
+    def roll(self) -> int:
+        """Fill the current segment with a BLANK behind what is staged and return the start of the next, where staging goes on."""
+        self.pieces.append(BLANK.pack(self.limit - self.staged_end, MAGIC_BLANK))
+        self._chunks.append((self._chunk_start, self.pieces))
+        self.pieces = []
+        self._chunk_start = self.staged_end = self.limit
+        self.limit += self.segment_bytes
+        return self.staged_end
+
+    def commit(self) -> None:
+        """Write everything staged; when it returns a killed process loses nothing of it.
+
+        Raises StoreWriteFailed when the disk refuses: then nothing staged counts, and what had been written of it is erased. Raises
+        StoreFailed when erasing fails too, or after a failed flush; then the log takes nothing more.
+        """
+        if self.failure is not None:
+            self.discard()
+            raise StoreFailed(self._directory, self.failure)
+        try:
+            for start, pieces in self._chunks:
+                self._write(start, pieces)
+            if self.pieces:
+                self._write(self._chunk_start, self.pieces)
+        except OSError as e:
+            self._erase_uncommitted()
+            raise StoreWriteFailed(self._directory, e.strerror or str(e)) from e
+        self.committed_end = self._chunk_start = self.staged_end
+        self.pieces = []
+        if self._chunks:
+            self._chunks = []
+
+    def _write(self, start: int, pieces: list[Buffer]) -> None:
+        segment = self.segments[-1] if self.segments else self._create(start)
+        if start >= segment.start + segment.size:
+            segment = self._create(start)
+        if self._preallocate:
+            end = min(self.staged_end, segment.start + segment.size)
+            if end > self._allocated_end:
+                self._reserve(segment, max(start, self._allocated_end), end)
+        if len(pieces) == 1:
+            segment.file.pwrite(pieces[0], start - segment.start)
+        else:
+            segment.file.pwritev(pieces, start - segment.start)
+
+    def _reserve(self, segment: Segment, start: int, end: int) -> None:
+        end = min(max(end, start + PREALLOCATE_STEP_BYTES), segment.start + segment.size)
+        segment.file.fallocate(start - segment.start, end - start)
+        self._allocated_end = end
+
+    def _create(self, start: int) -> Segment:
+        path = f"{self._directory}/{segment_name(start)}"
+        file = self._fs.open(path, create=True)
+        try:
+            file.truncate(self.segment_bytes)
+        except OSError:
+            file.close()
+            raise
+        segment = Segment(file, start, self.segment_bytes)
+        self.segments.append(segment)
+        self._names_changed = True
+        return segment
+
+    def discard(self) -> None:
+        """Forget what is staged; none of it was written."""
+        allocated_end = self._allocated_end
+        self._start_at(self.committed_end)
+        self._allocated_end = max(allocated_end, self.committed_end)
+
+    def _erase_uncommitted(self) -> None:
+        """Take back what a failed commit may have written: a later restart must not find records nobody was told of."""
+        try:
+            self.end_at(self.committed_end, cut=True)
+        except OSError as e:
+            self.failure = f"a failed append could not be taken back: {e.strerror or e}"
+            self.discard()
+
+    def flush(self) -> int:
+        """Return once everything committed before the call is on the disk, and up to which offset that is.
+
+        Raises StoreFailed when the disk fails: what the system then still holds is unknown, so the log takes nothing more.
+        """
+        end = self.committed_end
+        if self.failure is not None:
+            raise StoreFailed(self._directory, self.failure)
+        try:
+            if self._names_changed:
+                self._names_changed = False
+                self._fs.fsync_dir(self._directory)
+            for segment in [s for s in self.segments if s.start < end and s.start + s.size > self.flushed_end]:
+                segment.file.fdatasync()
+        except OSError as e:
+            self.failure = e.strerror or str(e)
+            raise StoreFailed(self._directory, self.failure) from e
+        self.flushed_end = max(self.flushed_end, end)
+        return end
+
+    # --- reading ---
+
+    def locate(self, physical: int) -> Segment | None:
+        """Return the segment that holds stream offset ``physical``, or None outside the written log."""
+        return self.find(physical) if physical < self.committed_end else None
+
+    def find(self, physical: int) -> Segment | None:
+        """Return the segment that has room for stream offset ``physical``, written or not."""
+        if not self.segments:
+            return None
+        index = (physical - self.segments[0].start) // self.segment_bytes
+        return self.segments[index] if 0 <= index < len(self.segments) else None
+
+    def close(self) -> None:
+        """Close the files. Buffers handed out stay readable."""
+        for segment in self.segments:
+            segment.close()
+        self.segments = []
+
+
+def _first_data(file: File, start: int, end: int) -> int | None:
+    """Return the offset of the first non-zero byte in a range of a file, or None; holes cost nothing."""
+    step = 1 << 20
+    at: int | None = start
+    while at is not None and at < end:
+        data = file.pread(min(step, end - at), at)
+        stripped = data.lstrip(b"\0")
+        if stripped:
+            return at + len(data) - len(stripped)
+        if not data:
+            return None
+        at = file.data_after(at + len(data))
+    return None

@@ -1,0 +1,135 @@
+r"""What a store is opened with, and the JSON files under ``config/``, in the reference's layout: tabs, no blank after the colon, integer keys without quotes.
+
+::
+
+    {
+    \t"offsetTable":{
+    \t\t"orders@billing":{
+    \t\t\t0:15,
+    \t\t\t1:12
+    \t\t}
+    \t}
+    }
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sprocketmq.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from sprocketmq.protocol.jsondialect import loads
+from sprocketmq.storage.fs import REAL_FS, FileSystem
+
+_scalar = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    """How a store is laid out; the defaults are the reference's. Raises ConfigError for sizes that cannot work.
+
+    An existing store keeps the file sizes it was written with, whatever is asked for here. ``preallocate`` reserves disk blocks of the
+    commit log ahead of the writes. A filtered read looks at no more than ``max_filter_units`` queue units.
+    """
+
+    root: Path
+    commitlog_segment_bytes: int = 1 << 30
+    consumequeue_segment_bytes: int = 300_000 * 20
+    max_message_bytes: int = 4 << 20
+    preallocate: bool = True
+    max_filter_units: int = 16_000
+
+    def __post_init__(self) -> None:
+        if self.consumequeue_segment_bytes < 20 or self.consumequeue_segment_bytes % 20:
+            raise ConfigError(f"consumequeue_segment_bytes must be a multiple of 20, not {self.consumequeue_segment_bytes}")
+        if self.commitlog_segment_bytes < 4096:
+            raise ConfigError(f"commitlog_segment_bytes must be at least 4096, not {self.commitlog_segment_bytes}")
+        if self.max_message_bytes < 1 or self.max_filter_units < 1:
+            raise ConfigError("max_message_bytes and max_filter_units must be positive")
+
+
+class ConfigFile:
+    """One file and its predecessor (``NAME.bak``).
+
+    A save never leaves a moment without a readable file: the new text is complete and on the disk before it takes the name.
+    """
+
+    __slots__ = ("_directory", "_fs", "path")
+
+    def __init__(self, path: str | Path, fs: FileSystem = REAL_FS) -> None:
+        self.path = str(path)
+        self._directory = self.path.rpartition("/")[0] or "."
+        self._fs = fs
+
+    def load(self) -> dict[Any, Any] | None:
+        """Return the object of the file, of its ``.bak`` when the file is missing, empty or damaged, or None when both are.
+
+        Integer keys come back as ``int`` when they were written without quotes, else as ``str``.
+        """
+        for path in (self.path, self.path + ".bak"):
+            try:
+                value = loads(self._fs.read(path))
+            except (OSError, RemoteProtocolError):
+                continue
+            if isinstance(value, dict):
+                return value
+        return None
+
+    def save(self, value: dict[Any, Any]) -> None:
+        """Write ``value`` durably and keep the previous text as ``.bak``. Raises OSError; the old file then still stands."""
+        text = dump_pretty(value)
+        temporary = self.path + ".tmp"
+        self._fs.make_dirs(self._directory)
+        file = self._fs.open(temporary, create=True)
+        try:
+            file.truncate(0)
+            file.pwrite(text, 0)
+            file.fdatasync()
+        finally:
+            file.close()
+        if self._fs.exists(self.path):
+            self._fs.rename(self.path, self.path + ".bak")
+        self._fs.rename(temporary, self.path)
+        self._fs.fsync_dir(self._directory)
+
+
+def dump_pretty(value: Any) -> bytes:
+    """Return ``value`` (dicts, lists, scalars; keys are str or int) in the reference's layout, without a final newline.
+
+    Raises LocalProtocolError for a key or value JSON has no form for.
+    """
+    parts: list[bytes] = []
+    try:
+        _write(value, parts, b"\n")
+    except (TypeError, msgspec.MsgspecError, RecursionError) as e:
+        raise LocalProtocolError(f"value cannot be written as JSON: {e}") from None
+    return b"".join(parts)
+
+
+def _write(value: Any, parts: list[bytes], line: bytes) -> None:
+    if isinstance(value, dict):
+        inner = line + b"\t"
+        opening = b"{"
+        for key, item in value.items():
+            name = b"%d" % key if type(key) is int else _scalar(_text_key(key))
+            parts.append(opening + inner + name + b":")
+            _write(item, parts, inner)
+            opening = b","
+        parts.append(line + b"}" if value else b"{}")
+    elif isinstance(value, list | tuple):
+        inner = line + b"\t"
+        opening = b"["
+        for item in value:
+            parts.append(opening + inner)
+            _write(item, parts, inner)
+            opening = b","
+        parts.append(line + b"]" if value else b"[]")
+    else:
+        parts.append(_scalar(value))
+
+
+def _text_key(key: object) -> str:
+    if not isinstance(key, str):
+        raise TypeError(f"a {type(key).__name__} cannot be a key")
+    return key

@@ -1,0 +1,263 @@
+"""The one place where storage meets the operating system; a simulated file system can stand in its place.
+
+Every call raises OSError as the system does. Nothing here knows a format. Paths are plain strings: ``os`` turns ``Path`` into them
+anyway, and a queue's file is opened often.
+"""
+
+import contextlib
+import errno
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+# The kernel takes at most this many pieces in one gathering write (IOV_MAX of Linux and macOS).
+MAX_PIECES = 1024
+
+
+class Entry(NamedTuple):
+    """One name in a directory; ``size`` is 0 for a directory."""
+
+    name: str
+    is_dir: bool
+    size: int
+
+
+class File(Protocol):
+    """An open file, read and written at explicit offsets."""
+
+    path: str
+
+    def pwrite(self, data: Buffer, offset: int) -> None:
+        """Write all of ``data`` at ``offset``; an OSError leaves it open how much was written."""
+        ...
+
+    def pwritev(self, pieces: Sequence[Buffer], offset: int) -> None:
+        """Write ``pieces`` one after the other from ``offset`` on, all of them, in as few system calls as the kernel allows."""
+        ...
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """Return up to ``length`` bytes; fewer only at the end of the file."""
+        ...
+
+    def map(self, length: int) -> memoryview:
+        """Return a read-only view of the first ``length`` bytes that shows later writes too; it stays readable after ``close``."""
+        ...
+
+    def data_after(self, offset: int) -> int | None:
+        """Return where the first possibly non-zero bytes at or after ``offset`` are, or None when only holes follow."""
+        ...
+
+    def fdatasync(self) -> None:
+        """Return once everything written is on the disk."""
+        ...
+
+    def fallocate(self, offset: int, length: int) -> None:
+        """Reserve disk blocks for a range inside the file without changing its content or length."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Set the file's length; a longer file gains a hole of zeros."""
+        ...
+
+    def size(self) -> int:
+        """Return the length in bytes."""
+        ...
+
+    def lock(self) -> bool:
+        """Take the exclusive lock on the first byte for this process; False when another process has it."""
+        ...
+
+    def close(self) -> None:
+        """Give the descriptor back; twice is fine."""
+        ...
+
+
+class FileSystem(Protocol):
+    """What storage asks of a file system."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open a file to read and write; with ``create`` make it (empty) when it is missing."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """Return a whole (small) file."""
+        ...
+
+    def list(self, path: str) -> list[Entry]:
+        """Return the entries of a directory sorted by name; a missing directory is empty."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def identity(self, path: str) -> tuple[int, int]:
+        """Return what is equal for two paths of one file (device and inode)."""
+        ...
+
+    def make_dirs(self, path: str) -> None:
+        """Make a directory and its parents; an existing one is fine."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file its new name in one step, over an existing one."""
+        ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory and everything in it; a missing one is fine."""
+        ...
+
+    def fsync_dir(self, path: str) -> None:
+        """Return once names made, changed and removed in the directory are on the disk."""
+        ...
+
+
+class RealFile:
+    """A descriptor of the operating system."""
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+
+    def pwrite(self, data: Buffer, offset: int) -> None:
+        written = os.pwrite(self._fd, data, offset)
+        if written != len(data):
+            view = memoryview(data)
+            while written < len(view):  # a signal or a full disk cut it short; the next call says which
+                written += _progress(os.pwrite(self._fd, view[written:], offset + written))
+
+    def pwritev(self, pieces: Sequence[Buffer], offset: int) -> None:
+        for at in range(0, len(pieces), MAX_PIECES):
+            group = pieces[at : at + MAX_PIECES]
+            total = sum(map(len, group))
+            written = os.pwritev(self._fd, group, offset)
+            if written != total:
+                self.pwrite(memoryview(b"".join(group))[written:], offset + written)
+            offset += total
+
+    def pread(self, length: int, offset: int) -> bytes:
+        data = os.pread(self._fd, length, offset)
+        while len(data) < length:
+            more = os.pread(self._fd, length - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def map(self, length: int) -> memoryview:
+        # The view keeps the mapping alive, so nobody has to close it while buffers of it wait in a socket.
+        return memoryview(mmap.mmap(self._fd, length, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ))
+
+    def data_after(self, offset: int) -> int | None:
+        try:
+            return os.lseek(self._fd, offset, os.SEEK_DATA)
+        except OSError as e:
+            if e.errno == errno.ENXIO:
+                return None
+            if e.errno == errno.EINVAL:  # a file system without holes: everything may be data
+                return offset if offset < self.size() else None
+            raise
+
+    def fdatasync(self) -> None:
+        _fdatasync(self._fd)
+
+    def fallocate(self, offset: int, length: int) -> None:
+        if _fallocate is not None:
+            try:
+                _fallocate(self._fd, offset, length)
+            except OSError as e:
+                if e.errno not in {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}:  # not every file system can
+                    raise
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def lock(self) -> bool:
+        import fcntl
+
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as e:
+            if e.errno in {errno.EACCES, errno.EAGAIN}:
+                return False
+            raise
+        return True
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class RealFileSystem:
+    """The machine's own files."""
+
+    __slots__ = ()
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        return RealFile(path, os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644))
+
+    def read(self, path: str) -> bytes:
+        with open(path, "rb") as f:  # noqa: PTH123
+            return f.read()
+
+    def list(self, path: str) -> list[Entry]:
+        return sorted(self._entries(path))
+
+    @staticmethod
+    def _entries(path: str) -> Iterator[Entry]:
+        with contextlib.suppress(FileNotFoundError), os.scandir(path) as found:
+            for entry in found:
+                with contextlib.suppress(FileNotFoundError):
+                    is_dir = entry.is_dir()
+                    yield Entry(entry.name, is_dir, 0 if is_dir else entry.stat().st_size)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)  # noqa: PTH110
+
+    def identity(self, path: str) -> tuple[int, int]:
+        found = os.stat(path)  # noqa: PTH116
+        return found.st_dev, found.st_ino
+
+    def make_dirs(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)  # noqa: PTH103
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(old, new)  # noqa: PTH105
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)  # noqa: PTH108
+
+    def remove_tree(self, path: str) -> None:
+        import shutil
+
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
+    def fsync_dir(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def _progress(written: int) -> int:
+    if written <= 0:
+        raise OSError(errno.EIO, "the system wrote nothing and gave no reason")
+    return written
+
+
+# macOS has neither call; its fsync is the nearest there is.
+_fdatasync = getattr(os, "fdatasync", os.fsync)
+_fallocate = getattr(os, "posix_fallocate", None)
+
+REAL_FS: FileSystem = RealFileSystem()

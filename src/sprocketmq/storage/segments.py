@@ -1,0 +1,77 @@
+"""A row of equally long files that together are one long stream of bytes: commit log and consume queue are both such rows.
+
+A file's name is the stream offset of its first byte, as 20 decimal digits. Every file has its full length from the start, filled with
+zeros; nothing in it says how much of it is used.
+"""
+
+from collections import OrderedDict
+from itertools import pairwise
+
+from sprocketmq.storage.fs import Entry, File, FileSystem
+
+NAME_DIGITS = 20
+# Open queue files of a store with thousands of queues; the commit log's few segments are not counted here.
+MAX_OPEN_QUEUE_FILES = 256
+
+
+def segment_name(start: int) -> str:
+    """Return the file name of the segment that starts at stream offset ``start``."""
+    return f"{start:020d}"
+
+
+def parse_segment_name(name: str) -> int | None:
+    """Return the stream offset a file name stands for, or None when it is no segment's name."""
+    return int(name) if len(name) == NAME_DIGITS and name.isascii() and name.isdigit() else None
+
+
+def segment_entries(entries: list[Entry]) -> list[tuple[int, Entry]]:
+    """Return ``(start, entry)`` of the segments among the files of a directory, in stream order; other names are left out."""
+    found = [(parse_segment_name(e.name), e) for e in entries if not e.is_dir]
+    return sorted((start, e) for start, e in found if start is not None)
+
+
+def segment_size_of(segments: list[tuple[int, Entry]]) -> int | None:
+    """Return the segment length a directory was written with, or None when it has too little to tell.
+
+    Two names tell it by their distance, which damage to a file's content or length cannot change; one file tells it by its length.
+    """
+    if len(segments) >= 2:
+        return min(b[0] - a[0] for a, b in pairwise(segments))
+    return segments[0][1].size or None if segments else None
+
+
+class FilePool:
+    """Keep the most recently used files open, up to a limit, and open the others again when they are asked for.
+
+    For one thread. A file it returned is only valid until the next call.
+    """
+
+    __slots__ = ("_files", "_fs", "_limit")
+
+    def __init__(self, fs: FileSystem, limit: int = MAX_OPEN_QUEUE_FILES) -> None:
+        self._fs = fs
+        self._limit = limit
+        self._files: OrderedDict[str, File] = OrderedDict()
+
+    def get(self, path: str, *, size: int | None = None) -> File:
+        """Return the open file at ``path``; with ``size`` make it, that long, when it is missing or shorter. Raises OSError."""
+        file = self._files.get(path)
+        if file is not None:
+            self._files.move_to_end(path)
+            return file
+        file = self._fs.open(path, create=size is not None)
+        if size is not None and file.size() < size:
+            try:
+                file.truncate(size)
+            except OSError:
+                file.close()
+                raise
+        self._files[path] = file
+        if len(self._files) > self._limit:
+            self._files.popitem(last=False)[1].close()
+        return file
+
+    def forget(self, prefix: str = "") -> None:
+        """Close the files whose path starts with ``prefix``: they are about to go, or everything is."""
+        for path in [path for path in self._files if path.startswith(prefix)]:
+            self._files.pop(path).close()

@@ -1,0 +1,130 @@
+"""The ``dispatched`` file: which queue offsets the log had given out at one position, so that a start need not read the log again.
+
+It is ours alone (Apache's broker leaves it be) and derived like everything but the log: without it, or when it does not fit the
+log or the queues, they are all derived again.
+
+::
+
+    0        4         8          16         24      28       32            36            40
+    +--------+---------+----------+----------+-------+--------+-------------+-------------+----------------------------------------
+    | "SPMQ" | version | position | last     | its   | CRC of | number of   | number of   | queues, then deleted topics, then the
+    |        | i32 = 1 | i64      | record   | size  | its    | queues      | deletions   | CRC of everything before it (i32)
+    |        |         |          | i64      | i32   | bytes  | i32         | i32         |
+    +--------+---------+----------+----------+-------+--------+-------------+-------------+----------------------------------------
+    queue:   topic length i16, topic, queue id i32, min offset i64, next offset i64, last unit's physical offset i64, its size i32
+    deleted: topic length i16, topic, position i64: records of the topic before it have no queue
+
+``position`` is an end in the commit log: every record before it has its unit in a queue file, and both are on the disk.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from struct import Struct
+from struct import error as StructError
+
+from sprocketmq.protocol.hashing import crc32
+from sprocketmq.storage.fs import FileSystem
+
+FILE_NAME = "dispatched"
+VERSION = 1
+
+_MAGIC = b"SPMQ"
+_HEAD = Struct(">4siqqiiii")
+_QUEUE = Struct(">iqqqi")
+_SHORT = Struct(">h")
+_INT = Struct(">i")
+_LONG = Struct(">q")
+
+
+@dataclass(frozen=True)
+class QueueState:
+    """One queue as of the snapshot; ``last`` is its last unit's physical offset and size, (0, 0) without units."""
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    next: int
+    last: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The content of the file. ``last_record`` is (physical offset, size, CRC) of the record that ends at ``position``, size 0 if none."""
+
+    position: int = 0
+    last_record: tuple[int, int, int] = (0, 0, 0)
+    queues: tuple[QueueState, ...] = ()
+    deleted: dict[str, int] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """Return the whole file."""
+        parts = [_HEAD.pack(_MAGIC, VERSION, self.position, *self.last_record, len(self.queues), len(self.deleted))]
+        for q in self.queues:
+            parts += (*_name(q.topic), _QUEUE.pack(q.queue_id, q.min_offset, q.next, *q.last))
+        for topic, position in self.deleted.items():
+            parts += (*_name(topic), _LONG.pack(position))
+        data = b"".join(parts)
+        return data + _INT.pack(crc32(data))
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Snapshot | None":
+        """Return the snapshot in ``data``, or None when it is damaged or of a version we do not know."""
+        try:
+            if crc32(data[:-4]) != _INT.unpack(data[-4:])[0]:
+                return None
+            magic, version, position, last, size, crc, queue_count, deleted_count = _HEAD.unpack_from(data)
+            if magic != _MAGIC or version != VERSION:
+                return None
+            reader = _Reader(data, _HEAD.size)
+            queues = tuple(reader.queues(queue_count))
+            deleted = {reader.name(): reader.take(_LONG)[0] for _ in range(deleted_count)}
+        except (StructError, UnicodeDecodeError):
+            return None
+        return cls(position, (last, size, crc), queues, deleted)
+
+    @classmethod
+    def load(cls, fs: FileSystem, root: str) -> "Snapshot | None":
+        """Return the store's snapshot, or None when there is no readable one."""
+        try:
+            return cls.decode(fs.read(f"{root}/{FILE_NAME}"))
+        except OSError:
+            return None
+
+    def save(self, fs: FileSystem, root: str) -> None:
+        """Replace the file in one durable step. Raises OSError; the old one then still stands."""
+        temporary = f"{root}/{FILE_NAME}.tmp"
+        file = fs.open(temporary, create=True)
+        try:
+            file.truncate(0)
+            file.pwrite(self.encode(), 0)
+            file.fdatasync()
+        finally:
+            file.close()
+        fs.rename(temporary, f"{root}/{FILE_NAME}")
+        fs.fsync_dir(root)
+
+
+class _Reader:
+    def __init__(self, data: bytes, at: int) -> None:
+        self.data = data
+        self.at = at
+
+    def take(self, layout: Struct) -> tuple[int, ...]:
+        self.at += layout.size
+        return layout.unpack_from(self.data, self.at - layout.size)
+
+    def name(self) -> str:
+        (length,) = self.take(_SHORT)
+        self.at += length
+        return self.data[self.at - length : self.at].decode()
+
+    def queues(self, count: int) -> Iterator[QueueState]:
+        for _ in range(count):
+            topic = self.name()
+            queue_id, min_offset, next_offset, last, size = self.take(_QUEUE)
+            yield QueueState(topic, queue_id, min_offset, next_offset, (last, size))
+
+
+def _name(topic: str) -> Iterable[bytes]:
+    name = topic.encode()
+    return _SHORT.pack(len(name)), name
