@@ -7,6 +7,7 @@ import shutil
 import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from ipaddress import ip_address
 
 from sprocketmq.broker.admin import AdminHandlers
@@ -35,7 +36,7 @@ from sprocketmq.storage.store import MessageStore
 
 log = logging.getLogger(__name__)
 
-SETTLE_TIMEOUT_S = 5.0
+ANNOUNCE_TIMEOUT_S = 5.0
 MAX_ADOPTED_QUEUES = 1024
 
 
@@ -50,7 +51,8 @@ class Broker:
         self.config = config
         self.clock = clock
         self.failure: SprocketError | None = None
-        self._flushed_to = -1
+        self._flushed_to = self._settled_to = -1
+        self._settle_next = False
         self.stats = Stats(clock)
         self.store = MessageStore(config.store, fs=fs, clock=clock)
         self.clients = ClientRegistry(clock)
@@ -191,7 +193,10 @@ class Broker:
         self.sends.listens_at(ip, host)
 
     async def stop(self) -> None:
-        """Unregister, close all connections, save and flush everything, close the store; may be called twice."""
+        """Unregister, close all connections, save and flush everything, close the store; may be called twice.
+
+        Raises StoreFailed when the last flush fails, unless ``failure`` told of it already.
+        """
         await self._shut()
 
     async def _shut(self) -> None:
@@ -204,14 +209,18 @@ class Broker:
         self.pulls.close()
         if self._flushing is not None:
             await asyncio.wait([self._flushing])
-        if self._opened:
-            self._opened = False
-            try:
+        try:
+            if self._opened:
+                self._opened = False
                 for file in (self._topics_file, self._groups_file, self._offsets_file):
                     await self._save(file)
-            finally:
                 await asyncio.get_running_loop().run_in_executor(self._threads, self.store.close)
-        self._threads.shutdown(wait=True)
+        except SprocketError as e:
+            if self.failure is None:
+                self._fail(e)
+                raise
+        finally:
+            self._threads.shutdown(wait=True)
 
     async def _save(self, file: SavedFile) -> None:
         if file is self._offsets_file and self.offsets.dirty:
@@ -258,6 +267,11 @@ class Broker:
         self._sample_timer = asyncio.get_running_loop().call_later(SAMPLE_INTERVAL_S, self._sample)
         self.stats.sample()
         self.expire_clients()
+        if self.store.commitlog_max_offset != self._settled_to and self.failure is None:
+            # Queues and the recovery point follow the log at this distance; recovery after a crash reads what was written since.
+            self._settle_next = True
+            if self._flush_timer is None and self._flushing is None:
+                self._begin_flush()
 
     def expire_clients(self) -> None:
         """Close connections of clients that stopped sending heartbeats, and drop locks that ran out."""
@@ -274,16 +288,20 @@ class Broker:
 
     async def _flush(self) -> None:
         end = self.store.commitlog_max_offset
+        thorough, self._settle_next = self._settle_next, False
+        flush = partial(self.store.flush, thorough=thorough)
         try:
-            await asyncio.get_running_loop().run_in_executor(self._threads, self.store.flush)
+            await asyncio.get_running_loop().run_in_executor(self._threads, flush)
         except SprocketError as e:
             self._fail(e)
         except OSError as e:
             self._fail(StoreFailed(str(self.config.store.root), e.strerror or str(e)))
         else:
             self._flushed_to = end
+            if thorough:
+                self._settled_to = end
         self._flushing = None
-        if self._running and self.failure is None and self.store.commitlog_max_offset != self._flushed_to:
+        if self._running and self.failure is None and (self._settle_next or self.store.commitlog_max_offset != self._flushed_to):
             self._schedule_flush()
 
     def disk_space(self) -> tuple[int, int]:
@@ -354,7 +372,7 @@ class Broker:
         await self._topics_file.saved()
         announcing = self._registrar.announce([])
         if announcing is not None:
-            await asyncio.wait([announcing], timeout=SETTLE_TIMEOUT_S)
+            await asyncio.wait([announcing], timeout=ANNOUNCE_TIMEOUT_S)
 
 
 def _local_ip_towards(nameserver: str | None) -> str:

@@ -1,0 +1,76 @@
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent))  # for asking, as test modules are imported by path
+
+from asking import Asking
+
+from sprocketmq.broker import Broker, BrokerConfig
+from sprocketmq.clock import ManualClock
+from sprocketmq.namesrv import NameServer, NameServerConfig
+from sprocketmq.storage.store import StoreConfig
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+async def start_broker(tmp_path, clock):
+    """Start brokers on free ports; ``folder`` names the store under the test's own directory."""
+    started = []
+
+    async def start(folder="store", *, namesrv=(), fs=None, **settings):
+        store = StoreConfig(root=tmp_path / folder, commitlog_segment_bytes=16 << 20, preallocate=False)
+        config = BrokerConfig(store=store, port=0, namesrv=namesrv, **settings)
+        broker = Broker(config, clock=clock) if fs is None else Broker(config, clock=clock, fs=fs)
+        started.append(broker)
+        await broker.start()
+        return broker
+
+    yield start
+    for broker in started:
+        await broker.stop()
+
+
+@pytest.fixture
+async def namesrv():
+    server = NameServer(NameServerConfig(port=0))
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@pytest.fixture
+async def connect():
+    """Open client connections that end with the test."""
+    opened = []
+
+    async def connect(broker):
+        client = Asking(broker)
+        await client.open()
+        opened.append(client)
+        return client
+
+    yield connect
+    for client in opened:
+        await client.close()
+    await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def broker(start_broker):
+    """One broker with topic ``orders`` of four queues."""
+    broker = await start_broker()
+    broker.topics.create_internal("orders", 4)
+    return broker
+
+
+@pytest.fixture
+async def ask(broker, connect):
+    """One connection to ``broker``."""
+    return await connect(broker)
