@@ -111,7 +111,7 @@ class RangeReader:
 
     def _pulls(self, ranges: Sequence[QueueRange]) -> Iterator[tuple[QueueRange, int, int, bytes]]:
         """Yield (range, first offset, offset after the last, records) of each pull, with the next pull already under way."""
-        todo = iter(ranges)
+        todo = iter([part for part in ranges if len(part) > 0])
         part = next(todo, None)
         if part is None:
             return
