@@ -22,6 +22,7 @@ ENTRY_OVERHEAD = 22
 MAX_BATCH_COUNT = 32767
 
 _SHORT = Struct(">h")
+_SIZE_FLAG_LENGTH = Struct(">i8xii")  # an entry's head without the two fields readers ignore
 
 
 class BatchEntry(NamedTuple):
@@ -61,25 +62,23 @@ def split_batch(data: bytes | memoryview) -> list[BatchEntry]:
     total = len(raw)
     entries: list[BatchEntry] = []
     add = entries.append
-    unpack_head = ENTRY_HEAD.unpack_from
+    unpack_head = _SIZE_FLAG_LENGTH.unpack_from
     unpack_short = _SHORT.unpack_from
     new = tuple.__new__
     pos = 0
-    while pos < total:
-        if total - pos < ENTRY_OVERHEAD:
-            raise RemoteProtocolError(f"batch entry {len(entries)} is cut short: {total - pos} bytes are left, an entry has at least 22")
-        size, _, _, flag, n = unpack_head(raw, pos)
+    while total - pos >= ENTRY_OVERHEAD:
+        size, flag, n = unpack_head(raw, pos)
         end = pos + size
-        if size < ENTRY_OVERHEAD or end > total or n < 0 or n > size - ENTRY_OVERHEAD:
+        props_at = pos + ENTRY_OVERHEAD + n
+        if n < 0 or props_at > end or end > total:
             raise RemoteProtocolError(f"batch entry {len(entries)} has an impossible size {size} or body length {n}")
-        body_at = pos + 20
-        props_at = body_at + n
-        (p,) = unpack_short(raw, props_at)
-        props_at += 2
-        if p < 0 or props_at + p != end:
+        (p,) = unpack_short(raw, props_at - 2)
+        if props_at + p != end:
             raise RemoteProtocolError(f"batch entry {len(entries)} has an impossible property length {p}")
-        add(new(BatchEntry, (flag, view[body_at : props_at - 2], raw[props_at:end])))
+        add(new(BatchEntry, (flag, view[pos + 20 : props_at - 2], raw[props_at:end])))
         pos = end
+    if pos != total:
+        raise RemoteProtocolError(f"batch entry {len(entries)} is cut short: {total - pos} bytes are left, an entry has at least 22")
     if len(entries) > MAX_BATCH_COUNT:
         raise RemoteProtocolError(f"a batch has {len(entries)} messages, the limit is {MAX_BATCH_COUNT}")
     return entries

@@ -3,16 +3,23 @@
 The libraries load when they are first used: most programs never meet more than one of them.
 """
 
+import threading
 import zlib
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 from sprocketmq.errors import LocalProtocolError, RemoteProtocolError
 from sprocketmq.protocol.codes import SYSFLAG_COMPRESSED
+
+if TYPE_CHECKING:
+    import zstandard
 
 # One frame of the protocol: no body can have been larger before it was compressed by a well-meaning client.
 MAX_DECOMPRESSED = 16 << 20
 
 LEVEL = 5
+
+_local = threading.local()
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_MAX_BLOCK = 128 * 1024
@@ -42,9 +49,7 @@ def compress(data: bytes | memoryview, kind: CompressionType) -> bytes:
         # Independent 4 MiB blocks, no content size, no checksums: FLG 0x60, BD 0x70.
         return bytes(lz4.compress(bytes(data), block_size=lz4.BLOCKSIZE_MAX4MB, block_linked=False, store_size=False))
     if kind == CompressionType.ZSTD:
-        import zstandard
-
-        return zstandard.ZstdCompressor(level=LEVEL, write_content_size=False).compress(data)
+        return _zstd_contexts()[0].compress(data)
     raise LocalProtocolError(f"unknown compression {kind!r}: use LZ4, ZSTD or ZLIB")
 
 
@@ -103,9 +108,21 @@ def _unzstd(data: bytes | memoryview, max_bytes: int) -> bytes:
         if zstandard.frame_content_size(frame) > max_bytes:
             raise RemoteProtocolError(f"compressed body holds more than the limit of {max_bytes} bytes")
         room = max(1, min(bound, max_bytes))  # 0 would mean "any"
-        return zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW).decompress(frame, max_output_size=room)
+        return _zstd_contexts()[1].decompress(frame, max_output_size=room)
     except zstandard.ZstdError as e:
         raise RemoteProtocolError(f"compressed body does not decompress into {max_bytes} bytes: {e}") from None
+
+
+def _zstd_contexts() -> "tuple[zstandard.ZstdCompressor, zstandard.ZstdDecompressor]":
+    """Return this thread's two contexts: making one costs ten times what a small body does, and threads must not share them."""
+    try:
+        return _local.contexts  # type: ignore[no-any-return]
+    except AttributeError:
+        import zstandard
+
+        compressor = zstandard.ZstdCompressor(level=LEVEL, write_content_size=False)
+        _local.contexts = compressor, zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW)
+        return _local.contexts  # type: ignore[no-any-return]
 
 
 def _zstd_extent(frame: bytes, pos: int, *, has_checksum: bool) -> tuple[int, int]:

@@ -12,7 +12,6 @@ r"""The two message ids: the client's (UNIQ_KEY) and the broker's (offset id); b
 
 import secrets
 import time
-from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import ip_address
 from itertools import count, islice
@@ -21,7 +20,6 @@ from struct import Struct
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import LocalProtocolError, RemoteProtocolError
 
-_LONG = Struct(">q")
 _OFFSET_TAIL = Struct(">iq")
 _UNIQ_TAIL = Struct(">HIIH")
 
@@ -128,13 +126,7 @@ def _host_hex(host: bytes) -> str:
 
 def offset_msg_id(host: bytes, physical: int) -> str:
     """Return the broker's id of the record at ``physical`` in the commit log of ``host`` (8 or 20 bytes, as stored)."""
-    return f"{_host_hex(host)}{physical:016X}"
-
-
-def offset_msg_ids(host: bytes, physicals: Iterable[int]) -> str:
-    """Return the broker's ids of several records, joined by commas, as a send response lists them."""
-    head = _host_hex(host)
-    return ",".join([f"{head}{physical:016X}" for physical in physicals])
+    return f"{_host_hex(host)}{physical & 0xFFFFFFFFFFFFFFFF:016X}"
 
 
 def parse_offset_msg_id(text: str) -> tuple[str, int, int]:

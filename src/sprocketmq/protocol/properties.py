@@ -39,8 +39,9 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
     Pairs with an empty value are left out, as every reader would drop them. Raises LocalProtocolError for a separator inside a
     name or value, an empty name, text that is not valid UTF-8, or more than 32,767 bytes.
     """
-    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items() if value])
-    if text.count("\x01") + text.count("\x02") != 2 * sum(1 for value in properties.values() if value) or "" in properties:
+    pieces = [f"{name}\x01{value}\x02" for name, value in properties.items() if value]
+    text = "".join(pieces)
+    if text.count("\x01") != len(pieces) or text.count("\x02") != len(pieces) or "" in properties:
         raise LocalProtocolError("a property name is empty, or a name or value holds one of the separators 0x01 and 0x02")
     try:
         data = text.encode()

@@ -26,6 +26,7 @@ from sprocketmq.protocol.codes import (
     SYSFLAG_STORE_HOST_V6,
 )
 from sprocketmq.protocol.hashing import crc32
+from sprocketmq.protocol.ids import offset_msg_id
 from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, decode_properties, find_property
 
 MAGIC_V1 = -626843481  # 0xDAA320A7
@@ -348,7 +349,7 @@ class ReceivedMessage:
     @property
     def offset_msg_id(self) -> str:
         """The broker's id: its address and the record's place in the commit log, in hex."""
-        return (self._store_host() + _LONG.pack(self.commitlog_offset)).hex().upper()
+        return offset_msg_id(self._store_host(), self.commitlog_offset)
 
     def verify_crc(self) -> None:
         """Raise RemoteProtocolError when the stored body does not match its CRC. Messages of an inner batch carry none."""

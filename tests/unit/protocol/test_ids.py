@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sprocketmq.clock import ManualClock
 from sprocketmq.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
-from sprocketmq.protocol.ids import MessageIdFactory, month_start_ms, offset_msg_id, offset_msg_ids, parse_offset_msg_id, parse_uniq_key
+from sprocketmq.protocol.ids import MessageIdFactory, month_start_ms, offset_msg_id, parse_offset_msg_id, parse_uniq_key
 from sprocketmq.protocol.records import pack_host
 
 # Noon of the 17th, so that no time zone is near a month's border.
@@ -172,12 +172,6 @@ def test_an_offset_id_parses_to_what_it_was_made_of(ip, port, physical):
     text = offset_msg_id(pack_host(ip, port), physical)
     found_ip, found_port, found = parse_offset_msg_id(text)
     assert (pack_host(found_ip, 0), found_port, found) == (pack_host(ip, 0), port, physical)
-
-
-def test_several_offset_ids_are_joined_as_a_send_response_lists_them():
-    host = pack_host("127.0.0.1", 27911)
-    assert offset_msg_ids(host, [0x653, 0x719]) == f"{offset_msg_id(host, 0x653)},{offset_msg_id(host, 0x719)}"
-    assert offset_msg_ids(host, []) == ""
 
 
 @pytest.mark.parametrize(
