@@ -92,9 +92,7 @@ class FrameBuffer:
             if stop > end:
                 if end - start > 8 and not 0 < word & 0xFFFFFF <= length - 4:
                     # No frame begins like this: do not wait for the rest, which a foreign peer never sends.
-                    looks_like = describe_foreign(bytes(view[start : start + 9]))
-                    hint = f"; this looks like {looks_like}" if looks_like else ""
-                    raise FrameError(f"header length {word & 0xFFFFFF} is outside 1..{length - 4}{hint}", commands, looks_like)
+                    raise self._bad(f"header length {word & 0xFFFFFF} is outside 1..{length - 4}", start, commands)
                 break
             body_at = start + 8 + (word & 0xFFFFFF)
             if body_at > stop:

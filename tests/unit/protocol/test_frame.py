@@ -79,8 +79,14 @@ def test_an_impossible_length_is_refused_at_once(length):
 
 def test_the_largest_length_is_accepted_and_allocates_nothing_before_bytes_come():
     buffer = FrameBuffer(capacity=1024)
-    assert buffer.feed(struct.pack(">i", MAX_FRAME_LENGTH) + b"\0" * 100) == []
+    assert buffer.feed(struct.pack(">iI", MAX_FRAME_LENGTH, 200) + b"\0" * 100) == []
     assert len(buffer.get_buffer()) < 2048
+
+
+@pytest.mark.parametrize(("length", "header"), [(1000, 0), (1000, 997), (1000, 0xFFFFFF), (4, 1)])
+def test_what_cannot_begin_a_frame_is_refused_before_the_rest_comes(length, header):
+    with pytest.raises(FrameError, match="header length"):
+        FrameBuffer().feed(struct.pack(">iI", length, header) + b"{")
 
 
 def test_a_large_frame_grows_the_buffer_and_gives_the_memory_back():
