@@ -1,0 +1,59 @@
+"""Helpers for tests of code that uses SprocketMQ: the pytest fixture ``rocketmq`` (see ``plugin``), and waiting without guessing.
+
+Importing this loads neither pytest nor the broker.
+"""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+__all__ = ["eventually", "wait_until"]
+
+_T = TypeVar("_T")
+
+INTERVAL_S = 0.005
+
+
+def wait_until(condition: Callable[[], _T], *, timeout_s: float = 5.0, what: str = "") -> _T:
+    """Call ``condition`` until it returns something true, and return that.
+
+    Raises TimeoutError after ``timeout_s``, naming ``what`` was waited for. An AssertionError of ``condition`` counts as "not yet" and
+    becomes the cause of the TimeoutError; other errors come through at once.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        failed: AssertionError | None = None
+        value = None
+        try:
+            value = condition()
+        except AssertionError as e:
+            failed = e
+        if value:
+            return value
+        if time.monotonic() >= deadline:
+            raise TimeoutError(_complaint(condition, timeout_s, what)) from failed
+        time.sleep(INTERVAL_S)
+
+
+async def eventually(condition: Callable[[], _T | Awaitable[_T]], *, timeout_s: float = 5.0, what: str = "") -> _T:
+    """Do what ``wait_until`` does, without blocking the event loop; ``condition`` may be a coroutine function."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        failed: AssertionError | None = None
+        value: _T | None = None
+        try:
+            answer = condition()
+            value = await answer if inspect.isawaitable(answer) else answer
+        except AssertionError as e:
+            failed = e
+        if value:
+            return value
+        if time.monotonic() >= deadline:
+            raise TimeoutError(_complaint(condition, timeout_s, what)) from failed
+        await asyncio.sleep(INTERVAL_S)
+
+
+def _complaint(condition: Callable[[], object], timeout_s: float, what: str) -> str:
+    return f"{what or getattr(condition, '__qualname__', repr(condition))} did not come true within {timeout_s:g} s"

@@ -1,0 +1,45 @@
+"""How a command fails: one or two clear lines on stderr and an exit code, never a traceback."""
+
+import os
+import sys
+
+from sprocketmq.errors import ConfigError, PortInUse, SprocketError, StoreLocked, StoreNotWritable
+
+EXIT_OK = 0
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+
+# Set to anything, this environment variable shows tracebacks: for bug reports.
+DEBUG_VARIABLE = "SPROCKETMQ_DEBUG"
+
+# ConfigErrors that depend on the machine, not on how the command was written.
+_NOT_USAGE = (PortInUse, StoreLocked, StoreNotWritable)
+
+
+def fail(message: str) -> None:
+    """Write ``sprocketmq: MESSAGE`` to stderr; a stderr that is gone is ignored."""
+    try:
+        print(f"sprocketmq: {message}", file=sys.stderr, flush=True)
+    except OSError:
+        pass
+
+
+def exit_code_of(error: SprocketError) -> int:
+    """Return 2 for an error of the command line or a configuration file, 1 for everything else."""
+    return EXIT_USAGE if isinstance(error, ConfigError) and not isinstance(error, _NOT_USAGE) else EXIT_FAILURE
+
+
+def report(error: BaseException) -> int:
+    """Say on stderr what went wrong and return the exit code; raises ``error`` again when SPROCKETMQ_DEBUG is set."""
+    if os.environ.get(DEBUG_VARIABLE):
+        raise error
+    if isinstance(error, SprocketError):
+        fail(str(error))
+        return exit_code_of(error)
+    if isinstance(error, BrokenPipeError):
+        return EXIT_OK
+    if isinstance(error, OSError):
+        fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+        return EXIT_FAILURE
+    fail(f"internal error: {type(error).__name__}: {error}; set {DEBUG_VARIABLE}=1 and run it again for the details of a bug report")
+    return EXIT_FAILURE

@@ -1,0 +1,547 @@
+"""A whole cluster for a test, a notebook or a small service: nameserver and brokers in a thread of this process, or in child processes.
+
+::
+
+    with LocalCluster() as mq:
+        with sync.Producer("pg", namesrv=mq.namesrv) as producer:
+            producer.send(Message("orders", b"..."))
+"""
+
+import asyncio
+import atexit
+import contextlib
+import logging
+import os
+import selectors
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+from sprocketmq.broker.config import BrokerConfig
+from sprocketmq.broker.server import Broker
+from sprocketmq.clock import SYSTEM_CLOCK
+from sprocketmq.errors import ClientClosed, ConfigError, FatalError
+from sprocketmq.namesrv.server import NameServer, NameServerConfig
+from sprocketmq.protocol.records import ReceivedMessage
+from sprocketmq.storage.config import StoreConfig
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 30.0
+MAX_BROKERS = 26
+
+# A store that lives as long as a test needs neither the reference's 1 GiB log segments nor its 6 MB queue files.
+TEMPORARY_COMMITLOG_SEGMENT_BYTES = 64 << 20
+TEMPORARY_CONSUMEQUEUE_SEGMENT_BYTES = 20 * 10_000
+
+
+class ClusterFailed(FatalError):
+    """A nameserver or broker of a LocalCluster did not start, or ended on its own."""
+
+
+class LocalCluster:
+    """A nameserver and ``brokers`` brokers, started by ``start`` (or ``with``, or ``async with``) and gone after ``stop``.
+
+    ``store`` is the directory for what the brokers keep: one broker uses it as it is, several use ``store/broker-a``, ``store/broker-b``
+    and so on. Without it everything goes to a temporary directory that ``stop`` removes. With ``in_process`` (the default) the servers run
+    in a background thread with an event loop of its own; else in child processes (``sprocketmq serve``), with a core for each broker.
+    ``namesrv_port`` and ``port`` (of the first broker; one broker only) are 0 for any free one.
+
+    ``namesrv`` is the address to give to clients. Raises ConfigError for arguments that cannot be; ``start`` raises PortInUse,
+    StoreLocked, StoreNotWritable, StoreDamaged, or ClusterFailed when a child does not come up. A process forked while a cluster runs must
+    make its own; in the child ``stop`` does nothing. A cluster still running when the interpreter ends is stopped then.
+    """
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str] | None = None,
+        brokers: int = 1,
+        *,
+        in_process: bool = True,
+        namesrv_port: int = 0,
+        port: int = 0,
+        auto_create_topic: bool = True,
+        cluster_name: str = "DefaultCluster",
+        default_topic_queues: int = 8,
+        max_message_bytes: int = 4 << 20,
+        start_timeout_s: float = START_TIMEOUT_S,
+    ) -> None:
+        if not 1 <= brokers <= MAX_BROKERS:
+            raise ConfigError(f"brokers must be from 1 to {MAX_BROKERS}, not {brokers}")
+        if brokers > 1 and port:
+            raise ConfigError("several brokers cannot share one port: leave port at 0")
+        for name, value in (("namesrv_port", namesrv_port), ("port", port)):
+            if not 0 <= value <= 65535:
+                raise ConfigError(f"{name} must be from 0 to 65535, not {value}")
+        self._wanted_store = None if store is None else Path(store).absolute()
+        self._names = [f"broker-{chr(ord('a') + i)}" for i in range(brokers)]
+        self._namesrv_port = namesrv_port
+        self._port = port
+        self._start_timeout_s = start_timeout_s
+        self._in_process = in_process
+        self._broker_options = _BrokerOptions(auto_create_topic, cluster_name, default_topic_queues, max_message_bytes)
+        self._broker_config("", self._names[0], Path())  # bad values fail here, not in another thread
+        self._store: Path | None = None
+        self._temporary: Path | None = None
+        self._servers: _Servers | None = None
+        self._pid = 0
+        self._lock = threading.Lock()
+
+    # --- life ---
+
+    def start(self) -> Self:
+        """Start everything and return when it takes traffic; harmless when it runs already."""
+        with self._lock:
+            if self._servers is not None:
+                return self
+            self._pid = os.getpid()
+            if self._wanted_store is None:
+                self._temporary = Path(tempfile.mkdtemp(prefix="sprocketmq-"))
+            self._store = self._wanted_store or self._temporary
+            servers = _ThreadServers(self) if self._in_process else _ChildServers(self)
+            try:
+                servers.start(self._start_timeout_s)
+            except BaseException:
+                servers.stop()
+                self._remove_temporary()
+                raise
+            self._servers = servers
+            atexit.register(self.stop)
+            return self
+
+    def stop(self) -> None:
+        """Stop everything cleanly and remove a temporary store; harmless when it is stopped already, and in a forked child."""
+        with self._lock:
+            servers, self._servers = self._servers, None
+            if servers is None or self._pid != os.getpid():
+                return
+            atexit.unregister(self.stop)
+            try:
+                servers.stop()
+            finally:
+                self._remove_temporary()
+
+    def kill(self) -> None:
+        """End the servers as ``kill -9`` does, and keep a given store as it is then; a temporary one is removed. For tests of recovery."""
+        with self._lock:
+            servers, self._servers = self._servers, None
+            if servers is None or self._pid != os.getpid():
+                return
+            atexit.unregister(self.stop)
+            try:
+                servers.kill()
+            finally:
+                self._remove_temporary()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await asyncio.to_thread(self.stop)
+
+    def _remove_temporary(self) -> None:
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None
+
+    def __repr__(self) -> str:
+        state = f"namesrv={self.namesrv!r}" if self._servers is not None else "not running"
+        return f"<LocalCluster {state}>"
+
+    # --- where it is ---
+
+    def _running(self) -> "_Servers":
+        if self._servers is None:
+            raise ClientClosed("this LocalCluster is not running: use it inside `with`, or call start() first")
+        return self._servers
+
+    @property
+    def namesrv(self) -> str:
+        """The nameserver's ``host:port``: what clients want as ``namesrv``. Raises ClientClosed when the cluster does not run."""
+        return self._running().namesrv
+
+    @property
+    def brokers(self) -> list[str]:
+        """The brokers' ``host:port``, in the order of their names."""
+        return list(self._running().brokers.values())
+
+    @property
+    def broker_names(self) -> list[str]:
+        """``broker-a`` and so on."""
+        return list(self._names)
+
+    @property
+    def store(self) -> Path:
+        """The directory of the brokers' stores. Raises ClientClosed when there is none yet."""
+        if self._store is None:
+            raise ClientClosed("this LocalCluster was not started yet")
+        return self._store
+
+    def store_of(self, broker_name: str) -> Path:
+        """Return one broker's store directory."""
+        return self.store if len(self._names) == 1 else self.store / broker_name
+
+    # --- what tests do ---
+
+    def create_topic(self, topic: str, *, queues: int = 8) -> None:
+        """Create ``topic`` with ``queues`` queues on every broker. Raises as ``AdminClient.create_topic``."""
+        from sprocketmq import sync
+
+        with sync.AdminClient(namesrv=self.namesrv) as admin:
+            admin.create_topic(topic, queues=queues)
+
+    def messages(self, topic: str, *, count: int | None = None, timeout_s: float = 5.0) -> list[ReceivedMessage]:
+        """Return what ``topic`` holds, by queue and offset; nobody's position is changed.
+
+        With ``count``, wait until there are so many, for at most ``timeout_s``, and raise TimeoutError saying how many there were; without,
+        return what is there now. A topic that does not exist is empty.
+        """
+        from sprocketmq import sync
+        from sprocketmq.errors import TopicNotFound
+
+        deadline = SYSTEM_CLOCK.monotonic() + timeout_s
+        found: dict[Any, list[ReceivedMessage]] = {}
+        position: dict[Any, int] = {}
+        with sync.PullConsumer("sprocketmq-messages", namesrv=self.namesrv) as consumer:
+            while True:
+                try:
+                    queues = consumer.queues(topic)
+                except TopicNotFound:
+                    queues = []
+                for queue in queues:
+                    if queue not in position:
+                        position[queue] = consumer.min_offset(queue)
+                        found[queue] = []
+                    while position[queue] < consumer.max_offset(queue):
+                        result = consumer.pull(queue, position[queue], max_messages=1024, max_bytes=4 << 20)
+                        found[queue] += result.messages
+                        position[queue] = result.next_offset
+                total = sum(map(len, found.values()))
+                if count is None or total >= count:
+                    return [message for queue in sorted(found) for message in found[queue]]
+                if SYSTEM_CLOCK.monotonic() >= deadline:
+                    raise TimeoutError(f"topic {topic} holds {total} messages, not {count}, after {timeout_s:g} s")
+                time.sleep(0.005)
+
+    def stop_broker(self, broker_name: str = "broker-a") -> None:
+        """Stop one broker cleanly and leave the rest running. Only for clusters in this process."""
+        self._in_thread().stop_broker(broker_name)
+
+    def start_broker(self, broker_name: str = "broker-a") -> None:
+        """Start a stopped broker again, on its old port and store. Only for clusters in this process."""
+        self._in_thread().start_broker(broker_name)
+
+    def stop_namesrv(self) -> None:
+        """Stop the nameserver and leave the brokers running. Only for clusters in this process."""
+        self._in_thread().stop_namesrv()
+
+    def start_namesrv(self) -> None:
+        """Start the stopped nameserver again on its old port; brokers register again on their own. Only for clusters in this process."""
+        self._in_thread().start_namesrv()
+
+    def _in_thread(self) -> "_ThreadServers":
+        servers = self._running()
+        if not isinstance(servers, _ThreadServers):
+            raise ConfigError("single servers can be stopped and started in LocalCluster(in_process=True) only")
+        return servers
+
+    # --- for the two kinds of servers ---
+
+    def _broker_config(self, namesrv: str, name: str, root: Path) -> BrokerConfig:
+        options = self._broker_options
+        store = StoreConfig(root=root, max_message_bytes=options.max_message_bytes)
+        if self._wanted_store is None:
+            store = replace(
+                store,
+                commitlog_segment_bytes=max(TEMPORARY_COMMITLOG_SEGMENT_BYTES, 4 * options.max_message_bytes),
+                consumequeue_segment_bytes=TEMPORARY_CONSUMEQUEUE_SEGMENT_BYTES,
+                preallocate=False,
+            )
+        return BrokerConfig(
+            store=store,
+            cluster_name=options.cluster_name,
+            broker_name=name,
+            port=self._port,
+            namesrv=(namesrv,) if namesrv else (),
+            auto_create_topic=options.auto_create_topic,
+            default_topic_queues=options.default_topic_queues,
+            max_message_bytes=options.max_message_bytes,
+        )
+
+
+@dataclass(frozen=True)
+class _BrokerOptions:
+    auto_create_topic: bool
+    cluster_name: str
+    default_topic_queues: int
+    max_message_bytes: int
+
+
+class _Servers(Protocol):
+    namesrv: str
+    brokers: dict[str, str]
+
+    def start(self, timeout_s: float) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+# --- in a thread of this process ----------------------------------------------------------------------------------------
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Return a new event loop for servers: uvloop's where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+class _ThreadServers:
+    """Nameserver and brokers on one event loop in a daemon thread."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self.namesrv = ""
+        self.brokers: dict[str, str] = {}
+        self._namesrv: NameServer | None = None
+        self._brokers: dict[str, Broker] = {}
+        self._loop = new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="sprocketmq-cluster", daemon=True)
+
+    def start(self, timeout_s: float) -> None:
+        self._thread.start()
+        self._do(self._start, timeout_s)
+
+    def stop(self) -> None:
+        self._end(self._stop)
+
+    def kill(self) -> None:
+        self._end(self._abort)
+
+    def stop_broker(self, name: str) -> None:
+        broker = self._brokers.pop(self._known(name), None)
+        if broker is not None:
+            self._do(broker.stop)
+
+    def start_broker(self, name: str) -> None:
+        if self._known(name) not in self._brokers:
+            self._do(lambda: self._start_broker(name))
+
+    def stop_namesrv(self) -> None:
+        namesrv, self._namesrv = self._namesrv, None
+        if namesrv is not None:
+            self._do(namesrv.stop)
+
+    def start_namesrv(self) -> None:
+        if self._namesrv is None:
+            self._do(self._start_namesrv)
+
+    def _known(self, name: str) -> str:
+        if name not in self._cluster.broker_names:
+            raise ConfigError(f"no broker {name!r} in this cluster: it has {', '.join(self._cluster.broker_names)}")
+        return name
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            left = asyncio.all_tasks(self._loop)
+            for task in left:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+
+    def _do(self, work: Callable[[], Awaitable[_T]], timeout_s: float = STOP_TIMEOUT_S) -> _T:
+        """Run ``work()`` on the cluster's loop and return its result. Raises ClusterFailed when it takes longer than ``timeout_s``."""
+
+        async def run() -> _T:
+            return await work()
+
+        future: Future[_T] = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        try:
+            return future.result(timeout_s)
+        except TimeoutError:
+            future.cancel()
+            raise ClusterFailed(
+                f"the embedded cluster did not answer within {timeout_s:g} s: is another process using up the machine?"
+            ) from None
+
+    def _end(self, work: Callable[[], Awaitable[None]]) -> None:
+        if not self._thread.is_alive():
+            if not self._loop.is_closed():
+                self._loop.close()
+            return
+        try:
+            self._do(work)
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(STOP_TIMEOUT_S)
+
+    async def _start(self) -> None:
+        await self._start_namesrv()
+        for name in self._cluster.broker_names:
+            await self._start_broker(name)
+
+    async def _start_namesrv(self) -> None:
+        port = int(self.namesrv.rpartition(":")[2]) if self.namesrv else self._cluster._namesrv_port
+        namesrv = NameServer(NameServerConfig(port=port))
+        await namesrv.start()
+        self._namesrv = namesrv
+        self.namesrv = namesrv.address
+
+    async def _start_broker(self, name: str) -> None:
+        config = self._cluster._broker_config(self.namesrv, name, self._cluster.store_of(name))
+        if name in self.brokers:
+            config = replace(config, port=int(self.brokers[name].rpartition(":")[2]))
+        broker = Broker(config)
+        await broker.start()
+        self._brokers[name] = broker
+        self.brokers[name] = broker.address
+
+    async def _stop(self) -> None:
+        brokers, self._brokers = self._brokers, {}
+        try:
+            for broker in brokers.values():
+                await broker.stop()
+        finally:
+            if self._namesrv is not None:
+                await self._namesrv.stop()
+
+    async def _abort(self) -> None:
+        for broker in self._brokers.values():
+            await broker.abort()
+        if self._namesrv is not None:
+            await self._namesrv.stop()
+
+
+# --- in child processes -------------------------------------------------------------------------------------------------
+
+
+class _ChildServers:
+    """``sprocketmq serve`` for the nameserver and the first broker, ``sprocketmq broker`` for each further one.
+
+    A child's standard input is a pipe from here: when this process ends, however it ends, the children see it and stop.
+    """
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self.namesrv = ""
+        self.brokers: dict[str, str] = {}
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    def start(self, timeout_s: float) -> None:
+        cluster = self._cluster
+        deadline = SYSTEM_CLOCK.monotonic() + timeout_s
+        for name in cluster.broker_names:
+            if not self.namesrv:
+                verb = ["serve", "--namesrv-port", str(cluster._namesrv_port), "--port", str(cluster._port)]
+            else:
+                verb = ["broker", "--namesrv", self.namesrv, "--port", "0"]
+            ready = self._spawn([*verb, *self._options(name)], deadline)
+            self.namesrv = ready.get("namesrv", self.namesrv)
+            self.brokers[name] = ready["broker"]
+
+    def stop(self) -> None:
+        for child in reversed(self._children):
+            child.terminate()
+        deadline = SYSTEM_CLOCK.monotonic() + STOP_TIMEOUT_S
+        for child in self._children:
+            try:
+                child.wait(max(0.0, deadline - SYSTEM_CLOCK.monotonic()))
+            except subprocess.TimeoutExpired:
+                log.warning("child %d did not stop within %g s and is killed", child.pid, STOP_TIMEOUT_S)
+        self.kill()
+
+    def kill(self) -> None:
+        for child in self._children:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+            for pipe in (child.stdin, child.stdout):
+                if pipe is not None:
+                    pipe.close()
+        self._children.clear()
+
+    @property
+    def pids(self) -> list[int]:
+        return [child.pid for child in self._children]
+
+    def _options(self, name: str) -> list[str]:
+        """Return the command line that says what ``_broker_config`` says."""
+        config = self._cluster._broker_config("", name, self._cluster.store_of(name))
+        settings = {
+            "commitlog_segment_bytes": config.store.commitlog_segment_bytes,
+            "consumequeue_segment_bytes": config.store.consumequeue_segment_bytes,
+            "preallocate": config.store.preallocate,
+            "auto_create_topic": config.auto_create_topic,
+            "default_topic_queues": config.default_topic_queues,
+            "max_message_bytes": config.max_message_bytes,
+        }
+        options = ["--store", str(config.store.root), "--name", name, "--cluster", config.cluster_name, "--stop-with-stdin"]
+        for key, value in settings.items():
+            options += ["--set", f"{key}={str(value).lower()}"]
+        return options
+
+    def _spawn(self, arguments: Sequence[str], deadline: float) -> dict[str, str]:
+        """Start one child and return the fields of its ready line. Raises ClusterFailed with what it said instead."""
+        # The child's complaints go to a file, not a pipe that nobody empties once it runs.
+        with tempfile.TemporaryFile() as complaints:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "sprocketmq", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+            )
+            self._children.append(child)
+            line = _first_line(child, deadline)
+            if line.startswith("ready "):
+                return dict(part.split("=", 1) for part in line.split()[1:] if "=" in part)
+            if child.poll() is None and SYSTEM_CLOCK.monotonic() >= deadline:
+                raise ClusterFailed(f"`sprocketmq {arguments[0]}` was not ready within {self._cluster._start_timeout_s:g} s")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(1.0)
+            complaints.seek(0)
+            said = complaints.read().decode(errors="replace").strip().removeprefix("sprocketmq: ") or line or "it said nothing"
+            raise ClusterFailed(f"`sprocketmq {arguments[0]}` ended with exit code {child.returncode}: {said}")
+
+
+def _first_line(child: "subprocess.Popen[bytes]", deadline: float) -> str:
+    """Return the first line of a child's output, or what there was of it when the child ended or the deadline passed."""
+    assert child.stdout is not None
+    data = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(child.stdout, selectors.EVENT_READ)
+        while b"\n" not in data:
+            left = deadline - SYSTEM_CLOCK.monotonic()
+            if left <= 0 or not selector.select(left):
+                break
+            chunk = os.read(child.stdout.fileno(), 4096)
+            if not chunk:
+                break
+            data += chunk
+    return data.partition(b"\n")[0].decode(errors="replace")

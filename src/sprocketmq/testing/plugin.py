@@ -1,0 +1,35 @@
+"""The pytest plugin: the fixture ``rocketmq`` and the marker that configures it. Installing SprocketMQ activates it.
+
+pytest loads this module in every run of an environment that has SprocketMQ, so it imports nothing of ours before a test asks for it.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from sprocketmq.embedded import LocalCluster
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "rocketmq(**options): options of LocalCluster for the fixture `rocketmq`, such as brokers=2 or auto_create_topic=False",
+    )
+
+
+@pytest.fixture
+def rocketmq(request: pytest.FixtureRequest) -> Iterator["LocalCluster"]:
+    """A fresh RocketMQ cluster: nameserver and broker in this process, on free ports, with a temporary store.
+
+    ``rocketmq.namesrv`` is the address for clients; see ``sprocketmq.embedded.LocalCluster`` for the rest. Works in plain and in async
+    tests. ``@pytest.mark.rocketmq(brokers=2)`` passes options to LocalCluster.
+    """
+    from sprocketmq.embedded import LocalCluster
+
+    marker = request.node.get_closest_marker("rocketmq")
+    if marker is not None and marker.args:
+        raise pytest.UsageError("the rocketmq marker takes options by name, for example @pytest.mark.rocketmq(brokers=2)")
+    with LocalCluster(**(marker.kwargs if marker is not None else {})) as cluster:
+        yield cluster
