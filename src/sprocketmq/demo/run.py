@@ -1,0 +1,331 @@
+"""The demo from start to end: cluster, flights, query, restart, checks, report."""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from sprocketmq.client import AdminClient, Producer
+from sprocketmq.demo import report as reporting
+from sprocketmq.demo.flights import Batch, batches_by_queue, load_flights, load_weather
+from sprocketmq.demo.pipeline import FlightQuery, read_flights, read_statistics
+from sprocketmq.demo.verify import Acknowledged, Check, verify
+from sprocketmq.embedded import LocalCluster
+from sprocketmq.errors import ConfigError, FatalError
+from sprocketmq.protocol.message import MessageQueue, SendStatus
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+TOPIC = "flights"
+QUEUES = 8
+# Flights taken at a time, in time order, and sent as one batch for each queue.
+WINDOW = 4096
+# Batches waiting for each queue: one to send as soon as the last is acknowledged, and one being made.
+_AHEAD = 2
+MAX_ROWS_PER_BATCH = 48_000
+# However few flights there are, the query is stopped and started between its first and its last batch.
+MIN_BATCHES = 7
+# The query has this long to show a new row before the demo gives up and says what is missing.
+_STALLED_S = 60.0
+_MARKER = ".sprocketmq-demo"
+_OWN = (
+    "flights",
+    "statistics",
+    "checkpoint",
+    "store",
+    "warehouse",
+    "weather.parquet",
+    "delays.parquet",
+    "delays.png",
+    "report.json",
+    "spark.log",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How the demo runs. ``limit`` plays only the first flights; ``cores`` is what Spark may use (None: all)."""
+
+    output: Path
+    limit: int | None = None
+    keep: bool = False
+    cores: int | None = None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How it went. ``report`` is what goes into report.json."""
+
+    checks: list[Check]
+    report: dict[str, Any]
+    statistics: pa.Table
+
+    @property
+    def passed(self) -> bool:
+        return all(check.passed for check in self.checks)
+
+
+class Steps:
+    """The progress bars; silent when ``console`` is None."""
+
+    def __init__(self, console: Console | None) -> None:
+        self._progress = Progress(
+            SpinnerColumn(finished_text="[green]✓[/]"),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=36),
+            MofNCompleteColumn(),
+            TextColumn("[dim]{task.fields[note]}"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=console is None,
+        )
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def add(self, text: str, total: int = 1) -> TaskID:
+        return self._progress.add_task(text, total=total, note="")
+
+    def at(self, step: TaskID, done: int, note: str = "") -> None:
+        self._progress.update(step, completed=done, note=note)
+
+
+def prepare_output(output: Path) -> Path:
+    """Return the directory, made empty of an earlier run. Raises ConfigError when it holds anything else."""
+    if output.exists():
+        if not output.is_dir():
+            raise ConfigError(f"{output} is not a directory: choose another with --output")
+        if any(output.iterdir()) and not (output / _MARKER).exists():
+            raise ConfigError(f"{output} is not empty and was not written by this demo: choose another directory with --output")
+        for name in _OWN:
+            path = output / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+    output.mkdir(parents=True, exist_ok=True)
+    (output / _MARKER).touch()
+    return output.resolve()
+
+
+def run_demo(settings: Settings, *, console: Console | None = None, before_checks: Callable[[Path], None] | None = None) -> Outcome:
+    """Run the demo and return its outcome; ``before_checks`` is called with the output directory before the tables are checked.
+
+    Raises ConfigError for an unusable output directory, NoJava when Spark cannot start, and what cluster and query raise.
+    """
+    begun = time.monotonic()
+    output = prepare_output(settings.output)
+    with contextlib.ExitStack() as stack:
+        steps = stack.enter_context(Steps(console))
+        cluster_step, flights_step, spark_step = map(steps.add, ("start broker and nameserver", "load flights and weather", "start Spark"))
+        pool = stack.enter_context(ThreadPoolExecutor(2, thread_name_prefix="demo"))
+        session = pool.submit(_start_spark, settings, output)
+        stack.callback(_stop_spark, session)
+        cluster = stack.enter_context(LocalCluster(output / "store" if settings.keep else None, in_process=False))
+        asyncio.run(_create_topic(cluster.namesrv))
+        steps.at(cluster_step, 1, cluster.namesrv)
+        flights, weather = load_flights(settings.limit), load_weather()
+        total = flights.num_rows
+        steps.at(flights_step, 1, f"{total:,} flights")
+        spark, _ = session.result()
+        spark_start_s = time.monotonic() - begun
+        steps.at(spark_step, 1, f"Spark {spark.version}")
+
+        rows_per_batch = min(MAX_ROWS_PER_BATCH, max(1, total // MIN_BATCHES))
+        query = FlightQuery(spark, weather, namesrv=cluster.namesrv, topic=TOPIC, directory=output, rows_per_batch=rows_per_batch)
+        play = _Play(cluster.namesrv, flights)
+        watch = _Watch(query, play, steps, total)
+        running = query.start()
+        playing = pool.submit(play.run, query)
+        restart = watch.until_half(running, playing)
+        running = query.start()
+        watch.until_done(running, playing)
+        table_s = time.monotonic() - play.begun
+        if before_checks is not None:
+            before_checks(output)
+        rows, statistics = read_flights(output), read_statistics(output)
+        checks = verify(flights, weather, play.acknowledged, rows, statistics)
+    if statistics.num_rows:
+        pq.write_table(reporting.with_means(statistics), output / "delays.parquet")
+        reporting.draw_png(statistics, output / "delays.png")
+    report = {
+        "passed": all(check.passed for check in checks),
+        "checks": [asdict(check) for check in checks],
+        "flights": total,
+        "produce": {
+            "messages": play.sent,
+            "seconds": round(play.seconds, 3),
+            "messages_per_s": round(play.sent / play.seconds, 1),
+            "queues": QUEUES,
+        },
+        "table": {
+            "rows": rows.num_rows,
+            "seconds": round(table_s, 3),
+            "rows_per_s": round(rows.num_rows / table_s, 1),
+            "batches": query.batches,
+            "rows_when_sent": play.rows_when_sent,
+        },
+        "restart": {**restart, "repeated_batches": query.repeated},
+        "spark_start_s": round(spark_start_s, 3),
+        "elapsed_s": round(time.monotonic() - begun, 3),
+        "by_origin": reporting.summary_by(statistics, "origin") if statistics.num_rows else [],
+        "output": str(output),
+    }
+    (output / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    return Outcome(checks, report, statistics)
+
+
+class _Play:
+    """Sends the flights, each queue's batches one after the other and the queues side by side, and notes what is acknowledged."""
+
+    def __init__(self, namesrv: str, flights: pa.Table) -> None:
+        self._namesrv = namesrv
+        self._flights = flights
+        self.acknowledged = Acknowledged(flights.num_rows)
+        self.sent = 0
+        self.begun = time.monotonic()
+        self.ended: float | None = None
+        self.rows_when_sent = 0
+
+    @property
+    def seconds(self) -> float:
+        """From the first flight on until the last acknowledgement, or until now: encoding, sending and waiting."""
+        return (self.ended or time.monotonic()) - self.begun
+
+    def run(self, query: FlightQuery) -> None:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(self._run())
+        self.rows_when_sent = query.rows
+
+    async def _run(self) -> None:
+        async with Producer("demo-producer", namesrv=self._namesrv) as producer:
+            queues = await producer.queues(TOPIC)
+            lanes: dict[MessageQueue, asyncio.Queue[Batch | None]] = {queue: asyncio.Queue(_AHEAD) for queue in queues}
+            self.begun = time.monotonic()
+            async with asyncio.TaskGroup() as tasks:
+                for queue, lane in lanes.items():
+                    tasks.create_task(self._send(producer, queue, lane))
+                for groups in batches_by_queue(self._flights, queues, WINDOW):
+                    for queue, batch in groups.items():
+                        await lanes[queue].put(batch)
+                for lane in lanes.values():
+                    await lane.put(None)
+            self.ended = time.monotonic()
+
+    async def _send(self, producer: Producer, queue: MessageQueue, lane: "asyncio.Queue[Batch | None]") -> None:
+        while (batch := await lane.get()) is not None:
+            results = await producer.send_batch(batch.messages)
+            first, last = results[0], results[-1]
+            if results.status is not SendStatus.SEND_OK or last.queue_offset - first.queue_offset != len(results) - 1:
+                raise FatalError(
+                    f"a batch for queue {queue.queue_id} was stored as {results.status.name} at {first.queue_offset} to {last.queue_offset}"
+                )
+            self.acknowledged.add(batch.numbers, first.queue_id, first.queue_offset)
+            self.sent += len(results)
+
+
+class _Watch:
+    """Follows producer and query, moves the bars, and ends the wait when either fails or nothing moves any more."""
+
+    def __init__(self, query: FlightQuery, play: _Play, steps: Steps, total: int) -> None:
+        self._query = query
+        self._play = play
+        self._steps = steps
+        self._total = total
+        self._sent_step = steps.add("send flights", total)
+        self._table_step = steps.add("flights in the table", total)
+
+    def until_half(self, running: "StreamingQuery", playing: "Future[None]") -> dict[str, Any]:
+        """Wait until half of the flights are in the table, stop the query and return where it was."""
+        self._wait(running, playing, lambda: self._query.rows * 2 >= self._total)
+        running.stop()
+        return {"rows_when_stopped": self._query.rows, "batches_when_stopped": self._query.batches}
+
+    def until_done(self, running: "StreamingQuery", playing: "Future[None]") -> None:
+        """Wait until everything that was sent has gone through the query, and stop it."""
+        self._wait(running, playing, playing.done)
+        with ThreadPoolExecutor(1) as pool:
+            through = pool.submit(running.processAllAvailable)
+            self._wait(running, playing, through.done)
+            running.stop()
+
+    def _wait(self, running: "StreamingQuery", playing: "Future[None]", done: Callable[[], bool]) -> None:
+        moved, last = time.monotonic(), (-1, -1)
+        while True:
+            now = (self._play.sent, self._query.rows)
+            if now != last:
+                moved, last = time.monotonic(), now
+                self._show()
+            if playing.done() and (error := playing.exception()) is not None:
+                running.stop()
+                raise error
+            if done() or time.monotonic() - moved > _STALLED_S:
+                return
+            if not running.isActive:
+                raise FatalError(f"the streaming query ended: {running.exception()}")
+            time.sleep(0.05)
+
+    def _show(self) -> None:
+        play, query = self._play, self._query
+        self._steps.at(self._sent_step, play.sent, f"{play.sent / max(play.seconds, 0.001):,.0f}/s" if play.sent else "")
+        self._steps.at(self._table_step, query.rows, f"batch {query.batches}" if query.batches else "")
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _create_topic(namesrv: str) -> None:
+    async with AdminClient(namesrv=namesrv) as admin:
+        await admin.create_topic(TOPIC, queues=QUEUES)
+
+
+def _start_spark(settings: Settings, output: Path) -> "tuple[SparkSession, bool]":
+    """Return a session and whether it was there before."""
+    from pyspark.sql import SparkSession
+
+    from sprocketmq.spark import local_session
+
+    found = SparkSession.getActiveSession() is not None
+    if sys.platform == "linux":
+        # Priorities are per thread here, and the JVM inherits this one's: with few cores, broker and producer go first.
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
+    spark = local_session(
+        "sprocketmq demo",
+        cores=settings.cores,
+        quick_start=True,
+        log_file=output / "spark.log",
+        conf={"spark.sql.warehouse.dir": str(output / "warehouse"), "spark.sql.session.timeZone": "UTC"},
+    )
+    return spark, found
+
+
+def _stop_spark(session: "Future[tuple[SparkSession, bool]]") -> None:
+    with contextlib.suppress(Exception):
+        spark, found = session.result()
+        if not found:
+            spark.stop()
