@@ -87,15 +87,6 @@ class ConsumeQueue:
 
     # --- the owning thread ---
 
-    def append(self, unit: bytes) -> None:
-        """Add the unit of queue offset ``next``, visible at once; recovery's way in (the store's append code does the same inline)."""
-        tail = self.tail[1]
-        tail += unit
-        self.next += 1
-        self.committed = self.next
-        if len(tail) >= TAIL_LIMIT_BYTES:
-            self.write_out()
-
     def roll_back(self) -> None:
         """Drop the units behind ``committed``."""
         start, tail = self.tail
@@ -174,6 +165,12 @@ class ConsumeQueue:
     def files(self) -> dict[int, int]:
         """Return ``{start byte: length}`` of the files on disk."""
         return {start: entry.size for start, entry in segment_entries(self._fs.list(self._directory))}
+
+    def skip_to(self, offset: int) -> None:
+        """Let ``offset`` be the next one; offsets in between have no record and get filler units."""
+        tail = self.tail[1]
+        tail += FILLER * (offset - self.next)
+        self.next = self.committed = offset
 
     def go_back(self, offset: int) -> None:
         """Let ``offset`` be the next one again; units from it on are dropped, and all of them when it was 0 or before the first."""

@@ -5,10 +5,12 @@ when asked, the body's CRC. Where something does not fit the log either ends or 
 when there is none the log ends at the last good one. So damage in the middle costs the damaged records and never what follows.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import NamedTuple
+
+from isal.isal_zlib import crc32 as _crc32
 
 from sprocketmq.protocol.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6
 from sprocketmq.protocol.hashing import crc32, tags_code_raw
@@ -19,13 +21,19 @@ from sprocketmq.storage.commitlog import CommitLog, Segment
 
 # size, magic, CRC, queue id, (flag), queue offset, physical offset, sysFlag; the times and lengths follow behind hosts of two sizes.
 HEAD = Struct(">iiii4xqqi")
+# The same with store time (at 56) and body length (at 84), for the usual record with two IPv4 hosts.
+HEAD_V4 = Struct(">iiii4xqqi16xq20xi")
 _INT = Struct(">i")
 _SHORT = Struct(">h")
 _LONG = Struct(">q")
-_TIME_AND_LENGTH_V4 = Struct(">q20xi")  # at 56: store time; at 84: body length
+_BOTH_V6 = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
 
 _MAGICS = (_INT.pack(MAGIC_V1), _INT.pack(MAGIC_V2))
 _SEARCH_BYTES = 1 << 20
+# The log is parsed in windows that double up to the size the reference cuts its log into; the first is small as most starts find
+# nothing to read.
+_FIRST_WINDOW_BYTES = 1 << 16
+_WINDOW_BYTES = 4 << 20
 
 # Apache's default delay levels 1 to 18, in ms: the unit of a parked message holds its delivery time instead of a tag code.
 DELAY_LEVELS_MS = tuple(
@@ -34,17 +42,8 @@ DELAY_LEVELS_MS = tuple(
 _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
 
 
-class ScannedRecord(NamedTuple):
-    """What a queue unit, and the check of one, needs of a record."""
-
-    topic: bytes
-    queue_id: int
-    queue_offset: int
-    physical: int
-    size: int
-    tags_code: int
-    sys_flag: int
-    store_timestamp_ms: int
+# What a queue unit needs of a record: topic, queue id, queue offset, physical offset, size, tag code, sysFlag, store timestamp (ms).
+Scanned = tuple[bytes, int, int, int, int, int, int, int]
 
 
 class DamagedRange(NamedTuple):
@@ -87,48 +86,38 @@ class LogScan:
         self.damaged: list[DamagedRange] = []
         self._last_time = last_time
 
-    def __iter__(self) -> Iterator[ScannedRecord]:
+    def batches(self) -> Iterator[list[Scanned]]:
+        """Yield the records in log order, some thousand at a time."""
         gap: tuple[str, int] | None = None  # damage whose end is not known yet
+        window_bytes = _FIRST_WINDOW_BYTES
+        stop = self._stop
         for segment in self._log.segments:
-            start = max(self._start, segment.start)
-            if start >= segment.start + segment.size:
-                continue
-            pos = start - segment.start
-            while pos < segment.size:
-                pos = yield from self._records(segment, pos, gap)
-                if gap is not None and self.end > gap[1]:
-                    gap = None
-                if pos >= segment.size or (self._stop is not None and segment.start + pos >= self._stop):
+            base = segment.start
+            size = segment.size if stop is None else min(segment.size, stop - base)
+            pos = max(self._start, base) - base
+            while pos < size:
+                records, used, wanted = parse_records(
+                    bytes(segment.view[pos : min(pos + window_bytes, size)]), base + pos, segment.size - pos, check_crc=self._check_crc
+                )
+                if records:
+                    if gap is not None:
+                        self.damaged.append(DamagedRange(gap[0], gap[1], base + pos))
+                        gap = None
+                    pos += used
+                    self.end = base + pos
+                    self._last_time = records[-1][7]
+                    yield records
+                    window_bytes = min(window_bytes * 2, _WINDOW_BYTES)
+                elif window_bytes < wanted <= size - pos:
+                    window_bytes = wanted
+                elif is_blank(segment.view, pos):
+                    self.end = base + segment.size
                     break
-                # Something here is no record.
-                if not self._resync:
+                elif not self._resync:
                     return
-                if gap is None:
-                    gap = (segment.file.path, segment.start + pos)
-                pos = self._next_record(segment, pos)
-            if self._stop is not None and self.end >= self._stop:
-                return
-
-    def _records(self, segment: Segment, pos: int, gap: tuple[str, int] | None) -> Generator[ScannedRecord, None, int]:
-        """Yield the records from ``pos`` to the first thing that is none; return its position, or the segment's size after a BLANK."""
-        view, base, size = segment.view, segment.start, segment.size
-        stop = size if self._stop is None else min(size, self._stop - base)
-        check_crc = self._check_crc
-        while pos < stop:
-            record = parse_record(view, base, pos, check_crc=check_crc)
-            if record is None:
-                if is_blank(view, pos):
-                    self.end = base + size
-                    return size
-                return pos
-            if gap is not None:
-                self.damaged.append(DamagedRange(gap[0], gap[1], base + pos))
-                gap = None
-            pos += record.size
-            self.end = base + pos
-            self._last_time = record.store_timestamp_ms
-            yield record
-        return pos
+                else:
+                    gap = gap or (segment.file.path, base + pos)
+                    pos = self._next_record(segment, pos)
 
     def _next_record(self, segment: Segment, pos: int) -> int:
         """Return where the next valid record of the segment begins, or its size."""
@@ -144,7 +133,7 @@ class LogScan:
                     continue
                 record = parse_record(segment.view, segment.start, candidate, check_crc=True)
                 # An older time is a remnant of a log that once was longer, not what followed the damage.
-                if record is not None and record.store_timestamp_ms >= self._last_time:
+                if record is not None and record[7] >= self._last_time:
                     return candidate
             at = segment.file.data_after(at + _SEARCH_BYTES) if at + _SEARCH_BYTES < segment.size else None
         return segment.size
@@ -165,25 +154,81 @@ def is_blank(view: memoryview, pos: int) -> bool:
     return bool(magic == MAGIC_BLANK and size == len(view) - pos)
 
 
-def parse_record(view: memoryview, base: int, pos: int, *, check_crc: bool) -> ScannedRecord | None:
-    """Return the record at ``pos`` of a segment that starts at ``base``, or None when what is there is not a whole, valid record."""
+def parse_records(data: bytes, physical: int, room: int, *, check_crc: bool) -> tuple[list[Scanned], int, int]:
+    """Return the records at the beginning of ``data``, how many bytes they take, and how many the next one needs to be judged.
+
+    ``data`` is a piece of a segment that begins at log position ``physical``, ``room`` what the segment has from there on. The records
+    end at the first thing that is none, or that ``data`` does not hold whole; when its bytes could be a record, their number is told.
+    """
+    records: list[Scanned] = []
+    add = records.append
+    view = memoryview(data)
+    total = len(data)
+    unpack = HEAD_V4.unpack_from
+    pos = 0
+    previous_topic = b""
+    parked = False
+    known_tag = b""
+    known_code = 0
+    while total - pos >= FIXED_OVERHEAD:
+        size, magic, crc, queue_id, queue_offset, own, sys_flag, store_time, n = unpack(data, pos)
+        end = pos + size
+        if end > total:
+            whole = magic in (MAGIC_V1, MAGIC_V2) and own == physical + pos and size <= room - pos  # noqa: PLR6201
+            return records, pos, size if whole else 0
+        topic_at = pos + 89 + n
+        if magic != MAGIC_V1 or sys_flag & _BOTH_V6:
+            record = parse_record(view, physical, pos, check_crc=check_crc)
+            if record is None:
+                return records, pos, 0
+            add(record)
+            pos = end
+            continue
+        if own != physical + pos or n < 0 or topic_at + 2 > end or queue_id < 0 or queue_offset < 0:
+            return records, pos, 0
+        rest = data[topic_at:end]
+        topic_length = data[topic_at - 1]
+        props_at = topic_length + 2
+        if not topic_length or props_at > len(rest) or rest[topic_length] << 8 | rest[topic_length + 1] != len(rest) - props_at:
+            return records, pos, 0
+        if check_crc and n and _crc32(view[pos + 88 : topic_at - 1]) & 0x7FFFFFFF != crc:
+            return records, pos, 0
+        topic = rest[:topic_length]
+        if topic != previous_topic:
+            previous_topic = topic
+            parked = topic == _SCHEDULE_TOPIC
+        at = rest.find(b"TAGS\x01", props_at)
+        if parked or (at > props_at and rest[at - 1] != 2):
+            code = _unit_code(topic, rest[props_at:], store_time)
+        elif at < 0:
+            code = 0
+        else:
+            close = rest.find(b"\x02", at)
+            tag = rest[at + 5 : close] if close >= 0 else rest[at + 5 :]
+            if tag != known_tag:
+                known_tag = tag
+                known_code = tags_code_raw(tag)
+            code = known_code
+        add((topic, queue_id, queue_offset, own, size, code, sys_flag, store_time))
+        pos = end
+    return records, pos, min(FIXED_OVERHEAD, room - pos) if pos < total else 0
+
+
+def parse_record(view: memoryview, base: int, pos: int, *, check_crc: bool) -> Scanned | None:
+    """Return the record at ``pos`` of a view whose first byte has log position ``base``, or None when no whole, valid one is there."""
     room = len(view) - pos
     if room < FIXED_OVERHEAD:
         return None
     size, magic, crc, queue_id, queue_offset, physical, sys_flag = HEAD.unpack_from(view, pos)
     if (magic != MAGIC_V1 and magic != MAGIC_V2) or physical != base + pos or size < FIXED_OVERHEAD or size > room:  # noqa: PLR1714
         return None
-    if sys_flag & (SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6):
-        time_at = pos + (68 if sys_flag & SYSFLAG_BORN_HOST_V6 else 56)
-        body_at = time_at + (44 if sys_flag & SYSFLAG_STORE_HOST_V6 else 32)
-        if body_at + 3 > pos + size:
-            return None
-        store_time = _LONG.unpack_from(view, time_at)[0]
-        body_length = _INT.unpack_from(view, body_at - 4)[0]
-    else:
-        body_at = pos + 88
-        store_time, body_length = _TIME_AND_LENGTH_V4.unpack_from(view, pos + 56)
+    time_at = pos + (68 if sys_flag & SYSFLAG_BORN_HOST_V6 else 56)
+    body_at = time_at + (44 if sys_flag & SYSFLAG_STORE_HOST_V6 else 32)
     end = pos + size
+    if body_at + 3 > end:
+        return None
+    store_time = _LONG.unpack_from(view, time_at)[0]
+    body_length = _INT.unpack_from(view, body_at - 4)[0]
     topic_at = body_at + body_length
     if body_length < 0 or topic_at + 3 > end or queue_id < 0 or queue_offset < 0:
         return None
@@ -201,13 +246,16 @@ def parse_record(view: memoryview, base: int, pos: int, *, check_crc: bool) -> S
     if check_crc and body_length and crc32(view[body_at : body_at + body_length]) != crc:
         return None
     topic = bytes(view[topic_at : props_at - 2])
-    properties = bytes(view[props_at:end])
+    code = _unit_code(topic, bytes(view[props_at:end]), store_time)
+    return topic, queue_id, queue_offset, physical, size, code, sys_flag, store_time
+
+
+def _unit_code(topic: bytes, properties: bytes, store_time: int) -> int:
+    """Return what the queue unit of a record has as tag code: the hash of its tag, or for a parked message its delivery time."""
     if topic == _SCHEDULE_TOPIC and (level := find_property(properties, b"DELAY")):
-        code = store_time + _delay_ms(level)
-    else:
-        tag = find_property(properties, b"TAGS")
-        code = tags_code_raw(tag) if tag else 0
-    return ScannedRecord(topic, queue_id, queue_offset, physical, size, code, sys_flag, store_time)
+        return store_time + _delay_ms(level)
+    tag = find_property(properties, b"TAGS")
+    return tags_code_raw(tag) if tag else 0
 
 
 def _delay_ms(level: bytes) -> int:

@@ -31,7 +31,6 @@ from sprocketmq.protocol.batch import BatchEntry
 from sprocketmq.protocol.codes import (
     SYSFLAG_BORN_HOST_V6,
     SYSFLAG_INNER_BATCH,
-    SYSFLAG_STORE_HOST_V6,
     SYSFLAG_TRANSACTION_MASK,
 )
 from sprocketmq.protocol.hashing import crc32, tags_code_raw
@@ -39,12 +38,12 @@ from sprocketmq.protocol.names import MAX_INTERNAL_TOPIC_LENGTH, name_problem
 from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, find_property
 from sprocketmq.protocol.records import HEAD, MAGIC_V1, encode_record, pack_host
 from sprocketmq.storage.checkpoint import Checkpoint
-from sprocketmq.storage.commitlog import CommitLog
+from sprocketmq.storage.commitlog import CommitLog, Segment
 from sprocketmq.storage.config import ConfigFile, StoreConfig
-from sprocketmq.storage.consumequeue import FILLER, FILLER_SIZE, TAIL_LIMIT_BYTES, UNIT, ConsumeQueue
+from sprocketmq.storage.consumequeue import FILLER_SIZE, TAIL_LIMIT_BYTES, UNIT, ConsumeQueue
 from sprocketmq.storage.fs import REAL_FS, Buffer, FileSystem
 from sprocketmq.storage.lock import DirectoryLock
-from sprocketmq.storage.recovery import LogScan, RecoveryReport, ScannedRecord, parse_record
+from sprocketmq.storage.recovery import LogScan, RecoveryReport, Scanned, parse_record
 from sprocketmq.storage.segments import FilePool, segment_entries, segment_size_of
 from sprocketmq.storage.snapshot import Snapshot
 
@@ -59,13 +58,18 @@ _SHORT = Struct(">h")
 _INT = Struct(">i")
 _LONG = Struct(">q")
 _pack_short = _SHORT.pack
-_BOTH_V6 = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
+# Prepared and rolled back halves of transactions and inner batches have no unit in a plain queue.
+_NO_UNIT = SYSFLAG_INNER_BATCH | SYSFLAG_TRANSACTION_MASK
+_COMMITTED = 8
 
 # Tag codes are 32-bit hashes; smaller values are addresses of extension units, which match until the unit itself is read.
 _LOWEST_TAG_CODE = -(1 << 31)
 # A record that claims a later queue offset than this beyond the known end is not believed.
 _MAX_QUEUE_GAP = 1 << 20
 _MAX_QUEUE_OFFSET = 1 << 56
+# A read that finds more runs than this gives one joined copy: sending thousands of small pieces costs more than copying them.
+MAX_RUNS = 64
+_NOTHING = memoryview(b"")
 
 
 class ReadStatus(Enum):
@@ -458,28 +462,45 @@ class MessageStore:
         position = offset
         missing = False
         bad = queue.bad
-        # Runs of neighbours in the log: (start, end, where their last record starts, its queue offset).
-        runs: list[tuple[int, int, int, int]] = []
-        start = last = last_position = 0
+        buffers: list[memoryview] = []
+        segment: Segment | None = None
+        view = run_view = _NOTHING
+        segment_start = segment_end = run_start = start = last = last_position = 0
         end = -1
         stop = min(offset + (max_count if tag_codes is None else max(self.config.max_filter_units, max_count)), high)
+        identity = _IDENTITY.unpack_from
         for physical, size, code in UNIT.iter_unpack(queue.read_units(offset, stop)):
-            if tag_codes is not None and code not in tag_codes and code >= _LOWEST_TAG_CODE:
+            if tag_codes is not None and code not in tag_codes and code >= _LOWEST_TAG_CODE and size > 0:
                 position += 1
                 continue
             if physical != end or (bad and position in bad):
-                # A new run. What the unit says is checked against the record: queues are derived files and may be damaged.
-                if not self._is_record(queue, position, physical, size):
+                # The run of neighbours in the log ends here. Its sizes were confirmed by the next unit's offset each, the last one
+                # is by its record; queues are derived files and may be damaged.
+                if last != start and not self._has_size(last, end - last) and self._repair_units(queue, last_position, stop):
+                    return self.read(topic, queue_id, offset, max_count=max_count, max_bytes=max_bytes, tag_codes=tag_codes)
+                if segment is None or not segment_start <= physical < segment_end:
+                    segment = self._log.locate(physical)
+                    if segment is not None:
+                        segment_start, segment_end = segment.start, segment.start + segment.size
+                        view = segment.view
+                if (
+                    segment is None
+                    or size < 88
+                    or physical + size > segment_end
+                    or identity(view, physical - segment_start) != (size, queue_id, position, physical)
+                ):
                     if physical >= self._log.min_offset and self._repair_units(queue, position, stop):
                         return self.read(topic, queue_id, offset, max_count=max_count, max_bytes=max_bytes, tag_codes=tag_codes)
                     missing = True
                     position += 1
                     continue
-                if count and total + size > max_bytes:
-                    break
                 if count:
-                    runs.append((start, end, last, last_position))
+                    if total + size > max_bytes:
+                        break
+                    buffers.append(run_view[start - run_start : end - run_start])
                 start = physical
+                run_view = view
+                run_start = segment_start
             elif total + size > max_bytes:
                 break
             last = physical
@@ -493,16 +514,17 @@ class MessageStore:
         if not count:
             status = ReadStatus.MESSAGE_WAS_REMOVING if missing else ReadStatus.NO_MATCHED_MESSAGE
             return ReadResult(status, position, low, high, [], 0)
-        runs.append((start, end, last, last_position))
-        buffers = []
-        for start, end, last, last_position in runs:
-            segment = self._log.locate(start)
-            assert segment is not None
-            # Inside a run every size is confirmed by the next unit's offset; the last one only by the record itself.
-            if last + _INT.unpack_from(segment.view, last - segment.start)[0] != end and self._repair_units(queue, last_position, stop):
-                return self.read(topic, queue_id, offset, max_count=max_count, max_bytes=max_bytes, tag_codes=tag_codes)
-            buffers.append(segment.view[start - segment.start : end - segment.start])
+        if last != start and not self._has_size(last, end - last) and self._repair_units(queue, last_position, stop):
+            return self.read(topic, queue_id, offset, max_count=max_count, max_bytes=max_bytes, tag_codes=tag_codes)
+        buffers.append(run_view[start - run_start : end - run_start])
+        if len(buffers) > MAX_RUNS:
+            buffers = [memoryview(b"".join(buffers))]
         return ReadResult(ReadStatus.FOUND, position, low, high, buffers, count)
+
+    def _has_size(self, physical: int, size: int) -> bool:
+        """Tell whether the record at a place in the log says it has this size."""
+        segment = self._log.locate(physical)
+        return segment is not None and _INT.unpack_from(segment.view, physical - segment.start)[0] == size
 
     def _is_record(self, queue: ConsumeQueue, offset: int, physical: int, size: int) -> bool:
         """Tell whether the log has the record of ``offset`` of the queue at this place and with this size."""
@@ -526,12 +548,12 @@ class MessageStore:
         topic = queue.topic.encode()
         begin = max(begin, self._deleted.get(queue.topic, 0))
         found: dict[int, bytes] = {}
-        for record in LogScan(self._log, begin, check_crc=False, resync=True, stop=self._log.committed_end):
-            if record.queue_id == queue.queue_id and record.topic == topic and offset <= record.queue_offset:
-                if record.queue_offset < stop:
-                    found[record.queue_offset] = UNIT.pack(record.physical, record.size, record.tags_code)
-                if record.queue_offset >= stop - 1:
-                    break
+        for records in LogScan(self._log, begin, check_crc=False, resync=True, stop=self._log.committed_end).batches():
+            for name, queue_id, q, physical, size, code, _, _ in records:
+                if queue_id == queue.queue_id and name == topic and offset <= q < stop:
+                    found[q] = UNIT.pack(physical, size, code)
+            if stop - 1 in found:
+                break
         lost = []
         for q in range(offset, stop):
             if q in found:
@@ -550,9 +572,9 @@ class MessageStore:
             return None
         at = physical_offset - segment.start
         record = parse_record(segment.view, segment.start, at, check_crc=False)
-        if record is None or physical_offset + record.size > self._log.committed_end:
+        if record is None or physical_offset + record[4] > self._log.committed_end:
             return None
-        return segment.view[at : at + record.size]
+        return segment.view[at : at + record[4]]
 
     # --- offsets ---
 
@@ -719,9 +741,9 @@ class MessageStore:
             last_time = self._last_ms
         report.scanned_from = start
         scan = LogScan(log, start, check_crc=True, resync=not report.clean or report.rebuilt, last_time=last_time)
-        for record in scan:
-            report.records += 1
-            self._dispatch(record)
+        for records in scan.batches():
+            report.records += len(records)
+            self._dispatch(records)
         report.damaged = scan.damaged
         report.log_end = scan.end
         if scan.end == log.min_offset and report.clean and log.has_data():
@@ -744,13 +766,13 @@ class MessageStore:
         if size:
             segment = log.find(physical)
             record = parse_record(segment.view, segment.start, physical - segment.start, check_crc=False) if segment else None
-            if segment is None or record is None or record.size != size or physical + size > snapshot.position:
+            if segment is None or record is None or record[4] != size or physical + size > snapshot.position:
                 return "the queue snapshot does not belong to this commit log"
             at = physical - segment.start
             if crc32(segment.view[at : at + size]) != crc:
                 return "the queue snapshot does not belong to this commit log"
             self._last_physical = physical
-            self._last_ms = record.store_timestamp_ms
+            self._last_ms = record[7]
         if not log.min_offset <= snapshot.position <= log.min_offset + len(log.segments) * log.segment_bytes:
             return "the queue snapshot does not belong to this commit log"
         self._deleted = dict(snapshot.deleted)
@@ -763,32 +785,48 @@ class MessageStore:
             self._queues[state.topic, state.queue_id] = queue
         return ""
 
-    def _dispatch(self, record: ScannedRecord) -> None:
-        """Give a record from the log its queue unit."""
-        self._last_physical = record.physical
-        self._last_ms = max(self._last_ms, record.store_timestamp_ms)
-        if record.sys_flag & SYSFLAG_INNER_BATCH or record.sys_flag & SYSFLAG_TRANSACTION_MASK in {4, 12}:
-            return
-        topic = record.topic.decode("utf-8", "replace")
-        offset = record.queue_offset
-        queue = self._queues.get((topic, record.queue_id))
-        if queue is None or offset != queue.next:
-            if record.physical < self._deleted.get(topic, 0) or offset > _MAX_QUEUE_OFFSET:
-                return
-            if queue is None:
-                if topic in self._batch_topics or name_problem(topic, MAX_INTERNAL_TOPIC_LENGTH):
-                    return
-                queue = self._create_queue(topic, record.queue_id)
-                queue.begin_at(offset)
-            elif offset < queue.next:
-                # Offsets that were given out twice: the topic was deleted in between, or the units of an earlier start are known already.
-                queue.go_back(offset)
-            elif offset - queue.next > _MAX_QUEUE_GAP:
-                return
-            else:
-                while queue.next < offset:
-                    queue.append(FILLER)
-        queue.append(UNIT.pack(record.physical, record.size, record.tags_code))
+    def _dispatch(self, records: list[Scanned]) -> None:
+        """Give records from the log, in its order, their queue units."""
+        queues: dict[tuple[bytes, int], ConsumeQueue] = {}
+        pack = UNIT.pack
+        for topic, queue_id, offset, physical, size, code, sys_flag, _ in records:
+            if sys_flag & _NO_UNIT and (sys_flag & SYSFLAG_INNER_BATCH or sys_flag & SYSFLAG_TRANSACTION_MASK != _COMMITTED):
+                continue
+            queue = queues.get((topic, queue_id))
+            if queue is None or offset != queue.next:
+                queue = self._queue_for(topic, queue_id, offset, physical)
+                if queue is None:
+                    continue
+                queues[topic, queue_id] = queue
+            tail = queue.tail[1]
+            tail += pack(physical, size, code)
+            queue.next = offset + 1
+        for queue in queues.values():
+            queue.committed = queue.next
+            if len(queue.tail[1]) >= TAIL_LIMIT_BYTES:
+                queue.write_out()
+        self._last_physical = records[-1][3]
+        self._last_ms = max(self._last_ms, records[-1][7])
+
+    def _queue_for(self, name: bytes, queue_id: int, offset: int, physical: int) -> ConsumeQueue | None:
+        """Return the queue a record from the log belongs to, ready to take the unit of ``offset``; None for a record without a queue."""
+        topic = name.decode("utf-8", "replace")
+        queue = self._queues.get((topic, queue_id))
+        if physical < self._deleted.get(topic, 0) or offset > _MAX_QUEUE_OFFSET:
+            return None
+        if queue is None:
+            if topic in self._batch_topics or name_problem(topic, MAX_INTERNAL_TOPIC_LENGTH):
+                return None
+            queue = self._create_queue(topic, queue_id)
+            queue.begin_at(offset)
+        elif offset < queue.next:
+            # Offsets given out twice: the topic was deleted in between, or a flush took units along that the snapshot does not cover.
+            queue.go_back(offset)
+        elif offset - queue.next > _MAX_QUEUE_GAP:
+            return None
+        else:
+            queue.skip_to(offset)
+        return queue
 
     def _settle_queues(self, on_disk: dict[tuple[str, int], str]) -> None:
         """Write out what the scan derived, and drop everything else from the queue files."""
