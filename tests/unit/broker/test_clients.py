@@ -1,0 +1,157 @@
+"""Heartbeats, groups that are online, and who is told when they change."""
+
+import asyncio
+
+from sprocketmq.clock import ManualClock
+from sprocketmq.protocol.bodies import (
+    CheckClientConfig,
+    ConsumerConnection,
+    ConsumerIdList,
+    HeartbeatData,
+    ProducerConnection,
+    ProducerTable,
+    SubscriptionData,
+)
+
+
+async def ids(ask, group="cg"):
+    answer = await ask(38, {"consumerGroup": group})
+    return sorted(ConsumerIdList.decode(answer.body).consumer_id_list) if answer.code == 0 else answer.remark
+
+
+async def test_a_heartbeat_puts_a_client_into_its_groups(ask, broker):
+    answer = await ask.heartbeat("c1", consumers=["cg"], producers=["pg"])
+    assert (answer.code, answer.ext) == (0, {"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"})
+    assert await ids(ask) == ["c1"]
+    assert await ids(ask, "nosuch") == "no consumer for this group, nosuch"
+    assert "cg" in broker.groups
+    retry = broker.topics.get("%RETRY%cg").config
+    assert (retry.read_queue_nums, retry.perm) == (1, 6)
+    again = await ask.heartbeat("c1", consumers=["cg"], producers=["pg"])
+    assert again.ext["IS_SUB_CHANGE"] == "false"
+
+
+async def test_members_are_told_when_one_comes_and_when_one_goes(ask, broker, connect):
+    await ask.heartbeat("c1", consumers=["cg"])
+    assert (await ask.next_push()).ext == {"consumerGroup": "cg"}
+    other = await connect(broker)
+    await other.heartbeat("c2", consumers=["cg"])
+    for member in (ask, other):
+        push = await member.next_push()
+        assert (push.code, push.is_oneway, push.ext) == (40, True, {"consumerGroup": "cg"})
+    assert await ids(ask) == ["c1", "c2"]
+    assert (await other(35, {"clientID": "c2", "consumerGroup": "cg"})).code == 0
+    assert (await ask.next_push()).code == 40
+    assert await ids(ask) == ["c1"]
+    await other.heartbeat("c2", consumers=["cg"])
+    assert (await ask.next_push()).code == 40
+    await other.close()
+    assert (await ask.next_push()).code == 40
+    assert await ids(ask) == ["c1"]
+
+
+async def test_a_changed_subscription_is_told_and_an_old_one_ignored(ask, broker):
+    await ask.heartbeat(consumers=["cg"], expression="a", version=5)
+    await ask.next_push()
+    changed = await ask.heartbeat(consumers=["cg"], expression="b", version=6)
+    assert changed.ext["IS_SUB_CHANGE"] == "true"
+    await ask.next_push()
+    old = await ask.heartbeat(consumers=["cg"], expression="c", version=4)
+    assert old.ext["IS_SUB_CHANGE"] == "false"
+    assert broker.clients.consumers["cg"].subscriptions["orders"].data.sub_string == "b"
+    await ask.heartbeat(consumers=["cg"], topics=["other"], version=7)
+    assert set(broker.clients.consumers["cg"].subscriptions) == {"other"}
+
+
+async def test_a_group_may_not_want_to_be_told(ask, broker):
+    broker.groups.find("cg").notify_consumer_ids_changed_enable = False
+    await ask.heartbeat("c1", consumers=["cg"])
+    await ask.heartbeat("c1", consumers=["loud"])
+    assert (await ask.next_push()).ext == {"consumerGroup": "loud"}
+
+
+async def test_broadcasting_members_are_not_told(ask):
+    await ask.heartbeat("c1", consumers=["cg"], message_model="BROADCASTING")
+    await ask.heartbeat("c1", consumers=["loud"])
+    assert (await ask.next_push()).ext == {"consumerGroup": "loud"}
+
+
+async def test_groups_that_may_not_create_themselves_are_left_out(start_broker, connect):
+    ask = await connect(await start_broker(auto_create_group=False))
+    assert (await ask.heartbeat("c1", consumers=["cg"], producers=["pg"])).code == 0
+    assert await ids(ask) == "no consumer for this group, cg"
+    assert (await ask(204, {"producerGroup": "pg"})).code == 0
+
+
+async def test_bad_heartbeats_are_refused_with_words(ask):
+    for body in (b"", b"[]", b'{"clientID":7}', b"{}"):
+        answer = await ask(34, {}, body)
+        assert answer.code == 1
+        assert answer.remark
+    assert (await ask(34, {}, HeartbeatData("").encode())).remark == "a heartbeat names its client"
+    assert (await ask.heartbeat("c1", consumers=["bad group"])).code == 29
+    assert (await ask.heartbeat("c1", consumers=["g"] * 1001)).code == 1
+    assert (await ask.heartbeat("c1", consumers=["cg"])).code == 0
+
+
+async def test_silent_clients_are_closed_after_two_minutes(ask, broker, connect, clock):
+    other = await connect(broker)
+    await ask.heartbeat("c1", consumers=["cg"])
+    await other.heartbeat("c2", consumers=["cg"])
+    clock.advance(100)
+    await ask.heartbeat("c1", consumers=["cg"])
+    clock.advance(21)
+    broker.expire_clients()
+    for _ in range(1000):
+        if broker.connection_count == 1:
+            break
+        await asyncio.sleep(0.002)
+    assert await ids(ask) == ["c1"]
+
+
+async def test_administrators_see_who_is_connected(ask):
+    await ask.heartbeat("c1", consumers=["cg"], producers=["pg"], consume_from_where="CONSUME_FROM_FIRST_OFFSET")
+    answer = await ask(203, {"consumerGroup": "cg"})
+    seen = ConsumerConnection.decode(answer.body)
+    assert [(c.client_id, c.language, c.version) for c in seen.connection_set] == [("c1", "PYTHON", 513)]
+    assert seen.connection_set[0].client_addr.startswith("127.0.0.1:")
+    assert (seen.consume_from_where, seen.message_model, set(seen.subscription_table)) == (
+        "CONSUME_FROM_FIRST_OFFSET",
+        "CLUSTERING",
+        {"orders"},
+    )
+    assert (await ask(203, {"consumerGroup": "nosuch"})).remark == "the consumer group[nosuch] not online"
+    producers = ProducerConnection.decode((await ask(204, {"producerGroup": "pg"})).body)
+    assert [c.client_id for c in producers.connection_set] == ["c1"]
+    assert (await ask(204, {"producerGroup": "nosuch"})).remark == "the producer group[nosuch] not exist"
+    table = ProducerTable.decode((await ask(328)).body).data
+    assert table["pg"][0].remote_ip.startswith("/127.0.0.1:")
+
+
+async def test_producers_leave(ask, broker):
+    await ask.heartbeat("c1", producers=["pg"])
+    await ask(35, {"clientID": "c1", "producerGroup": "pg"})
+    assert broker.clients.producers == {}
+    assert (await ask(35, {"clientID": "c1", "producerGroup": "pg", "consumerGroup": "cg"})).code == 0
+
+
+async def test_subscriptions_can_be_checked(ask):
+    def check(kind):
+        return ask(46, {}, CheckClientConfig("c1", "cg", SubscriptionData("orders", "a", expression_type=kind)).encode())
+
+    assert (await check("TAG")).code == 0
+    answer = await check("SQL92")
+    assert (answer.code, answer.remark) == (1, "The broker does not support consumer to filter message by SQL92")
+
+
+async def test_nothing_is_left_of_clients_that_went(ask, broker, connect):
+    for n in range(5):
+        other = await connect(broker)
+        await other.heartbeat(f"c{n}", consumers=["cg", "cg2"], producers=["pg"])
+        await other.close()
+    for _ in range(1000):
+        if broker.connection_count == 1:
+            break
+        await asyncio.sleep(0.002)
+    assert (broker.clients.producers, broker.clients.consumers, broker.clients._of) == ({}, {}, {})
+    assert isinstance(broker.clock, ManualClock)

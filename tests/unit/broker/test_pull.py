@@ -1,0 +1,340 @@
+"""Pulls: what is found, what is refused, who waits and what wakes them."""
+
+import asyncio
+
+import pytest
+
+from sprocketmq.broker.pull import response_code
+from sprocketmq.protocol.hashing import java_hash
+from sprocketmq.protocol.records import decode_records
+from sprocketmq.storage.store import ReadStatus
+
+
+async def held(broker, count):
+    """Wait until ``count`` pulls wait."""
+    for _ in range(1000):
+        if broker.pulls.held_count == count:
+            return
+        await asyncio.sleep(0.002)
+    pytest.fail(f"{broker.pulls.held_count} pulls wait, not {count}")
+
+
+def fields(answer):
+    return (answer.code, answer.remark, *(int(answer.ext[name]) for name in ("nextBeginOffset", "minOffset", "maxOffset")))
+
+
+@pytest.mark.parametrize(
+    ("status", "offset", "code"),
+    [
+        (ReadStatus.FOUND, 0, 0),
+        (ReadStatus.NO_MATCHED_MESSAGE, 3, 20),
+        (ReadStatus.MESSAGE_WAS_REMOVING, 3, 20),
+        (ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 19),
+        (ReadStatus.NO_MESSAGE_IN_QUEUE, 3, 21),
+        (ReadStatus.OFFSET_OVERFLOW_ONE, 3, 19),
+        (ReadStatus.OFFSET_OVERFLOW_BADLY, 3, 21),
+        (ReadStatus.OFFSET_TOO_SMALL, 3, 21),
+    ],
+)
+def test_each_status_has_its_code(status, offset, code):
+    assert response_code(status, offset) == code
+
+
+async def test_messages_come_in_queue_order_with_where_to_go_on(ask):
+    for n in range(5):
+        await ask.send("orders", b"%d" % n)
+    answer = await ask.pull("orders", 1, count=3)
+    assert fields(answer) == (0, "FOUND", 4, 0, 5)
+    assert answer.ext == {**answer.ext, "suggestWhichBrokerId": "0", "topicSysFlag": "0", "groupSysFlag": "0"}
+    assert [(bytes(m.body), m.queue_offset) for m in decode_records(answer.body)] == [(b"1", 1), (b"2", 2), (b"3", 3)]
+
+
+async def test_lite_pulls_are_pulls(ask):
+    await ask.send("orders", b"x")
+    answer = await ask(361, ask.pull_ext("orders", 0, sysFlag="22"))
+    assert len(decode_records(answer.body)) == 1
+
+
+@pytest.mark.parametrize(
+    ("offset", "expected"),
+    [
+        (2, (19, "OFFSET_OVERFLOW_ONE", 2, 0, 2)),
+        (3, (21, "OFFSET_OVERFLOW_BADLY", 2, 0, 2)),
+        (-1, (21, "OFFSET_TOO_SMALL", 0, 0, 2)),
+        (2**63 - 1, (21, "OFFSET_OVERFLOW_BADLY", 2, 0, 2)),
+    ],
+)
+async def test_offsets_outside_the_queue(ask, offset, expected):
+    for _ in range(2):
+        await ask.send("orders")
+    assert fields(await ask.pull("orders", offset)) == expected
+
+
+async def test_an_empty_queue(ask):
+    assert fields(await ask.pull("orders", 0)) == (19, "NO_MESSAGE_IN_QUEUE", 0, 0, 0)
+    assert (await ask.pull("orders", 1)).code == 21
+
+
+async def test_tags_filter_by_hash(ask):
+    assert java_hash("Aa") == java_hash("BB")
+    for tag in ("Aa", "x", "BB", "y"):
+        await ask.send("orders", tag.encode(), properties=f"TAGS\x01{tag}\x02")
+    assert await ask.bodies("orders", expression="x || y") == [b"x", b"y"]
+    assert await ask.bodies("orders", expression="Aa") == [b"Aa", b"BB"]
+    answer = await ask.pull("orders", 0, expression="nothing")
+    assert fields(answer) == (20, "NO_MATCHED_MESSAGE", 4, 0, 4)
+
+
+async def test_bytes_and_count_are_bounded_but_one_message_always_comes(start_broker, connect):
+    ask = await connect(await start_broker(max_transfer_count=3, max_transfer_bytes=2000))
+    for n in range(6):
+        await ask.send("orders", bytes([n]) * 700)
+    assert len(await ask.bodies("orders", count=100)) == 2
+    assert len(await ask.bodies("orders", count=100, maxMsgBytes="1")) == 1
+    assert len(await ask.bodies("orders", count=0)) == 1
+    assert len(await ask.bodies("orders", count=-5)) == 1
+    assert len(await ask.bodies("orders", maxMsgBytes="2147483647")) == 2
+    for _ in range(6):
+        await ask.send("small", b"x", queue=0)
+    assert len(await ask.bodies("small", count=100)) == 3
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------------
+
+
+async def test_an_unknown_topic(ask):
+    answer = await ask.pull("unknown", 0)
+    assert (answer.code, answer.ext) == (17, {})
+    assert answer.remark.startswith("topic[unknown] not exist, apply first please! \n")
+
+
+@pytest.mark.parametrize("queue", [-1, 4, 2**31 - 1])
+async def test_a_queue_the_topic_does_not_have(ask, queue):
+    answer = await ask.pull("orders", 0, queue=queue)
+    assert answer.code == 29
+    assert answer.remark.startswith(f"queueId[{queue}] is illegal, topic:[orders] topicConfig.readQueueNums:[4] consumer:[/127.0.0.1:")
+
+
+async def test_a_topic_that_may_not_be_read(ask, broker):
+    broker.topics.create_internal("writeonly", 1, perm=2)
+    answer = await ask.pull("writeonly", 0)
+    assert (answer.code, answer.ext) == (16, {"forbiddenType": "3"})
+
+
+async def test_a_group_that_may_not_consume(ask, broker):
+    group = broker.groups.find("cg")
+    group.consume_enable = False
+    answer = await ask.pull("orders", 0)
+    assert (answer.code, answer.ext, answer.remark) == (16, {"forbiddenType": "2"}, "subscription group no permission, cg")
+
+
+async def test_a_group_that_does_not_exist(start_broker, connect):
+    ask = await connect(await start_broker(auto_create_group=False))
+    answer = await ask.pull("TBW102", 0)
+    assert answer.code == 26
+    assert answer.remark.startswith("subscription group [cg] does not exist")
+
+
+@pytest.mark.parametrize("group", ["", "bad group", "g" * 121])
+async def test_a_group_name_that_is_none(ask, group):
+    assert (await ask.pull("orders", 0, group=group)).code == 29
+
+
+async def test_expressions_that_cannot_be_served(ask):
+    answer = await ask.pull("orders", 0, expression="a > 1", expressionType="SQL92")
+    assert (answer.code, answer.remark) == (1, "The broker does not support consumer to filter message by SQL92")
+    answer = await ask.pull("orders", 0, expression="||")
+    assert (answer.code, answer.remark) == (23, "parse the consumer's subscription failed")
+
+
+async def test_without_a_subscription_of_its_own_a_pull_takes_the_groups(ask):
+    def pull(**more):
+        return ask.pull("orders", 0, sysFlag="0", **more)
+
+    answer = await pull()
+    assert (answer.code, answer.remark.partition("\n")[0]) == (24, "the consumer's group info not exist")
+    await ask.heartbeat(consumers=["cg"], topics=["other"])
+    answer = await pull()
+    assert (answer.code, answer.remark.partition("\n")[0]) == (24, "the consumer's subscription not exist")
+    await ask.heartbeat(consumers=["cg"], expression="a", version=5)
+    answer = await pull(subVersion="6")
+    assert (answer.code, answer.remark) == (25, "the consumer's subscription not latest")
+    await ask.send("orders", b"a", properties="TAGS\x01a\x02")
+    await ask.send("orders", b"b", properties="TAGS\x01b\x02")
+    answer = await pull(subVersion="5")
+    assert [bytes(m.body) for m in decode_records(answer.body)] == [b"a"]
+
+
+async def test_broadcasting_can_be_forbidden(ask, broker):
+    await ask.heartbeat(consumers=["cg"], message_model="BROADCASTING")
+    broker.groups.get("cg").consume_broadcast_enable = False
+    answer = await ask.pull("orders", 0, sysFlag="0")
+    assert (answer.code, answer.ext) == (16, {"forbiddenType": "4"})
+
+
+async def test_a_pull_may_commit_an_offset(ask, broker):
+    await ask.pull("orders", 0, sysFlag="5", commitOffset="7")
+    assert broker.offsets.get("cg", "orders", 0) == 7
+    await ask.pull("orders", 0, sysFlag="4", commitOffset="9")
+    await ask.pull("orders", 0, sysFlag="5", commitOffset="-1")
+    assert broker.offsets.get("cg", "orders", 0) == 7
+
+
+# --- waiting ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_waiting_pull_is_woken_by_a_message(ask, broker):
+    waiting = ask.pull("orders", 0, wait_ms=30_000)
+    await held(broker, 1)
+    assert not waiting.done()
+    await ask.send("orders", b"at last")
+    answer = await waiting
+    assert fields(answer) == (0, "FOUND", 1, 0, 1)
+    assert [bytes(m.body) for m in decode_records(answer.body)] == [b"at last"]
+    assert broker.pulls.held_count == 0
+
+
+async def test_all_who_wait_on_a_queue_are_woken_and_nobody_else(ask, broker, connect):
+    other = await connect(broker)
+    waiting = [ask.pull("orders", 0, wait_ms=30_000), other.pull("orders", 0, wait_ms=30_000, group="other")]
+    elsewhere = other.pull("orders", 0, queue=1, wait_ms=30_000)
+    await held(broker, 3)
+    await ask.send("orders", b"x")
+    assert [(await pull).code for pull in waiting] == [0, 0]
+    assert not elsewhere.done()
+    assert broker.pulls.held_count == 1
+
+
+async def test_messages_with_other_tags_do_not_wake(ask, broker):
+    waiting = ask.pull("orders", 0, expression="mine", wait_ms=30_000)
+    await held(broker, 1)
+    for _ in range(3):
+        await ask.send("orders", b"theirs", properties="TAGS\x01theirs\x02")
+    assert not waiting.done()
+    await ask.send("orders", b"mine", properties="TAGS\x01mine\x02")
+    answer = await waiting
+    assert fields(answer) == (0, "FOUND", 4, 0, 4)
+    assert [bytes(m.body) for m in decode_records(answer.body)] == [b"mine"]
+
+
+async def test_a_batch_of_other_tags_does_not_wake_and_the_deadline_tells_how_far_it_got(ask, broker, clock):
+    waiting = ask.pull("orders", 0, expression="mine", wait_ms=1000)
+    await held(broker, 1)
+    await ask.send_batch("orders", [b"a", b"b"], each=b"TAGS\x01theirs\x02")
+    assert not waiting.done()
+    clock.advance(1.2)
+    broker.pulls.expire()
+    assert fields(await waiting) == (19, "OFFSET_OVERFLOW_ONE", 2, 0, 2)
+
+
+async def test_a_batch_with_the_tag_wakes(ask, broker):
+    waiting = ask.pull("orders", 0, expression="mine", wait_ms=30_000)
+    await held(broker, 1)
+    await ask.send_batch("orders", [b"a", b"b"], each=b"TAGS\x01mine\x02")
+    assert len(decode_records((await waiting).body)) == 2
+
+
+async def test_a_pull_waits_until_its_deadline_and_no_longer(ask, broker, clock):
+    short = ask.pull("orders", 0, wait_ms=1000)
+    long = ask.pull("orders", 0, queue=1, wait_ms=5000)
+    await held(broker, 2)
+    clock.advance(0.9)
+    broker.pulls.expire()
+    await asyncio.sleep(0)
+    assert not short.done()
+    clock.advance(0.3)
+    broker.pulls.expire()
+    assert fields(await short) == (19, "NO_MESSAGE_IN_QUEUE", 0, 0, 0)
+    assert not long.done()
+    clock.advance(4.0)
+    broker.pulls.expire()
+    assert (await long).code == 19
+    assert broker.pulls.held_count == 0
+
+
+async def test_the_deadline_comes_by_itself(start_broker, connect):
+    from sprocketmq.broker import Broker
+    from sprocketmq.clock import SYSTEM_CLOCK
+
+    broker = await start_broker()
+    broker.pulls._clock = SYSTEM_CLOCK
+    broker.topics.create_internal("orders", 1)
+    ask = await connect(broker)
+    answer = await asyncio.wait_for(ask.pull("orders", 0, wait_ms=50), 5)
+    assert answer.code == 19
+    assert isinstance(broker, Broker)
+
+
+async def test_a_wait_has_an_upper_limit(ask, broker, clock):
+    waiting = ask.pull("orders", 0, wait_ms=2**62)
+    await held(broker, 1)
+    clock.advance(121)
+    broker.pulls.expire()
+    assert (await waiting).code == 19
+
+
+@pytest.mark.parametrize("offset", [5, -1])
+async def test_what_is_not_at_the_end_does_not_wait(ask, broker, offset):
+    await ask.send("orders")
+    assert (await ask.pull("orders", offset, wait_ms=30_000)).code == 21
+    assert (await ask.pull("orders", 0, expression="nothing", wait_ms=30_000)).code == 20
+    assert broker.pulls.held_count == 0
+
+
+async def test_a_lost_connection_takes_its_pulls_along(ask, broker, connect):
+    other = await connect(broker)
+    lost = [other.pull("orders", 0, queue=queue, wait_ms=30_000) for queue in range(4)]
+    stays = ask.pull("orders", 0, wait_ms=30_000)
+    await held(broker, 5)
+    await other.close()
+    await held(broker, 1)
+    await asyncio.gather(*lost, return_exceptions=True)
+    await ask.send("orders")
+    assert (await stays).code == 0
+    assert broker.pulls._ticks == {}
+    assert broker.topics.get("orders").held == {}
+
+
+async def test_a_deleted_topic_wakes_who_waits_for_it(ask, broker):
+    waiting = ask.pull("orders", 0, wait_ms=30_000)
+    await held(broker, 1)
+    assert (await ask(215, {"topic": "orders"})).code == 0
+    assert (await waiting).code == 17
+    assert broker.pulls.held_count == 0
+
+
+async def test_the_number_of_waiting_pulls_is_bounded(start_broker, connect):
+    broker = await start_broker(max_held_pulls=2)
+    broker.topics.create_internal("orders", 4)
+    ask = await connect(broker)
+    waiting = [ask.pull("orders", 0, queue=queue, wait_ms=30_000) for queue in range(2)]
+    answer = await ask.pull("orders", 0, queue=2, wait_ms=30_000)
+    assert (answer.code, answer.remark) == (2, "[OVERLOAD]system busy, start flow control for a while")
+    await ask.send("orders", queue=0)
+    assert (await waiting[0]).code == 0
+
+
+async def test_many_waiting_pulls_share_one_timer(ask, broker):
+    waiting = [ask.pull("orders", 0, queue=n % 4, wait_ms=1000 + n * 10) for n in range(100)]
+    await held(broker, 100)
+    assert broker.pulls._timer is not None
+    assert len(broker.pulls._ticks) <= 12
+    for queue in range(4):
+        await ask.send("orders", queue=queue)
+    assert {(await pull).code for pull in waiting} == {0}
+    assert broker.pulls._ticks == {}
+
+
+async def test_a_client_that_does_not_read_gets_no_more_data(start_broker, connect):
+    """Pulls behind a full socket are told to come again; memory stays bounded."""
+    broker = await start_broker()
+    ask = await connect(broker)
+    for _ in range(4):
+        await ask.send("big", bytes(1 << 20), queue=0)
+    answers = await asyncio.gather(*(ask.pull("big", 0) for _ in range(40)))
+    codes = [answer.code for answer in answers]
+    assert set(codes) == {0, 20}
+    assert 5 <= codes.count(0) <= 12
+    refused = next(answer for answer in answers if answer.code == 20)
+    assert refused.ext["nextBeginOffset"] == "0"
+    assert (await ask.pull("big", 0)).code == 0
