@@ -126,12 +126,16 @@ class PushConsumer:
         if self._instance.state == OPEN:
             return
         await self._instance.start()
-        for topic in self._subscriptions:
-            try:
-                await self._instance.fetch_route(topic)
-            except SprocketError as e:
-                log.warning("consumer group %s: no route of %s yet: %s", self.group, topic, e)
-        await self._instance.heartbeat_soon()
+        try:
+            for topic in self._subscriptions:
+                try:
+                    await self._instance.fetch_route(topic)
+                except SprocketError as e:
+                    log.warning("consumer group %s: no route of %s yet: %s", self.group, topic, e)
+            await self._instance.heartbeat_soon()
+        except BaseException:
+            await self._instance.close()
+            raise
         self._instance.spawn(self._keep_balanced())
         self._instance.every(COMMIT_S, self._commit_behind)
 

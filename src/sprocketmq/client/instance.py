@@ -52,13 +52,13 @@ NAMESRV_PAUSE_S = 0.2
 UNREGISTER_TIMEOUT_S = 1.0
 ASK_TRIES = 3
 ASK_PAUSE_S = 0.2
-# Failing sends ask for a fresh route at most this often, each topic.
+# Sends that fail, or create their topic, ask for a fresh route at most this often, each topic.
 REFRESH_SOON_S = 1.0
 
 NEW, OPEN, CLOSING, CLOSED, FORKED = range(5)
 
 # What a broker answers while it cannot serve, and may again later.
-_PASSING_CODES = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY, ResponseCode.SYSTEM_ERROR})
+_PASSING_CODES = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY})
 _AWAY_CODES = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.GO_AWAY})
 
 
@@ -180,6 +180,9 @@ class Instance:
         self._lookups: dict[str, asyncio.Task[Route | None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._refreshed_at: dict[str, float] = {}
+        self._refreshing: set[str] = set()
+        # Topics sent to by the template's route: they exist from the first message on, and have a route of their own soon.
+        self._awaited: set[str] = set()
         self._heartbeat: asyncio.Task[None] | None = None
         self._beat_again = False
         guard(self)
@@ -288,7 +291,9 @@ class Instance:
         if route is None:
             data = await self._fetch(DEFAULT_TOPIC, budget_s)
             route = None if data is None else read_route(topic, data, template=True)
+            self._awaited.add(topic)
         if route is None or not route.publish_queues:
+            self._awaited.discard(topic)
             raise TopicNotFound(topic, ";".join(self.namesrv.addresses))
         return route
 
@@ -302,7 +307,12 @@ class Instance:
         if task is None:
             task = self._lookups[topic] = asyncio.ensure_future(self._lookup(topic, budget_s))
             task.add_done_callback(lambda done: self._looked_up(topic, done))
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():  # by ``close``, not the caller
+                raise ClientClosed(f"this {self.kind} was closed while it looked for the route of {topic}") from None
+            raise
 
     def _looked_up(self, topic: str, task: "asyncio.Task[Route | None]") -> None:
         self._lookups.pop(topic, None)
@@ -315,6 +325,7 @@ class Instance:
         if data is None:
             return None
         route = read_route(topic, data)
+        self._awaited.discard(topic)
         before = self.routes.get(topic)
         if route != before:
             self.routes[topic] = route
@@ -339,23 +350,32 @@ class Instance:
             self.heartbeat_soon()
 
     async def refresh_routes(self) -> None:
-        """Fetch the route of every remembered topic again. What cannot be had stays as it is."""
-        for topic in list(self.routes):
+        """Fetch the route of every topic in use again. What cannot be had stays as it is."""
+        for topic in {*self.routes, *self._awaited}:
             await self.fetch_route(topic)
 
     def refresh_soon(self, topic: str) -> None:
-        """Fetch the route of ``topic`` in the background, unless that happened within the last second."""
+        """Fetch the route of ``topic`` in the background: now, or a second after the last time."""
+        if self.state != OPEN or topic in self._lookups or topic in self._refreshing:
+            return
         last = self._refreshed_at.get(topic)
-        now = self.clock.monotonic()
-        if self.state == OPEN and topic not in self._lookups and (last is None or now - last >= REFRESH_SOON_S):
-            self._refreshed_at[topic] = now
-            self.spawn(self._try_refresh(topic))
+        wait = 0.0 if last is None else last + REFRESH_SOON_S - self.clock.monotonic()
+        self._refreshing.add(topic)
+        if wait > 0:
+            self.timers.call_later(wait, lambda: self._refresh(topic))
+        else:
+            self._refresh(topic)
+
+    def _refresh(self, topic: str) -> None:
+        self.spawn(self._try_refresh(topic))
 
     async def _try_refresh(self, topic: str) -> None:
         try:
             await self.fetch_route(topic)
         except SprocketError as e:
             log.warning("%s: route of %s not refreshed: %s", self.kind, topic, e)
+        finally:
+            self._refreshing.discard(topic)
 
     # --- heartbeats ---
 

@@ -15,6 +15,7 @@ from sprocketmq.client.routes import Route
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import (
     BatchPartlySent,
+    BrokerBusy,
     ClientClosed,
     ConfigError,
     ConnectFailed,
@@ -607,8 +608,10 @@ class Producer:
         """Choose the queue for the next try and wait before it where that helps. Raises when there is no next try."""
         publisher, target = job.publisher, job.target
         if isinstance(failure, Command):
-            error = response_error(failure, target.address, publisher.topic)
+            error: SprocketError = response_error(failure, target.address, publisher.topic)
             again = failure.code in RETRY_CODES
+            if again and failure.code not in (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.NO_PERMISSION):
+                error = BrokerBusy(failure.code, failure.remark, address=target.address)
             if failure.code == ResponseCode.GO_AWAY:
                 self._instance.brokers.drop(target.address)
         else:

@@ -37,6 +37,7 @@ class Timers:
         self._handle: asyncio.TimerHandle | None = None
         self._handle_due = 0.0
         self._closed = False
+        self._sleepers: set[asyncio.Future[None]] = set()
 
     def call_later(self, delay_s: float, action: Callable[[], None]) -> Timer:
         """Call ``action`` in ``delay_s`` seconds; after ``close`` it is never called."""
@@ -48,14 +49,16 @@ class Timers:
         return timer
 
     async def sleep(self, delay_s: float) -> None:
-        """Wait ``delay_s`` seconds; returns at once after ``close``."""
+        """Wait ``delay_s`` seconds, but not beyond ``close``."""
         if self._closed:
             return
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         timer = self.call_later(delay_s, lambda: None if done.done() else done.set_result(None))
+        self._sleepers.add(done)
         try:
             await done
         finally:
+            self._sleepers.discard(done)
             timer.cancel()
 
     def run_due(self) -> int:
@@ -77,9 +80,12 @@ class Timers:
         return ran
 
     def close(self) -> None:
-        """Drop everything that waits."""
+        """Drop every action; who sleeps goes on at once."""
         self._closed = True
         self._heap.clear()
+        for sleeper in self._sleepers:
+            if not sleeper.done():
+                sleeper.set_result(None)
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

@@ -12,7 +12,7 @@ from sprocketmq.protocol.codes import RequestCode as Q
 from sprocketmq.protocol.codes import ResponseCode as R
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.headers import PullRequest, SendMessageV2
-from sprocketmq.protocol.ids import offset_msg_id, offset_msg_ids
+from sprocketmq.protocol.ids import offset_msg_id
 from sprocketmq.protocol.records import encode_record, pack_host
 
 HOST = pack_host("127.0.0.1", 10911)
@@ -141,7 +141,7 @@ class FakeBroker(FakeServer):
                     sys_flag=header.sys_flag,
                 )
             )
-        ids = offset_msg_ids(HOST, physicals) if header.batch else offset_msg_id(HOST, physicals[0])
+        ids = ",".join(offset_msg_id(HOST, physical) for physical in physicals)
         conn.respond(command, R.SUCCESS, ext={"msgId": ids, "queueId": str(header.queue_id), "queueOffset": str(first)})
         held, self.held = self.held, []
         for waiting, pull in held:

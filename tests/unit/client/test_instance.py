@@ -254,6 +254,22 @@ async def test_a_start_that_fails_leaves_nothing_behind_and_close_is_harmless(cl
     await consumer.close()
 
 
+async def test_who_waits_for_a_route_or_a_broker_at_close_is_told(cluster, monkeypatch):
+    monkeypatch.setattr(instance_module, "ASK_PAUSE_S", 60)
+    consumer = PullConsumer("g", namesrv=cluster.namesrv.address)
+    await consumer.start()
+    queue = (await consumer.queues("t"))[0]
+    cluster.broker.script(Q.PULL_MESSAGE, answer(R.SYSTEM_BUSY))
+    cluster.namesrv.script(Q.GET_ROUTEINFO_BY_TOPIC, silence)
+    waiting = [asyncio.ensure_future(consumer.pull(queue, 0)), asyncio.ensure_future(consumer.queues("other"))]
+    await cluster.broker.until(lambda: cluster.broker.count(Q.PULL_MESSAGE))
+    await cluster.namesrv.until(lambda: cluster.namesrv.count(Q.GET_ROUTEINFO_BY_TOPIC) > 2)
+    await consumer.close()
+    for task in waiting:
+        with pytest.raises(ClientClosed):
+            await task
+
+
 async def test_close_does_not_wait_for_a_broker_that_does_not_answer(cluster, monkeypatch):
     monkeypatch.setattr(instance_module, "UNREGISTER_TIMEOUT_S", 0.05)
     cluster.broker.script(Q.UNREGISTER_CLIENT, silence)

@@ -63,9 +63,12 @@ async def test_sleep_ends_when_its_time_has_come(clock, timers):
     await sleeper
 
 
-async def test_after_close_nothing_runs_and_sleep_returns_at_once(clock, timers):
+async def test_after_close_nothing_runs_and_every_sleep_ends(clock, timers):
     timers.call_later(1, lambda: pytest.fail("ran"))
+    sleeper = asyncio.ensure_future(timers.sleep(1))
+    await asyncio.sleep(0)
     timers.close()
+    await sleeper
     timers.call_later(1, lambda: pytest.fail("ran"))
     clock.advance(2)
     assert timers.run_due() == 0

@@ -1,0 +1,345 @@
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future
+
+import pytest
+from fake_cluster import FakeCluster, answer, silence
+
+from sprocketmq import sync
+from sprocketmq.errors import (
+    BrokerError,
+    ClientClosed,
+    ConfigError,
+    InvalidMessage,
+    InvalidName,
+    MaybeStoredError,
+    NameserverUnavailable,
+    SendQueueFull,
+)
+from sprocketmq.protocol.codes import RequestCode as Q
+from sprocketmq.protocol.message import Message, MessageQueue
+
+QUEUE = MessageQueue("t", "broker-a", 0)
+
+
+@pytest.fixture
+def running():
+    """A fake cluster on an event loop of its own thread, as blocking code needs."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    def call(work):
+        return asyncio.run_coroutine_threadsafe(work, loop).result(10)
+
+    async def start() -> FakeCluster:
+        cluster = FakeCluster()
+        await cluster.start()
+        cluster.put("t")
+        return cluster
+
+    cluster = call(start())
+    yield cluster
+    call(cluster.stop())
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def settle(condition) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def loop_threads() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name == "sprocketmq-loop"]
+
+
+# --- producer -----------------------------------------------------------------------------------------------------------
+
+
+def test_sends_block_and_submits_return_futures(running):
+    with sync.Producer("pg", namesrv=running.namesrv.address) as producer:
+        assert producer.send(Message("t", b"x", queue=QUEUE)).queue_offset == 0
+        futures = [producer.submit(Message("t", b"x", queue=QUEUE)) for _ in range(100)]
+        assert all(isinstance(f, Future) for f in futures)
+        assert [f.result(10).queue_offset for f in futures] == list(range(1, 101))
+        results = producer.send_batch([Message("t", b"x", queue=QUEUE)] * 3)
+        assert [r.queue_offset for r in results] == [101, 102, 103]
+        assert len(producer.queues("t")) == 4
+        producer.room()
+        producer.flush()
+        assert producer.in_flight == 0
+
+
+def test_many_threads_share_one_producer_and_one_loop(running):
+    with sync.Producer("pg", namesrv=running.namesrv.address) as producer:
+        offsets: list[int] = []
+
+        def work():
+            offsets.extend(producer.send(Message("t", b"x", queue=QUEUE)).queue_offset for _ in range(50))
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(offsets) == list(range(400))
+        assert len(loop_threads()) == 1
+
+
+def test_errors_come_out_where_the_result_would(running):
+    with sync.Producer("pg", namesrv=running.namesrv.address) as producer:
+        with pytest.raises(InvalidMessage):
+            producer.send(Message("t", b""))
+        with pytest.raises(InvalidName):
+            producer.submit(Message("a b", b"x")).result(10)
+        running.broker.script(Q.SEND_MESSAGE_V2, answer(13, "no"), silence)
+        with pytest.raises(BrokerError, match="no"):
+            producer.submit(Message("t", b"x")).result(10)
+        with pytest.raises(MaybeStoredError):
+            producer.send(Message("t", b"x"), timeout_s=0.05)
+        assert producer.in_flight == 0
+
+
+def test_submit_is_bounded_in_the_callers_thread(running):
+    running.broker.script(Q.SEND_MESSAGE_V2, *[silence] * 3)
+    with sync.Producer("pg", namesrv=running.namesrv.address, max_in_flight=2, max_in_flight_bytes=100, timeout_s=0.1) as producer:
+        futures = [producer.submit(Message("t", b"x" * 60))]
+        with pytest.raises(SendQueueFull, match="bytes"):
+            producer.submit(Message("t", b"x" * 60))
+        futures.append(producer.submit(Message("t", b"x")))
+        with pytest.raises(SendQueueFull, match="messages"):
+            producer.submit(Message("t", b"x"))
+        for future in futures:
+            with pytest.raises(MaybeStoredError):
+                future.result(10)
+
+
+def test_a_cancelled_future_frees_its_place(running):
+    with sync.Producer("pg", namesrv=running.namesrv.address) as producer:
+        future = producer.submit(Message("t", b"x"))
+        future.cancel()
+        producer.flush()
+        settle(lambda: producer.in_flight == 0)
+
+
+def test_a_blocking_call_from_the_loop_itself_is_refused(running):
+    with sync.Producer("pg", namesrv=running.namesrv.address) as producer:
+        seen: list[BaseException] = []
+
+        def callback(future):
+            for call in (lambda: producer.send(Message("t", b"x")), producer.flush):
+                try:
+                    call()
+                except ConfigError as e:
+                    seen.append(e)
+
+        producer.submit(Message("t", b"x")).add_done_callback(callback)
+        settle(lambda: len(seen) == 2)
+
+
+# --- life ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_loop_thread_lives_while_a_client_is_open(running):
+    assert loop_threads() == []
+    with sync.Producer("pg", namesrv=running.namesrv.address), sync.AdminClient(namesrv=running.namesrv.address):
+        assert len(loop_threads()) == 1
+        assert loop_threads()[0].daemon
+    assert loop_threads() == []
+
+
+def test_a_client_that_is_not_started_or_closed_says_so(running):
+    producer = sync.Producer("pg", namesrv=running.namesrv.address)
+    for use in (lambda: producer.send(Message("t", b"x")), lambda: producer.submit(Message("t", b"x")), producer.flush):
+        with pytest.raises(ClientClosed, match="not started"):
+            use()
+    producer.start()
+    producer.start()
+    producer.close()
+    producer.close()
+    for use in (lambda: producer.send(Message("t", b"x")), lambda: producer.submit(Message("t", b"x")), producer.flush):
+        with pytest.raises(ClientClosed, match="closed"):
+            use()
+
+
+def test_a_start_that_fails_leaves_no_thread():
+    with pytest.raises(NameserverUnavailable):
+        sync.Producer("pg", namesrv="127.0.0.1:1").start()
+    assert loop_threads() == []
+
+
+def test_arguments_are_those_of_the_async_client():
+    import inspect
+
+    assert "timeout_s" in inspect.signature(sync.Producer).parameters
+    with pytest.raises(ConfigError):
+        sync.Producer("a b", namesrv="127.0.0.1:1")
+
+
+def test_a_program_that_forgets_to_close_still_ends_and_sends_what_it_submitted(running):
+    program = f"""
+from sprocketmq import Message, sync
+producer = sync.Producer("pg", namesrv="{running.namesrv.address}")
+producer.start()
+for _ in range(10):
+    producer.submit(Message("t", b"x"))
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, timeout=20, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert running.broker.count(Q.SEND_MESSAGE_V2) == 10
+    assert running.broker.count(Q.UNREGISTER_CLIENT) == 1
+
+
+# --- consumers and admin ------------------------------------------------------------------------------------------------
+
+
+def fill(running, amount: int) -> None:
+    with sync.Producer("pg", namesrv=running.namesrv.address) as producer:
+        producer.send_batch([Message("t", b"%d" % i, queue=QUEUE) for i in range(amount)])
+
+
+def test_the_pull_consumer_blocks(running):
+    fill(running, 5)
+    with sync.PullConsumer("cg", namesrv=running.namesrv.address) as consumer:
+        assert QUEUE in consumer.queues("t")
+        result = consumer.pull(QUEUE, 2)
+        assert [m.body for m in result.messages] == [b"2", b"3", b"4"]
+        assert (consumer.min_offset(QUEUE), consumer.max_offset(QUEUE)) == (0, 5)
+        assert consumer.committed(QUEUE) is None
+        consumer.commit(QUEUE, 3)
+        assert consumer.committed(QUEUE) == 3
+
+
+def test_the_push_consumer_iterates_and_acknowledges(running):
+    fill(running, 10)
+    with sync.PushConsumer("cg", "t", namesrv=running.namesrv.address, consume_from="first", batch_max=3) as consumer:
+        seen = []
+        for batch in consumer.batches():
+            seen += [m.body for m in batch]
+            if len(seen) == 10:
+                batch.ack()
+                break
+        assert seen == [b"%d" % i for i in range(10)]
+        assert QUEUE in consumer.assignment
+        consumer.commit()
+        assert running.broker.offsets["cg", "t", 0] == 10
+
+
+def test_a_loop_left_by_an_exception_commits_nothing_of_its_batch(running):
+    fill(running, 4)
+    with sync.PushConsumer("cg", "t", namesrv=running.namesrv.address, consume_from="first", batch_max=2) as consumer:
+        with pytest.raises(RuntimeError):
+            for batch in consumer.batches():
+                if batch[0].queue_offset == 2:
+                    raise RuntimeError
+        again = next(consumer.batches())
+        assert again[0].queue_offset == 2
+    assert running.broker.offsets["cg", "t", 0] == 2
+
+
+def test_batches_ends_when_another_thread_closes_the_consumer(running):
+    consumer = sync.PushConsumer("cg", "t", namesrv=running.namesrv.address)
+    consumer.start()
+    ended = threading.Event()
+
+    def read():
+        for _ in consumer.batches():
+            pass
+        ended.set()
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    settle(lambda: consumer._client._takers)
+    consumer.close()
+    assert ended.wait(10)
+    thread.join()
+
+
+def test_listen_runs_handlers_in_threads(running):
+    fill(running, 12)
+    names, bodies, both = set(), [], threading.Barrier(2, timeout=10)
+
+    def handler(batch):
+        names.add(threading.current_thread().name)
+        if len(bodies) == 0:
+            both.wait()
+        bodies.extend(m.body for m in batch)
+
+    with sync.PushConsumer("cg", "t", namesrv=running.namesrv.address, consume_from="first", batch_max=3) as consumer:
+        future = consumer.listen(handler, concurrency=2)
+        settle(lambda: len(bodies) == 12)
+        settle(lambda: consumer._client._queues[QUEUE].commit_offset == 12)
+    assert future.result(10) is None
+    assert all(name.startswith("sprocketmq-handler") for name in names)
+    assert len(names) == 2
+    assert running.broker.offsets["cg", "t", 0] == 12
+
+
+# --- fork ---------------------------------------------------------------------------------------------------------------
+
+FORK = """
+import os, sys
+from sprocketmq import Message, sync
+from sprocketmq.errors import ForkedClient
+
+before = sync.Producer("pg", namesrv="{address}")
+before.start()
+consumer = sync.PullConsumer("cg", namesrv="{address}")
+consumer.start()
+pid = os.fork()
+if pid == 0:
+    said = []
+    for use in (lambda: before.send(Message("t", b"x")), lambda: before.submit(Message("t", b"x")), lambda: consumer.queues("t")):
+        try:
+            use()
+        except ForkedClient as e:
+            said.append(str(e))
+    before.close()
+    with sync.Producer("pg", namesrv="{address}") as own:
+        own.send(Message("t", b"from the child"))
+    ok = len(said) == 3 and "create a new one in the child" in said[0]
+    os._exit(0 if ok else 1)
+_, status = os.waitpid(pid, 0)
+before.send(Message("t", b"from the parent"))
+before.close()
+consumer.close()
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_a_forked_child_is_told_to_make_its_own_clients_and_can(running):
+    program = FORK.format(address=running.namesrv.address)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=20, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert running.broker.count(Q.SEND_MESSAGE_V2) == 2
+
+
+async def test_an_async_client_in_a_forked_child_says_so(cluster):
+    import os
+
+    from sprocketmq.client import Producer
+    from sprocketmq.errors import ForkedClient
+
+    async with Producer("pg", namesrv=cluster.namesrv.address) as producer:
+        await producer.send(Message("t", b"x"))
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                producer.submit(Message("t", b"x"))
+            except ForkedClient as e:
+                os.write(write, str(e).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        os.close(write)
+        assert b"this Producer was created before the process forked" in os.read(read, 1000)
+        os.close(read)
+        await producer.send(Message("t", b"x"))
