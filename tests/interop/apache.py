@@ -244,10 +244,15 @@ class ApacheNamesrv(JavaProcess):
         self.wait_for("boot success")
 
 
+def broker_port() -> int:
+    """Return a free port for a broker, which also listens on P - 2 (its fast port) and on P + 1 (for its slaves)."""
+    return free_ports(-2, 1)
+
+
 class ApacheBroker(JavaProcess):
     """Apache's broker (a master with ASYNC_FLUSH) on free ports; ready and registered at `namesrv` when constructed.
 
-    `settings` are added to its configuration; `store` defaults to a directory under `home`.
+    `settings` are added to its configuration; `store` defaults to a directory under `home`, `port` to a free one.
     """
 
     def __init__(
@@ -258,11 +263,11 @@ class ApacheBroker(JavaProcess):
         name: str = "apache-a",
         cluster: str = "ApacheCluster",
         store: Path | None = None,
+        port: int | None = None,
         settings: Mapping[str, str] = SMALL_STORE,
         flags: Sequence[str] = SMALL_BROKER,
     ) -> None:
-        # The broker also listens on P - 2 (its fast port) and on its HA port.
-        self.port = free_ports(-2, 1)
+        self.port = port or broker_port()
         self.address = f"{LOOPBACK}:{self.port}"
         self.name = name
         self.cluster = cluster

@@ -1,0 +1,124 @@
+"""Our broker at Apache's nameserver, and Apache's broker at ours: routes are right and both clients work through them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.interop import apache
+from tests.interop.compare import assert_as_sent, ours, variety
+from tests.interop.ours import OurProcess
+from tests.interop.reading import java_pull_all, pull_all
+
+from sprocketmq import AdminClient, Producer
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
+
+
+@pytest.fixture(scope="module")
+def our_broker_at_apache(home: Path) -> Iterator[tuple[apache.ApacheNamesrv, OurProcess]]:
+    """Apache's nameserver with our broker registered at it."""
+    namesrv = apache.ApacheNamesrv(home / "cross-namesrv")
+    store = home / "cross-ours" / "store"
+    try:
+        with OurProcess(home / "cross-ours", "broker", "--namesrv", namesrv.address, "--port", "0", "--store", str(store)) as broker:
+            yield namesrv, broker
+    finally:
+        namesrv.kill()
+
+
+@pytest.fixture(scope="module")
+def apache_broker_at_ours(home: Path) -> Iterator[tuple[OurProcess, apache.ApacheBroker]]:
+    """Our nameserver with Apache's broker registered at it; the broker talks in binary headers."""
+    with OurProcess(home / "our-namesrv", "namesrv", "--port", "0") as namesrv:
+        flags = (*apache.SMALL_BROKER, "-Drocketmq.serialize.type=ROCKETMQ")
+        broker = apache.ApacheBroker(home / "apache-at-ours", namesrv.namesrv, name="apache-b", flags=flags)
+        yield namesrv, broker
+        broker.kill()
+
+
+async def test_apaches_nameserver_knows_our_broker(
+    java: apache.JavaClient, our_broker_at_apache: tuple[apache.ApacheNamesrv, OurProcess]
+) -> None:
+    namesrv, broker = our_broker_at_apache
+    async with AdminClient(namesrv=namesrv.address) as admin:
+        ((cluster, names),) = (await admin.cluster()).cluster_addr_table.items()
+        await admin.create_topic("AtApache", queues=5)
+        route = await admin.route("AtApache")
+    assert [(data.cluster, data.broker_name, data.broker_addrs) for data in route.broker_datas] == [(cluster, names[0], {0: broker.broker})]
+    assert [(data.read_queue_nums, data.write_queue_nums, data.perm) for data in route.queue_datas] == [(5, 5, 6)]
+    row = java.mqadmin("clusterList", "-n", namesrv.address).splitlines()[-1].split()
+    assert row[:4] == [cluster, names[0], "0", broker.broker]
+
+
+async def test_both_clients_work_through_apaches_nameserver(
+    java: apache.JavaClient, our_broker_at_apache: tuple[apache.ApacheNamesrv, OurProcess]
+) -> None:
+    namesrv, _ = our_broker_at_apache
+    topic = "ThroughApache"
+    sent = variety(topic)
+    async with AdminClient(namesrv=namesrv.address) as admin:
+        await admin.create_topic(topic, queues=2)
+    async with Producer("cross_producer", namesrv=namesrv.address) as producer:
+        mine = [result.msg_id for result in await producer.send_batch([ours(described) for described in sent])]
+    theirs = java.send_batch(namesrv.address, sent)["msg_id"].split(",")
+    views = java_pull_all(java, namesrv.address, topic)
+    assert views == await pull_all(namesrv.address, topic)
+    by_id = {view["msg_id"]: view for view in views}
+    for msg_id, described in zip([*mine, *theirs], [*sent, *sent], strict=True):
+        assert_as_sent(by_id.pop(msg_id), described)
+    assert not by_id
+
+
+async def test_our_broker_leaves_apaches_nameserver_when_it_stops(
+    home: Path, our_broker_at_apache: tuple[apache.ApacheNamesrv, OurProcess]
+) -> None:
+    namesrv, _ = our_broker_at_apache
+    directory = home / "cross-leaving"
+    command = ("broker", "--namesrv", namesrv.address, "--port", "0", "--store", str(directory / "store"), "--broker-name", "leaving")
+    with OurProcess(directory, *command):
+        assert b'"leaving"' in apache.cluster_info(namesrv.address)
+    # Apache's nameserver works unregistrations off in a thread of its own.
+    deadline = time.monotonic() + 10
+    while b'"leaving"' in apache.cluster_info(namesrv.address):
+        assert time.monotonic() < deadline, "the broker did not unregister"
+
+
+async def test_our_nameserver_knows_apaches_broker(
+    java: apache.JavaClient, apache_broker_at_ours: tuple[OurProcess, apache.ApacheBroker]
+) -> None:
+    namesrv, broker = apache_broker_at_ours
+    created = java.mqadmin("updateTopic", "-n", namesrv.namesrv, "-c", broker.cluster, "-t", "AtOurs", "-r", "3", "-w", "3")
+    assert "success" in created
+    async with AdminClient(namesrv=namesrv.namesrv) as admin:
+        assert (await admin.cluster()).cluster_addr_table == {broker.cluster: [broker.name]}
+        route = await admin.route("AtOurs")
+        assert [data.broker_addrs for data in route.broker_datas] == [{0: broker.address}]
+        assert [(data.broker_name, data.write_queue_nums) for data in route.queue_datas] == [(broker.name, 3)]
+        assert {"AtOurs", "TBW102"} <= set(await admin.topics())
+        await admin.delete_topic("AtOurs")
+        assert "AtOurs" not in await admin.topics()
+    row = java.mqadmin("clusterList", "-n", namesrv.namesrv).splitlines()[-1].split()
+    assert row[:4] == [broker.cluster, broker.name, "0", broker.address]
+
+
+async def test_both_clients_work_with_an_apache_broker_that_answers_in_binary(
+    java: apache.JavaClient, apache_broker_at_ours: tuple[OurProcess, apache.ApacheBroker]
+) -> None:
+    namesrv, _ = apache_broker_at_ours
+    topic = "ThroughOurs"
+    sent = variety(topic)
+    async with AdminClient(namesrv=namesrv.namesrv) as admin:
+        await admin.create_topic(topic, queues=2)
+    async with Producer("cross_producer", namesrv=namesrv.namesrv) as producer:
+        mine = [(await producer.send(ours(described))).msg_id for described in sent]
+        mine += [result.msg_id for result in await producer.send_batch([ours(described) for described in sent])]
+    theirs = [result["msg_id"] for result in java.send(namesrv.namesrv, sent)]
+    views = java_pull_all(java, namesrv.namesrv, topic)
+    assert views == await pull_all(namesrv.namesrv, topic)
+    by_id = {view["msg_id"]: view for view in views}
+    for msg_id, described in zip([*mine, *theirs], [*sent] * 3, strict=True):
+        assert_as_sent(by_id.pop(msg_id), described)
+    assert not by_id
