@@ -1,0 +1,161 @@
+"""Committed offsets, and the offsets of queues."""
+
+import json
+
+import pytest
+
+from sprocketmq.broker.offsets import OffsetTable
+from sprocketmq.clock import ManualClock
+from sprocketmq.protocol.bodies import ConsumerOffsets
+
+
+def commit_ext(offset, *, group="cg", topic="orders", queue=0):
+    return {"consumerGroup": group, "topic": topic, "queueId": str(queue), "commitOffset": str(offset)}
+
+
+def query_ext(*, group="cg", topic="orders", queue=0, **more):
+    return {"consumerGroup": group, "topic": topic, "queueId": str(queue), **more}
+
+
+async def test_a_committed_offset_is_found_again(ask, broker):
+    broker.groups.find("cg")
+    assert (await ask(15, commit_ext(7))).code == 0
+    assert (await ask(14, query_ext())).ext == {"offset": "7"}
+    assert (await ask(15, commit_ext(3))).code == 0
+    assert (await ask(14, query_ext())).ext == {"offset": "3"}
+
+
+async def test_an_unknown_offset_is_zero_on_a_young_queue_and_else_not_found(ask):
+    answer = await ask(14, query_ext())
+    assert (answer.code, answer.remark) == (22, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
+    await ask.send("orders")
+    assert (await ask(14, query_ext())).ext == {"offset": "0"}
+    answer = await ask(14, query_ext(setZeroIfNotFound="false"))
+    assert (answer.code, answer.remark) == (22, "Not found, do not set to zero, maybe this group boot first")
+    assert (await ask(14, query_ext(queue=1))).code == 22
+    assert (await ask(14, query_ext(topic="unknown"))).code == 22
+    assert (await ask(14, query_ext(queue=-1))).code == 22
+
+
+async def test_a_queue_whose_first_message_is_far_back_is_not_young(ask, broker, monkeypatch):
+    from sprocketmq.broker import offsets
+
+    await ask.send("orders", bytes(1000))
+    monkeypatch.setattr(offsets, "YOUNG_BYTES", 500)
+    assert (await ask(14, query_ext())).code == 22
+
+
+@pytest.mark.parametrize(
+    ("ext", "code", "remark"),
+    [
+        (commit_ext(1, group="nosuch"), 26, "Group nosuch not exist!"),
+        (commit_ext(1, topic="nosuch"), 17, "Topic nosuch not exist!"),
+        (commit_ext(1, queue=4), 29, "queueId[4] is illegal, topic:[orders]"),
+        (commit_ext(1, queue=-1), 29, "queueId[-1] is illegal, topic:[orders]"),
+        (commit_ext(-1), 29, "commitOffset[-1] is illegal"),
+    ],
+)
+async def test_refused_commits(ask, broker, ext, code, remark):
+    broker.groups.find("cg")
+    answer = await ask(15, ext)
+    assert (answer.code, answer.remark) == (code, remark)
+
+
+async def test_offsets_are_saved_in_the_references_layout(ask, broker, start_broker, connect, tmp_path):
+    broker.groups.find("cg")
+    await ask(15, commit_ext(7))
+    await ask(15, commit_ext(9, queue=3))
+    await ask.close()
+    await broker.stop()
+    text = (tmp_path / "store/config/consumerOffset.json").read_text()
+    assert '"orders@cg":{\n\t\t\t0:7,\n\t\t\t3:9\n\t\t}' in text
+    again = await start_broker()
+    other = await connect(again)
+    assert (await other(14, query_ext(queue=3))).ext == {"offset": "9"}
+
+
+async def test_offsets_are_saved_while_the_broker_runs(ask, broker, tmp_path):
+    broker.groups.find("cg")
+    await ask(15, commit_ext(7))
+    broker._save_offsets()
+    await broker._offsets_file.saved()
+    assert "0:7" in (tmp_path / "store/config/consumerOffset.json").read_text()
+    assert not broker.offsets.dirty
+
+
+async def test_the_whole_table_can_be_asked_for(ask, broker):
+    broker.groups.find("cg")
+    await ask(15, commit_ext(7))
+    table = ConsumerOffsets.decode((await ask(43)).body)
+    assert table.offset_table == {"orders@cg": {0: 7}}
+    assert table.group_topic_map == {"cg": ["orders"]}
+
+
+def test_older_files_have_only_offsets():
+    table = OffsetTable(ManualClock())
+    table.load(json.loads('{"offsetTable":{"orders@cg":{"0":5}}}'))
+    assert table.get("cg", "orders", 0) == 5
+    assert table.topics_of("cg") == ["orders"]
+
+
+def test_deleted_topics_and_groups_leave_nothing():
+    table = OffsetTable(ManualClock())
+    for topic in ("a", "b"):
+        for group in ("x", "y"):
+            table.commit(group, topic, 0, 1)
+            table.note_pulled(group, topic, 0, 1)
+    table.drop_topic("a")
+    table.drop_group("y")
+    assert [(topic, group) for topic, group, _ in table] == [("b", "x")]
+    assert table.pulled("y", "b", 0) is None
+
+
+def test_the_version_moves_every_500_commits():
+    table = OffsetTable(ManualClock())
+    for offset in range(1, 1001):
+        table.commit("g", "t", 0, offset)
+    assert table.data_version.counter == 2
+    table.dirty = False
+    table.commit("g", "t", 0, 1000)
+    assert not table.dirty
+
+
+# --- offsets of queues --------------------------------------------------------------------------------------------------
+
+
+async def test_the_ends_of_a_queue(ask):
+    for _ in range(3):
+        await ask.send("orders", queue=1)
+    assert (await ask(30, {"topic": "orders", "queueId": "1", "committed": "true"})).ext == {"offset": "3"}
+    assert (await ask(31, {"topic": "orders", "queueId": "1"})).ext == {"offset": "0"}
+
+
+@pytest.mark.parametrize(
+    "ext", [{"topic": "unknown", "queueId": "0"}, {"topic": "orders", "queueId": "99"}, {"topic": "orders", "queueId": "-1"}]
+)
+async def test_unknown_queues_have_offset_zero(ask, ext):
+    assert (await ask(30, ext)).ext == {"offset": "0"}
+    assert (await ask(31, ext)).ext == {"offset": "0"}
+    assert (await ask(29, {**ext, "timestamp": "1"})).ext == {"offset": "0"}
+    assert (await ask(32, ext)).ext == {"timestamp": "-1"}
+
+
+async def test_offsets_by_time(ask, clock):
+    times = []
+    for _ in range(3):
+        clock.advance(10)
+        times.append(clock.time_ms())
+        await ask.send("orders")
+
+    async def search(time_ms, boundary=None):
+        ext = {"topic": "orders", "queueId": "0", "timestamp": str(time_ms)}
+        answer = await ask(29, {**ext, "boundaryType": boundary} if boundary else ext)
+        return int(answer.ext["offset"])
+
+    assert [await search(t) for t in (0, times[0], times[0] + 1, times[2], times[2] + 1)] == [0, 0, 1, 2, 3]
+    assert [await search(t, "upper") for t in (0, times[0], times[1] - 1, times[1], times[2] + 5)] == [0, 0, 0, 1, 2]
+    assert await search(times[1], "LOWER") == 1
+    assert await search(-1) == 0
+    assert await search(2**63 - 1) == 3
+    earliest = await ask(32, {"topic": "orders", "queueId": "0"})
+    assert earliest.ext == {"timestamp": str(times[0])}

@@ -1,0 +1,281 @@
+"""A broker from start to end: registration, restart, crash, and starts that cannot work."""
+
+import asyncio
+import socket
+import time
+
+import pytest
+
+from sprocketmq.broker import BrokerConfig
+from sprocketmq.errors import ConfigError, PortInUse, StoreLocked, StoreNotWritable
+from sprocketmq.namesrv import NameServer, NameServerConfig
+from sprocketmq.net.address import parse_address
+from sprocketmq.protocol.headers import CreateTopic
+from sprocketmq.storage.store import StoreConfig
+
+
+async def until(condition):
+    for _ in range(2500):
+        if condition():
+            return
+        await asyncio.sleep(0.002)
+    pytest.fail("the condition did not come true")
+
+
+def create(name, queues=4):
+    return {
+        "topic": name,
+        "defaultTopic": "TBW102",
+        "readQueueNums": str(queues),
+        "writeQueueNums": str(queues),
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+    }
+
+
+def queues_at(server, topic):
+    route = server.routes.route(topic)
+    return None if route is None else {q.broker_name: q.write_queue_nums for q in route.queue_datas}
+
+
+# --- registration -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_started_broker_is_registered(start_broker, namesrv):
+    broker = await start_broker(namesrv=(namesrv.address,))
+    assert broker.registered == (namesrv.address,)
+    assert queues_at(namesrv, "TBW102") == {"broker-a": 8}
+    info = namesrv.routes.clusters()
+    assert info.broker_addr_table["broker-a"].broker_addrs == {0: broker.address}
+    assert info.cluster_addr_table == {"DefaultCluster": ["broker-a"]}
+
+
+async def test_a_created_topic_is_routed_when_the_answer_comes(start_broker, namesrv, connect):
+    ask = await connect(await start_broker(namesrv=(namesrv.address,)))
+    assert (await ask(17, create("orders"))).code == 0
+    assert queues_at(namesrv, "orders") == {"broker-a": 4}
+    assert queues_at(namesrv, "TBW102") == {"broker-a": 8}
+    assert (await ask(17, create("orders", 9))).code == 0
+    assert queues_at(namesrv, "orders") == {"broker-a": 9}
+
+
+async def test_a_topic_that_came_to_life_is_routed_soon(start_broker, namesrv, connect):
+    ask = await connect(await start_broker(namesrv=(namesrv.address,)))
+    await ask.send("fresh")
+    await until(lambda: queues_at(namesrv, "fresh") == {"broker-a": 4})
+
+
+async def test_a_stopped_broker_is_unregistered(start_broker, namesrv):
+    broker = await start_broker(namesrv=(namesrv.address,))
+    await broker.stop()
+    assert namesrv.routes.topics() == []
+
+
+async def test_a_killed_broker_is_missed_at_once(start_broker, namesrv):
+    broker = await start_broker(namesrv=(namesrv.address,))
+    await broker.abort()
+    await until(lambda: namesrv.routes.topics() == [])
+
+
+async def test_an_unreachable_nameserver_does_not_keep_a_broker_from_starting(start_broker, namesrv, caplog):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        gone = f"127.0.0.1:{taken.getsockname()[1]}"
+        broker = await start_broker(namesrv=(gone, namesrv.address))
+    assert broker.registered == (namesrv.address,)
+    assert f"cannot connect to {gone}" in caplog.text
+
+
+async def test_a_nameserver_that_comes_back_learns_everything_again(start_broker, connect):
+    first = NameServer(NameServerConfig(port=0))
+    await first.start()
+    host, port = parse_address(first.address)
+    broker = await start_broker(namesrv=(first.address,))
+    ask = await connect(broker)
+    await ask(17, create("before"))
+    await first.stop()
+    assert (await ask(17, create("meanwhile"))).code == 0
+    second = NameServer(NameServerConfig(host=host, port=port))
+    await second.start()
+    await until(lambda: queues_at(second, "meanwhile"))
+    assert queues_at(second, "before") == {"broker-a": 4}
+    assert queues_at(second, "TBW102") == {"broker-a": 8}
+    await second.stop()
+
+
+async def test_a_nameserver_that_missed_a_change_gets_it_later(start_broker, namesrv, monkeypatch):
+    broker = await start_broker(namesrv=(namesrv.address,))
+    connection = broker._registrar._pool.peek(namesrv.address)
+    connection.abort("cut for the test")
+    broker.topics.create_or_update(CreateTopic("one", 4, 4, 6))
+    broker.topics.create_or_update(CreateTopic("two", 4, 4, 6))
+    await until(lambda: queues_at(namesrv, "two") and queues_at(namesrv, "one"))
+    assert queues_at(namesrv, "TBW102") == {"broker-a": 8}
+
+
+async def test_the_whole_table_is_told_again_and_again(start_broker, namesrv):
+    broker = await start_broker(namesrv=(namesrv.address,), register_interval_s=1.0)
+    namesrv.routes.delete_topic("TBW102")
+    broker.topics.bump_version()
+    await until(lambda: queues_at(namesrv, "TBW102"))
+
+
+async def test_two_brokers_serve_one_cluster(start_broker, namesrv, connect):
+    for name in ("broker-a", "broker-b"):
+        ask = await connect(await start_broker(name, namesrv=(namesrv.address,), broker_name=name))
+        await ask(17, create("orders"))
+    assert queues_at(namesrv, "orders") == {"broker-a": 4, "broker-b": 4}
+    assert namesrv.routes.clusters().cluster_addr_table == {"DefaultCluster": ["broker-a", "broker-b"]}
+
+
+async def test_a_wildcard_host_advertises_an_address(start_broker, namesrv):
+    broker = await start_broker(host="0.0.0.0", namesrv=(namesrv.address,))
+    assert broker.address.startswith("127.0.0.1:")
+    named = await start_broker("named", host="0.0.0.0", advertise="localhost", broker_name="named")
+    assert named.address.startswith("localhost:")
+
+
+# --- restart and crash --------------------------------------------------------------------------------------------------
+
+
+async def test_a_restart_keeps_messages_topics_groups_and_offsets(start_broker, connect):
+    broker = await start_broker()
+    ask = await connect(broker)
+    await ask(17, create("orders"))
+    await ask.send("orders", b"kept")
+    await ask.heartbeat(consumers=["cg"])
+    await ask(15, {"consumerGroup": "cg", "topic": "orders", "queueId": "0", "commitOffset": "1"})
+    await ask.close()
+    await broker.stop()
+    again = await start_broker()
+    other = await connect(again)
+    assert await other.bodies("orders") == [b"kept"]
+    assert again.topics.get("orders").write_queues == 4
+    assert "cg" in again.groups
+    assert again.offsets.get("cg", "orders", 0) == 1
+
+
+async def test_a_crash_loses_nothing_that_was_acknowledged(start_broker, connect):
+    broker = await start_broker()
+    ask = await connect(broker)
+    for n in range(100):
+        assert (await ask.send("fresh", b"%d" % n, queue=n % 4)).code == 0
+    await broker.abort()
+    again = await start_broker()
+    other = await connect(again)
+    assert again.topics.get("fresh").write_queues == 4
+    found = [body for queue in range(4) for body in await other.bodies("fresh", queue=queue, count=100)]
+    assert sorted(found) == sorted(b"%d" % n for n in range(100))
+
+
+async def test_a_topic_without_its_entry_is_found_by_its_messages(start_broker, connect, tmp_path):
+    broker = await start_broker()
+    ask = await connect(broker)
+    await ask.send("fresh", b"x", queue=2)
+    await broker.abort()
+    for name in ("topics.json", "topics.json.bak"):
+        (tmp_path / "store/config" / name).unlink(missing_ok=True)
+    again = await start_broker()
+    other = await connect(again)
+    assert again.topics.get("fresh").read_queues == 3
+    assert await other.bodies("fresh", queue=2) == [b"x"]
+
+
+async def test_damaged_configuration_files_do_not_keep_a_broker_from_starting(start_broker, tmp_path):
+    broker = await start_broker()
+    broker.topics.create_internal("orders", 4)
+    await broker.stop()
+    for name in ("topics.json", "subscriptionGroup.json", "consumerOffset.json"):
+        (tmp_path / "store/config" / name).write_bytes(b'{"dataVersion":')
+    again = await start_broker()
+    assert "TBW102" in again.topics
+
+
+# --- starts that cannot work --------------------------------------------------------------------------------------------
+
+
+async def test_two_brokers_do_not_share_a_store(start_broker, tmp_path, connect):
+    broker = await start_broker()
+    with pytest.raises(StoreLocked) as caught:
+        await start_broker()
+    assert caught.value.path == str(tmp_path / "store")
+    ask = await connect(broker)
+    assert (await ask.send("orders")).code == 0
+
+
+async def test_a_taken_port_is_named_and_the_store_is_given_back(start_broker, tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        from sprocketmq.broker import Broker
+
+        port = taken.getsockname()[1]
+        broker = Broker(BrokerConfig(store=StoreConfig(root=tmp_path / "store"), port=port))
+        with pytest.raises(PortInUse) as caught:
+            await broker.start()
+        assert caught.value.port == port
+    await start_broker()
+
+
+async def test_a_store_path_that_is_a_file_is_named(start_broker, tmp_path):
+    (tmp_path / "store").write_text("a file")
+    with pytest.raises(StoreNotWritable) as caught:
+        await start_broker()
+    assert caught.value.path == str(tmp_path / "store")
+
+
+async def test_a_host_that_does_not_resolve_is_named(start_broker):
+    with pytest.raises(ConfigError, match=r"host 'no\.such\.host\.invalid' does not resolve"):
+        await start_broker(host="no.such.host.invalid")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"broker_name": "bad name"},
+        {"cluster_name": ""},
+        {"broker_id": 1},
+        {"namesrv": ("nowhere",)},
+        {"max_message_bytes": 0},
+        {"max_message_bytes": 1 << 30},
+        {"flush_interval_s": 0},
+        {"register_interval_s": 300},
+    ],
+)
+def test_settings_that_cannot_work_are_refused(tmp_path, settings):
+    with pytest.raises(ConfigError):
+        BrokerConfig(store=StoreConfig(root=tmp_path), **settings)
+
+
+async def test_a_start_is_quick(start_broker, namesrv):
+    await start_broker("warm", broker_name="warm")
+    began = time.perf_counter()
+    await start_broker(namesrv=(namesrv.address,))
+    assert time.perf_counter() - began < 0.5
+
+
+async def test_stopping_twice_is_fine(start_broker):
+    broker = await start_broker()
+    await broker.stop()
+    await broker.stop()
+
+
+async def test_a_broken_handler_is_an_answer_with_words(start_broker, connect, monkeypatch):
+    broker = await start_broker()
+    ask = await connect(broker)
+    monkeypatch.setattr(broker.store, "max_offset", lambda *_: 1 / 0)
+    answer = await ask(30, {"topic": "TBW102", "queueId": "0"})
+    assert (answer.code, answer.remark) == (1, "internal error: ZeroDivisionError: division by zero")
+    monkeypatch.undo()
+    assert (await ask(30, {"topic": "TBW102", "queueId": "0"})).code == 0
+
+
+async def test_the_log_is_flushed_soon_after_a_send(start_broker, connect):
+    broker = await start_broker(flush_interval_s=0.01)
+    ask = await connect(broker)
+    await ask.send("orders")
+    await until(lambda: broker.unflushed_bytes == 0)
+    broker._sample()
+    await until(lambda: broker._settled_to == broker.store.commitlog_max_offset)
