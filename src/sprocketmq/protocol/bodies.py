@@ -169,12 +169,6 @@ class TopicConfigTable(Body):
     topic_queue_mapping_info_map: dict[str, Any] = field(default_factory=dict)
 
 
-class TopicConfigList(Body):
-    """Topics to create or change (18)."""
-
-    topic_config_list: list[TopicConfig] = field(default_factory=list)
-
-
 class TopicList(Body):
     """Topic names (206, 224, 304, 305, 343)."""
 
@@ -217,18 +211,6 @@ class ClusterInfo(Body):
 
     broker_addr_table: dict[str, BrokerData] = field(default_factory=dict)
     cluster_addr_table: dict[str, list[str]] = field(default_factory=dict)
-
-
-class MemberGroup(Body):
-    cluster: str
-    broker_name: str
-    broker_addrs: dict[int, str] = field(default_factory=dict)
-
-
-class BrokerMemberGroupBody(Body):
-    """Addresses of one broker name (901)."""
-
-    broker_member_group: MemberGroup | None = None
 
 
 class KvTable(Body):
@@ -416,12 +398,6 @@ class SubscriptionGroupTable(Body):
     data_version: DataVersion = DataVersion()
 
 
-class SubscriptionGroupList(Body):
-    """Groups to create or change (225)."""
-
-    group_config_list: list[SubscriptionGroupConfig] = field(default_factory=list)
-
-
 class Connection(Body):
     """One connected client; ``language`` is the enum's name."""
 
@@ -521,11 +497,3 @@ class ConsumeStats(_QueueTables):
 
     offset_table: dict[MessageQueue, ConsumeOffset] = field(default_factory=dict)
     consume_tps: float = 0.0
-
-
-class ResetOffsetBody(_QueueTables):
-    """Offsets to go to (220, 222)."""
-
-    _tables: ClassVar[dict[str, Any]] = {"offset_table": Int64}
-
-    offset_table: dict[MessageQueue, int] = field(default_factory=dict)

@@ -25,7 +25,6 @@ from sprocketmq.protocol.bodies import (
     QueueData,
     QueueRef,
     RegisterBrokerBody,
-    ResetOffsetBody,
     SubscriptionGroupConfig,
     TopicConfig,
     TopicConfigTable,
@@ -59,7 +58,6 @@ ANY_BODY = st.one_of(
     st.builds(ConsumerOffsets, st.dictionaries(text, st.dictionaries(int32, int64, max_size=3), max_size=3)),
     st.builds(TopicStats, st.dictionaries(queues, st.builds(TopicOffset, int64, int64, int64), max_size=4), floats),
     st.builds(ConsumeStats, st.dictionaries(queues, st.builds(ConsumeOffset, int64, int64, int64, int64), max_size=4), floats),
-    st.builds(ResetOffsetBody, st.dictionaries(queues, int64, max_size=4)),
 )
 
 
@@ -128,14 +126,14 @@ def test_what_we_write_is_strict_json_unless_queues_are_keys():
 
 
 def test_a_queue_key_may_also_be_json_text_in_a_string():
-    raw = b'{"offsetTable":{"{\\"brokerName\\":\\"b\\",\\"queueId\\":1,\\"topic\\":\\"t\\"}":7}}'
-    assert ResetOffsetBody.decode(raw).offset_table == {MessageQueue("t", "b", 1): 7}
+    raw = b'{"offsetTable":{"{\\"brokerName\\":\\"b\\",\\"queueId\\":1,\\"topic\\":\\"t\\"}":{"maxOffset":7}}}'
+    assert TopicStats.decode(raw).offset_table == {MessageQueue("t", "b", 1): TopicOffset(0, 7)}
 
 
 @pytest.mark.parametrize("table", [b"[]", b"1", b'{"x":1}', b'{"{}":1}', b"{5:1}", b'{{"brokerName":"b","queueId":1,"topic":"t"}:"x"}'])
 def test_a_queue_table_of_another_shape_is_refused(table):
     with pytest.raises(RemoteProtocolError):
-        ResetOffsetBody.decode(b'{"offsetTable":%b}' % table)
+        TopicStats.decode(b'{"offsetTable":%b}' % table)
 
 
 @pytest.mark.parametrize(

@@ -348,7 +348,6 @@ JSON_BODIES: dict[tuple[int, str], type[bodies.Body]] = {
     (206, S): bodies.TopicList,
     (208, S): bodies.ConsumeStats,
     (219, S): bodies.KvTable,
-    (222, S): bodies.ResetOffsetBody,
     (224, S): bodies.TopicList,
     (300, S): bodies.GroupList,
     (304, S): bodies.TopicList,
