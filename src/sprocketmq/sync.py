@@ -28,7 +28,7 @@ from sprocketmq import client
 from sprocketmq.client.instance import OPEN, Instance
 from sprocketmq.client.process_queue import ReceivedBatch
 from sprocketmq.errors import ConfigError, SendQueueFull, SprocketError
-from sprocketmq.protocol.message import Message, SendResult
+from sprocketmq.protocol.message import Message, MessageQueue, SendResult
 
 __all__ = ["AdminClient", "Producer", "PullConsumer", "PushConsumer"]
 
@@ -374,7 +374,7 @@ class PushConsumer(_Face[client.PushConsumer]):
     commit = _blocking(client.PushConsumer.commit)
 
     @property
-    def assignment(self) -> list[Any]:
+    def assignment(self) -> list[MessageQueue]:
         """The queues this member consumes now, sorted."""
         return self._client.assignment
 

@@ -313,6 +313,7 @@ class PushConsumer:
         timers = self._instance.timers
         broker_id = MASTER_ID
         refusals = 0
+        failing = False
         while not pq.dropped:
             if pq.full:
                 waiter = self._room[queue] = asyncio.get_running_loop().create_future()
@@ -333,12 +334,16 @@ class PushConsumer:
                 result = read_pull(response, address, queue, pq.next_offset, tags)
                 messages = result.messages
             except SprocketError as e:
-                log.warning("consumer group %s: pull of %s failed, again in %g s: %s", self.group, queue, PULL_PAUSE_S, e)
+                # Once for each outage: every queue comes by here each second while it lasts.
+                level = logging.DEBUG if failing else logging.WARNING
+                log.log(level, "consumer group %s: pull of %s failed, again every %g s: %s", self.group, queue, PULL_PAUSE_S, e)
+                failing = True
                 if isinstance(e, TopicNotFound):
                     self._rebalance_now.set()
                 await timers.sleep(PULL_PAUSE_S)
                 continue
             refusals = 0
+            failing = False
             if commit and broker_id == MASTER_ID:
                 pq.persisted = max(pq.persisted, commit)
             broker_id = result.suggested_broker_id
