@@ -30,15 +30,17 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def java(home: Path) -> Iterator[apache.JavaClient]:
     """Apache's Java client with default settings."""
-    with apache.JavaClient(home / "java") as client:
-        yield client
+    client = apache.JavaClient(home / "java")
+    yield client
+    client.kill()
 
 
 @pytest.fixture(scope="session")
 def java_binary(home: Path) -> Iterator[apache.JavaClient]:
     """Apache's Java client set to send ROCKETMQ (binary) headers."""
-    with apache.JavaClient(home / "java-binary", flags=(*apache.SMALL, "-Drocketmq.serialize.type=ROCKETMQ")) as client:
-        yield client
+    client = apache.JavaClient(home / "java-binary", flags=(*apache.SMALL, "-Drocketmq.serialize.type=ROCKETMQ"))
+    yield client
+    client.kill()
 
 
 @pytest.fixture(scope="session")

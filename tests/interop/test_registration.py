@@ -77,7 +77,7 @@ async def test_our_broker_leaves_apaches_nameserver_when_it_stops(
 ) -> None:
     namesrv, _ = our_broker_at_apache
     directory = home / "cross-leaving"
-    command = ("broker", "--namesrv", namesrv.address, "--port", "0", "--store", str(directory / "store"), "--broker-name", "leaving")
+    command = ("broker", "--namesrv", namesrv.address, "--port", "0", "--store", str(directory / "store"), "--name", "leaving")
     with OurProcess(directory, *command):
         assert b'"leaving"' in apache.cluster_info(namesrv.address)
     # Apache's nameserver works unregistrations off in a thread of its own.

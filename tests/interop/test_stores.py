@@ -34,7 +34,7 @@ class Moving:
     def ours(self, run: str) -> OurProcess:
         """Run it as our broker."""
         options = ("--namesrv", self.namesrv, "--port", str(self.port), "--store", str(self.store))
-        return OurProcess(self.home / self.name / run, "broker", *options, "--broker-name", self.name, "--cluster-name", CLUSTER)
+        return OurProcess(self.home / self.name / run, "broker", *options, "--name", self.name, "--cluster", CLUSTER)
 
     def apaches(self, run: str) -> apache.ApacheBroker:
         """Run it as Apache's broker. Its file sizes are the defaults, as are ours: a store opens only with those it was written with."""
