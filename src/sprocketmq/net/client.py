@@ -14,6 +14,9 @@ CONNECT_TIMEOUT_S = 3.0
 # Expired requests are looked for at their deadline, but not more often than this.
 MIN_SWEEP_S = 0.02
 
+# A consumer pulls one response of megabytes after the other: growing the buffer for each would cost more than decoding it.
+LARGE_FRAME_PATIENCE = 64
+
 OnRequest = Callable[["Connection", Command], None]
 
 
@@ -29,7 +32,7 @@ class Connection(Link):
         on_request: OnRequest | None = None,
         serialize: int = SerializeType.JSON,
     ) -> None:
-        super().__init__(loop)
+        super().__init__(loop, patience=LARGE_FRAME_PATIENCE)
         self.address = address
         self.expected = expected
         self._on_request = on_request

@@ -18,9 +18,9 @@ Buffers = bytes | memoryview | list[bytes | memoryview]
 class Link(asyncio.BufferedProtocol):
     """A frame connection. Subclasses say what commands mean (``_handle``) and what the end means (``_ended``)."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, patience: int = 0) -> None:
         self._loop = loop
-        self._frames = FrameBuffer()
+        self._frames = FrameBuffer(patience=patience)
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes | memoryview] = []
         self._flush_scheduled = False

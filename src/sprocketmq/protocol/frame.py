@@ -38,18 +38,21 @@ class FrameBuffer:
     """One connection's receive buffer; never shared, so no byte of another connection can appear in a frame.
 
     Memory follows what has arrived, not what a length field claims: the buffer at most doubles each time it is full, up to one
-    frame (16 MiB), and returns to its default size when it is empty.
+    frame (16 MiB). Empty, it returns to its default size: at once, or after ``patience`` turns that did not need more, for a
+    connection that gets one large frame after the other.
     """
 
-    __slots__ = ("_buffer", "_capacity", "_default", "_end", "_max_frame", "_start", "_view")
+    __slots__ = ("_buffer", "_capacity", "_default", "_end", "_max_frame", "_patience", "_quiet_turns", "_start", "_view")
 
-    def __init__(self, *, max_frame: int = MAX_FRAME_LENGTH, capacity: int = DEFAULT_CAPACITY) -> None:
+    def __init__(self, *, max_frame: int = MAX_FRAME_LENGTH, capacity: int = DEFAULT_CAPACITY, patience: int = 0) -> None:
         self._max_frame = max_frame
         self._default = self._capacity = capacity
         self._buffer = bytearray(capacity)
         self._view = memoryview(self._buffer)
         self._start = 0
         self._end = 0
+        self._patience = patience
+        self._quiet_turns = 0
 
     @property
     def pending(self) -> int:
@@ -60,9 +63,12 @@ class FrameBuffer:
         """Return writable space, at least one byte. Bodies of commands returned earlier become invalid."""
         start, end = self._start, self._end
         if start == end:
-            self._start = self._end = end = 0
+            self._start = self._end = 0
             if self._capacity > self._default:
-                self._replace(self._default, b"")
+                self._quiet_turns = 0 if end > self._default else self._quiet_turns + 1
+                if self._quiet_turns >= self._patience:
+                    self._replace(self._default, b"")
+            end = 0
         elif end == self._capacity or (start and end > self._capacity // 2):
             rest = bytes(self._view[start:end])
             if len(rest) > self._capacity // 2:

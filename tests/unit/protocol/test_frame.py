@@ -141,3 +141,15 @@ def test_foreign_protocols_are_named(first, name):
 def test_our_own_frames_look_like_nothing_foreign():
     for serialize in (0, 1):
         assert describe_foreign(encode_command(Command(1, serialize=serialize))[:9]) == ""
+
+
+def test_a_patient_buffer_keeps_its_size_between_large_frames_and_gives_it_back_later():
+    buffer = FrameBuffer(capacity=1024, patience=3)
+    large = encode_command(Command(1, body=b"x" * 5000))
+    small = encode_command(Command(1))
+    for _ in range(5):
+        assert len(buffer.feed(large)) == 1
+        assert len(buffer.get_buffer()) > 5000
+    for _ in range(3):
+        assert len(buffer.feed(small)) == 1
+    assert len(buffer.get_buffer()) == 1024
