@@ -174,7 +174,7 @@ def parse_records(data: bytes, physical: int, room: int, *, check_crc: bool) -> 
         size, magic, crc, queue_id, queue_offset, own, sys_flag, store_time, n = unpack(data, pos)
         end = pos + size
         if end > total:
-            whole = magic in (MAGIC_V1, MAGIC_V2) and own == physical + pos and size <= room - pos  # noqa: PLR6201
+            whole = magic in (MAGIC_V1, MAGIC_V2) and own == physical + pos and size <= room - pos
             return records, pos, size if whole else 0
         topic_at = pos + 89 + n
         if magic != MAGIC_V1 or sys_flag & _BOTH_V6:

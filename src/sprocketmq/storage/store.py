@@ -67,6 +67,7 @@ _LOWEST_TAG_CODE = -(1 << 31)
 # A record that claims a later queue offset than this beyond the known end is not believed.
 _MAX_QUEUE_GAP = 1 << 20
 _MAX_QUEUE_OFFSET = 1 << 56
+SNAPSHOT_EVERY_BYTES = 256 << 20
 # A read that finds more runs than this gives one joined copy: sending thousands of small pieces costs more than copying them.
 MAX_RUNS = 64
 _NOTHING = memoryview(b"")
@@ -207,7 +208,7 @@ class MessageStore:
     ) -> tuple[int, int]:
         """Prepare one message for the next ``commit`` and return its queue offset and its place in the log.
 
-        The body is copied. Raises MessageTooLarge, InvalidMessage for properties over 32,767 bytes, InvalidName for a topic that
+        The body is copied. Raises MessageTooLarge, or InvalidMessage for properties over 32,767 bytes and for a topic or queue id that
         cannot be a directory name; then nothing is staged of it.
         """
         queue = self._queues.get((topic, queue_id)) or self._create_queue(topic, queue_id)
@@ -276,6 +277,20 @@ class MessageStore:
             raise MessageTooLarge(len(body), self.config.max_message_bytes)
         if len(properties) > MAX_PROPERTIES_LENGTH:
             raise InvalidMessage(f"the properties take {len(properties)} bytes, the limit is {MAX_PROPERTIES_LENGTH}")
+        return self._stage_any(queue, body, properties, tags_code, flag, sys_flag, born_timestamp_ms, born_host, reconsume_times)
+
+    def _stage_any(
+        self,
+        queue: ConsumeQueue,
+        body: Buffer,
+        properties: bytes,
+        tags_code: int,
+        flag: int,
+        sys_flag: int,
+        born_timestamp_ms: int,
+        born_host: bytes,
+        reconsume_times: int,
+    ) -> tuple[int, int]:
         log = self._log
         size = _record_size(queue, body, properties, born_host, self.store_host)
         physical = log.staged_end
@@ -359,16 +374,14 @@ class MessageStore:
         born_host: bytes,
         reconsume_times: int,
     ) -> tuple[int, list[int]]:
-        total = sum(_record_size(queue, e.body, e.properties, born_host, self.store_host) for e in entries)
+        total = sum(_record_size(queue, body, properties, born_host, self.store_host) for _, body, properties in entries)
         if self._log.staged_end + total + 8 > self._log.limit:
             self._roll(total)
         first = queue.next
         physicals = []
-        for entry in entries:
-            code = tags_code_raw(find_property(entry.properties, b"TAGS") or b"")
-            staged = self._stage_unusual(
-                queue, entry.body, entry.properties, code, entry.flag, sys_flag, born_timestamp_ms, born_host, reconsume_times
-            )
+        for flag, body, properties in entries:
+            code = tags_code_raw(find_property(properties, b"TAGS") or b"")
+            staged = self._stage_any(queue, body, properties, code, flag, sys_flag, born_timestamp_ms, born_host, reconsume_times)
             physicals.append(staged[1])
         return first, physicals
 
@@ -467,6 +480,7 @@ class MessageStore:
         view = run_view = _NOTHING
         segment_start = segment_end = run_start = start = last = last_position = 0
         end = -1
+        max_count = max(max_count, 1)
         stop = min(offset + (max_count if tag_codes is None else max(self.config.max_filter_units, max_count)), high)
         identity = _IDENTITY.unpack_from
         for physical, size, code in UNIT.iter_unpack(queue.read_units(offset, stop)):
@@ -686,11 +700,13 @@ class MessageStore:
     def flush(self, *, thorough: bool = False) -> None:
         """Bring the commit log to the disk; with ``thorough`` the queues as well, and note how far all that is.
 
+        A killed broker's next start reads the log from the last thorough flush on; the log growing by 256 MiB since makes any flush one.
         May run in another thread than the rest. Raises StoreFailed when the disk fails, and from then on the store takes no messages:
         what the system still holds of them is unknown, and only a restart finds out.
         """
         with self._flush_lock:
             end, last_physical, store_time = self._mark
+            thorough = thorough or end - self._snapshot.position >= SNAPSHOT_EVERY_BYTES
             self._log.flush()
             self._checkpoint.commitlog_timestamp_ms = store_time
             if not thorough:

@@ -1,0 +1,113 @@
+"""Who may open a directory, and what a broker finds said about it when it may not."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sprocketmq.errors import ConfigError, StoreDamaged, StoreLocked, StoreNotWritable
+from sprocketmq.storage.store import MessageStore, StoreConfig
+
+HOLD = """
+import sys
+from pathlib import Path
+from sprocketmq.storage.store import MessageStore, StoreConfig
+store = MessageStore(StoreConfig(Path(sys.argv[1])))
+store.open()
+print("open", flush=True)
+sys.stdin.readline()
+store.close()
+"""
+
+
+def test_two_stores_of_one_process_cannot_share_a_directory(bench: Any) -> None:
+    second = MessageStore(StoreConfig(bench.root))
+    with pytest.raises(StoreLocked, match=f"{bench.root} is in use by another broker \\(process {os.getpid()}\\): stop it"):
+        second.open()
+    bench.send(b"the first goes on")
+    bench.stop()
+    second.open()
+    second.close()
+
+
+def test_two_processes_cannot_share_a_directory(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "open\n"
+        store = MessageStore(StoreConfig(tmp_path))
+        with pytest.raises(StoreLocked) as caught:
+            store.open()
+        assert caught.value.pid == holder.pid
+        holder.communicate("\n", timeout=20)
+        assert holder.returncode == 0
+    store.open()
+    store.close()
+
+
+def test_a_failed_open_leaves_the_directory_to_others(bench: Any) -> None:
+    bench.stop()
+    bench.fs.fail("open", errno.EACCES, path="abort")
+    with pytest.raises(StoreNotWritable, match="Permission denied"):
+        bench.reopen()
+    bench.fs.heal()
+    bench.reopen()
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EROFS])
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path, make_bench: Any, error: int) -> None:
+    bench = make_bench()
+    bench.stop()
+    bench.fs.fail("open", error, path="lock")
+    with pytest.raises(StoreNotWritable, match=f"{bench.root} is not writable: {os.strerror(error)}; choose another directory"):
+        bench.reopen()
+
+
+def test_a_file_where_the_directory_should_be_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for root in (tmp_path / "file", tmp_path / "file" / "store"):
+        with pytest.raises(StoreNotWritable):
+            MessageStore(StoreConfig(root)).open()
+
+
+def test_a_log_that_is_no_log_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    file = tmp_path / "commitlog" / ("0" * 20)
+    file.write_bytes(b"something else entirely" * 1000)
+    with pytest.raises(StoreDamaged, match="is this a RocketMQ commit log"):
+        MessageStore(StoreConfig(tmp_path)).open()
+    assert file.read_bytes().startswith(b"something else entirely" * 1000)
+
+
+def test_a_missing_segment_in_the_middle_is_named(bench: Any) -> None:
+    for _ in range(8):
+        bench.send_batch([b"x" * 1000] * 30)
+    bench.stop()
+    bench.segment(65536).unlink()
+    with pytest.raises(StoreDamaged, match=r"00000000000000065536 .*missing"):
+        bench.reopen()
+
+
+@pytest.mark.parametrize("field", ["consumequeue_segment_bytes", "commitlog_segment_bytes", "max_message_bytes", "max_filter_units"])
+def test_sizes_that_cannot_work_are_refused(tmp_path: Path, field: str) -> None:
+    with pytest.raises(ConfigError, match=field):
+        StoreConfig(tmp_path, **{field: -1})
+    with pytest.raises(ConfigError):
+        StoreConfig(tmp_path, consumequeue_segment_bytes=30)
+
+
+def test_closing_twice_and_closing_what_was_never_open_is_fine(tmp_path: Path) -> None:
+    store = MessageStore(StoreConfig(tmp_path))
+    store.close()
+    store.open()
+    store.close()
+    store.close()
+
+
+def test_a_small_store_opens_in_a_few_milliseconds(bench: Any) -> None:
+    bench.send_batch([b"x" * 100] * 100)
+    best = min(bench.restart().report.elapsed_ms for _ in range(5))
+    assert best < 50
