@@ -92,6 +92,7 @@ class SendHandlers:
         self._staged: list[tuple[ServerConnection, Command, Topic, int, int, int | list[int], bytes | None, int | None]] = []
         self._parked: dict[str, list[tuple[ServerConnection, Command]]] = {}
         self._parked_bytes = 0
+        self._failing = False
         self._ids = MessageIdFactory()
         self._added_names = {CLUSTER: config.cluster_name, MSG_REGION: config.region, TRACE_ON: "true"}
         self._added = encode_properties(self._added_names)
@@ -300,11 +301,16 @@ class SendHandlers:
         try:
             self._store.commit()
         except (RetriableError, FatalError, OSError) as e:
-            log.warning("%d sends are refused: %s", len(staged), e)
+            if not self._failing:  # a full disk refuses thousands a second; say it once
+                self._failing = True
+                log.warning("sends are refused: %s", e)
             stats.put_failed += len(staged)
             for conn, command, *_ in staged:
                 self._unavailable(conn, command, e)
             return
+        if self._failing:
+            self._failing = False
+            log.warning("sends are taken again")
         stats.put_requests += len(staged)
         single = self._single
         for conn, command, _, queue_id, queue_offset, physical, uniq, _ in staged:

@@ -212,8 +212,8 @@ class Broker:
         try:
             if self._opened:
                 self._opened = False
-                for file in (self._topics_file, self._groups_file, self._offsets_file):
-                    await self._save(file)
+                files = (self._topics_file, self._groups_file, self._offsets_file)
+                await asyncio.gather(*(self._save(file) for file in files))
                 await asyncio.get_running_loop().run_in_executor(self._threads, self.store.close)
         except SprocketError as e:
             if self.failure is None:

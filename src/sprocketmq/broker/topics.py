@@ -23,6 +23,8 @@ from sprocketmq.protocol.names import (
 
 # Far above any sensible topic, low enough that loops over the queues of a hostile one end.
 MAX_QUEUES = 16_384
+# Topics come to life by being sent to; the limit keeps a client that invents names from growing the table for ever.
+MAX_TOPICS = 100_000
 MAX_PERM = 15
 READ_WRITE = PERM_READ | PERM_WRITE
 FAQ = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
@@ -158,11 +160,12 @@ class TopicTable:
         else:
             topic.take(config)
 
-    def _record(self, *configs: TopicConfig) -> None:
-        for config in configs:
-            self._put(config)
+    def _record(self, config: TopicConfig) -> None:
+        if len(self._topics) >= MAX_TOPICS and config.topic_name not in self._topics:
+            raise TopicRefused(ResponseCode.SYSTEM_ERROR, f"this broker has {MAX_TOPICS} topics, its limit")
+        self._put(config)
         self.data_version = self.data_version.next(self._clock.time_ms())
-        self._changed(list(configs))
+        self._changed([config])
 
     # --- files and wire ---
 

@@ -5,12 +5,15 @@ import socket
 import time
 
 import pytest
+import uvloop
+from asking import Asking
 
-from sprocketmq.broker import BrokerConfig
+from sprocketmq.broker import Broker, BrokerConfig
 from sprocketmq.errors import ConfigError, PortInUse, StoreLocked, StoreNotWritable
 from sprocketmq.namesrv import NameServer, NameServerConfig
 from sprocketmq.net.address import parse_address
 from sprocketmq.protocol.headers import CreateTopic
+from sprocketmq.protocol.records import decode_records
 from sprocketmq.storage.store import StoreConfig
 
 
@@ -209,8 +212,6 @@ async def test_a_taken_port_is_named_and_the_store_is_given_back(start_broker, t
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        from sprocketmq.broker import Broker
-
         port = taken.getsockname()[1]
         broker = Broker(BrokerConfig(store=StoreConfig(root=tmp_path / "store"), port=port))
         with pytest.raises(PortInUse) as caught:
@@ -279,3 +280,62 @@ async def test_the_log_is_flushed_soon_after_a_send(start_broker, connect):
     await until(lambda: broker.unflushed_bytes == 0)
     broker._sample()
     await until(lambda: broker._settled_to == broker.store.commitlog_max_offset)
+
+
+async def test_the_number_of_topics_is_bounded(start_broker, connect, monkeypatch):
+    from sprocketmq.broker import topics
+
+    broker = await start_broker()
+    ask = await connect(broker)
+    monkeypatch.setattr(topics, "MAX_TOPICS", len(broker.topics) + 1)
+    assert (await ask.send("first")).code == 0
+    answer = await ask.send("second")
+    assert (answer.code, answer.remark) == (1, f"this broker has {len(broker.topics)} topics, its limit")
+    assert (await ask(17, create("second"))).code == 1
+    assert (await ask(17, create("first", 5))).code == 0
+
+
+async def test_an_ipv6_broker_has_long_message_ids(start_broker, connect):
+    broker = await start_broker()
+    broker._listens_at("::1", 10911)
+    ask = await connect(broker)
+    answer = await ask.send("orders", b"six", queue=0)
+    assert answer.ext["msgId"] == "00000000000000000000000000000001" + "00002A9F" + "0" * 16
+    batch = await ask.send_batch("orders", [b"a", b"b"])
+    assert [len(one) for one in batch.ext["msgId"].split(",")] == [56, 56]
+    (first, *_) = decode_records((await ask.pull("orders", 0)).body)
+    assert (first.store_host, first.offset_msg_id) == ("[::1]:10911", answer.ext["msgId"])
+
+
+def test_everything_works_on_the_faster_event_loop_too(tmp_path):
+    """uvloop is what ``serve`` runs on: its writes, back-pressure and closes differ in detail."""
+
+    async def scenario():
+        server = NameServer(NameServerConfig(port=0))
+        await server.start()
+        config = BrokerConfig(store=StoreConfig(root=tmp_path / "store", preallocate=False), port=0, namesrv=(server.address,))
+        broker = Broker(config)
+        await broker.start()
+        ask = Asking(broker)
+        await ask.open()
+        assert (await ask(17, create("orders"))).code == 0
+        answers = await asyncio.gather(*(ask.request(310, ask.send_ext("orders", queue=n % 4), bytes([n]) * 200_000) for n in range(100)))
+        assert {answer.code for answer in answers} == {0}
+        waiting = ask.pull("orders", 25, queue=1, wait_ms=30_000)
+        pulls = await asyncio.gather(*(ask.pull("orders", 0, queue=n % 4, count=100) for n in range(20)))
+        assert {answer.code for answer in pulls} <= {0, 20}
+        first = next(answer for answer in pulls if answer.code == 0)
+        bodies = [bytes(message.body) for message in decode_records(first.body)]
+        assert bodies == [bytes([body[0]]) * 200_000 for body in bodies]
+        await ask.send("orders", b"woken", queue=1)
+        assert [bytes(message.body) for message in decode_records((await waiting).body)] == [b"woken"]
+        reader, writer = await asyncio.open_connection(*parse_address(broker.address))
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+        await ask.close()
+        await broker.stop()
+        await server.stop()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scenario())
