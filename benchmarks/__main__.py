@@ -7,6 +7,7 @@ import time
 BENCHMARKS = (
     "benchmarks.micro.codec",
     "benchmarks.micro.store",
+    "benchmarks.micro.broker",
     "benchmarks.load.startup",
     "benchmarks.load.send",
     "benchmarks.load.spark_read",

@@ -1,0 +1,136 @@
+"""What the broker costs without sockets: microseconds of processor time for one message. ``python -m benchmarks.micro.broker``.
+
+A real broker with a real store gets ready-made frames through a connection whose transport throws the answers away; so frame
+decoding, checks, staging, the write to the page cache and the answers are in, system calls of sockets are not.
+"""
+
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import spread, write_result
+from sprocketmq.broker import Broker, BrokerConfig
+from sprocketmq.net.server import ServerConnection
+from sprocketmq.protocol.batch import encode_batch
+from sprocketmq.protocol.command import Command, encode_command, to_ext
+from sprocketmq.protocol.headers import SendMessageV2
+from sprocketmq.storage.store import StoreConfig
+
+BODY = bytes(range(256)) * 4
+QUEUES = 8
+IN_FLIGHT = 64
+IN_BATCH = 100
+ROUNDS = 5
+
+
+class _Sink(asyncio.Transport):
+    """Takes every byte at once."""
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 50_000) if name == "peername" else default
+
+    def writelines(self, list_of_data: Any) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return False
+
+    def abort(self) -> None:
+        pass
+
+
+def single(number: int) -> bytes:
+    properties = f"UNIQ_KEY\x017F000001516DE40737036832F5A0{number:04X}\x02WAIT\x01true\x02TAGS\x01TagA\x02"
+    header = SendMessageV2(
+        "pg", "bench", number % QUEUES, 1_700_000_000_000, properties=properties, reconsume_times=0, unit_mode=False, batch=False
+    )
+    return encode_command(Command(310, opaque=number, ext=to_ext(header), body=BODY))
+
+
+def batch(number: int) -> bytes:
+    each = [f"UNIQ_KEY\x017F000001516DE40737036832F5A0{n:04X}\x02WAIT\x01true\x02TAGS\x01TagA\x02".encode() for n in range(IN_BATCH)]
+    properties = "UNIQ_KEY\x017F000001516DE40737036832F5A0FFFF\x02WAIT\x01true\x02"
+    header = SendMessageV2("pg", "bench", number % QUEUES, 1_700_000_000_000, properties=properties, batch=True)
+    body = encode_batch([(0, BODY, one) for one in each])
+    return encode_command(Command(320, opaque=number, ext=to_ext(header), body=body))
+
+
+def pull(number: int, count: int) -> bytes:
+    ext = {
+        "consumerGroup": "cg",
+        "topic": "bench",
+        "queueId": "0",
+        "queueOffset": str(number * count),
+        "maxMsgNums": str(count),
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+    }
+    return encode_command(Command(11, opaque=number, ext=ext))
+
+
+def feeder(conn: ServerConnection, stream: bytes) -> Callable[[], None]:
+    """Return a function that gives the connection ``stream`` as a socket would, a buffer at a time."""
+    view = memoryview(stream)
+
+    def feed() -> None:
+        pos = 0
+        while pos < len(view):
+            space = conn.get_buffer(0)
+            count = min(len(space), len(view) - pos)
+            space[:count] = view[pos : pos + count]
+            conn.buffer_updated(count)
+            pos += count
+
+    return feed
+
+
+async def measure(directory: Path) -> dict[str, Any]:
+    broker = Broker(BrokerConfig(store=StoreConfig(root=directory), port=0, flush_interval_s=3600))
+    await broker.start()
+    broker.topics.create_internal("bench", QUEUES)
+    conn = ServerConnection(asyncio.get_running_loop(), broker._server)
+    conn.connection_made(_Sink())
+    work = (
+        ("send_64_in_flight", b"".join(map(single, range(IN_FLIGHT))), IN_FLIGHT, 400),
+        ("send_batch_of_100", b"".join(map(batch, range(4))), 4 * IN_BATCH, 60),
+        ("pull_32", b"".join(pull(n, 32) for n in range(16)), 16 * 32, 100),
+        ("pull_4096", b"".join(pull(n, 2048) for n in range(1)), 2048, 100),
+    )
+    figures: dict[str, Any] = {}
+    for name, stream, messages, repeats in work:
+        feed = feeder(conn, stream)
+        feed()
+        rounds = []
+        for _ in range(ROUNDS):
+            began = time.process_time()
+            for _ in range(repeats):
+                feed()
+            rounds.append((time.process_time() - began) / (repeats * messages) * 1e6)
+            await asyncio.sleep(0)
+        figures[name] = {"us_per_message": spread(rounds), "messages_per_s": round(1e6 / min(rounds))}
+    conn.connection_lost(None)
+    await broker.stop()
+    return figures
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="sprocketmq-micro-", ignore_cleanup_errors=True) as directory:
+        figures = asyncio.run(measure(Path(directory)))
+    for name, one in figures.items():
+        print(f"{name:20} {one['us_per_message']['min']:7.2f} us a message   {one['messages_per_s']:10,} messages/s of processor time")
+    write_result("micro-broker", {"figures": figures})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
