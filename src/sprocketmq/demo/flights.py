@@ -105,22 +105,21 @@ class Batch(NamedTuple):
     numbers: list[int]
 
 
-def batches_by_queue(flights: pa.Table, queues: Sequence[MessageQueue], window: int) -> Iterator[dict[MessageQueue, Batch]]:
+def batches_by_queue(flights: pa.Table, queues: Sequence[MessageQueue], window: int) -> Iterator[list[tuple[MessageQueue, Batch]]]:
     """Yield the flights as messages, ``window`` of them at a time in time order, grouped by the queue they go to."""
     encode = msgspec.json.Encoder().encode
     count = len(queues)
-    target: dict[str, MessageQueue] = {}
+    place: dict[str, int] = {}
     for start in range(0, flights.num_rows, window):
-        groups: dict[MessageQueue, Batch] = {}
+        batches = [Batch([], []) for _ in queues]
         columns: list[list[Any]] = [column.to_pylist() for column in flights.slice(start, window).select(FIELDS).columns]
         for event in map(FlightEvent, *columns):
             flight = event.flight
-            queue = target.get(flight)
-            if queue is None:
-                queue = target[flight] = queues[queue_of(flight, count)]
-            batch = groups.get(queue)
-            if batch is None:
-                batch = groups[queue] = Batch([], [])
-            batch.messages.append(Message(queue.topic, encode(event), event.carrier, (flight,), queue=queue))
-            batch.numbers.append(event.seq)
-        yield groups
+            index = place.get(flight)
+            if index is None:
+                index = place[flight] = queue_of(flight, count)
+            queue = queues[index]
+            messages, numbers = batches[index]
+            messages.append(Message(queue.topic, encode(event), event.carrier, (flight,), queue=queue))
+            numbers.append(event.seq)
+        yield [(queue, batch) for queue, batch in zip(queues, batches, strict=True) if batch.messages]

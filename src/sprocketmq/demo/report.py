@@ -69,14 +69,14 @@ def results_table(statistics: pa.Table) -> RenderableType:
                 _number(row["mean_delay_min"], " min"),
                 _number(row["late_15_percent"], " %"),
                 _number(row["mean_delay_in_rain_min"], " min"),
-                _number(row["longest_delay_min"], " min"),
+                "-" if row["longest_delay_min"] is None else f"{row['longest_delay_min']:,} min",
             )
         tables.append(table)
     return Group(*tables)
 
 
 def _number(value: float | None, unit: str) -> str:
-    return "-" if value is None else f"{value:,.1f}{unit}" if isinstance(value, float) else f"{value:,}{unit}"
+    return "-" if value is None else f"{value:,.1f}{unit}"
 
 
 def weekly_delays(statistics: pa.Table) -> tuple[list[Any], dict[str, list[float]]]:
@@ -172,4 +172,7 @@ def show(console: Console, report: Mapping[str, Any], statistics: pa.Table, chec
         f"The query was stopped at {restart['rows_when_stopped']:,} rows and went on from its checkpoint"
         + (f", repeating batch {', '.join(map(str, again))}, which it had not finished." if again else ".")
     )
-    console.print(f"Elapsed {report['elapsed_s']:.1f} s, Spark's start included ({report['spark_start_s']:.1f} s).")
+    console.print(
+        f"Elapsed {report['elapsed_s']:.1f} s, of which {report['spark_start_s']:.1f} s until Spark was there"
+        f" and {report['warm_up_s']:.1f} s to warm it up with {report['warm_up_flights']:,} flights of another topic."
+    )

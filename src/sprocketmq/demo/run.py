@@ -24,7 +24,7 @@ from sprocketmq.demo import report as reporting
 from sprocketmq.demo.flights import Batch, batches_by_queue, load_flights, load_weather
 from sprocketmq.demo.pipeline import FlightQuery, read_flights, read_statistics
 from sprocketmq.demo.verify import Acknowledged, Check, verify
-from sprocketmq.embedded import LocalCluster
+from sprocketmq.embedded import LocalCluster, new_event_loop
 from sprocketmq.errors import ConfigError, FatalError
 from sprocketmq.protocol.message import MessageQueue, SendStatus
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 TOPIC = "flights"
+WARM_UP_TOPIC = "flights-warm-up"
+WARM_UP_FLIGHTS = 2000
 QUEUES = 8
 # Flights taken at a time, in time order, and sent as one batch for each queue.
 WINDOW = 4096
@@ -137,12 +139,14 @@ def run_demo(settings: Settings, *, console: Console | None = None, before_check
     output = prepare_output(settings.output)
     with contextlib.ExitStack() as stack:
         steps = stack.enter_context(Steps(console))
-        cluster_step, flights_step, spark_step = map(steps.add, ("start broker and nameserver", "load flights and weather", "start Spark"))
+        cluster_step, flights_step, spark_step, warm_step = map(
+            steps.add, ("start broker and nameserver", "load flights and weather", "start Spark", "warm Spark up")
+        )
         pool = stack.enter_context(ThreadPoolExecutor(2, thread_name_prefix="demo"))
         session = pool.submit(_start_spark, settings, output)
         stack.callback(_stop_spark, session)
         cluster = stack.enter_context(LocalCluster(output / "store" if settings.keep else None, in_process=False))
-        asyncio.run(_create_topic(cluster.namesrv))
+        asyncio.run(_create_topics(cluster.namesrv))
         steps.at(cluster_step, 1, cluster.namesrv)
         flights, weather = load_flights(settings.limit), load_weather()
         total = flights.num_rows
@@ -150,13 +154,17 @@ def run_demo(settings: Settings, *, console: Console | None = None, before_check
         spark, _ = session.result()
         spark_start_s = time.monotonic() - begun
         steps.at(spark_step, 1, f"Spark {spark.version}")
+        _warm_up(spark, cluster.namesrv, flights, weather, output / "warm-up")
+        warm_up_s = time.monotonic() - begun - spark_start_s
+        steps.at(warm_step, 1)
 
         rows_per_batch = min(MAX_ROWS_PER_BATCH, max(1, total // MIN_BATCHES))
         query = FlightQuery(spark, weather, namesrv=cluster.namesrv, topic=TOPIC, directory=output, rows_per_batch=rows_per_batch)
-        play = _Play(cluster.namesrv, flights)
+        play = _Play(cluster.namesrv, TOPIC, flights)
         watch = _Watch(query, play, steps, total)
         running = query.start()
-        playing = pool.submit(play.run, query)
+        watch.until_waiting(running)
+        playing = pool.submit(play.run)
         restart = watch.until_half(running, playing)
         running = query.start()
         watch.until_done(running, playing)
@@ -183,10 +191,12 @@ def run_demo(settings: Settings, *, console: Console | None = None, before_check
             "seconds": round(table_s, 3),
             "rows_per_s": round(rows.num_rows / table_s, 1),
             "batches": query.batches,
-            "rows_when_sent": play.rows_when_sent,
+            "rows_when_sent": watch.rows_when_sent,
         },
         "restart": {**restart, "repeated_batches": query.repeated},
         "spark_start_s": round(spark_start_s, 3),
+        "warm_up_s": round(warm_up_s, 3),
+        "warm_up_flights": min(WARM_UP_FLIGHTS, total),
         "elapsed_s": round(time.monotonic() - begun, 3),
         "by_origin": reporting.summary_by(statistics, "origin") if statistics.num_rows else [],
         "output": str(output),
@@ -198,35 +208,34 @@ def run_demo(settings: Settings, *, console: Console | None = None, before_check
 class _Play:
     """Sends the flights, each queue's batches one after the other and the queues side by side, and notes what is acknowledged."""
 
-    def __init__(self, namesrv: str, flights: pa.Table) -> None:
+    def __init__(self, namesrv: str, topic: str, flights: pa.Table) -> None:
         self._namesrv = namesrv
+        self._topic = topic
         self._flights = flights
         self.acknowledged = Acknowledged(flights.num_rows)
         self.sent = 0
         self.begun = time.monotonic()
         self.ended: float | None = None
-        self.rows_when_sent = 0
 
     @property
     def seconds(self) -> float:
         """From the first flight on until the last acknowledgement, or until now: encoding, sending and waiting."""
         return (self.ended or time.monotonic()) - self.begun
 
-    def run(self, query: FlightQuery) -> None:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    def run(self) -> None:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(self._run())
-        self.rows_when_sent = query.rows
 
     async def _run(self) -> None:
         async with Producer("demo-producer", namesrv=self._namesrv) as producer:
-            queues = await producer.queues(TOPIC)
+            queues = await producer.queues(self._topic)
             lanes: dict[MessageQueue, asyncio.Queue[Batch | None]] = {queue: asyncio.Queue(_AHEAD) for queue in queues}
             self.begun = time.monotonic()
             async with asyncio.TaskGroup() as tasks:
                 for queue, lane in lanes.items():
                     tasks.create_task(self._send(producer, queue, lane))
                 for groups in batches_by_queue(self._flights, queues, WINDOW):
-                    for queue, batch in groups.items():
+                    for queue, batch in groups:
                         await lanes[queue].put(batch)
                 for lane in lanes.values():
                     await lane.put(None)
@@ -252,8 +261,16 @@ class _Watch:
         self._play = play
         self._steps = steps
         self._total = total
+        # How far the table was when the last message had been acknowledged: above 0, it was read while it arrived.
+        self.rows_when_sent: int | None = None
         self._sent_step = steps.add("send flights", total)
         self._table_step = steps.add("flights in the table", total)
+
+    def until_waiting(self, running: "StreamingQuery") -> None:
+        """Wait until the query has looked at the empty topic and waits for the first message."""
+        begun = time.monotonic()
+        while "Waiting" not in running.status["message"] and running.isActive and time.monotonic() - begun < _STALLED_S:
+            time.sleep(0.02)
 
     def until_half(self, running: "StreamingQuery", playing: "Future[None]") -> dict[str, Any]:
         """Wait until half of the flights are in the table, stop the query and return where it was."""
@@ -276,9 +293,12 @@ class _Watch:
             if now != last:
                 moved, last = time.monotonic(), now
                 self._show()
-            if playing.done() and (error := playing.exception()) is not None:
-                running.stop()
-                raise error
+            if playing.done():
+                if (error := playing.exception()) is not None:
+                    running.stop()
+                    raise error
+                if self.rows_when_sent is None:
+                    self.rows_when_sent = now[1]
             if done() or time.monotonic() - moved > _STALLED_S:
                 return
             if not running.isActive:
@@ -291,17 +311,24 @@ class _Watch:
         self._steps.at(self._table_step, query.rows, f"batch {query.batches}" if query.batches else "")
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
-
-
-async def _create_topic(namesrv: str) -> None:
+async def _create_topics(namesrv: str) -> None:
     async with AdminClient(namesrv=namesrv) as admin:
-        await admin.create_topic(TOPIC, queues=QUEUES)
+        for topic in (TOPIC, WARM_UP_TOPIC):
+            await admin.create_topic(topic, queues=QUEUES)
+
+
+def _warm_up(spark: "SparkSession", namesrv: str, flights: pa.Table, weather: pa.Table, directory: Path) -> None:
+    """Run the query over a few flights of another topic, so that the JVM has loaded and compiled what it needs. They count for nothing."""
+    directory.mkdir()
+    try:
+        _Play(namesrv, WARM_UP_TOPIC, flights.slice(0, WARM_UP_FLIGHTS)).run()
+        running = FlightQuery(
+            spark, weather, namesrv=namesrv, topic=WARM_UP_TOPIC, directory=directory, rows_per_batch=WARM_UP_FLIGHTS // 2
+        ).start()
+        running.processAllAvailable()
+        running.stop()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _start_spark(settings: Settings, output: Path) -> "tuple[SparkSession, bool]":
@@ -313,7 +340,7 @@ def _start_spark(settings: Settings, output: Path) -> "tuple[SparkSession, bool]
     found = SparkSession.getActiveSession() is not None
     if sys.platform == "linux":
         # Priorities are per thread here, and the JVM inherits this one's: with few cores, broker and producer go first.
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
     spark = local_session(
         "sprocketmq demo",
         cores=settings.cores,
