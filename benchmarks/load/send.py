@@ -23,7 +23,7 @@ from benchmarks.report import spread, write_result
 
 BODY_BYTES = 1024
 QUEUES = 8
-NEEDED_DISK_BYTES = 24 << 30
+NEEDED_DISK_BYTES = 32 << 30
 
 
 @dataclass(frozen=True)
