@@ -135,13 +135,16 @@ class CommitLog:
         earlier write can ever look like a record again; without, that is done only when something is there. Raises OSError.
         """
         dropped = 0
-        while self.segments and self.segments[-1].start > max(end, 0):
-            segment = self.segments.pop()
-            has_data = _first_data(segment.file, 0, segment.size) is not None
+        while self.segments and self.segments[-1].start >= max(end, 1):
+            segment = self.segments[-1]
+            data = _data_length(segment.file, 0, segment.size)
+            if segment.start == end and not data:
+                break
+            self.segments.pop()
             segment.close()
             self._names_changed = True
-            if has_data and quarantine:
-                dropped += segment.size
+            dropped += data
+            if data and quarantine:
                 self._fs.make_dirs(quarantine)
                 self._fs.rename(segment.file.path, f"{quarantine}/{segment_name(segment.start)}")
             else:
@@ -149,10 +152,9 @@ class CommitLog:
         if self.segments and end < self.segments[-1].start + self.segments[-1].size:
             segment = self.segments[-1]
             inside = end - segment.start
-            leftover = _first_data(segment.file, inside, segment.size)
-            if leftover is not None:
-                dropped += segment.size - inside
-            if cut or leftover is not None:
+            data = _data_length(segment.file, inside, segment.size)
+            dropped += data
+            if cut or data:
                 segment.file.truncate(inside)
                 segment.file.truncate(segment.size)
         self._start_at(end)
@@ -161,7 +163,7 @@ class CommitLog:
 
     def has_data(self) -> bool:
         """Tell whether anything but zeros is in the first segment."""
-        return bool(self.segments) and _first_data(self.segments[0].file, 0, self.segment_bytes) is not None
+        return bool(self.segments) and _data_length(self.segments[0].file, 0, self.segment_bytes) > 0
 
     @property
     def min_offset(self) -> int:
@@ -286,16 +288,13 @@ class CommitLog:
         self.segments = []
 
 
-def _first_data(file: File, start: int, end: int) -> int | None:
-    """Return the offset of the first non-zero byte in a range of a file, or None; holes cost nothing."""
-    step = 1 << 20
-    at: int | None = start
+def _data_length(file: File, start: int, end: int) -> int:
+    """Return how far behind ``start`` the last non-zero byte before ``end`` is, 0 when there is none; holes cost nothing."""
+    length = 0
+    at = file.data_after(start)
     while at is not None and at < end:
-        data = file.pread(min(step, end - at), at)
-        stripped = data.lstrip(b"\0")
-        if stripped:
-            return at + len(data) - len(stripped)
-        if not data:
-            return None
-        at = file.data_after(at + len(data))
-    return None
+        data = file.pread(min(1 << 20, end - at), at)
+        if stripped := data.rstrip(b"\0"):
+            length = at + len(stripped) - start
+        at = file.data_after(at + len(data)) if data else None
+    return length

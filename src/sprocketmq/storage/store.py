@@ -40,7 +40,7 @@ from sprocketmq.protocol.records import HEAD, MAGIC_V1, encode_record, pack_host
 from sprocketmq.storage.checkpoint import Checkpoint
 from sprocketmq.storage.commitlog import CommitLog, Segment
 from sprocketmq.storage.config import ConfigFile, StoreConfig
-from sprocketmq.storage.consumequeue import FILLER_SIZE, TAIL_LIMIT_BYTES, UNIT, ConsumeQueue
+from sprocketmq.storage.consumequeue import TAIL_LIMIT_BYTES, UNIT, ConsumeQueue
 from sprocketmq.storage.fs import REAL_FS, Buffer, FileSystem
 from sprocketmq.storage.lock import DirectoryLock
 from sprocketmq.storage.recovery import LogScan, RecoveryReport, Scanned, parse_record
@@ -503,7 +503,7 @@ class MessageStore:
                     or physical + size > segment_end
                     or identity(view, physical - segment_start) != (size, queue_id, position, physical)
                 ):
-                    if physical >= self._log.min_offset and self._repair_units(queue, position, stop):
+                    if self._repair_units(queue, position, stop):
                         return self.read(topic, queue_id, offset, max_count=max_count, max_bytes=max_bytes, tag_codes=tag_codes)
                     missing = True
                     position += 1
@@ -562,7 +562,7 @@ class MessageStore:
         topic = queue.topic.encode()
         begin = max(begin, self._deleted.get(queue.topic, 0))
         found: dict[int, bytes] = {}
-        for records in LogScan(self._log, begin, check_crc=False, resync=True, stop=self._log.committed_end).batches():
+        for records in LogScan(self._log, begin, check_crc=True, resync=True, stop=self._log.committed_end).batches():
             for name, queue_id, q, physical, size, code, _, _ in records:
                 if queue_id == queue.queue_id and name == topic and offset <= q < stop:
                     found[q] = UNIT.pack(physical, size, code)
@@ -634,8 +634,6 @@ class MessageStore:
     def _store_time(self, queue: ConsumeQueue, offset: int) -> int:
         physical, size, _ = queue.unit(offset)
         if not self._is_record(queue, offset, physical, size):
-            if physical < self._log.min_offset and size != FILLER_SIZE:
-                return -1
             self._repair_units(queue, offset, offset + 1)
             physical, size, _ = queue.unit(offset)
             if not self._is_record(queue, offset, physical, size):

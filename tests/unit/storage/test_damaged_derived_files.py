@@ -95,14 +95,14 @@ def test_queues_of_an_earlier_day_are_brought_up_to_date(full: Any, make_bench: 
     stale = full.root.parent / "stale"
     shutil.copytree(full.root / "consumequeue", stale)
     full.reopen()
-    SENT_LATER = [b"later %d" % i for i in range(100)]
-    for body in SENT_LATER:
+    later = [b"later %d" % i for i in range(100)]
+    for body in later:
         full.send(body, queue=0)
     full.stop()
     shutil.rmtree(full.root / "consumequeue")
     shutil.copytree(stale, full.root / "consumequeue")
     full.reopen()
-    assert full.bodies(queue=0) == SENT[0] + SENT_LATER
+    assert full.bodies(queue=0) == SENT[0] + later
     assert full.bodies(queue=1) == SENT[1]
 
 

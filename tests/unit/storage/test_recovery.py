@@ -77,7 +77,7 @@ def test_units_ahead_of_the_snapshot_are_taken_as_they_are(bench: Any) -> None:
     assert bench.store.max_offset("orders", 0) == 120
 
 
-@pytest.mark.parametrize("cut_at", [1, 4, 8, 20, 50, 88, 95, 200, 300, 399])
+@pytest.mark.parametrize("cut_at", [1, 3, 4, 8, 20, 50, 88, 95, 200, 300, 387])
 def test_a_torn_last_record_is_cut_and_its_place_used_again(bench: Any, cut_at: int) -> None:
     bench.send_batch([b"a" * 300, b"b" * 300])
     _, torn = bench.send(b"c" * 300)
@@ -88,7 +88,8 @@ def test_a_torn_last_record_is_cut_and_its_place_used_again(bench: Any, cut_at: 
         f.write(b"\0" * (end - torn - cut_at))
     bench.reopen()
     assert bench.bodies() == [b"a" * 300, b"b" * 300]
-    assert bench.report.cut_bytes > 0
+    assert bench.report.cut_bytes <= cut_at  # counted up to the last byte that is not zero
+    assert bench.report.cut_bytes or cut_at < 3
     assert bench.report.damaged == []
     assert not bench.segment().read_bytes()[torn:].strip(b"\0")
     assert bench.send(b"d" * 300) == (2, torn)
@@ -128,7 +129,7 @@ def test_remnants_behind_a_torn_record_never_come_back(bench: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
-@pytest.mark.parametrize("field", [0, 4, 8, 12, 20, 28, 84, 150])
+@pytest.mark.parametrize("field", [0, 4, 8, 28, 84, 150])
 def test_damage_in_the_middle_costs_the_damaged_record_only(bench: Any, how: str, field: int) -> None:
     sent = [b"%03d" % i + b"x" * 200 for i in range(100)]
     places = [bench.send(body)[1] for body in sent]
@@ -141,6 +142,20 @@ def test_damage_in_the_middle_costs_the_damaged_record_only(bench: Any, how: str
     assert bench.bodies() == sent[:40] + sent[41:]
     assert [(d.start, d.end) for d in bench.report.damaged] == [(places[40], places[41])]
     assert bench.store.max_offset("orders", 0) == 100
+    assert bench.send(b"more")[0] == 100
+
+
+@pytest.mark.parametrize("field", [12, 20])
+def test_damage_no_checksum_covers_costs_that_record_only(bench: Any, field: int) -> None:
+    """Queue id and queue offset: the record is whole, but says it is another queue's or another offset's."""
+    sent = [b"%03d" % i + b"x" * 200 for i in range(100)]
+    places = [bench.send(body)[1] for body in sent]
+    bench.kill()
+    data = bytearray(bench.segment().read_bytes())
+    data[places[40] + field + (3 if field == 12 else 7)] ^= 0x55
+    bench.segment().write_bytes(data)
+    bench.reopen()
+    assert bench.bodies() == sent[:40] + sent[41:]
     assert bench.send(b"more")[0] == 100
 
 
@@ -163,7 +178,8 @@ def test_a_later_segment_without_a_single_record_is_put_aside_not_deleted(bench:
     bench.kill()
     bench.segment(65536).write_bytes(b"garbage!" * 8192)
     bench.reopen()
-    assert bench.store.commitlog_max_offset <= 65536
+    assert bench.store.commitlog_max_offset == 65536
+    assert bench.report.cut_bytes == 65536
     assert (bench.root / "damaged" / "00000000000000065536").read_bytes() == b"garbage!" * 8192
     bench.send_batch([b"y" * 1000] * 10)
     bench.crash()
