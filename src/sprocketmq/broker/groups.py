@@ -1,6 +1,6 @@
 """Subscription groups: what the broker knows about each consumer group, whether it is online or not."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -34,11 +34,6 @@ class GroupRefused(FatalError):
         self.remark = remark
 
 
-def group_not_exist(name: str, faq: str = "") -> GroupRefused:
-    """Return the refusal of a group that is not there and may not create itself."""
-    return GroupRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{name}] does not exist{faq}")
-
-
 class GroupTable:
     """All groups by name. ``changed`` is called after each change; the owner saves the file."""
 
@@ -49,9 +44,6 @@ class GroupTable:
         self._forbidden: dict[str, dict[str, int]] = {}
         self.data_version = DataVersion(0, clock.time_ms(), 0)
         self._groups = {name: SubscriptionGroupConfig(name) for name in SYSTEM_GROUPS}
-
-    def __iter__(self) -> Iterator[SubscriptionGroupConfig]:
-        return iter(self._groups.values())
 
     def __contains__(self, name: object) -> bool:
         return name in self._groups

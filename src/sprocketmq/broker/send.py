@@ -171,10 +171,7 @@ class SendHandlers:
         sys_flag |= topic.sys_flag
         times = header.reconsume_times or 0
         born = header.born_timestamp_ms
-        try:
-            properties = header.properties.encode()
-        except UnicodeEncodeError:
-            raise RemoteProtocolError("the message properties are not valid text") from None
+        properties = header.properties.encode()
         if header.batch:
             self._stage_batch(conn, command, topic, queue_id, sys_flag, born, properties)
             return

@@ -11,7 +11,15 @@ from asking import Asking
 from sprocketmq.broker import Broker, BrokerConfig
 from sprocketmq.clock import ManualClock
 from sprocketmq.namesrv import NameServer, NameServerConfig
+from sprocketmq.storage import fs
 from sprocketmq.storage.store import StoreConfig
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch):
+    """These tests are about processes that die, not machines: syncing proves nothing here and takes long on a busy disk."""
+    monkeypatch.setattr(fs, "_fdatasync", lambda fd: None)
+    monkeypatch.setattr(fs.RealFileSystem, "fsync_dir", lambda self, path: None)
 
 
 @pytest.fixture
@@ -24,10 +32,10 @@ async def start_broker(tmp_path, clock):
     """Start brokers on free ports; ``folder`` names the store under the test's own directory."""
     started = []
 
-    async def start(folder="store", *, namesrv=(), fs=None, **settings):
+    async def start(folder="store", *, namesrv=(), disk=None, **settings):
         store = StoreConfig(root=tmp_path / folder, commitlog_segment_bytes=16 << 20, preallocate=False)
         config = BrokerConfig(store=store, port=0, namesrv=namesrv, **settings)
-        broker = Broker(config, clock=clock) if fs is None else Broker(config, clock=clock, fs=fs)
+        broker = Broker(config, clock=clock, fs=disk or fs.REAL_FS)
         started.append(broker)
         await broker.start()
         return broker

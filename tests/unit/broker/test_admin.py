@@ -207,3 +207,21 @@ async def test_the_configuration_is_lines_of_text(ask, broker):
     assert lines["brokerName"] == "broker-a"
     assert lines["listenPort"] == broker.address.rpartition(":")[2]
     assert '"counter"' in answer.ext["version"]
+
+
+async def test_the_number_of_groups_is_bounded(ask, broker, monkeypatch):
+    from sprocketmq.broker import groups
+
+    monkeypatch.setattr(groups, "MAX_GROUPS", 9)
+    assert (await ask(352, {"group": "first"})).code == 0
+    answer = await ask(352, {"group": "second"})
+    assert (answer.code, answer.remark) == (1, "this broker has 9 subscription groups, its limit")
+    assert (await ask.pull("orders", 0, group="second")).code == 1
+    assert (await ask(200, {}, SubscriptionGroupConfig("first", retry_max_times=1).encode())).code == 0
+    assert (await ask(207, {"groupName": "nosuch"})).code == 0
+
+
+async def test_progress_of_an_online_group_covers_what_it_subscribes_to(ask):
+    await ask.heartbeat(consumers=["cg"])
+    stats = ConsumeStats.decode((await ask(208, {"consumerGroup": "cg"})).body).offset_table
+    assert {queue.topic for queue in stats} == {"orders"}

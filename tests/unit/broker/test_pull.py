@@ -338,3 +338,46 @@ async def test_a_client_that_does_not_read_gets_no_more_data(start_broker, conne
     refused = next(answer for answer in answers if answer.code == 20)
     assert refused.ext["nextBeginOffset"] == "0"
     assert (await ask.pull("big", 0)).code == 0
+
+
+async def test_a_subscription_in_sql_is_refused_at_the_pull(ask, broker):
+    from sprocketmq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
+
+    sql = SubscriptionData("orders", "a > 1", expression_type="SQL92", sub_version=1)
+    await ask(34, {}, HeartbeatData("c1", [], [ConsumerData("cg", subscription_data_set=[sql])]).encode())
+    answer = await ask.pull("orders", 0, sysFlag="0")
+    assert (answer.code, answer.remark) == (1, "The broker does not support consumer to filter message by SQL92")
+
+
+async def test_an_earlier_deadline_comes_first(start_broker, connect):
+    from sprocketmq.clock import SYSTEM_CLOCK
+
+    broker = await start_broker()
+    broker.pulls._clock = SYSTEM_CLOCK
+    broker.topics.create_internal("orders", 2)
+    ask = await connect(broker)
+    late = ask.pull("orders", 0, wait_ms=400)
+    early = ask.pull("orders", 0, queue=1, wait_ms=50)
+    assert (await asyncio.wait_for(early, 5)).code == 19
+    assert not late.done()
+    assert (await asyncio.wait_for(late, 5)).code == 19
+
+
+async def test_a_wake_up_scans_past_many_messages_of_other_tags(ask, broker, start_broker, connect):
+    from sprocketmq.broker import Broker, BrokerConfig
+    from sprocketmq.storage.store import StoreConfig
+
+    config = BrokerConfig(store=StoreConfig(root=broker.config.store.root.parent / "few", preallocate=False, max_filter_units=4), port=0)
+    few = Broker(config, clock=broker.clock)
+    await few.start()
+    few.topics.create_internal("orders", 1)
+    client = await connect(few)
+    waiting = client.pull("orders", 0, expression="mine", count=1, wait_ms=30_000)
+    await held(few, 1)
+    for _ in range(20):
+        await client.send("orders", b"theirs", properties="TAGS\x01theirs\x02")
+    await client.send("orders", b"mine", properties="TAGS\x01mine\x02")
+    answer = await waiting
+    assert [bytes(m.body) for m in decode_records(answer.body)] == [b"mine"]
+    await client.close()
+    await few.stop()

@@ -184,7 +184,7 @@ class FaultyFile:
 async def faulty(start_broker, connect):
     """A broker on a disk that fails when told to, with topic ``orders``, and a connection to it."""
     disk = FaultyDisk()
-    broker = await start_broker("faulty", fs=disk)
+    broker = await start_broker("faulty", disk=disk)
     broker.topics.create_internal("orders", 4)
     return disk, broker, await connect(broker)
 
@@ -420,3 +420,65 @@ async def test_records_carry_the_senders_address(ask):
     host, _, port = message.born_host.rpartition(":")
     assert host == "127.0.0.1"
     assert len(pack_host(host, int(port))) == 8
+
+
+async def test_a_first_message_with_long_field_names_creates_its_topic(ask):
+    ext = {"producerGroup": "pg", "topic": "fresh", "queueId": "0", "bornTimestamp": "1", "defaultTopicQueueNums": "2"}
+    assert (await ask(10, ext, b"v1")).code == 0
+    assert await ask.bodies("fresh") == [b"v1"]
+
+
+async def test_bodies_that_wait_for_new_topics_are_bounded(ask, broker, monkeypatch):
+    from sprocketmq.broker import send
+
+    monkeypatch.setattr(send, "MAX_PARKED_BYTES", 100)
+    answers = await asyncio.gather(*(ask.request(310, ask.send_ext("fresh"), bytes(40)) for _ in range(4)))
+    assert [answer.code for answer in answers] == [0, 0, 2, 2]
+    assert broker.sends._parked_bytes == 0
+
+
+async def test_a_client_that_leaves_before_its_topic_is_there_is_forgotten(ask, broker, connect):
+    other = await connect(broker)
+    lost = other.request(310, other.send_ext("fresh"), b"lost")
+    while "fresh" not in broker.topics:
+        await asyncio.sleep(0)
+    other.conn.abort("gone")
+    await asyncio.gather(lost, return_exceptions=True)
+    assert (await ask.send("fresh", b"stays")).code == 0
+    assert broker.sends._parked == {}
+
+
+async def test_a_store_that_cannot_stage_answers_each_send_by_itself(ask, broker, monkeypatch):
+    stage = broker.store.stage_message
+
+    def staging(topic, queue_id, body, *args, **fields):
+        if bytes(body) == b"bad":
+            raise OSError(errno.EIO, "Input/output error")
+        return stage(topic, queue_id, body, *args, **fields)
+
+    monkeypatch.setattr(broker.store, "stage_message", staging)
+    answers = await asyncio.gather(*(ask.request(310, ask.send_ext("orders"), body) for body in (b"a", b"bad", b"b")))
+    assert [answer.code for answer in answers] == [0, 14, 0]
+    assert await ask.bodies("orders") == [b"a", b"b"]
+
+
+async def test_a_message_larger_than_a_segment_of_the_log_is_refused(start_broker, connect, tmp_path, monkeypatch):
+    from sprocketmq.errors import MessageTooLarge
+
+    broker = await start_broker()
+    ask = await connect(broker)
+
+    def staging(*args, **fields):
+        raise MessageTooLarge(10, 5)
+
+    broker.topics.create_internal("orders", 1)
+    monkeypatch.setattr(broker.store, "stage_message", staging)
+    assert (await ask.send("orders")).code == 13
+
+
+async def test_a_long_dead_letter_topic_takes_no_batches(ask, broker):
+    name = "%DLQ%" + "g" * 125
+    broker.topics.create_internal(name, 1)
+    assert (await ask.send(name)).code == 0
+    answer = await ask.send_batch(name, [b"x"])
+    assert (answer.code, answer.remark) == (13, "message topic length too long 130")

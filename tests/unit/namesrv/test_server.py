@@ -266,3 +266,27 @@ async def test_stopping_twice_is_fine(clock):
     await server.start()
     await server.stop()
     await server.stop()
+
+
+async def test_one_topic_of_an_unknown_broker_is_refused(ask):
+    ext, body = registration(["only"])
+    answer = await ask(103, ext, body)
+    assert (answer.code, answer.remark) == (1, "register broker failed")
+
+
+async def test_configuration_items_are_bounded(ask, monkeypatch):
+    from sprocketmq.namesrv import server
+
+    monkeypatch.setattr(server, "MAX_KV_ITEMS", 1)
+    assert (await ask(100, {"namespace": "n", "key": "a", "value": "1"})).code == 0
+    assert (await ask(100, {"namespace": "n", "key": "a", "value": "2"})).code == 0
+    assert (await ask(100, {"namespace": "m", "key": "b", "value": "1"})).code == 1
+
+
+async def test_write_permission_over_the_wire(ask):
+    ext, body = registration(["a", "b"])
+    await ask(103, ext, body)
+    assert (await ask(205, {"brokerName": "broker-a"})).ext == {"wipeTopicCount": "2"}
+    assert json.loads((await ask(105, {"topic": "a"})).body)["queueDatas"][0]["perm"] == 4
+    assert (await ask(327, {"brokerName": "broker-a"})).ext == {"addTopicCount": "2"}
+    assert json.loads((await ask(105, {"topic": "a"})).body)["queueDatas"][0]["perm"] == 6
