@@ -1,8 +1,8 @@
 """What the demo shows at its end: tables, a picture, and the same in JSON."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from sprocketmq.demo.verify import Check
+
+if TYPE_CHECKING:
+    from sprocketmq.demo.run import Outcome
 
 _COLOURS = {"EWR": "#4c72b0", "JFK": "#dd8452", "LGA": "#55a868"}
 _AIRPORTS = {"EWR": "Newark", "JFK": "Kennedy", "LGA": "LaGuardia"}
@@ -55,27 +58,29 @@ def with_means(statistics: pa.Table) -> pa.Table:
 def results_table(statistics: pa.Table) -> RenderableType:
     """Return the delays by airport and, below them, by carrier."""
     tables = []
-    for key, title in (("origin", "Departures of 2013 by airport"), ("carrier", "... and by carrier, the ten with the most flights")):
+    for key, title in (
+        ("origin", "Departure delays in minutes, by airport"),
+        ("carrier", "... and by carrier, the ten with the most flights"),
+    ):
         table = Table(title=title, title_justify="left", title_style="bold")
         table.add_column(key)
-        for name in ("flights", "cancelled", "mean delay", "late 15 min", "in rain", "longest"):
+        for name in ("flights", "cancelled", "mean", "in rain", "longest", "15 or more"):
             table.add_column(name, justify="right")
         for row in summary_by(statistics, key)[:10]:
-            label = f"{row[key]} {_AIRPORTS.get(row[key], '')}".strip()
             table.add_row(
-                label,
+                f"{row[key]} {_AIRPORTS.get(row[key], '')}".strip(),
                 f"{row['flights']:,}",
                 f"{row['cancelled']:,}",
-                _number(row["mean_delay_min"], " min"),
+                _number(row["mean_delay_min"]),
+                _number(row["mean_delay_in_rain_min"]),
+                "-" if row["longest_delay_min"] is None else f"{row['longest_delay_min']:,}",
                 _number(row["late_15_percent"], " %"),
-                _number(row["mean_delay_in_rain_min"], " min"),
-                "-" if row["longest_delay_min"] is None else f"{row['longest_delay_min']:,} min",
             )
         tables.append(table)
     return Group(*tables)
 
 
-def _number(value: float | None, unit: str) -> str:
+def _number(value: float | None, unit: str = "") -> str:
     return "-" if value is None else f"{value:,.1f}{unit}"
 
 
@@ -156,15 +161,17 @@ def checks_table(checks: Sequence[Check]) -> Table:
     return table
 
 
-def show(console: Console, report: Mapping[str, Any], statistics: pa.Table, checks: Sequence[Check]) -> None:
-    """Print the whole report."""
-    console.print(results_table(statistics))
-    console.print(terminal_plot(statistics, min(console.width, 100)))
-    console.print(checks_table(checks))
+def show(console: Console, outcome: "Outcome") -> None:
+    """Print the whole outcome."""
+    report, statistics = outcome.report, outcome.statistics
+    if statistics.num_rows:
+        console.print(results_table(statistics))
+        console.print(terminal_plot(statistics, min(console.width, 100)))
+    console.print(checks_table(outcome.checks))
     produce, table, restart = report["produce"], report["table"], report["restart"]
     console.print(
-        f"[bold]{produce['messages_per_s']:,.0f} messages/s in[/] ({produce['messages']:,} in {produce['seconds']:.1f} s,"
-        f" {table['rows_when_sent']:,} of them were in the table by then);"
+        f"[bold]{produce['messages_per_s']:,.0f} messages/s in[/] ({produce['messages']:,} in {produce['seconds']:.1f} s;"
+        f" {table['rows_when_sent']:,} of them were in the table by then),"
         f" [bold]{table['rows_per_s']:,.0f} rows/s out[/] ({table['rows']:,} in {table['seconds']:.1f} s, {table['batches']} batches)"
     )
     again = restart["repeated_batches"]
@@ -176,3 +183,4 @@ def show(console: Console, report: Mapping[str, Any], statistics: pa.Table, chec
         f"Elapsed {report['elapsed_s']:.1f} s, of which {report['spark_start_s']:.1f} s until Spark was there"
         f" and {report['warm_up_s']:.1f} s to warm it up with {report['warm_up_flights']:,} flights of another topic."
     )
+    console.print(f"Written to {report['output']}: delays.parquet, delays.png, flights/, report.json", soft_wrap=True, highlight=False)

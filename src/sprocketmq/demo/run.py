@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -24,8 +26,9 @@ from sprocketmq.demo import report as reporting
 from sprocketmq.demo.flights import Batch, batches_by_queue, load_flights, load_weather
 from sprocketmq.demo.pipeline import FlightQuery, read_flights, read_statistics
 from sprocketmq.demo.verify import Acknowledged, Check, verify
-from sprocketmq.embedded import LocalCluster, new_event_loop
+from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import ConfigError, FatalError
+from sprocketmq.net.loops import new_event_loop
 from sprocketmq.protocol.message import MessageQueue, SendStatus
 
 if TYPE_CHECKING:
@@ -45,6 +48,7 @@ MAX_ROWS_PER_BATCH = 48_000
 MIN_BATCHES = 7
 # The query has this long to show a new row before the demo gives up and says what is missing.
 _STALLED_S = 60.0
+_READY = re.compile(r"^ready namesrv=(\S+)", re.MULTILINE)
 _MARKER = ".sprocketmq-demo"
 _OWN = (
     "flights",
@@ -56,6 +60,7 @@ _OWN = (
     "delays.parquet",
     "delays.png",
     "report.json",
+    "cluster.log",
     "spark.log",
 )
 
@@ -151,7 +156,7 @@ def run_demo(settings: Settings, *, console: Console | None = None, before_check
         flights, weather = load_flights(settings.limit), load_weather()
         total = flights.num_rows
         steps.at(flights_step, 1, f"{total:,} flights")
-        spark, _ = session.result()
+        spark = session.result()
         spark_start_s = time.monotonic() - begun
         steps.at(spark_step, 1, f"Spark {spark.version}")
         _warm_up(spark, cluster.namesrv, flights, weather, output / "warm-up")
@@ -203,6 +208,35 @@ def run_demo(settings: Settings, *, console: Console | None = None, before_check
     }
     (output / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return Outcome(checks, report, statistics)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A cluster that goes on when this process ends."""
+
+    pid: int
+    namesrv: str
+    store: Path
+
+
+def keep_running(output: Path) -> Kept:
+    """Serve the store a demo with ``keep`` left in ``output`` from a process that outlives this one.
+
+    Raises FatalError with what the process said when it does not come up within 30 s.
+    """
+    store, said = output.resolve() / "store", output / "cluster.log"
+    command = [sys.executable, "-m", "sprocketmq", "serve", "--namesrv-port", "0", "--port", "0", "--store", str(store)]
+    with said.open("wb") as log:
+        # A session of its own: Ctrl-C in this terminal is not meant for it.
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    deadline = time.monotonic() + 30
+    while (ready := _READY.search(said.read_text(encoding="utf-8", errors="replace"))) is None:
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            process.wait()
+            raise FatalError(f"the cluster did not start again on {store}: {said.read_text(encoding='utf-8', errors='replace').strip()}")
+        time.sleep(0.02)
+    return Kept(process.pid, ready[1], store)
 
 
 class _Play:
@@ -331,28 +365,22 @@ def _warm_up(spark: "SparkSession", namesrv: str, flights: pa.Table, weather: pa
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _start_spark(settings: Settings, output: Path) -> "tuple[SparkSession, bool]":
-    """Return a session and whether it was there before."""
-    from pyspark.sql import SparkSession
-
+def _start_spark(settings: Settings, output: Path) -> "SparkSession":
     from sprocketmq.spark import local_session
 
-    found = SparkSession.getActiveSession() is not None
     if sys.platform == "linux":
         # Priorities are per thread here, and the JVM inherits this one's: with few cores, broker and producer go first.
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
-    spark = local_session(
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
+    return local_session(
         "sprocketmq demo",
         cores=settings.cores,
         quick_start=True,
         log_file=output / "spark.log",
         conf={"spark.sql.warehouse.dir": str(output / "warehouse"), "spark.sql.session.timeZone": "UTC"},
     )
-    return spark, found
 
 
-def _stop_spark(session: "Future[tuple[SparkSession, bool]]") -> None:
-    with contextlib.suppress(Exception):
-        spark, found = session.result()
-        if not found:
-            spark.stop()
+def _stop_spark(session: "Future[SparkSession]") -> None:
+    # A session that did not start has said so already.
+    if session.exception() is None:
+        session.result().stop()
