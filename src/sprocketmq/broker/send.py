@@ -28,7 +28,7 @@ from sprocketmq.protocol.codes import (
     ResponseCode,
 )
 from sprocketmq.protocol.command import Command
-from sprocketmq.protocol.hashing import tags_code_raw
+from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.protocol.headers import SendHeader, SendMessageV1, SendMessageV2
 from sprocketmq.protocol.ids import MessageIdFactory
 from sprocketmq.protocol.names import MAX_TOPIC_LENGTH, RETRY_PREFIX, SEND_FORBIDDEN_TOPICS
@@ -42,7 +42,6 @@ from sprocketmq.protocol.properties import (
     TRACE_ON,
     decode_properties,
     encode_properties,
-    find_property,
 )
 from sprocketmq.storage.store import MessageStore
 
@@ -89,14 +88,13 @@ class SendHandlers:
         self._arrived = arrived
         self._saved = saved
         self._max_body = config.max_message_bytes
-        self._staged: list[tuple[ServerConnection, Command, Topic, int, int, int | list[int], bytes | None, int | None]] = []
+        self._staged: list[tuple[ServerConnection, Command, Topic, int, int, int | list[int], str | None, int | None]] = []
         self._parked: dict[str, list[tuple[ServerConnection, Command]]] = {}
         self._parked_bytes = 0
         self._failing = False
         self._ids = MessageIdFactory()
         self._added_names = {CLUSTER: config.cluster_name, MSG_REGION: config.region, TRACE_ON: "true"}
-        self._added = encode_properties(self._added_names)
-        self._max_properties = MAX_PROPERTIES_LENGTH - len(self._added)
+        self._added = encode_properties(self._added_names).decode()
         self._region = config.region.replace("%", "%%").encode()
         self._error_ext = msgspec.json.encode({TRACE_ON: "true", MSG_REGION: config.region})
         self._single = self._several = b""
@@ -171,60 +169,60 @@ class SendHandlers:
         sys_flag |= topic.sys_flag
         times = header.reconsume_times or 0
         born = header.born_timestamp_ms
-        properties = header.properties.encode()
+        properties = header.properties
         if header.batch:
             self._stage_batch(conn, command, topic, queue_id, sys_flag, born, properties)
             return
 
         # What a stored message gains on receipt is appended; a string that holds one of these already, or something this broker
-        # does not do, goes the long way.
+        # does not do, goes the long way. (Text is searched, as that is five times as fast as searching bytes.)
         if (
-            b"DELAY" in properties
-            or b"TIMER_" in properties
-            or b"\x01\x02" in properties
-            or b"CLUSTER\x01" in properties
-            or b"MSG_REGION\x01" in properties
-            or b"TRACE_ON\x01" in properties
-            or b"POP_CK\x01" in properties
-            or b"INNER_NUM\x01" in properties
+            "DELAY" in properties
+            or "TIMER_" in properties
+            or "\x01\x02" in properties
+            or "CLUSTER\x01" in properties
+            or "MSG_REGION\x01" in properties
+            or "TRACE_ON\x01" in properties
+            or "POP_CK\x01" in properties
+            or "INNER_NUM\x01" in properties
         ):
             properties = self._cleaned(properties)
-        elif properties and properties[-1] != 2:
-            properties += b"\x02"
-        uniq = find_property(properties, b"UNIQ_KEY")
-        if uniq is None:
-            uniq = self._ids.next().encode()
-            properties += b"UNIQ_KEY\x01" + uniq + b"\x02"
-        if len(properties) > self._max_properties:
+        elif properties and properties[-1] != "\x02":
+            properties += "\x02"
+        uniq = _value(properties, "UNIQ_KEY\x01")
+        if not uniq:
+            uniq = self._ids.next()
+            properties += f"UNIQ_KEY\x01{uniq}\x02"
+        stored = (properties + self._added).encode()
+        if len(stored) > MAX_PROPERTIES_LENGTH:
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
-        tag = find_property(properties, b"TAGS")
-        tags_code = tags_code_raw(tag) if tag else 0
+        tag = tags_code(_value(properties, "TAGS\x01"))
         queue_offset, physical_offset = self._store.stage_message(
             name,
             queue_id,
             body,
-            properties + self._added,
-            tags_code=tags_code,
+            stored,
+            tags_code=tag,
             flag=flag,
             sys_flag=sys_flag,
             born_timestamp_ms=born,
             born_host=conn.peer_host,
             reconsume_times=times,
         )
-        self._staged.append((conn, command, topic, queue_id, queue_offset, physical_offset, uniq, tags_code))
+        self._staged.append((conn, command, topic, queue_id, queue_offset, physical_offset, uniq, tag))
 
     def _stage_batch(
-        self, conn: ServerConnection, command: Command, topic: Topic, queue_id: int, sys_flag: int, born: int, properties: bytes
+        self, conn: ServerConnection, command: Command, topic: Topic, queue_id: int, sys_flag: int, born: int, properties: str
     ) -> None:
         name = topic.name
         if name.startswith(RETRY_PREFIX):
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {name}")
         if len(name) > MAX_TOPIC_LENGTH:
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, f"message topic length too long {len(name)}")
-        if b"DELAY\x01" in properties and _delay_level(decode_properties(properties)) > 0:
+        if "DELAY\x01" in properties and _delay_level(decode_properties(properties.encode())) > 0:
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
         entries = split_batch(command.body)
-        uniq = find_property(properties, b"UNIQ_KEY")
+        uniq = _value(properties, "UNIQ_KEY\x01")
         queue_offset, physical_offsets = self._store.stage_batch(
             name, queue_id, entries, sys_flag=sys_flag, born_timestamp_ms=born, born_host=conn.peer_host
         )
@@ -237,8 +235,8 @@ class SendHandlers:
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
         return sys_flag & ~_HOST_BITS
 
-    def _cleaned(self, properties: bytes) -> bytes:
-        pairs = decode_properties(properties)
+    def _cleaned(self, properties: str) -> str:
+        pairs = decode_properties(properties.encode())
         if _delay_level(pairs) > 0 or any(name in pairs for name in _TIMER_PROPERTIES):
             # Delivering at once what was to come later would be worse than saying no.
             remark = "this broker does not deliver delayed messages (property DELAY or TIMER_*)"
@@ -247,7 +245,7 @@ class SendHandlers:
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
         for name in (*self._added_names, POP_CK):
             pairs.pop(name, None)
-        return encode_properties(pairs)
+        return encode_properties(pairs).decode()
 
     # --- topics that come to life with their first message ---
 
@@ -295,6 +293,7 @@ class SendHandlers:
             return
         self._staged = []
         stats = self._stats
+        began = stats.now()
         try:
             self._store.commit()
         except (RetriableError, FatalError, OSError) as e:
@@ -309,20 +308,21 @@ class SendHandlers:
             self._failing = False
             log.warning("sends are taken again")
         stats.put_requests += len(staged)
+        stats.max_commit_s = max(stats.max_commit_s, stats.now() - began)
         single = self._single
         for conn, command, _, queue_id, queue_offset, physical, uniq, _ in staged:
             stats.put_bytes += len(command.body)
             if type(physical) is int:
                 stats.put_messages += 1
-                conn.respond(command, 0, ext=single % (queue_id, _json_text(uniq or b""), physical, queue_offset))
+                conn.respond(command, 0, ext=single % (queue_id, _json_text(uniq or ""), physical, queue_offset))
             else:
                 stats.put_messages += len(physical)  # type: ignore[arg-type]
                 ids = b",".join([self._msg_id] * len(physical)) % tuple(physical)  # type: ignore[arg-type]
                 transaction = b'"transactionId":"%b",' % _json_text(uniq) if uniq else b""
                 conn.respond(command, 0, ext=self._several % (queue_id, transaction, ids, queue_offset))
-        for _, _, topic, queue_id, _, _, _, tags_code in staged:
+        for _, _, topic, queue_id, _, _, _, tag in staged:
             if topic.held and queue_id in topic.held:
-                self._arrived(topic, queue_id, tags_code)
+                self._arrived(topic, queue_id, tag)
 
     def _unavailable(self, conn: ServerConnection, command: Command, error: BaseException) -> None:
         remark = f"service not available now. It may be caused by: {error}"
@@ -337,8 +337,18 @@ def _delay_level(pairs: dict[str, str]) -> int:
         raise RemoteProtocolError(f"property DELAY is {text!r}, not a number") from None
 
 
-def _json_text(value: bytes) -> bytes:
+def _value(properties: str, key: str) -> str | None:
+    """Return the value of one property, ``key`` being its name and 0x01; None when it is absent or empty."""
+    start = properties.find(key)
+    while start > 0 and properties[start - 1] != "\x02":  # inside another name or value
+        start = properties.find(key, start + 1)
+    if start < 0:
+        return None
+    start += len(key)
+    end = properties.find("\x02", start)
+    return (properties[start:] if end < 0 else properties[start:end]) or None
+
+
+def _json_text(value: str) -> bytes:
     # Message ids are hex, but a client may send any text.
-    if value.isalnum():
-        return value
-    return msgspec.json.encode(value.decode("utf-8", "replace"))[1:-1]
+    return value.encode() if value.isalnum() else msgspec.json.encode(value)[1:-1]

@@ -23,6 +23,7 @@ class Stats:
         "get_messages",
         "get_missed",
         "max_commit_s",
+        "now",
         "put_bytes",
         "put_failed",
         "put_messages",
@@ -34,6 +35,7 @@ class Stats:
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
+        self.now = clock.monotonic
         self.put_messages = self.put_bytes = self.put_requests = self.put_failed = 0
         self.get_found = self.get_missed = self.get_messages = self.get_bytes = 0
         self.max_commit_s = 0.0
