@@ -168,7 +168,7 @@ def parse_records(data: bytes, physical: int, room: int, *, check_crc: bool) -> 
     pos = 0
     previous_topic = b""
     parked = False
-    known_tag = b""
+    known_pair = b"\x02TAGS\x01\x02"
     known_code = 0
     while total - pos >= FIXED_OVERHEAD:
         size, magic, crc, queue_id, queue_offset, own, sys_flag, store_time, n = unpack(data, pos)
@@ -197,18 +197,17 @@ def parse_records(data: bytes, physical: int, room: int, *, check_crc: bool) -> 
         if topic != previous_topic:
             previous_topic = topic
             parked = topic == _SCHEDULE_TOPIC
-        at = rest.find(b"TAGS\x01", props_at)
-        if parked or (at > props_at and rest[at - 1] != 2):
+        if parked:
             code = _unit_code(topic, rest[props_at:], store_time)
-        elif at < 0:
-            code = 0
-        else:
-            close = rest.find(b"\x02", at)
-            tag = rest[at + 5 : close] if close >= 0 else rest[at + 5 :]
-            if tag != known_tag:
-                known_tag = tag
-                known_code = tags_code_raw(tag)
+        elif rest.find(known_pair, props_at) >= 0:
             code = known_code
+        else:
+            at = rest.find(b"TAGS\x01", props_at)
+            code = _unit_code(topic, rest[props_at:], store_time) if at >= 0 else 0
+            if code:
+                tag = find_property(rest[props_at:], b"TAGS") or b""
+                known_pair = b"\x02TAGS\x01" + tag + b"\x02"
+                known_code = code
         add((topic, queue_id, queue_offset, own, size, code, sys_flag, store_time))
         pos = end
     return records, pos, min(FIXED_OVERHEAD, room - pos) if pos < total else 0

@@ -111,6 +111,7 @@ class MessageStore:
         self._fs = fs
         self._clock = clock
         self._time_ms = clock.time_ms
+        self._max_body = config.max_message_bytes
         self._root = str(config.root)
         self._queue_root = f"{self._root}/consumequeue"
         self._queue_file_bytes = config.consumequeue_segment_bytes
@@ -219,7 +220,7 @@ class MessageStore:
         physical = log.staged_end
         store_host = self.store_host
         if (
-            body_length > self.config.max_message_bytes
+            body_length > self._max_body
             or properties_length > MAX_PROPERTIES_LENGTH
             or queue.overhead > 218
             or len(born_host) + len(store_host) != 16
@@ -922,7 +923,7 @@ def _explode(
     topic_field = queue.topic_field
     topic_and_length = b""
     known_length = -1
-    known_tag = b""
+    known_pair = b"\x02TAGS\x01\x02"
     known_code = 0
     for flag, body, properties in entries:
         n = len(body)
@@ -935,19 +936,18 @@ def _explode(
             topic_and_length = topic_field + _pack_short(p)
         add(topic_and_length)
         add(properties)
-        at = properties.find(b"TAGS\x01")
-        if at < 0:
-            units += (physical, size, 0)
-        else:
-            if at and properties[at - 1] != 2:  # part of another name or value
-                tag = find_property(properties, b"TAGS") or b""
-            else:
-                close = properties.find(b"\x02", at)
-                tag = properties[at + 5 : close] if close >= 0 else properties[at + 5 :]
-            if tag != known_tag:
-                known_tag = tag
-                known_code = tags_code_raw(tag)
-            units += (physical, size, known_code)
+        code = known_code
+        if properties.find(known_pair) < 0:
+            # Another tag than the last one, at the front, or none at all.
+            before, found, after = properties.partition(b"TAGS\x01")
+            code = 0
+            if found:
+                inside = before and before[-1] != 2  # of another name or value
+                tag = find_property(properties, b"TAGS") if inside else after.partition(b"\x02")[0]
+                if tag:
+                    code = known_code = tags_code_raw(tag)
+                    known_pair = b"\x02TAGS\x01" + tag + b"\x02"
+        units += (physical, size, code)
         add_physical(physical)
         physical += size
         offset += 1
