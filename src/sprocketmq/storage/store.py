@@ -763,7 +763,10 @@ class MessageStore:
         report.log_end = scan.end
         if scan.end == log.min_offset and report.clean and log.has_data():
             raise StoreDamaged(log.segments[0].file.path, 0, "there is data but not one valid record; is this a RocketMQ commit log?")
-        report.cut_bytes = log.end_at(scan.end, cut=not report.clean, quarantine=f"{self._root}/damaged")
+        if not (report.clean and snapshot is self._snapshot and log.ends_in_last_segment(scan.end) and not report.records):
+            report.cut_bytes = log.end_at(scan.end, cut=not report.clean, quarantine=f"{self._root}/damaged")
+        else:
+            log.start_at(scan.end)  # we left it in order, so nothing is behind its end
         if report.rebuilt or not report.clean:
             self._settle_queues(on_disk)
         for queue in self._queues.values():
