@@ -31,6 +31,7 @@ from sprocketmq.broker.server import Broker
 from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.errors import ClientClosed, ConfigError, FatalError
 from sprocketmq.namesrv.server import NameServer, NameServerConfig
+from sprocketmq.net.loops import new_event_loop
 from sprocketmq.protocol.records import ReceivedMessage
 from sprocketmq.storage.config import StoreConfig
 
@@ -307,15 +308,6 @@ class _Servers(Protocol):
 
 
 # --- in a thread of this process ----------------------------------------------------------------------------------------
-
-
-def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return a new event loop for servers: uvloop's where it is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 class _ThreadServers:

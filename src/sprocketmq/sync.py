@@ -28,6 +28,7 @@ from sprocketmq import client
 from sprocketmq.client.instance import OPEN, Instance
 from sprocketmq.client.process_queue import ReceivedBatch
 from sprocketmq.errors import ConfigError, SendQueueFull, SprocketError
+from sprocketmq.net.loops import new_event_loop
 from sprocketmq.protocol.message import Message, MessageQueue, SendResult
 
 __all__ = ["AdminClient", "Producer", "PullConsumer", "PushConsumer"]
@@ -55,7 +56,7 @@ class _LoopThread:
     """An event loop in a daemon thread."""
 
     def __init__(self) -> None:
-        self.loop = _new_loop()
+        self.loop = new_event_loop()
         self._thread = threading.Thread(target=self._run, name="sprocketmq-loop", daemon=True)
         self._thread.start()
 
@@ -78,14 +79,6 @@ class _LoopThread:
     def stop(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(EXIT_GRACE_S)
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 class _Background:

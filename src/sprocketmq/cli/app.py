@@ -18,8 +18,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 from sprocketmq.cli import serving  # argparse instead of typer: 10 ms instead of 60, and 6 MB less in a process that stays
 
                 return serving.run(arguments)
+            import logging
+
             from sprocketmq.cli.commands import app
 
+            logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="sprocketmq: %(message)s")
             app(args=arguments, prog_name="sprocketmq")
         except SystemExit as e:
             code = e.code if isinstance(e.code, int) else EXIT_FAILURE if e.code else 0

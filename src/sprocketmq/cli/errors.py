@@ -1,5 +1,6 @@
 """How a command fails: one or two clear lines on stderr and an exit code, never a traceback."""
 
+import contextlib
 import os
 import sys
 
@@ -18,10 +19,8 @@ _NOT_USAGE = (PortInUse, StoreLocked, StoreNotWritable)
 
 def fail(message: str) -> None:
     """Write ``sprocketmq: MESSAGE`` to stderr; a stderr that is gone is ignored."""
-    try:
+    with contextlib.suppress(OSError):
         print(f"sprocketmq: {message}", file=sys.stderr, flush=True)
-    except OSError:
-        pass
 
 
 def exit_code_of(error: SprocketError) -> int:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from sprocketmq.client import PullConsumer
 from sprocketmq.client.pulling import PullResult
+from sprocketmq.net.loops import new_event_loop
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark.planning import Offsets
 
@@ -24,7 +25,7 @@ class ClusterAccess:
     """
 
     def __init__(self, nameserver: str, group: str) -> None:
-        self._loop = _new_loop()
+        self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="sprocketmq-spark", daemon=True)
         self._thread.start()
         self._consumer = PullConsumer(group, namesrv=nameserver)
@@ -84,14 +85,6 @@ class ClusterAccess:
             return await asyncio.gather(*map(ask, about))
 
         return self._submit(together()).result()
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 _open: dict[tuple[int, str, str], ClusterAccess] = {}

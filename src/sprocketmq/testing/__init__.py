@@ -3,7 +3,6 @@
 Importing this loads neither pytest nor the broker.
 """
 
-import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
@@ -39,6 +38,8 @@ def wait_until(condition: Callable[[], _T], *, timeout_s: float = 5.0, what: str
 
 async def eventually(condition: Callable[[], _T | Awaitable[_T]], *, timeout_s: float = 5.0, what: str = "") -> _T:
     """Do what ``wait_until`` does, without blocking the event loop; ``condition`` may be a coroutine function."""
+    import asyncio  # late: pytest loads this package in every run, with or without such tests
+
     deadline = time.monotonic() + timeout_s
     while True:
         failed: AssertionError | None = None

@@ -1,0 +1,164 @@
+"""The typer application: every verb but the serving ones runs from here; those are listed for `--help` and run by ``serving``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import sprocketmq
+from sprocketmq.cli import serving
+
+app = typer.Typer(
+    name="sprocketmq",
+    help="Apache RocketMQ's batch model, native to Python: broker, nameserver and tools.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+topic_app = typer.Typer(name="topic", help="Look after topics.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(topic_app)
+
+DEFAULT_NAMESRV = "127.0.0.1:9876"
+
+Namesrv = Annotated[str, typer.Option(envvar="NAMESRV_ADDR", metavar="HOST:PORT", help="Nameservers, several joined by ';'.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"sprocketmq {sprocketmq.__version__}")
+        raise typer.Exit
+
+
+_PASS_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+
+def _list_serving_verb(verb: str) -> None:
+    def command(context: typer.Context) -> None:
+        raise typer.Exit(serving.run([verb, *context.args]))
+
+    app.command(verb, help=serving.DESCRIPTIONS[verb], context_settings=_PASS_ON, add_help_option=False)(command)
+
+
+for _verb in serving.DESCRIPTIONS:
+    _list_serving_verb(_verb)
+
+
+# --- topics -------------------------------------------------------------------------------------------------------------
+
+
+@topic_app.command("list")
+def topic_list(
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    cluster: Annotated[str | None, typer.Option(help="Only topics of this cluster.")] = None,
+    system: Annotated[bool, typer.Option("--all", help="Also RocketMQ's own topics.")] = False,
+    json: Json = False,
+) -> None:
+    """List topics, one a line."""
+    from sprocketmq.cli import topic
+
+    topic.list_topics(namesrv, cluster=cluster, system=system, as_json=json)
+
+
+@topic_app.command("create")
+def topic_create(
+    name: Topic,
+    queues: Annotated[int, typer.Option(help="Queues on each broker.")] = 8,
+    cluster: Annotated[str | None, typer.Option(help="Only on brokers of this cluster.")] = None,
+    broker: Annotated[str | None, typer.Option(help="Only on this broker.")] = None,
+    attribute: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A topic attribute; may be repeated.")] = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    json: Json = False,
+) -> None:
+    """Create a topic, or change one that exists."""
+    from sprocketmq.cli import topic
+
+    topic.create(namesrv, name, queues=queues, cluster=cluster, broker=broker, attributes=attribute or [], as_json=json)
+
+
+@topic_app.command("delete")
+def topic_delete(name: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, json: Json = False) -> None:
+    """Delete a topic and its messages."""
+    from sprocketmq.cli import topic
+
+    topic.delete(namesrv, name, as_json=json)
+
+
+@topic_app.command("route")
+def topic_route(name: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, json: Json = False) -> None:
+    """Show which brokers hold a topic."""
+    from sprocketmq.cli import topic
+
+    topic.route(namesrv, name, as_json=json)
+
+
+@topic_app.command("status")
+def topic_status(name: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, json: Json = False) -> None:
+    """Show every queue of a topic: first and next offset, messages, time of the last one."""
+    from sprocketmq.cli import topic
+
+    topic.status(namesrv, name, as_json=json)
+
+
+# --- messages -----------------------------------------------------------------------------------------------------------
+
+
+@app.command("produce")
+def produce(
+    topic: Topic,
+    file: Annotated[Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read this file instead of standard input.")] = None,
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="Each line is a JSON object with body, tag, keys, properties.")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="All of the input is one message.")] = False,
+    tag: Annotated[str | None, typer.Option(help="Tag of every message.")] = None,
+    key: Annotated[list[str] | None, typer.Option(help="Key of every message; may be repeated.")] = None,
+    batch: Annotated[int, typer.Option(min=1, max=10_000, help="Messages sent together, at most.")] = 100,
+    group: Annotated[str, typer.Option(help="Producer group.")] = "sprocketmq-cli",
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    json: Json = False,
+) -> None:
+    """Send standard input to a topic: a message for each line, unless told otherwise. Empty lines are left out."""
+    from sprocketmq.cli import produce
+
+    options = produce.Options(topic, file, jsonl=jsonl, whole=whole, tag=tag, keys=tuple(key or ()), batch=batch, group=group)
+    raise typer.Exit(produce.run(namesrv, options, as_json=json))
+
+
+@app.command("consume")
+def consume(
+    topic: Topic,
+    start: Annotated[
+        str, typer.Option("--from", metavar="first|last|TIME", help="Where to start; TIME in epoch seconds or ISO 8601.")
+    ] = "last",
+    count: Annotated[int | None, typer.Option(min=1, help="Stop after so many messages.")] = None,
+    timeout: Annotated[float | None, typer.Option(min=0.0, metavar="SECONDS", help="Stop after so long without a message.")] = None,
+    tag: Annotated[str, typer.Option(metavar="EXPRESSION", help="Only these tags: 'a || b'.")] = "*",
+    group: Annotated[str | None, typer.Option(help="Read as a member of this consumer group, which remembers what was read.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of standard output.")
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Write bodies as they are, without line ends.")] = False,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    json: Json = False,
+) -> None:
+    """Print the messages of a topic, one a line; until interrupted, unless told otherwise.
+
+    Without --group nobody's position changes. With --json every line is an object that `produce --jsonl` reads back.
+    """
+    from sprocketmq.cli import consume
+
+    options = consume.Options(topic, start=start, count=count, timeout_s=timeout, expression=tag, group=group, output=output, raw=raw)
+    raise typer.Exit(consume.run(namesrv, options, as_json=json))
+
+
+@app.command("demo", context_settings=_PASS_ON, add_help_option=False)
+def demo(context: typer.Context) -> None:
+    """Run the main job: 336,776 flights through a broker and Spark into a table."""
+    from sprocketmq.cli import demo
+
+    raise typer.Exit(demo.run(context.args))

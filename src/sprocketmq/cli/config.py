@@ -1,0 +1,107 @@
+"""Settings of the serving verbs: a TOML file and ``--set``, both held to one allow-list of typed keys."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from sprocketmq.errors import ConfigError
+
+LOOPBACK_HOST = "127.0.0.1"
+
+
+@dataclass
+class Settings:
+    """What ``serve``, ``broker`` and ``namesrv`` can be told. The names are the keys of a configuration file and of ``--set``."""
+
+    host: str = LOOPBACK_HOST
+    advertise: str = ""
+    port: int = 10911
+    namesrv_port: int = 9876
+    namesrv: str = ""
+    store: str = ""
+    cluster_name: str = "DefaultCluster"
+    broker_name: str = "broker-a"
+    auto_create_topic: bool = True
+    auto_create_group: bool = True
+    default_topic_queues: int = 8
+    max_message_bytes: int = 4 << 20
+    max_transfer_count: int = 4096
+    max_transfer_bytes: int = 4 << 20
+    max_connections: int = 10_000
+    flush_interval_s: float = 0.5
+    commitlog_segment_bytes: int = 1 << 30
+    consumequeue_segment_bytes: int = 6_000_000
+    preallocate: bool = True
+    log_level: str = "warning"
+
+    explicit: set[str] = field(default_factory=set, repr=False)
+
+    def put(self, key: str, value: Any, source: str) -> None:
+        """Set one key. Raises ConfigError when it is not on the list or ``value`` is of another type; ``source`` names where it is from."""
+        if key not in KEYS:
+            raise ConfigError(f"{source}: unknown key {key!r}; the keys are: {', '.join(KEYS)}")
+        wanted = KEYS[key]
+        if wanted is float and type(value) is int:
+            value = float(value)
+        if type(value) is not wanted:
+            raise ConfigError(f"{source}: {key} must be {_TYPE_NAMES[wanted]}, not {value!r}")
+        if key in ("port", "namesrv_port") and value not in range(65536):
+            raise ConfigError(f"{source}: {key} must be from 0 (any free port) to 65535, not {value}")
+        if key == "log_level" and value not in LOG_LEVELS:
+            raise ConfigError(f"{source}: log_level must be one of {', '.join(LOG_LEVELS)}, not {value!r}")
+        setattr(self, key, value)
+        self.explicit.add(key)
+
+    def put_text(self, assignment: str, source: str) -> None:
+        """Set ``KEY=VALUE`` written as text."""
+        key, equals, text = assignment.partition("=")
+        key, text = key.strip(), text.strip()
+        if not equals or not key:
+            raise ConfigError(f"{source}: write KEY=VALUE, not {assignment!r}")
+        self.put(key, _from_text(KEYS.get(key, str), text), source)
+
+    def put_file(self, path: Path) -> None:
+        """Set what a TOML file says. Raises ConfigError when it cannot be read, is no TOML, or has tables or unknown keys."""
+        import tomllib
+
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as e:
+            raise ConfigError(f"cannot read configuration file {path}: {e.strerror or e}") from None
+        except UnicodeDecodeError as e:
+            raise ConfigError(f"configuration file {path} is not UTF-8 text (byte {e.start})") from None
+        try:
+            table: Mapping[str, Any] = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as e:
+            raise ConfigError(f"configuration file {path} is not valid TOML: {e}") from None
+        for key, value in table.items():
+            self.put(key, value, f"configuration file {path}")
+
+
+KEYS: dict[str, type] = {f.name: type(f.default) for f in fields(Settings) if f.name != "explicit"}
+_TYPE_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+def _from_text(wanted: type, text: str) -> Any:
+    if wanted is bool:
+        return {"true": True, "false": False}.get(text.lower(), text)
+    if wanted in (int, float):
+        try:
+            return wanted(text)
+        except ValueError:
+            return text
+    return text
+
+
+def data_directory() -> Path:
+    """Return where stores live by default: ``$XDG_DATA_HOME/sprocketmq`` or ``~/.local/share/sprocketmq`` (macOS: Application Support)."""
+    import os
+
+    if base := os.environ.get("XDG_DATA_HOME"):
+        return Path(base).absolute() / "sprocketmq"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "sprocketmq"
+    return Path.home() / ".local" / "share" / "sprocketmq"

@@ -1,0 +1,240 @@
+"""``sprocketmq consume``: the messages of a topic to standard output or a file."""
+
+import asyncio
+import base64
+import contextlib
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import msgspec
+
+from sprocketmq import MessageQueue, PullConsumer, PushConsumer, ReceivedMessage
+from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, fail
+from sprocketmq.cli.output import plural
+from sprocketmq.cli.progress import Progress
+from sprocketmq.errors import ConfigError
+from sprocketmq.net.loops import new_event_loop
+from sprocketmq.protocol.bodies import build_subscription
+from sprocketmq.protocol.names import check_group, check_topic
+from sprocketmq.protocol.properties import RESERVED
+
+VIEWER_GROUP = "sprocketmq-cli"
+PULL_MESSAGES = 1024
+PULL_BYTES = 1 << 20
+WAIT_MS = 15_000
+# New queues of a topic are looked for this often.
+ROUTE_REFRESH_S = 30.0
+
+Sink = Callable[[Sequence[ReceivedMessage]], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to read and when to stop. Raises ConfigError for names, expressions and times that cannot be."""
+
+    topic: str
+    start: str
+    count: int | None
+    timeout_s: float | None
+    expression: str
+    group: str | None
+    output: Path | None
+    raw: bool
+
+    def __post_init__(self) -> None:
+        check_topic(self.topic)
+        if self.group is not None:
+            check_group(self.group)
+        build_subscription(self.topic, self.expression, 0)
+        start_of(self.start)
+
+
+def start_of(text: str) -> Literal["first", "last"] | float:
+    """Return ``"first"``, ``"last"`` or epoch seconds of ``--from``: a number, or an ISO 8601 time (local unless it names a zone)."""
+    if text == "first":
+        return "first"
+    if text == "last":
+        return "last"
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        return datetime.fromisoformat(text).astimezone().timestamp()
+    except (ValueError, OverflowError):
+        raise ConfigError(f"--from takes first, last, epoch seconds or a time such as 2024-05-01T12:00:00, not {text!r}") from None
+
+
+def as_json_line(message: ReceivedMessage) -> bytes:
+    """Return a message as one JSON object on a line; a body that is no UTF-8 text goes into ``body_base64``."""
+    fields: dict[str, object] = {
+        "topic": message.topic,
+        "broker_name": message.broker_name,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "tag": message.tag,
+        "keys": message.keys,
+        "properties": {name: value for name, value in message.properties.items() if name not in RESERVED},
+        "msg_id": message.msg_id,
+        "offset_msg_id": message.offset_msg_id,
+        "reconsume_times": message.reconsume_times,
+        "born_timestamp_ms": message.born_timestamp_ms,
+        "store_timestamp_ms": message.store_timestamp_ms,
+    }
+    try:
+        fields["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        fields["body_base64"] = base64.b64encode(message.body).decode()
+    return msgspec.json.encode(fields) + b"\n"
+
+
+def _as_line(message: ReceivedMessage) -> bytes:
+    return message.body + b"\n"
+
+
+def _as_body(message: ReceivedMessage) -> bytes:
+    return message.body
+
+
+class _Writer:
+    """Writes messages, counts them, and says when there are enough."""
+
+    def __init__(self, out: BinaryIO, options: Options, progress: Progress, *, as_json: bool) -> None:
+        self._out = out
+        self._form = as_json_line if as_json else _as_body if options.raw else _as_line
+        self._limit = options.count
+        self._progress = progress
+        self.written = 0
+        self.done = asyncio.Event()
+        self.heard = asyncio.get_running_loop().time()
+
+    def write(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Write as many of ``messages`` as are still wanted."""
+        if self._limit is not None:
+            messages = messages[: self._limit - self.written]
+        if not messages:
+            return
+        self._out.write(b"".join(map(self._form, messages)))
+        self._out.flush()
+        self.written += len(messages)
+        self.heard = asyncio.get_running_loop().time()
+        self._progress.sent(len(messages))
+        if self.written == self._limit:
+            self.done.set()
+
+
+def run(namesrv: str, options: Options, *, as_json: bool) -> int:
+    """Read until ``count``, ``timeout_s`` or an interrupt. Returns 1 when ``count`` was asked for and not reached."""
+    with contextlib.ExitStack() as stack:
+        out = sys.stdout.buffer if options.output is None else stack.enter_context(options.output.open("wb"))
+        # The bar and the messages would overwrite each other on one terminal.
+        quiet = options.output is None and sys.stdout.isatty()
+        progress = Progress(None, "reading")
+        if not quiet:
+            stack.enter_context(progress)
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            written = runner.run(_consume(namesrv, options, out, progress, as_json=as_json))
+    if options.output is not None:
+        print(f"wrote {plural(written, 'message')} to {options.output}")
+    if options.count is not None and written < options.count:
+        fail(f"only {plural(written, 'message')} of {options.count:,} came")
+        return EXIT_FAILURE
+    return EXIT_OK
+
+
+async def _consume(namesrv: str, options: Options, out: BinaryIO, progress: Progress, *, as_json: bool) -> int:
+    writer = _Writer(out, options, progress, as_json=as_json)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, writer.done.set)
+    reading = asyncio.ensure_future(_as_member(namesrv, options, writer) if options.group else _as_viewer(namesrv, options, writer))
+    ending = asyncio.ensure_future(_ended(writer, options.timeout_s))
+    try:
+        await asyncio.wait([reading, ending], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (reading, ending):
+            task.cancel()
+        await asyncio.gather(reading, ending, return_exceptions=True)
+    if not reading.cancelled():
+        reading.result()
+    return writer.written
+
+
+async def _ended(writer: _Writer, timeout_s: float | None) -> None:
+    """Return when enough was written, or nothing for ``timeout_s``."""
+    loop = asyncio.get_running_loop()
+    while True:
+        left = None if timeout_s is None else writer.heard + timeout_s - loop.time()
+        if left is not None and left <= 0:
+            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(writer.done.wait(), left)
+            return
+
+
+async def _as_member(namesrv: str, options: Options, writer: _Writer) -> None:
+    """Read as one of a consumer group; what was written is committed."""
+    # A batch is consumed whole or not at all: with a count, messages come one by one, so that none beyond it is taken.
+    batch_max = 256 if options.count is None else 1
+    async with PushConsumer(
+        options.group or VIEWER_GROUP,
+        {options.topic: options.expression},
+        namesrv=namesrv,
+        consume_from=start_of(options.start),
+        batch_max=batch_max,
+    ) as consumer:
+        async for batch in consumer.batches():
+            writer.write(batch)
+            if writer.done.is_set():
+                batch.ack()
+                return
+
+
+async def _as_viewer(namesrv: str, options: Options, writer: _Writer) -> None:
+    """Read every queue from its start position, changing nobody's."""
+    async with PullConsumer(VIEWER_GROUP, namesrv=namesrv) as consumer, _first_error(), asyncio.TaskGroup() as tasks:
+        known: set[MessageQueue] = set()
+        start = start_of(options.start)
+        while True:
+            found_before = bool(known)
+            for queue in await consumer.queues(options.topic):
+                if queue not in known:
+                    known.add(queue)
+                    # Queues that appear later hold nothing but news.
+                    at: Literal["first", "last"] | float = "first" if found_before and start == "last" else start
+                    tasks.create_task(_follow(consumer, queue, at, options.expression, writer))
+            await asyncio.sleep(ROUTE_REFRESH_S)
+
+
+@contextlib.asynccontextmanager
+async def _first_error() -> AsyncIterator[None]:
+    """Raise one error instead of the group a TaskGroup makes of it."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None
+
+
+async def _follow(
+    consumer: PullConsumer, queue: MessageQueue, start: Literal["first", "last"] | float, expression: str, writer: _Writer
+) -> None:
+    if start == "first":
+        offset = await consumer.min_offset(queue)
+    elif start == "last":
+        offset = await consumer.max_offset(queue)
+    else:
+        offset = await consumer.offset_at(queue, int(start * 1000))
+    while True:
+        result = await consumer.pull(
+            queue, offset, max_messages=PULL_MESSAGES, max_bytes=PULL_BYTES, expression=expression, wait_ms=WAIT_MS
+        )
+        writer.write(result.messages)
+        offset = result.next_offset

@@ -1,0 +1,34 @@
+"""How commands print: JSON lines, plain tables, counts."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document on one line."""
+    print(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows under headings: with rich on a terminal, tab-separated without headings' decoration elsewhere."""
+    if not sys.stdout.isatty():
+        for row in (columns, *rows):
+            print("\t".join(str(cell) for cell in row))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i == 0 else "right")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    Console().print(table, markup=False)
+
+
+def plural(count: int, noun: str) -> str:
+    """Return ``1 message``, ``2,000 messages``."""
+    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}{ending}"

@@ -1,0 +1,234 @@
+"""``serve``, ``namesrv`` and ``broker``: processes that stay.
+
+They parse with argparse and import only what they run: `serve` takes traffic a quarter of a second after its process started.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sprocketmq.cli.config import LOOPBACK_HOST, Settings, data_directory
+from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, fail
+from sprocketmq.errors import ConfigError, SprocketError
+from sprocketmq.net.loops import new_event_loop
+
+if TYPE_CHECKING:
+    from sprocketmq.broker.config import BrokerConfig
+
+STOP_TIMEOUT_S = 30.0
+
+DESCRIPTIONS = {
+    "serve": "Run a nameserver and a broker in one process.",
+    "namesrv": "Run a nameserver.",
+    "broker": "Run a broker that registers at nameservers that run already.",
+}
+_READY = {
+    "serve": "ready namesrv=HOST:PORT broker=HOST:PORT store=DIR",
+    "namesrv": "ready namesrv=HOST:PORT",
+    "broker": "ready broker=HOST:PORT store=DIR",
+}
+
+
+class _Server(Protocol):
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+def parser(verb: str) -> argparse.ArgumentParser:
+    """Return the command line of one verb. Options left out stay None, so that a configuration file can speak."""
+    p = argparse.ArgumentParser(
+        prog=f"sprocketmq {verb}",
+        description=f"{DESCRIPTIONS[verb]} Prints one line `{_READY[verb]}` when it takes traffic. "
+        "SIGTERM and SIGINT stop it cleanly (exit code 0).",
+        epilog="A port of 0 means any free one. Command line beats configuration file.",
+        allow_abbrev=False,
+    )
+    p.add_argument("--host", help=f"address to listen on (default {LOOPBACK_HOST})")
+    if verb == "serve":
+        p.add_argument("--namesrv-port", type=_port, metavar="PORT", help="port of the nameserver (default 9876)")
+    if verb == "broker":
+        p.add_argument("--namesrv", metavar="HOST:PORT[;HOST:PORT]", help="nameservers to register at (default: NAMESRV_ADDR)")
+    default_port = 9876 if verb == "namesrv" else 10911
+    p.add_argument("--port", type=_port, help=f"port of the {'nameserver' if verb == 'namesrv' else 'broker'} (default {default_port})")
+    if verb != "namesrv":
+        p.add_argument("--store", metavar="DIR", help=f"directory to keep messages in (default {data_directory()}/BROKER_NAME)")
+        p.add_argument("--name", metavar="BROKER_NAME", help="name of the broker (default broker-a)")
+        p.add_argument("--cluster", metavar="CLUSTER_NAME", help="name of the cluster (default DefaultCluster)")
+        p.add_argument("--advertise", metavar="HOST", help="host that clients are told to connect to (default: --host)")
+    p.add_argument("--config", metavar="FILE", type=Path, help="TOML file with settings")
+    p.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="one setting, named as in the configuration file")
+    p.add_argument("--insecure", action="store_true", help="allow a --host that other machines can reach: there is no authentication yet")
+    p.add_argument("--stop-with-stdin", action="store_true", help="stop when standard input ends, for processes that start this as a child")
+    return p
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: write a number from 0 (any free port) to 65535")
+    return int(text)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a serving verb until it is told to stop and return its exit code. Raises SprocketError when it cannot start."""
+    verb = arguments[0]
+    options = parser(verb).parse_args(arguments[1:])
+    settings = _settings(verb, options)
+    _check_reach(verb, settings, insecure=options.insecure)
+    logging.basicConfig(
+        stream=sys.stderr, level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
+    )
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(_serve(verb, settings, stop_with_stdin=options.stop_with_stdin))
+
+
+def _settings(verb: str, options: argparse.Namespace) -> Settings:
+    settings = Settings()
+    if verb == "broker":
+        settings.namesrv = os.environ.get("NAMESRV_ADDR", "")
+    if options.config is not None:
+        settings.put_file(options.config)
+    for assignment in options.set:
+        settings.put_text(assignment, "--set")
+    named = {"host": "host", "store": "store", "name": "broker_name", "cluster": "cluster_name", "advertise": "advertise"}
+    named |= {"namesrv": "namesrv", "namesrv_port": "namesrv_port", "port": "namesrv_port" if verb == "namesrv" else "port"}
+    for option, key in named.items():
+        value = getattr(options, option, None)
+        if value is not None:
+            settings.put(key, value, f"--{option.replace('_', '-')}")
+    if verb == "broker" and not settings.namesrv:
+        raise ConfigError("no nameserver to register at: pass --namesrv HOST:PORT, or run `sprocketmq serve`, which brings its own")
+    return settings
+
+
+def _check_reach(verb: str, settings: Settings, *, insecure: bool) -> None:
+    """Refuse hosts that other machines can reach unless told to, and those that nobody can connect to."""
+    host = settings.host
+    try:
+        ip = ip_address(host.strip("[]"))
+    except ValueError:
+        loopback, wildcard = host == "localhost", False
+    else:
+        loopback, wildcard = ip.is_loopback, ip.is_unspecified
+    if not loopback and not insecure:
+        raise ConfigError(
+            f"--host {host} lets other machines in, and this broker has neither authentication nor encryption: anyone who reaches it can read,"
+            " write and delete every message. Add --insecure if only machines you trust can reach it"
+        )
+    if wildcard and verb != "namesrv" and not settings.advertise:
+        raise ConfigError(f"{host} is no address that clients can connect to: also say which is, with --advertise HOST")
+
+
+def _broker_config(settings: Settings, namesrv: tuple[str, ...]) -> "BrokerConfig":
+    from sprocketmq.broker.config import BrokerConfig
+    from sprocketmq.storage.config import StoreConfig
+
+    root = Path(settings.store).expanduser().absolute() if settings.store else data_directory() / settings.broker_name
+    return BrokerConfig(
+        store=StoreConfig(
+            root=root,
+            commitlog_segment_bytes=settings.commitlog_segment_bytes,
+            consumequeue_segment_bytes=settings.consumequeue_segment_bytes,
+            max_message_bytes=settings.max_message_bytes,
+            preallocate=settings.preallocate,
+        ),
+        cluster_name=settings.cluster_name,
+        broker_name=settings.broker_name,
+        host=settings.host,
+        port=settings.port,
+        advertise=settings.advertise or None,
+        namesrv=namesrv,
+        auto_create_topic=settings.auto_create_topic,
+        auto_create_group=settings.auto_create_group,
+        default_topic_queues=settings.default_topic_queues,
+        max_message_bytes=settings.max_message_bytes,
+        max_transfer_count=settings.max_transfer_count,
+        max_transfer_bytes=settings.max_transfer_bytes,
+        max_connections=settings.max_connections,
+        flush_interval_s=settings.flush_interval_s,
+    )
+
+
+async def _serve(verb: str, settings: Settings, *, stop_with_stdin: bool) -> int:
+    """Start what ``verb`` names, say so, and stop it again on a signal (0) or when the store fails (1)."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if stop_with_stdin:
+        _watch_stdin(loop, stop)
+    started: list[_Server] = []
+    waits: list[Awaitable[Any]] = [stop.wait()]
+    try:
+        ready = "ready"
+        namesrv: tuple[str, ...] = tuple(part for part in settings.namesrv.replace(",", ";").split(";") if part)
+        if verb != "broker":
+            from sprocketmq.namesrv.server import NameServer, NameServerConfig
+
+            nameserver = NameServer(NameServerConfig(settings.host, settings.namesrv_port, settings.max_connections))
+            await nameserver.start()
+            started.append(nameserver)
+            namesrv = (_reachable(nameserver.address),)
+            ready += f" namesrv={_shown(nameserver.address, settings.advertise)}"
+        if verb != "namesrv":
+            from sprocketmq.broker.server import Broker
+
+            broker = Broker(_broker_config(settings, namesrv))
+            await broker.start()
+            started.append(broker)
+            waits.append(broker.wait_failed())
+            ready += f" broker={broker.address} store={broker.config.store.root}"
+        print(ready, flush=True)
+        return await _until_first(waits)
+    finally:
+        for server in reversed(started):
+            await asyncio.wait_for(server.stop(), STOP_TIMEOUT_S)
+
+
+async def _until_first(waits: list[Awaitable[Any]]) -> int:
+    """Wait for the first of ``waits`` and return the exit code: a SprocketError as its result is a failure."""
+    tasks = [asyncio.ensure_future(w) for w in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        if isinstance(failure := task.result(), SprocketError):
+            fail(f"{failure}; stopping")
+            return EXIT_FAILURE
+    return EXIT_OK
+
+
+def _watch_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    fd = sys.stdin.fileno()
+
+    def look() -> None:
+        data = b""
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(fd, 4096)
+        if not data:
+            loop.remove_reader(fd)
+            stop.set()
+
+    loop.add_reader(fd, look)
+
+
+def _reachable(address: str) -> str:
+    """Return where this process itself finds a server that listens on all interfaces."""
+    host, _, port = address.rpartition(":")
+    return {"0.0.0.0": f"127.0.0.1:{port}", "[::]": f"[::1]:{port}"}.get(host, address)  # noqa: S104 - compared, not bound
+
+
+def _shown(address: str, advertise: str) -> str:
+    host, _, port = address.rpartition(":")
+    return f"{advertise}:{port}" if advertise and host in ("0.0.0.0", "[::]") else address  # noqa: S104 - compared, not bound

@@ -1,0 +1,118 @@
+"""``sprocketmq topic``: list, create, delete, route, status."""
+
+import time
+
+from sprocketmq import sync
+from sprocketmq.cli.output import plural, print_json, print_table
+from sprocketmq.errors import ConfigError
+from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_topic, is_system_topic
+
+
+def list_topics(namesrv: str, *, cluster: str | None, system: bool, as_json: bool) -> None:
+    """Print topic names; RocketMQ's own ones, and those named for brokers and clusters, only with ``system``."""
+    with sync.AdminClient(namesrv=namesrv) as admin:
+        names = admin.topics(cluster=cluster)
+        if not system:
+            info = admin.cluster()
+            own = {*info.broker_addr_table, *info.cluster_addr_table}
+            own |= {f"{name}_REPLY_TOPIC" for name in info.cluster_addr_table}
+            names = [
+                name for name in names if not is_system_topic(name) and name not in own and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+            ]
+    if as_json:
+        print_json(names)
+    else:
+        for name in names:
+            print(name)
+
+
+def create(namesrv: str, topic: str, *, queues: int, cluster: str | None, broker: str | None, attributes: list[str], as_json: bool) -> None:
+    """Create or change a topic. Raises ConfigError for attributes that are not ``NAME=VALUE``."""
+    pairs = {}
+    for text in attributes:
+        name, equals, value = text.partition("=")
+        if not equals or not name or not value:
+            raise ConfigError(f"an attribute is written NAME=VALUE, not {text!r}")
+        pairs[name] = value
+    with sync.AdminClient(namesrv=namesrv) as admin:
+        admin.create_topic(topic, queues=queues, attributes=pairs, cluster=cluster, broker=broker)
+        brokers = sorted(queue.broker_name for queue in admin.route(topic).queue_datas)
+    if as_json:
+        print_json({"topic": topic, "queues": queues, "brokers": brokers, "attributes": pairs})
+    else:
+        print(f"topic {topic}: {plural(queues, 'queue')} on {', '.join(brokers)}")
+
+
+def delete(namesrv: str, topic: str, *, as_json: bool) -> None:
+    """Delete a topic. Raises TopicNotFound when there is none: a misspelt name should not look deleted."""
+    check_topic(topic)
+    with sync.AdminClient(namesrv=namesrv) as admin:
+        admin.route(topic)
+        admin.delete_topic(topic)
+    if as_json:
+        print_json({"topic": topic, "deleted": True})
+    else:
+        print(f"topic {topic} deleted")
+
+
+def route(namesrv: str, topic: str, *, as_json: bool) -> None:
+    """Print where a topic is."""
+    with sync.AdminClient(namesrv=namesrv) as admin:
+        found = admin.route(topic)
+    addresses = {broker.broker_name: sorted(broker.broker_addrs.items()) for broker in found.broker_datas}
+    queues = sorted(found.queue_datas, key=lambda q: q.broker_name)
+    if as_json:
+        brokers = [
+            {
+                "broker_name": q.broker_name,
+                "read_queues": q.read_queue_nums,
+                "write_queues": q.write_queue_nums,
+                "perm": q.perm,
+                "addresses": {str(broker_id): address for broker_id, address in addresses.get(q.broker_name, ())},
+            }
+            for q in queues
+        ]
+        print_json({"topic": topic, "brokers": brokers})
+        return
+    print_table(
+        ("broker", "read queues", "write queues", "perm", "address"),
+        [
+            (q.broker_name, q.read_queue_nums, q.write_queue_nums, _perm(q.perm), " ".join(a for _, a in addresses.get(q.broker_name, ())))
+            for q in queues
+        ],
+    )
+
+
+def status(namesrv: str, topic: str, *, as_json: bool) -> None:
+    """Print the offsets of a topic's queues."""
+    with sync.AdminClient(namesrv=namesrv) as admin:
+        table = sorted(admin.topic_stats(topic).offset_table.items())
+    if as_json:
+        queues = [
+            {
+                "broker_name": q.broker_name,
+                "queue_id": q.queue_id,
+                "min_offset": o.min_offset,
+                "max_offset": o.max_offset,
+                "messages": o.max_offset - o.min_offset,
+                "last_update_ms": o.last_update_timestamp,
+            }
+            for q, o in table
+        ]
+        print_json({"topic": topic, "messages": sum(o.max_offset - o.min_offset for _, o in table), "queues": queues})
+        return
+    print_table(
+        ("broker", "queue", "min offset", "max offset", "messages", "last message"),
+        [
+            (q.broker_name, q.queue_id, o.min_offset, o.max_offset, o.max_offset - o.min_offset, _when(o.last_update_timestamp))
+            for q, o in table
+        ],
+    )
+
+
+def _perm(perm: int) -> str:
+    return ("R" if perm & 4 else "-") + ("W" if perm & 2 else "-")
+
+
+def _when(timestamp_ms: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(timestamp_ms / 1000)) if timestamp_ms > 0 else "-"
