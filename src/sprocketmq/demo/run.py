@@ -147,10 +147,10 @@ def run_demo(settings: Settings, *, console: Console | None = None, before_check
         cluster_step, flights_step, spark_step, warm_step = map(
             steps.add, ("start broker and nameserver", "load flights and weather", "start Spark", "warm Spark up")
         )
+        cluster = stack.enter_context(LocalCluster(output / "store" if settings.keep else None, in_process=False))
         pool = stack.enter_context(ThreadPoolExecutor(2, thread_name_prefix="demo"))
         session = pool.submit(_start_spark, settings, output)
         stack.callback(_stop_spark, session)
-        cluster = stack.enter_context(LocalCluster(output / "store" if settings.keep else None, in_process=False))
         asyncio.run(_create_topics(cluster.namesrv))
         steps.at(cluster_step, 1, cluster.namesrv)
         flights, weather = load_flights(settings.limit), load_weather()
@@ -210,6 +210,10 @@ def run_demo(settings: Settings, *, console: Console | None = None, before_check
     return Outcome(checks, report, statistics)
 
 
+# A Popen that is dropped complains that its child still runs; these children are meant to.
+_left_running: list["subprocess.Popen[bytes]"] = []
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
     """A cluster that goes on when this process ends."""
@@ -229,6 +233,7 @@ def keep_running(output: Path) -> Kept:
     with said.open("wb") as log:
         # A session of its own: Ctrl-C in this terminal is not meant for it.
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    _left_running.append(process)
     deadline = time.monotonic() + 30
     while (ready := _READY.search(said.read_text(encoding="utf-8", errors="replace"))) is None:
         if process.poll() is not None or time.monotonic() > deadline:

@@ -72,15 +72,21 @@ def parse_columns(options: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(chosen)
 
 
+def check_names(options: Mapping[str, str]) -> dict[str, str]:
+    """Return every option's name by its lower case. Raises OptionError when ``options`` has one that there is not."""
+    by_lower = {name.lower(): name for name in NAMES}
+    for name in options:
+        if name.lower() not in by_lower:
+            near = difflib.get_close_matches(name.lower(), by_lower, 1)
+            hint = f"did you mean {by_lower[near[0]]!r}? " if near else ""
+            raise OptionError(name, f"there is no such option; {hint}The options are {', '.join(NAMES)}")
+    return by_lower
+
+
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """Return the checked options of a batch or stream read. Names are taken in any case. Raises OptionError."""
     given = _lowered(options)
-    by_lower = {name.lower(): name for name in NAMES}
-    for name in given:
-        if name not in by_lower:
-            near = difflib.get_close_matches(name, by_lower, 1)
-            hint = f"did you mean {by_lower[near[0]]!r}? " if near else ""
-            raise OptionError(name, f"there is no such option; {hint}The options are {', '.join(NAMES)}")
+    by_lower = check_names(options)
     nameserver = given.get("nameserver", "").strip()
     if not nameserver:
         raise OptionError("nameserver", 'it is required: "host:port", several separated by semicolons')

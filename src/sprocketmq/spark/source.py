@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from sprocketmq.errors import TopicNotFound
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark.access import ClusterAccess, cluster_access
-from sprocketmq.spark.options import EARLIEST, LATEST, OptionError, Place, ReadOptions, parse_columns, parse_options
+from sprocketmq.spark.options import EARLIEST, LATEST, OptionError, Place, ReadOptions, check_names, parse_columns, parse_options
 from sprocketmq.spark.planning import Offsets, QueueRange, admit, decode_offsets, encode_offsets, plan_partitions, ranges_between
 from sprocketmq.spark.reading import DataLoss, RangeReader
 from sprocketmq.spark.schema import spark_schema
@@ -31,6 +31,8 @@ class RocketMQDataSource(DataSource):
         return "rocketmq"
 
     def schema(self) -> str:
+        # The first thing Spark asks, inside load(): a misspelt option is best refused here.
+        check_names(self.options)
         return spark_schema(parse_columns(self.options))
 
     def reader(self, schema: Any) -> "BatchReader":

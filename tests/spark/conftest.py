@@ -1,0 +1,27 @@
+"""One Spark session and one cluster for all tests of this process."""
+
+import pytest
+
+from sprocketmq.embedded import LocalCluster
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory):
+    from sprocketmq.spark import local_session
+
+    home = tmp_path_factory.mktemp("spark")
+    session = local_session(
+        "tests",
+        cores=2,
+        quick_start=True,
+        log_file=home / "spark.log",
+        conf={"spark.sql.warehouse.dir": str(home / "warehouse"), "spark.sql.session.timeZone": "UTC"},
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    with LocalCluster() as running:
+        yield running

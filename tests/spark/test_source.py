@@ -1,0 +1,303 @@
+"""The `rocketmq` format inside a real Spark, against a real broker: every message once, exactly where the offsets say."""
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+
+import pytest
+
+from sprocketmq import Message, sync
+from sprocketmq.spark.schema import COLUMNS, DEFAULT_COLUMNS, arrow_schema, spark_schema
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+
+_numbers = count()
+
+
+@pytest.fixture
+def topic(cluster):
+    name = f"Topic{next(_numbers)}"
+    cluster.create_topic(name, queues=4)
+    return name
+
+
+@pytest.fixture
+def producer(cluster):
+    with sync.Producer("tests", namesrv=cluster.namesrv) as producer:
+        yield producer
+
+
+def send(producer, topic, numbers, **fields):
+    """Send one message for each number, spread over the queues; return {(queue id, queue offset): number}."""
+    places = {}
+    queues = producer.queues(topic)
+    numbers = list(numbers)
+    for i, queue in enumerate(queues):
+        part = numbers[i :: len(queues)]
+        if part:
+            messages = [Message(topic, b"%d" % n, f"tag{n % 3}", (f"key{n}",), {"number": str(n)}, queue=queue, **fields) for n in part]
+            for number, result in zip(part, producer.send_batch(messages), strict=True):
+                places[result.queue_id, result.queue_offset] = number
+    return places
+
+
+def options(reader, cluster, topic, **more):
+    return reader.format("rocketmq").options(nameserver=cluster.namesrv, subscribe=topic, **more)
+
+
+def places(frame):
+    """Return the sorted (queue id, queue offset, number) of every row: a repeated row shows."""
+    return sorted((row.queueId, row.queueOffset, int(row.body)) for row in frame.select("queueId", "queueOffset", "body").collect())
+
+
+def as_rows(sent):
+    return sorted((queue, offset, number) for (queue, offset), number in sent.items())
+
+
+def test_the_columns_have_the_types_spark_asks_arrow_for(spark):
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    for columns in (DEFAULT_COLUMNS, tuple(COLUMNS)):
+        frame = spark.createDataFrame([], spark_schema(columns))
+        assert to_arrow_schema(frame.schema, timezone="UTC").equals(arrow_schema(columns))
+
+
+def test_a_batch_read_returns_every_message_with_its_fields(spark, cluster, topic, producer):
+    sent = send(producer, topic, range(1000))
+    packed = producer.send(Message(topic, b"z" * 10_000, "packed"))
+    frame = options(spark.read, cluster, topic).load()
+    assert frame.columns == list(DEFAULT_COLUMNS)
+    plain = frame.where("tags != 'packed'")
+    assert places(plain) == as_rows(sent)
+    [row] = plain.where("keys = 'key17'").collect()
+    assert (row.topic, row.brokerName, row.tags, bytes(row.body)) == (topic, "broker-a", "tag2", b"17")
+    assert row.properties["number"] == "17"
+    assert abs(row.storeTimestamp.timestamp() - time.time()) < 600
+    [row] = frame.where("tags = 'packed'").collect()
+    assert bytes(row.body) == b"z" * 10_000, "a compressed body arrives inflated"
+    assert row.queueOffset == packed.queue_offset
+
+
+def test_columns_can_be_chosen_and_ids_match_the_producers(spark, cluster, topic, producer):
+    result = producer.send(Message(topic, b"x"))
+    frame = options(spark.read, cluster, topic, columns="msgId, offsetmsgid ,batchNum").load()
+    assert frame.columns == ["msgId", "offsetMsgId", "batchNum"]
+    assert [tuple(row) for row in frame.collect()] == [(result.msg_id, result.offset_msg_id, None)]
+
+
+def test_an_empty_topic_is_an_empty_frame(spark, cluster, topic):
+    frame = options(spark.read, cluster, topic).load()
+    assert frame.count() == 0
+    assert frame.collect() == []
+
+
+def test_a_range_of_offsets_is_read_exactly_in_any_number_of_tasks(spark, cluster, topic, producer):
+    sent = send(producer, topic, range(30_000))
+    start = {queue: 100 * queue for queue in range(4)}
+    end = {0: 7000, 1: 5000, 2: 200, 3: -1}
+    bounds = {
+        name: json.dumps({topic: {"broker-a": {str(q): offset for q, offset in offsets.items()}}})
+        for name, offsets in (("startingOffsets", start), ("endingOffsets", end))
+    }
+    wanted = as_rows({(q, o): n for (q, o), n in sent.items() if start[q] <= o and (end[q] < 0 or o < end[q])})
+    for tasks in ("1", "3"):
+        frame = options(spark.read, cluster, topic, **bounds, maxPartitions=tasks, batchRows="700").load()
+        assert frame.rdd.getNumPartitions() == int(tasks)
+        assert places(frame) == wanted
+
+
+def test_reading_can_start_at_a_time(spark, cluster, topic, producer):
+    send(producer, topic, range(8))
+    time.sleep(0.01)  # the store's clock counts whole milliseconds
+    since = int(time.time() * 1000)
+    late = send(producer, topic, range(8, 20))
+    assert places(options(spark.read, cluster, topic, startingTimestamp=str(since)).load()) == as_rows(late)
+    assert options(spark.read, cluster, topic, startingTimestamp=str(since + 3_600_000)).load().count() == 0
+
+
+def test_several_topics_are_read_together(spark, cluster, topic, producer):
+    cluster.create_topic(topic + "b", queues=2)
+    send(producer, topic, range(5))
+    send(producer, topic + "b", range(7))
+    frame = options(spark.read, cluster, f"{topic},{topic}b").load()
+    assert sorted((row.topic, row["count"]) for row in frame.groupBy("topic").count().collect()) == [(topic, 5), (topic + "b", 7)]
+
+
+def test_sql_can_read_a_topic(spark, cluster, topic, producer):
+    send(producer, topic, range(12))
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW messages USING rocketmq OPTIONS (nameserver '{cluster.namesrv}', subscribe '{topic}')")
+    assert spark.sql("SELECT tags, count(*) FROM messages GROUP BY tags ORDER BY tags").collect() == [("tag0", 4), ("tag1", 4), ("tag2", 4)]
+
+
+def test_a_misspelt_option_is_refused_by_load(spark, cluster, topic):
+    with pytest.raises(Exception, match=r"option 'startingoffset' .* did you mean 'startingOffsets'"):
+        options(spark.readStream, cluster, topic, startingoffset="latest").load()
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"nonsense": "1"}, "there is no such option"),
+        ({"columns": "body,colour"}, "there is no column 'colour'"),
+        ({"startingOffsets": "sometime"}, "option 'startingOffsets' of the rocketmq format: 'sometime' is not earliest"),
+        ({"startingOffsets": '{"TOPIC": {"broker-a": {"0": 0}}}'}, "queue 1 of topic TOPIC on broker broker-a is missing"),
+        ({"endingOffsets": '{"TOPIC": {"broker-a": {"0": 99, "1": -1, "2": -1, "3": -1}}}'}, "ends at 0, offset 99 is past it"),
+        ({"startingOffsets": '{"TOPIC": {"other": {"0": 0}}}'}, "there is no queue 0 of topic TOPIC on broker other"),
+        ({"subscribe": "NoSuchTopic"}, "topic 'NoSuchTopic' has no route"),
+        ({"nameserver": "127.0.0.1:1"}, "no nameserver answered (tried 127.0.0.1:1)"),
+    ],
+)
+def test_what_is_wrong_is_said_before_a_job_starts(spark, cluster, topic, more, says):
+    from pyspark.errors import AnalysisException
+
+    more = {name: value.replace("TOPIC", topic) for name, value in more.items()}
+    with pytest.raises(AnalysisException) as caught:
+        options(spark.read, cluster, topic).options(**more).load().count()
+    assert says.replace("TOPIC", topic) in str(caught.value)
+
+
+# --- streams ------------------------------------------------------------------------------------------------------------
+
+
+class Stream:
+    """A query from a topic into Parquet, with one checkpoint."""
+
+    def __init__(self, spark, cluster, topic, directory, **more):
+        self.spark = spark
+        self.cluster = cluster
+        self.topic = topic
+        self.table = str(directory / "table")
+        self.checkpoint = str(directory / "checkpoint")
+        self.more = {"startingOffsets": "earliest", "maxPartitions": "2", **more}
+
+    def start(self, **trigger):
+        frame = options(self.spark.readStream, self.cluster, self.topic, **self.more).load().select("queueId", "queueOffset", "body")
+        writer = frame.writeStream.format("parquet").option("path", self.table).option("checkpointLocation", self.checkpoint)
+        return (writer.trigger(**trigger) if trigger else writer).start()
+
+    def run(self):
+        """Read what is there and end; return the number of rows of each batch."""
+        query = self.start(availableNow=True)
+        query.awaitTermination()
+        return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+
+    def rows(self):
+        return places(self.spark.read.parquet(self.table))
+
+
+@pytest.fixture
+def stream(spark, cluster, topic, tmp_path):
+    return Stream(spark, cluster, topic, tmp_path)
+
+
+def test_what_is_there_is_read_in_limited_batches_and_a_restart_goes_on_after_it(stream, producer):
+    sent = send(producer, stream.topic, range(1000))
+    stream.more["maxOffsetsPerTrigger"] = "400"
+    assert stream.run() == [400, 400, 200]
+    assert stream.rows() == as_rows(sent)
+    assert stream.run() == []
+    sent |= send(producer, stream.topic, range(1000, 1300))
+    assert stream.run() == [300]
+    assert stream.rows() == as_rows(sent)
+
+
+def test_queries_stopped_at_any_moment_lose_and_repeat_nothing(stream, producer):
+    """Producers run while the query is stopped again and again, mostly in the middle of a batch."""
+    stream.more["maxOffsetsPerTrigger"] = "900"
+    sent = {}
+
+    def produce():
+        for first in range(0, 10_000, 250):
+            sent.update(send(producer, stream.topic, range(first, first + 250)))
+
+    with ThreadPoolExecutor(1) as pool:
+        producing = pool.submit(produce)
+        for pause in (0.3, 0.05, 0.6):
+            query = stream.start()
+            waited = time.monotonic()
+            while not query.recentProgress and query.isActive and time.monotonic() - waited < 60:
+                time.sleep(0.02)
+            time.sleep(pause)
+            query.stop()
+            assert query.exception() is None
+        producing.result()
+    stream.run()
+    assert stream.rows() == as_rows(sent)
+
+
+def test_a_query_that_starts_at_the_end_reads_only_what_comes(stream, producer):
+    send(producer, stream.topic, range(50))
+    del stream.more["startingOffsets"]
+    query = stream.start()
+    try:
+        query.processAllAvailable()
+        sent = send(producer, stream.topic, range(50, 80))
+        query.processAllAvailable()
+        assert stream.rows() == as_rows(sent)
+        latest = query.lastProgress["sources"][0]["latestOffset"]
+        assert '"v":1' in str(latest).replace(" ", "").replace("'", '"')
+    finally:
+        query.stop()
+
+
+def test_queues_that_appear_join_a_query_without_loss(stream, producer, cluster):
+    sent = send(producer, stream.topic, range(100))
+    stream.run()
+    cluster.create_topic(stream.topic, queues=6)
+    with sync.Producer("grown", namesrv=cluster.namesrv) as grown:
+        assert len(grown.queues(stream.topic)) == 6
+        sent |= send(grown, stream.topic, range(100, 160))
+    stream.run()
+    assert stream.rows() == as_rows(sent)
+    assert {queue for queue, _, _ in stream.rows()} == set(range(6))
+
+
+def test_a_topic_that_is_gone_fails_the_query_by_name(stream, producer, cluster):
+    send(producer, stream.topic, range(10))
+    stream.run()
+    with sync.AdminClient(namesrv=cluster.namesrv) as admin:
+        admin.delete_topic(stream.topic)
+    with pytest.raises(Exception, match=f"topic '{stream.topic}' has no route") as caught:
+        stream.run()
+    assert type(caught.value).__name__ == "StreamingQueryException"
+
+
+def test_a_topic_made_anew_is_data_loss_unless_that_is_accepted(stream, producer, cluster):
+    send(producer, stream.topic, range(100))
+    stream.run()
+    with sync.AdminClient(namesrv=cluster.namesrv) as admin:
+        admin.delete_topic(stream.topic)
+    cluster.create_topic(stream.topic, queues=4)
+    with sync.Producer("anew", namesrv=cluster.namesrv) as anew:
+        send(anew, stream.topic, range(4))
+        with pytest.raises(Exception, match="the queue now ends at 1, before what was read already"):
+            stream.run()
+        stream.more["failOnDataLoss"] = "false"
+        stream.run()
+        send(anew, stream.topic, range(4, 12))
+        assert stream.run() == [8]
+
+
+def test_a_broker_that_restarts_under_a_query_is_read_on(spark, tmp_path):
+    from sprocketmq.embedded import LocalCluster
+
+    with LocalCluster(tmp_path / "store") as mq:
+        mq.create_topic("Restart", queues=4)
+        stream = Stream(spark, mq, "Restart", tmp_path)
+        with sync.Producer("before", namesrv=mq.namesrv) as producer:
+            sent = send(producer, "Restart", range(200))
+        query = stream.start()
+        try:
+            query.processAllAvailable()
+            mq.stop_broker()
+            mq.start_broker()
+            with sync.Producer("after", namesrv=mq.namesrv) as producer:
+                sent |= send(producer, "Restart", range(200, 400))
+            if query.isActive:
+                query.processAllAvailable()
+        finally:
+            query.stop()
+        # While the broker is away the topic has no route, which may have ended the query; its checkpoint goes on all the same.
+        stream.run()
+        assert stream.rows() == as_rows(sent)
