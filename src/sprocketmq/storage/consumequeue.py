@@ -41,6 +41,7 @@ class ConsumeQueue:
         "_directory",
         "_file_bytes",
         "_fs",
+        "_named",
         "_pool",
         "bad",
         "committed",
@@ -67,6 +68,7 @@ class ConsumeQueue:
         # A topic over 127 bytes needs the second record version, whose length field is two bytes.
         self.topic_field = (bytes((len(name),)) if len(name) <= 127 else len(name).to_bytes(2, "big")) + name
         self.overhead = 90 + len(self.topic_field)
+        self._named = -1  # start of the last file whose name is on the disk
         self.bad: frozenset[int] = frozenset()
         self.state: QueueState | None = None
         self.start_at(0)
@@ -229,13 +231,19 @@ class ConsumeQueue:
 
     # --- the flushing thread ---
 
-    def sync(self) -> QueueState:
+    @property
+    def dirty(self) -> bool:
+        """Whether there is anything the disk does not have yet."""
+        state = self.state
+        return state is None or not self.committed == self.synced == state.next or self.min_offset != state.min_offset
+
+    def sync(self, *, wait: bool = True) -> QueueState:
         """Bring the units visible at the call to the disk and return what is there then. Raises OSError.
 
-        It writes with descriptors of its own. Should the owning thread write the same units meanwhile, both write the same bytes.
+        Without ``wait`` they only get as far as the system, and the caller syncs for all queues at once. It writes with descriptors of its own. Should the owning thread write the same units meanwhile, both write the same bytes.
         """
         end = self.committed
-        if self.state is not None and end == self.synced == self.state.next and self.min_offset == self.state.min_offset:
+        if self.state is not None and not self.dirty:
             return self.state
         start, tail = self.tail
         begin = max(self.written, start)
@@ -258,13 +266,15 @@ class ConsumeQueue:
                 self._fs.make_dirs(self._directory)
             self._write(begin, units, open_file)
             for file_start in range(first - first % self._file_bytes, end * UNIT_BYTES, self._file_bytes):
-                open_file(self._path(file_start)).fdatasync()
+                if wait:
+                    open_file(self._path(file_start)).fdatasync()
             if end > self.min_offset:
                 at = (end - 1) * UNIT_BYTES
                 file_start = at - at % self._file_bytes
                 last = UNIT.unpack(open_file(self._path(file_start)).pread(UNIT_BYTES, at - file_start))[:2]
-            if opened:
-                self._fs.fsync_dir(self._directory)
+                if wait and file_start > self._named:
+                    self._fs.fsync_dir(self._directory)
+                    self._named = file_start
         finally:
             for file in opened.values():
                 file.close()

@@ -114,6 +114,10 @@ class FileSystem(Protocol):
         """Return once names made, changed and removed in the directory are on the disk."""
         ...
 
+    def sync_all(self) -> None:
+        """Return once everything written anywhere is on the disk, as far as the disk took it: errors are not told."""
+        ...
+
 
 class RealFile:
     """A descriptor of the operating system."""
@@ -248,6 +252,9 @@ class RealFileSystem:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def sync_all(self) -> None:
+        os.sync()
 
 
 def _progress(written: int) -> int:

@@ -45,7 +45,7 @@ from sprocketmq.storage.fs import REAL_FS, Buffer, FileSystem
 from sprocketmq.storage.lock import DirectoryLock
 from sprocketmq.storage.recovery import LogScan, RecoveryReport, Scanned, parse_record
 from sprocketmq.storage.segments import FilePool, segment_entries, segment_size_of
-from sprocketmq.storage.snapshot import Snapshot
+from sprocketmq.storage.snapshot import QueueState, Snapshot
 
 __all__ = ["MessageStore", "ReadResult", "ReadStatus", "RecoveryReport", "StoreConfig"]
 
@@ -68,6 +68,8 @@ _LOWEST_TAG_CODE = -(1 << 31)
 _MAX_QUEUE_GAP = 1 << 20
 _MAX_QUEUE_OFFSET = 1 << 56
 SNAPSHOT_EVERY_BYTES = 256 << 20
+# With more changed queues than this, syncing the whole system once is faster than each file: thousands would take most of a minute.
+MAX_SYNCS = 256
 # A read that finds more runs than this gives one joined copy: sending thousands of small pieces costs more than copying them.
 MAX_RUNS = 64
 _NOTHING = memoryview(b"")
@@ -712,7 +714,7 @@ class MessageStore:
                 return
             try:
                 # Units of records behind ``end`` may come along; recovery derives those again and finds them equal.
-                states = tuple(queue.sync() for queue in list(self._queues.values()))
+                states = self._sync_queues()
                 snapshot = Snapshot(end, self._last_record(last_physical, end), states, self._deleted)
                 if snapshot != self._snapshot:
                     snapshot.save(self._fs, self._root)
@@ -723,6 +725,16 @@ class MessageStore:
             except OSError as e:
                 self._log.failure = e.strerror or str(e)
                 raise StoreFailed(self._root, self._log.failure) from e
+
+    def _sync_queues(self) -> tuple[QueueState, ...]:
+        """Bring all queues to the disk and return where they are."""
+        queues = list(self._queues.values())
+        wait = sum(queue.dirty for queue in queues) <= MAX_SYNCS
+        states = tuple(queue.sync(wait=wait) for queue in queues)
+        if not wait:
+            # An error goes unnoticed here; queues are derived, and a unit the disk lost is found out when it is read.
+            self._fs.sync_all()
+        return states
 
     def _last_record(self, physical: int, end: int) -> tuple[int, int, int]:
         segment = self._log.locate(physical)

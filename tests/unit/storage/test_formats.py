@@ -164,8 +164,11 @@ def test_a_store_of_many_queues_keeps_few_files_open(make_bench: Any) -> None:
     for queue in range(600):
         bench.stage(b"%d" % queue, queue=queue)
     bench.store.commit()
+    bench.fs.calls.clear()
     bench.store.flush(thorough=True)
+    assert sum(call == "fdatasync" for call, _ in bench.fs.calls) < 10
     bench.crash()
+    assert bench.report.records == 0
     assert [bench.bodies(queue=queue) for queue in range(600)] == [[b"%d" % queue] for queue in range(600)]
     fds = Path("/proc/self/fd")
     if fds.exists():
