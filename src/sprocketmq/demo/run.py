@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import re
@@ -262,6 +263,8 @@ class _Play:
         return (self.ended or time.monotonic()) - self.begun
 
     def run(self) -> None:
+        # Hundreds of thousands of messages come and go: the collector need not look at every loaded library each time it counts them.
+        gc.freeze()
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(self._run())
 
