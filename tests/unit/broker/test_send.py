@@ -134,11 +134,11 @@ async def test_sends_of_one_readiness_are_committed_once(ask, broker, monkeypatc
     commits = []
     commit = broker.store.commit
     monkeypatch.setattr(broker.store, "commit", lambda: (commits.append(1), commit()))
-    frames = b"".join(encode_command(Command(310, opaque=n, ext=ask.send_ext("orders"), body=b"%d" % n)) for n in range(50))
-    answers = await exchange(broker.address, frames, answers=50)
-    assert sorted(int(a.ext["queueOffset"]) for a in answers) == list(range(50))
+    frames = b"".join(encode_command(Command(310, opaque=n, ext=ask.send_ext("orders"), body=b"%d" % n)) for n in range(30))
+    answers = await exchange(broker.address, frames, answers=30)
+    assert sorted(int(a.ext["queueOffset"]) for a in answers) == list(range(30))
     assert len(commits) == 1
-    assert await ask.bodies("orders", count=100) == [b"%d" % n for n in range(50)]
+    assert await ask.bodies("orders", count=100) == [b"%d" % n for n in range(30)]
 
 
 async def test_a_one_way_send_is_stored_without_an_answer(ask, broker):

@@ -107,6 +107,16 @@ async def test_all_frames_of_one_readiness_are_one_batch(served):
     writer.close()
 
 
+async def test_more_frames_than_that_are_finished_in_parts_so_that_the_peer_can_go_on(served):
+    handler, _, address = served
+    reader, writer = await raw(address)
+    writer.write(b"".join(encode_command(Command(ECHO, opaque=n)) for n in range(70)))
+    answers = [await read_command(reader) for _ in range(70)]
+    assert [answer.opaque for answer in answers] == list(range(70))
+    assert handler.batches == [32, 64, 70]
+    writer.close()
+
+
 async def test_a_one_way_request_is_not_answered(served):
     handler, _, address = served
     reader, writer = await raw(address)
