@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -25,11 +27,28 @@ class Client(Protocol):
 
 @dataclass(frozen=True)
 class Side:
-    """One running cluster with its client process."""
+    """One running cluster with its client process; ``pids`` are all processes of the side."""
 
     name: str
     namesrv: str
     client: Client
+    pids: tuple[int, ...]
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop the side's processes while the block runs: even a JVM with nothing to do takes a tenth of a core from the other side."""
+        for pid in self.pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in self.pids:
+                os.kill(pid, signal.SIGCONT)
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds its processes have used so far."""
+        fields = [Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split() for pid in self.pids]
+        return sum(int(field[11]) + int(field[12]) for field in fields) / os.sysconf("SC_CLK_TCK")
 
 
 class OurClient:
@@ -102,10 +121,10 @@ def serve(directory: Path) -> Iterator[tuple[str, int]]:
 @contextlib.contextmanager
 def ours(directory: Path, profile: str | None = None) -> Iterator[Side]:
     """Run our broker and client."""
-    with serve(directory) as (namesrv, _):
+    with serve(directory) as (namesrv, pid):
         client = OurClient(namesrv, profile)
         try:
-            yield Side("ours", namesrv, client)
+            yield Side("ours", namesrv, client, (pid, client.process.pid))
         finally:
             client.stop()
 
@@ -119,7 +138,13 @@ def theirs(directory: Path) -> Iterator[Side]:
         broker = apache.ApacheBroker(directory / "broker", namesrv.address, settings={}, flags=apache.MEASURED_BROKER)
         running.callback(broker.kill)
         client = running.enter_context(apache.JavaClient(directory / "client", flags=apache.MEASURED_CLIENT))
-        yield Side("theirs", namesrv.address, client)
+        yield Side("theirs", namesrv.address, client, (namesrv.process.pid, broker.process.pid, client.process.pid))
+
+
+def busy_cpu_s() -> float:
+    """Return the CPU seconds this machine has spent on anything so far."""
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, Path("/proc/stat").read_text(encoding="ascii").split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def create_topic(side: Side, topic: str, queues: int) -> None:
