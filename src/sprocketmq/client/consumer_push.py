@@ -141,23 +141,28 @@ class PushConsumer:
 
     async def close(self) -> None:
         """Take no more, let running handlers end (10 s), commit, leave the group, disconnect. Batches not consumed come again elsewhere."""
-        if self._instance.state == OPEN:
-            self._instance.state = CLOSING
-            self._wake_takers()
-            for pull in self._pulls.values():
-                pull.cancel()
-            if self._listeners:
-                _, late = await asyncio.wait(self._listeners, timeout=CLOSE_GRACE_S)
-                for task in late:
-                    task.cancel()
-                await asyncio.gather(*late, return_exceptions=True)
-            try:
-                await _all(self._settle(pq) for pq in self._queues.values())
-            except SprocketError as e:
-                log.warning("consumer group %s: offsets not committed at close: %s", self.group, e)
-        for pq in self._queues.values():
-            pq.dropped = True
-        await self._instance.close()
+        try:
+            if self._instance.state == OPEN:
+                self._instance.state = CLOSING
+                await self._wind_up()
+        finally:
+            for pq in self._queues.values():
+                pq.dropped = True
+            await self._instance.close()
+
+    async def _wind_up(self) -> None:
+        self._wake_takers()
+        for pull in self._pulls.values():
+            pull.cancel()
+        if self._listeners:
+            _, late = await asyncio.wait(self._listeners, timeout=CLOSE_GRACE_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        try:
+            await _all(self._settle(pq) for pq in self._queues.values())
+        except SprocketError as e:
+            log.warning("consumer group %s: offsets not committed at close: %s", self.group, e)
 
     async def __aenter__(self) -> Self:
         await self.start()

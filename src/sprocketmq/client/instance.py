@@ -224,15 +224,20 @@ class Instance:
         self.every(HEARTBEAT_S, self.heartbeat)
 
     async def close(self) -> None:
-        """Unregister the groups, end background work, close connections. Harmless when closed already, or in a forked child."""
+        """Unregister the groups, end background work, close connections. Harmless when closed already, or in a forked child.
+
+        When the caller is cancelled meanwhile, everything is closed all the same.
+        """
         if self.state == FORKED:
             return
-        if self.state in (OPEN, CLOSING):
+        try:
+            if self.state in (OPEN, CLOSING):
+                self.state = CLOSED
+                self.timers.close()
+                await self._unregister()
+        finally:
             self.state = CLOSED
-            self.timers.close()
-            await self._unregister()
-        self.state = CLOSED
-        await self._shut()
+            await self._shut()
 
     async def _shut(self) -> None:
         self.timers.close()

@@ -327,10 +327,12 @@ class Producer:
 
     async def close(self) -> None:
         """Refuse further messages, wait for those in flight (they end by their time-outs at the latest), unregister, disconnect."""
-        if self._instance.state == OPEN:
-            self._instance.state = CLOSING
-            await self.flush()
-        await self._instance.close()
+        try:
+            if self._instance.state == OPEN:
+                self._instance.state = CLOSING
+                await self.flush()
+        finally:
+            await self._instance.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
