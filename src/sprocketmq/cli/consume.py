@@ -113,6 +113,11 @@ class _Writer:
         self.done = asyncio.Event()
         self.heard = asyncio.get_running_loop().time()
 
+    @property
+    def full(self) -> bool:
+        """Whether as many were written as were asked for."""
+        return self.written == self._limit
+
     def write(self, messages: Sequence[ReceivedMessage]) -> None:
         """Write as many of ``messages`` as are still wanted."""
         if self._limit is not None:
@@ -124,7 +129,7 @@ class _Writer:
         self.written += len(messages)
         self.heard = asyncio.get_running_loop().time()
         self._progress.sent(len(messages))
-        if self.written == self._limit:
+        if self.full:
             self.done.set()
 
 
@@ -156,6 +161,8 @@ async def _consume(namesrv: str, options: Options, out: BinaryIO, progress: Prog
     ending = asyncio.ensure_future(_ended(writer, options.timeout_s))
     try:
         await asyncio.wait([reading, ending], return_when=asyncio.FIRST_COMPLETED)
+        if writer.full and options.group:
+            await asyncio.wait([reading])  # it commits and leaves the group
     finally:
         for task in (reading, ending):
             task.cancel()
@@ -190,7 +197,7 @@ async def _as_member(namesrv: str, options: Options, writer: _Writer) -> None:
     ) as consumer:
         async for batch in consumer.batches():
             writer.write(batch)
-            if writer.done.is_set():
+            if writer.full:
                 batch.ack()
                 return
 

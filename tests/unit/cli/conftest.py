@@ -1,0 +1,94 @@
+"""Running commands: in this process with real files as standard streams, or as processes of their own where that is the point."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from sprocketmq.cli.app import main
+from sprocketmq.embedded import LocalCluster
+
+
+@dataclass
+class Done:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+    @property
+    def json_lines(self):
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def mq():
+    with LocalCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cli(mq, monkeypatch, tmp_path, capfd):
+    """Return ``cli(*arguments, stdin=b"")``: run a command against the module's cluster."""
+    monkeypatch.setenv("NAMESRV_ADDR", mq.namesrv)
+
+    def run(*arguments, stdin=b""):
+        source = tmp_path / "stdin"
+        source.write_bytes(stdin)
+        with source.open() as stream, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", stream)
+            code = main(arguments)
+        out, err = capfd.readouterr()
+        assert "Traceback" not in err
+        return Done(code, out, err)
+
+    return run
+
+
+class Serving:
+    """A serving verb as a process of its own."""
+
+    def __init__(self, *arguments, environ=None):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "sprocketmq", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | (environ or {}),
+        )
+        self.ready = self.process.stdout.readline()
+        self.address = dict(part.split("=", 1) for part in self.ready.split()[1:])
+
+    def end(self, number=signal.SIGTERM):
+        """Send a signal and return exit code and stderr."""
+        self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self):
+        _, err = self.process.communicate(timeout=20)
+        assert "Traceback" not in err
+        return self.process.returncode, err
+
+
+@pytest.fixture
+def serving():
+    """Return a function that starts a serving verb and waits for its ready line."""
+    started = []
+
+    def start(*arguments, environ=None):
+        started.append(Serving(*arguments, environ=environ))
+        return started[-1]
+
+    yield start
+    for each in started:
+        if each.process.poll() is None:
+            each.process.kill()
+        each.process.communicate()

@@ -1,0 +1,235 @@
+"""LocalCluster in a thread and in child processes."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from sprocketmq import Message, Producer, PullConsumer, sync
+from sprocketmq.embedded import ClusterFailed, LocalCluster
+from sprocketmq.errors import ClientClosed, ConfigError, PortInUse, RetriableError, StoreLocked, StoreNotWritable
+from sprocketmq.testing import wait_until
+
+
+def send(cluster, *bodies, topic="orders"):
+    with sync.Producer("pg", namesrv=cluster.namesrv) as producer:
+        return [producer.send(Message(topic, body)) for body in bodies]
+
+
+def bodies(cluster, count, topic="orders"):
+    return sorted(m.body for m in cluster.messages(topic, count=count))
+
+
+def test_a_cluster_takes_and_returns_messages_and_leaves_no_trace():
+    with LocalCluster() as mq:
+        send(mq, b"one", b"two")
+        assert bodies(mq, 2) == [b"one", b"two"]
+        store = mq.store
+        assert (store / "commitlog").is_dir()
+    assert not store.exists()
+    assert not any(t.name == "sprocketmq-cluster" for t in threading.enumerate())
+
+
+async def test_async_with_starts_and_stops_it_too():
+    async with LocalCluster() as mq, Producer("pg", namesrv=mq.namesrv) as producer:
+        result = await producer.send(Message("orders", b"one"))
+        async with PullConsumer("cg", namesrv=mq.namesrv) as consumer:
+            (queue,) = [q for q in await consumer.queues("orders") if q.queue_id == result.queue_id]
+            assert [m.body for m in (await consumer.pull(queue, 0)).messages] == [b"one"]
+
+
+def test_a_given_store_is_kept_and_found_again(tmp_path):
+    with LocalCluster(tmp_path / "store") as mq:
+        send(mq, b"one")
+    with LocalCluster(tmp_path / "store") as mq:
+        send(mq, b"two")
+        assert bodies(mq, 2) == [b"one", b"two"]
+    assert (tmp_path / "store" / "commitlog").is_dir()
+
+
+def test_a_killed_cluster_loses_nothing_acknowledged(tmp_path):
+    cluster = LocalCluster(tmp_path).start()
+    send(cluster, b"one", b"two")
+    cluster.kill()
+    with LocalCluster(tmp_path) as mq:
+        assert bodies(mq, 2) == [b"one", b"two"]
+
+
+def test_several_brokers_share_the_queues_of_a_topic(tmp_path):
+    with LocalCluster(tmp_path, brokers=2) as mq:
+        mq.create_topic("orders", queues=2)
+        results = send(mq, *[b"%d" % i for i in range(8)])
+        assert {r.broker_name for r in results} == {"broker-a", "broker-b"}
+        assert len(mq.messages("orders", count=8)) == 8
+        assert mq.broker_names == ["broker-a", "broker-b"]
+        assert len(set(mq.brokers)) == 2
+        assert mq.store_of("broker-b") == tmp_path / "broker-b"
+        assert (tmp_path / "broker-b" / "commitlog").is_dir()
+
+
+def test_a_broker_goes_away_and_comes_back_with_its_messages_and_port():
+    with LocalCluster() as mq, sync.Producer("pg", namesrv=mq.namesrv, timeout_s=1, retries=1) as producer:
+        producer.send(Message("orders", b"before"))
+        (address,) = mq.brokers
+        mq.stop_broker()
+        with pytest.raises(RetriableError):
+            producer.send(Message("orders", b"during"))
+        mq.start_broker()
+        assert mq.brokers == [address]
+
+        def sent_again():
+            try:
+                return producer.send(Message("orders", b"after"))
+            except RetriableError:
+                return None
+
+        wait_until(sent_again)
+        assert bodies(mq, 2) == [b"after", b"before"]
+
+
+def test_sends_go_on_without_the_nameserver_and_clients_start_again_when_it_is_back():
+    with LocalCluster() as mq:
+        with sync.Producer("pg", namesrv=mq.namesrv) as producer:
+            producer.send(Message("orders", b"before"))
+            mq.stop_namesrv()
+            producer.send(Message("orders", b"during"))
+        mq.start_namesrv()
+        wait_until(lambda: len(mq.messages("orders")) == 2, timeout_s=40)
+
+
+def test_stopping_twice_is_harmless_and_a_stopped_cluster_says_so():
+    mq = LocalCluster()
+    mq.stop()
+    with pytest.raises(ClientClosed, match="not running"):
+        mq.namesrv  # noqa: B018
+    mq.start()
+    assert mq.start() is mq
+    mq.stop()
+    mq.stop()
+    assert repr(mq) == "<LocalCluster not running>"
+
+
+def test_a_stopped_cluster_starts_again_with_a_new_temporary_store():
+    mq = LocalCluster()
+    for _ in range(2):
+        with mq:
+            send(mq, b"one")
+            assert len(mq.messages("orders")) == 1
+
+
+def test_a_topic_that_does_not_exist_holds_nothing():
+    with LocalCluster() as mq:
+        assert mq.messages("nothing") == []
+
+
+def test_waiting_for_messages_that_do_not_come_says_how_many_there_were():
+    with LocalCluster() as mq:
+        send(mq, b"one")
+        with pytest.raises(TimeoutError, match=r"topic orders holds 1 messages, not 2, after 0\.05 s"):
+            mq.messages("orders", count=2, timeout_s=0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"brokers": 0}, "brokers must be from 1 to 26"),
+        ({"brokers": 2, "port": 10911}, "cannot share one port"),
+        ({"port": 70000}, "port must be from 0 to 65535"),
+        ({"default_topic_queues": 0}, "default_topic_queues is 0"),
+        ({"cluster_name": "no good"}, "cluster name 'no good' is not valid"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_at_once(options, words):
+    with pytest.raises(ConfigError, match=words):
+        LocalCluster(**options)
+
+
+def test_two_clusters_on_one_store_the_second_is_refused_and_the_first_unharmed(tmp_path):
+    with LocalCluster(tmp_path) as mq:
+        with pytest.raises(StoreLocked, match=f"store {tmp_path} is in use by another broker"):
+            LocalCluster(tmp_path).start()
+        send(mq, b"one")
+
+
+def test_a_store_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "store").write_text("not a directory")
+    with pytest.raises(StoreNotWritable, match="choose another directory"):
+        LocalCluster(tmp_path / "store").start()
+
+
+def test_a_port_that_is_taken_is_refused():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for option in ("port", "namesrv_port"):
+            with pytest.raises(PortInUse, match=f"cannot listen on 127.0.0.1:{port}"):
+                LocalCluster(**{option: port}).start()
+
+
+# From 3.12 on Python warns of any fork while threads run, which is the case tested.
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_stopping_in_a_forked_child_harms_nobody():
+    with LocalCluster() as mq:
+        pid = os.fork()
+        if pid == 0:
+            mq.stop()
+            os._exit(0 if mq.store.exists() else 1)
+        assert os.waitpid(pid, 0)[1] == 0
+        send(mq, b"one")
+
+
+# --- child processes ------------------------------------------------------------------------------------------------------
+
+
+def test_child_processes_serve_the_same_and_lose_nothing_when_killed(tmp_path):
+    cluster = LocalCluster(tmp_path, brokers=2, in_process=False).start()
+    pids = cluster._servers.pids
+    cluster.create_topic("orders", queues=1)
+    results = send(cluster, *[b"%d" % i for i in range(6)])
+    assert {r.broker_name for r in results} == {"broker-a", "broker-b"}
+    cluster.kill()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    with LocalCluster(tmp_path, brokers=2, in_process=False) as mq:
+        assert len(mq.messages("orders", count=6)) == 6
+        pids = mq._servers.pids
+        with pytest.raises(ConfigError, match="in_process=True"):
+            mq.stop_broker()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_child_that_cannot_start_says_why(tmp_path):
+    (tmp_path / "store").write_text("not a directory")
+    with pytest.raises(ClusterFailed, match=r"ended with exit code 1: store .* is not writable") as failure:
+        LocalCluster(tmp_path / "store", in_process=False).start()
+    assert "Traceback" not in str(failure.value)
+
+
+def test_children_stop_when_their_parent_is_killed(tmp_path):
+    code = f"""
+import os, signal
+from sprocketmq.embedded import LocalCluster
+cluster = LocalCluster({str(tmp_path)!r}, in_process=False).start()
+print(cluster._servers.pids[0], flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    parent = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert parent.returncode == -signal.SIGKILL
+    pid = int(parent.stdout)
+
+    def gone():
+        try:
+            with open(f"/proc/{pid}/stat") as f:
+                return f.read().rpartition(")")[2].split()[0] == "Z"
+        except FileNotFoundError:
+            return True
+
+    wait_until(gone, what="the end of the child")
