@@ -15,7 +15,13 @@ def spark(tmp_path_factory):
         cores=2,
         quick_start=True,
         log_file=home / "spark.log",
-        conf={"spark.sql.warehouse.dir": str(home / "warehouse"), "spark.sql.session.timeZone": "UTC"},
+        shuffle_partitions=1,
+        # Tests run many tiny jobs: planning them anew at every stage costs more than running them.
+        conf={
+            "spark.sql.warehouse.dir": str(home / "warehouse"),
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.adaptive.enabled": "false",
+        },
     )
     yield session
     session.stop()

@@ -6,7 +6,7 @@ import logging
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from sprocketmq.errors import TopicNotFound
+from sprocketmq.errors import ConnectFailed, TopicNotFound
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark import source
 from sprocketmq.spark.options import parse_options
@@ -44,7 +44,7 @@ def cluster(monkeypatch):
 
 
 def stream(**more):
-    options = {"nameserver": "127.0.0.1:1", "subscribe": "T", **more}
+    options = {"nameserver": "127.0.0.1:1", "subscribe": "T", "pullTimeoutMs": "1", **more}
     return source.StreamReader(parse_options(options, streaming=True))
 
 
@@ -127,6 +127,22 @@ def test_a_queue_that_left_the_route_is_data_loss_or_waited_for(cluster, caplog)
     with pytest.raises(DataLoss, match=r"gone from the route.*restart the query"):
         latest(stream(), start)
     assert latest(stream(failOnDataLoss="false"), start) == encode_offsets({Q0: 100, Q1: 20})
+
+
+def test_a_broker_that_is_away_for_a_moment_does_not_end_the_query(cluster, monkeypatch):
+    start = encode_offsets({Q0: 90, Q1: 20})
+    routes = [ConnectFailed("127.0.0.1:1", "broker", "refused"), TopicNotFound("T"), [Q0], [Q0, Q1]]
+
+    def queues(topics):
+        route = routes.pop(0)
+        if isinstance(route, Exception):
+            raise route
+        return route
+
+    monkeypatch.setattr(cluster, "queues", queues)
+    monkeypatch.setattr(source.time, "sleep", lambda seconds: None)
+    assert latest(stream(pullTimeoutMs="60000"), start) == encode_offsets({Q0: 100, Q1: 25})
+    assert routes == []
 
 
 def test_a_topic_without_a_route_is_an_error_or_waited_for(cluster, caplog):

@@ -28,7 +28,7 @@ from sprocketmq.demo.flights import Batch, batches_by_queue, load_flights, load_
 from sprocketmq.demo.pipeline import FlightQuery, read_flights, read_statistics
 from sprocketmq.demo.verify import Acknowledged, Check, verify
 from sprocketmq.embedded import LocalCluster
-from sprocketmq.errors import ConfigError, FatalError
+from sprocketmq.errors import ConfigError, FatalError, SprocketError
 from sprocketmq.net.loops import new_event_loop
 from sprocketmq.protocol.message import MessageQueue, SendStatus
 
@@ -325,8 +325,10 @@ class _Watch:
         self._wait(running, playing, playing.done)
         with ThreadPoolExecutor(1) as pool:
             through = pool.submit(running.processAllAvailable)
-            self._wait(running, playing, through.done)
-            running.stop()
+            try:
+                self._wait(running, playing, through.done)
+            finally:
+                running.stop()  # which also ends that call, whatever it still waits for
 
     def _wait(self, running: "StreamingQuery", playing: "Future[None]", done: Callable[[], bool]) -> None:
         moved, last = time.monotonic(), (-1, -1)
@@ -379,13 +381,19 @@ def _start_spark(settings: Settings, output: Path) -> "SparkSession":
     if sys.platform == "linux":
         # Priorities are per thread here, and the JVM inherits this one's: with few cores, broker and producer go first.
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
-    return local_session(
-        "sprocketmq demo",
-        cores=settings.cores,
-        quick_start=True,
-        log_file=output / "spark.log",
-        conf={"spark.sql.warehouse.dir": str(output / "warehouse"), "spark.sql.session.timeZone": "UTC"},
-    )
+    log_file = output / "spark.log"
+    try:
+        return local_session(
+            "sprocketmq demo",
+            cores=settings.cores,
+            quick_start=True,
+            log_file=log_file,
+            conf={"spark.sql.warehouse.dir": str(output / "warehouse"), "spark.sql.session.timeZone": "UTC"},
+        )
+    except SprocketError:
+        raise
+    except Exception as e:
+        raise FatalError(f"Spark did not start: {e}; what the JVM said is in {log_file}") from e
 
 
 def _stop_spark(session: "Future[SparkSession]") -> None:

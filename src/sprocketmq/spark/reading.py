@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from sprocketmq.client.pulling import PullResult
-from sprocketmq.errors import FatalError, RemoteProtocolError, RetriableError
+from sprocketmq.errors import FatalError, RemoteProtocolError, RetriableError, TopicNotFound
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark.decode import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS, PulledRows
 from sprocketmq.spark.planning import QueueRange
@@ -21,7 +21,7 @@ from sprocketmq.spark.planning import QueueRange
 log = logging.getLogger(__name__)
 
 # Between attempts while a broker is away; the whole wait is bounded by the read's time limit.
-_RETRY_PAUSE_S = 0.2
+RETRY_PAUSE_S = 0.2
 
 
 class DataLoss(FatalError):
@@ -36,6 +36,10 @@ class DataLoss(FatalError):
         self.start = start
         self.end = end
         self.reason = reason
+
+
+class QueueAway(DataLoss):
+    """A queue that was read is not in the route of its topic: its broker is away, or it was taken from the topic."""
 
 
 # (queue, offset, max messages, max bytes, how long the broker may hold the request in ms) -> answer
@@ -142,10 +146,11 @@ class RangeReader:
         while True:
             try:
                 answer = under_way.result()
-            except RetriableError:
+            except (RetriableError, TopicNotFound):
+                # A topic whose only broker is starting again has no route for a moment.
                 if self._monotonic() >= deadline:
                     raise
-                self._pause(_RETRY_PAUSE_S)
+                self._pause(RETRY_PAUSE_S)
                 under_way = self._start(part, offset)
                 continue
             if len(answer.body):
@@ -163,7 +168,7 @@ class RangeReader:
                 self._lose(part.queue, offset, part.end, f"the queue ends at {answer.max_offset}")
                 return b"", part.end
             # The range was planned from an offset this broker has announced: what is missing may still be on its way to a replica.
-            self._pause(_RETRY_PAUSE_S)
+            self._pause(RETRY_PAUSE_S)
             under_way = self._start(part, offset, 1000)
 
     def _lose(self, queue: MessageQueue, start: int, end: int, reason: str) -> None:

@@ -1,6 +1,7 @@
 """The `rocketmq` format: topics as batch and streaming DataFrames."""
 
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -8,12 +9,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from sprocketmq.errors import TopicNotFound
+from sprocketmq.errors import RetriableError, TopicNotFound
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark.access import ClusterAccess, cluster_access
 from sprocketmq.spark.options import EARLIEST, LATEST, OptionError, Place, ReadOptions, check_names, parse_columns, parse_options
 from sprocketmq.spark.planning import Offsets, QueueRange, admit, decode_offsets, encode_offsets, plan_partitions, ranges_between
-from sprocketmq.spark.reading import DataLoss, RangeReader
+from sprocketmq.spark.reading import RETRY_PAUSE_S, DataLoss, QueueAway, RangeReader
 from sprocketmq.spark.schema import spark_schema
 
 log = logging.getLogger(__name__)
@@ -116,8 +117,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         begun = decode_offsets(start)
-        end = admit(begun, self._latest(begun), limit.max_rows if isinstance(limit, ReadMaxRows) else None)
-        return encode_offsets(end)
+        deadline = time.monotonic() + self._options.pull_timeout_ms / 1000
+        while True:
+            try:
+                latest = self._latest(begun)
+                break
+            except (RetriableError, TopicNotFound, QueueAway):
+                # A broker that starts again should not end the query.
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(RETRY_PAUSE_S)
+        return encode_offsets(admit(begun, latest, limit.max_rows if isinstance(limit, ReadMaxRows) else None))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         access = self._access()
@@ -147,7 +157,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for queue, offset in begun.items():
             if queue not in latest:
                 if options.fail_on_data_loss and queue.topic in options.topics:
-                    raise DataLoss(
+                    raise QueueAway(
                         queue,
                         offset,
                         offset + 1,
