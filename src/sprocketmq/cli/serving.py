@@ -10,7 +10,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sprocketmq.cli.config import LOOPBACK_HOST, Settings, data_directory
 from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, fail
 from sprocketmq.errors import ConfigError, SprocketError
+from sprocketmq.net.address import parse_addresses
 from sprocketmq.net.loops import new_event_loop
 
 if TYPE_CHECKING:
@@ -127,7 +129,7 @@ def _check_reach(verb: str, settings: Settings, *, insecure: bool) -> None:
         raise ConfigError(f"{host} is no address that clients can connect to: also say which is, with --advertise HOST")
 
 
-def _broker_config(settings: Settings, namesrv: tuple[str, ...]) -> "BrokerConfig":
+def _broker_config(settings: Settings) -> "BrokerConfig":
     from sprocketmq.broker.config import BrokerConfig
     from sprocketmq.storage.config import StoreConfig
 
@@ -145,7 +147,7 @@ def _broker_config(settings: Settings, namesrv: tuple[str, ...]) -> "BrokerConfi
         host=settings.host,
         port=settings.port,
         advertise=settings.advertise or None,
-        namesrv=namesrv,
+        namesrv=parse_addresses(settings.namesrv) if settings.namesrv else (),
         auto_create_topic=settings.auto_create_topic,
         auto_create_group=settings.auto_create_group,
         default_topic_queues=settings.default_topic_queues,
@@ -165,29 +167,30 @@ async def _serve(verb: str, settings: Settings, *, stop_with_stdin: bool) -> int
         loop.add_signal_handler(number, stop.set)
     if stop_with_stdin:
         _watch_stdin(loop, stop)
+    config = _broker_config(settings) if verb != "namesrv" else None
     started: list[_Server] = []
-    waits: list[Awaitable[Any]] = [stop.wait()]
+    ends: list[Callable[[], Awaitable[Any]]] = [stop.wait]
+    ready = "ready"
     try:
-        ready = "ready"
-        namesrv: tuple[str, ...] = tuple(part for part in settings.namesrv.replace(",", ";").split(";") if part)
         if verb != "broker":
             from sprocketmq.namesrv.server import NameServer, NameServerConfig
 
             nameserver = NameServer(NameServerConfig(settings.host, settings.namesrv_port, settings.max_connections))
             await nameserver.start()
             started.append(nameserver)
-            namesrv = (_reachable(nameserver.address),)
+            if config is not None:
+                config = replace(config, namesrv=(_reachable(nameserver.address),))
             ready += f" namesrv={_shown(nameserver.address, settings.advertise)}"
-        if verb != "namesrv":
+        if config is not None:
             from sprocketmq.broker.server import Broker
 
-            broker = Broker(_broker_config(settings, namesrv))
+            broker = Broker(config)
             await broker.start()
             started.append(broker)
-            waits.append(broker.wait_failed())
+            ends.append(broker.wait_failed)
             ready += f" broker={broker.address} store={broker.config.store.root}"
         print(ready, flush=True)
-        return await _until_first(waits)
+        return await _until_first([end() for end in ends])
     finally:
         for server in reversed(started):
             await asyncio.wait_for(server.stop(), STOP_TIMEOUT_S)
