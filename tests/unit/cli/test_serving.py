@@ -1,0 +1,216 @@
+"""``serve``, ``namesrv`` and ``broker`` as processes."""
+
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from sprocketmq import Message, sync
+from sprocketmq.cli.app import main
+from sprocketmq.cli.config import KEYS, Settings, data_directory
+from sprocketmq.errors import ConfigError, SprocketError
+from sprocketmq.storage.store import MessageStore
+from sprocketmq.testing import wait_until
+
+FREE = ("--port", "0", "--namesrv-port", "0")
+
+
+def send(namesrv, *bodies, topic="orders"):
+    with sync.Producer("pg", namesrv=namesrv) as producer:
+        return producer.send_batch([Message(topic, body) for body in bodies])
+
+
+def bodies(namesrv, topic="orders"):
+    found = []
+    with sync.PullConsumer("cg", namesrv=namesrv) as consumer:
+        for queue in consumer.queues(topic):
+            end = consumer.max_offset(queue)
+            offset = consumer.min_offset(queue)
+            while offset < end:
+                result = consumer.pull(queue, offset, max_messages=1000)
+                found += [m.body for m in result.messages]
+                offset = result.next_offset
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve_says_when_it_is_ready_takes_traffic_and_stops_cleanly_on_a_signal(serving, tmp_path, number):
+    server = serving("serve", *FREE, "--store", str(tmp_path / "store"))
+    address = server.address
+    assert server.ready == f"ready namesrv={address['namesrv']} broker={address['broker']} store={tmp_path / 'store'}\n"
+    send(address["namesrv"], b"one")
+    assert bodies(address["namesrv"]) == [b"one"]
+    assert server.end(number) == (0, "")
+    assert not (tmp_path / "store" / "abort").exists()
+
+
+def test_a_killed_server_loses_nothing_acknowledged(serving, tmp_path):
+    sent = [b"%d" % i for i in range(500)]
+    server = serving("serve", *FREE, "--store", str(tmp_path))
+    send(server.address["namesrv"], *sent)
+    assert server.end(signal.SIGKILL)[0] == -signal.SIGKILL
+    server = serving("serve", *FREE, "--store", str(tmp_path))
+    assert bodies(server.address["namesrv"]) == sent
+    assert server.end() == (0, "")
+
+
+def test_namesrv_and_broker_run_apart(serving, tmp_path):
+    namesrv = serving("namesrv", "--port", "0")
+    address = namesrv.address["namesrv"]
+    broker = serving("broker", "--port", "0", "--store", str(tmp_path), "--name", "broker-x", environ={"NAMESRV_ADDR": address})
+    assert broker.ready.startswith("ready broker=127.0.0.1:")
+    with sync.AdminClient(namesrv=address) as admin:
+        assert admin.cluster().broker_addr_table["broker-x"].broker_addrs == {0: broker.address["broker"]}
+    assert send(address, b"one")[0].broker_name == "broker-x"
+    assert broker.end() == (0, "")
+    with sync.AdminClient(namesrv=address) as admin:
+        assert not admin.cluster().broker_addr_table
+    assert namesrv.end() == (0, "")
+
+
+def test_a_configuration_file_is_read_and_the_command_line_beats_it(serving, tmp_path):
+    (tmp_path / "mq.toml").write_text(
+        f'store = "{tmp_path}/from-file"\nport = 0\nnamesrv_port = 0\nauto_create_topic = false\nflush_interval_s = 1\nbroker_name = "b"\n'
+    )
+    server = serving("serve", "--config", str(tmp_path / "mq.toml"), "--name", "broker-z", "--set", "default_topic_queues=3")
+    assert server.address["store"] == f"{tmp_path}/from-file"
+    with sync.AdminClient(namesrv=server.address["namesrv"]) as admin:
+        assert list(admin.cluster().broker_addr_table) == ["broker-z"]
+    assert server.end() == (0, "")
+
+
+def test_without_a_store_option_messages_are_kept_in_the_users_data_directory(serving, tmp_path):
+    server = serving("serve", *FREE, "--name", "broker-q", environ={"XDG_DATA_HOME": str(tmp_path)})
+    assert server.address["store"] == str(tmp_path / "sprocketmq" / "broker-q")
+    assert server.end() == (0, "")
+
+
+def test_a_server_started_as_a_child_ends_with_its_standard_input(serving, tmp_path):
+    server = serving("serve", *FREE, "--store", str(tmp_path), "--stop-with-stdin")
+    server.process.stdin.write("anything is ignored\n")
+    server.process.stdin.close()
+    server.process.stdin = None
+    assert server.wait() == (0, "")
+
+
+def test_a_store_that_fails_ends_the_process_with_one_clear_line(tmp_path, monkeypatch, capfd):
+    def fail(self, *, thorough=False):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(MessageStore, "flush", fail)
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+
+    def use_it():
+        namesrv = f"127.0.0.1:{port}"
+        wait_until(lambda: is_up(namesrv), timeout_s=20)
+        send(namesrv, b"one")
+
+    user = threading.Thread(target=use_it)
+    user.start()
+    code = main(["serve", "--port", "0", "--namesrv-port", str(port), "--store", str(tmp_path), "--set", "flush_interval_s=0.01"])
+    user.join()
+    _, err = capfd.readouterr()
+    assert code == 1
+    line = err.splitlines()[-1]
+    assert line.startswith("sprocketmq: flush of ")
+    assert "Input/output error; the store refuses writes until the broker is restarted; stopping" in line
+    assert "Traceback" not in err
+
+
+def is_up(namesrv):
+    try:
+        with sync.AdminClient(namesrv=namesrv) as admin:
+            return admin.cluster().broker_addr_table
+    except SprocketError:
+        return False
+
+
+def test_serving_loads_no_terminal_library(tmp_path):
+    code = (
+        "import sys, sprocketmq.cli.app as app; sys.argv = ['sprocketmq', 'serve', '--help']; app.main();"
+        "import sprocketmq.broker.server, sprocketmq.namesrv.server;"
+        "sys.exit(', '.join({'typer', 'rich', 'numpy', 'pyarrow', 'pyspark'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == ""  # sys.exit prints the names it is given
+    assert "usage: sprocketmq serve" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("serve", "--host", "192.0.2.1"), "Add --insecure if only machines you trust can reach it"),
+        (("serve", "--host", "0.0.0.0", "--insecure"), "--advertise HOST"),
+        (("broker",), "pass --namesrv HOST:PORT"),
+        (("broker", "--namesrv", "nowhere"), "'nowhere' is not an address"),
+        (("serve", "--name", "no good"), "broker name 'no good' is not valid"),
+        (("serve", "--set", "colour=red"), "--set: unknown key 'colour'; the keys are: host, advertise, port"),
+        (("serve", "--set", "port"), "write KEY=VALUE"),
+        (("serve", "--set", "port=x"), "port must be a whole number, not 'x'"),
+        (("serve", "--set", "port=99999"), "from 0 (any free port) to 65535"),
+        (("serve", "--set", "preallocate=maybe"), "preallocate must be true or false"),
+        (("serve", "--set", "log_level=loud"), "log_level must be one of debug, info, warning, error"),
+        (("serve", "--set", "consumequeue_segment_bytes=7", *FREE), "must be a multiple of 20"),
+        (("serve", "--config", "/nowhere.toml"), "cannot read configuration file /nowhere.toml: No such file or directory"),
+        (("serve", "--port", "-1"), "is not a port"),
+        (("serve", "--port", "http"), "'http' is not a port"),
+        (("serve", "extra"), "unrecognized arguments: extra"),
+    ],
+)
+def test_settings_that_cannot_be_are_explained(arguments, words, capfd, monkeypatch, tmp_path):
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert main(arguments) == 2
+    out, err = capfd.readouterr()
+    assert words in err
+    assert (out, "Traceback" in err) == ("", False)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("colour = 'red'", "unknown key 'colour'; the keys are"),
+        ("port = '9'", "port must be a whole number, not '9'"),
+        ("auto_create_topic = 1", "auto_create_topic must be true or false, not 1"),
+        ("port = true", "port must be a whole number, not True"),
+        ("[broker]\nport = 1", "unknown key 'broker'"),
+        ("port =", "is not valid TOML"),
+    ],
+)
+def test_a_bad_configuration_file_is_explained(text, words, tmp_path):
+    (tmp_path / "mq.toml").write_text(text)
+    with pytest.raises(ConfigError, match=words) as failure:
+        Settings().put_file(tmp_path / "mq.toml")
+    assert str(tmp_path / "mq.toml") in str(failure.value)
+
+
+def test_every_key_has_a_type_that_text_can_give():
+    assert set(KEYS.values()) <= {str, int, float, bool}
+    settings = Settings()
+    settings.put_text("flush_interval_s=2", "here")
+    settings.put_text("preallocate = False", "here")
+    assert (settings.flush_interval_s, settings.preallocate) == (2.0, False)
+
+
+def test_the_data_directory_is_the_systems(monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    assert str(data_directory()) == "/data/sprocketmq"
+    monkeypatch.delenv("XDG_DATA_HOME")
+    assert str(data_directory()).startswith(os.path.expanduser("~"))
+
+
+def test_help_lists_every_verb(capfd):
+    assert main(["--help"]) == 0
+    out = capfd.readouterr().out
+    for verb in ("serve", "namesrv", "broker", "topic", "produce", "consume", "demo"):
+        assert f"  {verb} " in out
+    assert main(["--version"]) == 0
+    assert capfd.readouterr().out.startswith("sprocketmq ")
+    assert main(["frobnicate"]) == 2
+    assert "No such command 'frobnicate'" in capfd.readouterr().err
