@@ -62,7 +62,7 @@ class LocalCluster:
 
     ``namesrv`` is the address to give to clients. Raises ConfigError for arguments that cannot be; ``start`` raises PortInUse,
     StoreLocked, StoreNotWritable, StoreDamaged, or ClusterFailed when a child does not come up. A process forked while a cluster runs must
-    make its own; in the child ``stop`` does nothing. A cluster still running when the interpreter ends is stopped then.
+    make its own; in the child ``stop`` does nothing. A cluster still running when the main thread ends is stopped then.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class LocalCluster:
                 self._remove_temporary()
                 raise
             self._servers = servers
-            atexit.register(self.stop)
+            _running.add(self)
             return self
 
     def stop(self) -> None:
@@ -128,7 +128,7 @@ class LocalCluster:
             servers, self._servers = self._servers, None
             if servers is None or self._pid != os.getpid():
                 return
-            atexit.unregister(self.stop)
+            _running.discard(self)
             try:
                 servers.stop()
             finally:
@@ -140,7 +140,7 @@ class LocalCluster:
             servers, self._servers = self._servers, None
             if servers is None or self._pid != os.getpid():
                 return
-            atexit.unregister(self.stop)
+            _running.discard(self)
             try:
                 servers.kill()
             finally:
@@ -286,6 +286,19 @@ class LocalCluster:
             default_topic_queues=options.default_topic_queues,
             max_message_bytes=options.max_message_bytes,
         )
+
+
+_running: set[LocalCluster] = set()
+
+
+def _stop_all() -> None:
+    for cluster in list(_running):
+        cluster.stop()
+
+
+# Brokers stop with the help of thread pools, and those take no more work once the main thread has ended: `atexit` would be too late.
+# The hook is the one the pools themselves use; it runs in reverse order of registration, and they are imported above.
+getattr(threading, "_register_atexit", atexit.register)(_stop_all)
 
 
 @dataclass(frozen=True)

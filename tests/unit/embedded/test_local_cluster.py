@@ -183,6 +183,26 @@ def test_stopping_in_a_forked_child_harms_nobody():
         send(mq, b"one")
 
 
+@pytest.mark.parametrize("in_process", [True, False])
+def test_a_cluster_left_running_is_stopped_at_the_end_of_the_program(tmp_path, in_process):
+    code = f"""
+from sprocketmq import Message, sync
+from sprocketmq.embedded import LocalCluster
+kept = LocalCluster({str(tmp_path / "store")!r}, in_process={in_process}).start()
+temporary = LocalCluster(in_process={in_process}).start()
+producer = sync.Producer("pg", namesrv=kept.namesrv)
+producer.start()
+producer.send(Message("orders", b"one"))
+print(temporary.store)
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not os.path.exists(done.stdout.strip())
+    assert not (tmp_path / "store" / "abort").exists()  # the mark of a store that was not closed
+    with LocalCluster(tmp_path / "store") as mq:
+        assert bodies(mq, 1) == [b"one"]
+
+
 # --- child processes ------------------------------------------------------------------------------------------------------
 
 
