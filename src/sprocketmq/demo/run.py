@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import json
+import logging
 import os
 import re
 import shutil
@@ -378,6 +379,8 @@ def _warm_up(spark: "SparkSession", namesrv: str, flights: pa.Table, weather: pa
 def _start_spark(settings: Settings, output: Path) -> "SparkSession":
     from sprocketmq.spark import local_session
 
+    # It writes a traceback when Ctrl-C ends a call; what goes wrong in calls is raised as well.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     if sys.platform == "linux":
         # Priorities are per thread here, and the JVM inherits this one's: with few cores, broker and producer go first.
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
