@@ -75,6 +75,8 @@ def settled_round(side: Side, sides: Sequence[Side], workload: Workload, options
     """
     runs = []
     for _ in range(1 + options.repeats):
+        for one in sides:
+            one.drop_page_cache()
         wait_until_quiet(options.settle)
         runs.append(one_round(side, sides, workload, options.warm, options.seconds))
         if runs[-1]["foreign_cpu"] <= QUIET:
