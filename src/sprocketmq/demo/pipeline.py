@@ -5,6 +5,7 @@ Spark gives an interrupted batch the same number and, from the offsets in the ch
 tables exactly once, however often the query is stopped and started.
 """
 
+import json
 import shutil
 import threading
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+
+from sprocketmq.spark.planning import decode_offsets
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,6 +73,16 @@ class FlightQuery:
         """Rows in the flights table so far."""
         with self._lock:
             return sum(self._written.values())
+
+    @property
+    def taken(self) -> int:
+        """Messages in the batches begun so far, the one under way included, as the checkpoint has them."""
+        log = self._directory / "checkpoint" / "offsets"
+        begun = [int(file.name) for file in log.glob("[0-9]*")] if log.is_dir() else []
+        if not begun:
+            return 0
+        newest = (log / str(max(begun))).read_text(encoding="utf-8").splitlines()[-1]
+        return sum(decode_offsets(json.loads(newest)).values())
 
     @property
     def batches(self) -> int:

@@ -198,6 +198,7 @@ def run_demo(settings: Settings, *, console: Console | None = None, before_check
             "seconds": round(table_s, 3),
             "rows_per_s": round(rows.num_rows / table_s, 1),
             "batches": query.batches,
+            "taken_when_sent": watch.taken_when_sent,
             "rows_when_sent": watch.rows_when_sent,
         },
         "restart": {**restart, "repeated_batches": query.repeated},
@@ -304,7 +305,8 @@ class _Watch:
         self._play = play
         self._steps = steps
         self._total = total
-        # How far the table was when the last message had been acknowledged: above 0, it was read while it arrived.
+        # How far the query was when the last message had been acknowledged: what it had begun to read, and what was in the table.
+        self.taken_when_sent = 0
         self.rows_when_sent: int | None = None
         self._sent_step = steps.add("send flights", total)
         self._table_step = steps.add("flights in the table", total)
@@ -344,6 +346,7 @@ class _Watch:
                     raise error
                 if self.rows_when_sent is None:
                     self.rows_when_sent = now[1]
+                    self.taken_when_sent = self._query.taken
             if done() or time.monotonic() - moved > _STALLED_S:
                 return
             if not running.isActive:
