@@ -1,4 +1,4 @@
-"""The stream reader's offsets, with a cluster made of two dictionaries: no JVM, no broker."""
+"""What the readers plan and refuse, with a cluster made of two dictionaries: no JVM, no broker."""
 
 import json
 import logging
@@ -9,7 +9,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from sprocketmq.errors import ConnectFailed, TopicNotFound
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark import source
-from sprocketmq.spark.options import parse_options
+from sprocketmq.spark.options import OptionError, parse_options
 from sprocketmq.spark.planning import encode_offsets
 from sprocketmq.spark.reading import DataLoss
 
@@ -178,3 +178,42 @@ def test_partitions_follow_from_the_offsets_alone(cluster):
     cluster.high.clear()
     assert [partition.value for partition in stream(maxPartitions="4").partitions(start, end)] == first
     assert len(first) == 4
+
+
+# --- batch --------------------------------------------------------------------------------------------------------------
+
+
+def batch(**more):
+    return source.BatchReader(parse_options({"nameserver": "127.0.0.1:1", "subscribe": "T", **more}, streaming=False))
+
+
+def test_a_batch_read_plans_what_there_is(cluster):
+    [partition] = batch().partitions()
+    assert [tuple(part) for part in partition.value] == [(Q0, 0, 100), (Q1, 5, 25)]
+    bounds = {"startingOffsets": '{"T": {"broker-a": {"0": 7, "1": -1}}}', "endingOffsets": '{"T": {"broker-a": {"0": 9, "1": -1}}}'}
+    [partition] = batch(**bounds).partitions()
+    assert [tuple(part) for part in partition.value] == [(Q0, 7, 9)]
+    assert batch(startingOffsets="latest").partitions() == []
+
+
+@pytest.mark.parametrize(
+    ("option", "queues", "says"),
+    [
+        ("startingOffsets", '{"0": 1}', "queue 1 of topic T on broker broker-a is missing"),
+        ("startingOffsets", '{"0": 1, "1": 5, "2": 0}', "there is no queue 2 of topic T on broker broker-a; there are queue 0"),
+        ("startingOffsets", '{"0": 101, "1": 5}', "queue 0 of topic T on broker broker-a ends at 100, offset 101 is past it"),
+        ("endingOffsets", '{"0": 101, "1": -1}', "ends at 100, offset 101 is past it"),
+        ("endingOffsets", '{"0": -1, "1": 4}', "would be read from 5 to 4, backwards"),
+    ],
+)
+def test_offsets_that_cannot_be_are_refused(cluster, option, queues, says):
+    with pytest.raises(OptionError) as caught:
+        batch(**{option: '{"T": {"broker-a": %s}}' % queues}).partitions()  # noqa: UP031 - braces
+    assert caught.value.option == option
+    assert says in str(caught.value)
+
+
+def test_the_empty_partition_spark_makes_up_reads_nothing(cluster):
+    from pyspark.sql.datasource import InputPartition
+
+    assert list(batch().read(InputPartition(None))) == []
