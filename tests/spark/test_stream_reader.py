@@ -203,12 +203,12 @@ def test_a_batch_read_plans_what_there_is(cluster):
         ("startingOffsets", '{"0": 1, "1": 5, "2": 0}', "there is no queue 2 of topic T on broker broker-a; there are queue 0"),
         ("startingOffsets", '{"0": 101, "1": 5}', "queue 0 of topic T on broker broker-a ends at 100, offset 101 is past it"),
         ("endingOffsets", '{"0": 101, "1": -1}', "ends at 100, offset 101 is past it"),
-        ("endingOffsets", '{"0": -1, "1": 4}', "would be read from 5 to 4, backwards"),
+        ("endingOffsets", '{"0": -1, "1": 4}', "would end at 4, before its start at 5"),
     ],
 )
 def test_offsets_that_cannot_be_are_refused(cluster, option, queues, says):
     with pytest.raises(OptionError) as caught:
-        batch(**{option: '{"T": {"broker-a": %s}}' % queues}).partitions()  # noqa: UP031 - braces
+        batch(**{option: '{"T": {"broker-a": %s}}' % queues}).partitions()
     assert caught.value.option == option
     assert says in str(caught.value)
 

@@ -83,7 +83,7 @@ class BatchReader(DataSourceReader):
             if end[queue] > latest[queue]:
                 raise OptionError("endingOffsets", f"{_name(queue)} ends at {latest[queue]}, offset {end[queue]} is past it")
             if start[queue] > end[queue]:
-                raise OptionError("startingOffsets", f"{_name(queue)} would be read from {start[queue]} to {end[queue]}, backwards")
+                raise OptionError("endingOffsets", f"{_name(queue)} would end at {end[queue]}, before its start at {start[queue]}")
         return [QueuePartition(part) for part in plan_partitions(ranges_between(start, end), options.max_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
