@@ -208,7 +208,7 @@ def test_a_batch_read_plans_what_there_is(cluster):
 )
 def test_offsets_that_cannot_be_are_refused(cluster, option, queues, says):
     with pytest.raises(OptionError) as caught:
-        batch(**{option: '{"T": {"broker-a": %s}}' % queues}).partitions()
+        batch(**{option: json.dumps({"T": {"broker-a": json.loads(queues)}})}).partitions()
     assert caught.value.option == option
     assert says in str(caught.value)
 
