@@ -37,7 +37,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 interop: $(STAMP)
-	$(BIN)/python -m pytest -m interop tests/interop
+	$(BIN)/python -m pytest -m interop --timeout=180 tests/interop
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

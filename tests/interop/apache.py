@@ -52,6 +52,11 @@ SMALL_STORE = {
 }
 
 
+# For a second after its start the Java client's rebalance and its heartbeat may collide; the heartbeat that announces the new subscription
+# version is then left out, and any broker answers its pulls with SUBSCRIPTION_NOT_LATEST until the next one, 30 s later.
+CONSUME_TIMEOUT_S = 60.0
+
+
 class ApacheUnavailable(Exception):
     """Apache RocketMQ cannot run here; the text says what is missing and where to get it."""
 
@@ -361,7 +366,7 @@ class JavaClient(JavaProcess):
             self.call("consumer_stop", handle=handle)
 
     def consume(
-        self, namesrv: str, group: str, topic: str, count: int, *, expression: str = "*", timeout_s: float = 30.0
+        self, namesrv: str, group: str, topic: str, count: int, *, expression: str = "*", timeout_s: float = CONSUME_TIMEOUT_S
     ) -> list[dict[str, Any]]:
         """Consume `count` messages with a push consumer; fewer come back when the time is up."""
         with self.push_consumer(namesrv, group, topic, expression) as consumer:
@@ -393,7 +398,7 @@ class JavaPushConsumer:
         self._client = client
         self._handle = handle
 
-    def take(self, count: int, timeout_s: float = 30.0) -> list[dict[str, Any]]:
+    def take(self, count: int, timeout_s: float = CONSUME_TIMEOUT_S) -> list[dict[str, Any]]:
         """Return the next `count` messages in the order the listener got them; fewer when the time is up."""
         taken = self._client.call("consumer_take", handle=self._handle, count=count, timeout_ms=int(timeout_s * 1000))
         return [_decoded(message) for message in taken]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
-from tests.interop.apache import ApacheFailed, JavaClient
+from tests.interop.apache import CONSUME_TIMEOUT_S, ApacheFailed, JavaClient
 from tests.interop.compare import assert_as_sent, in_order, java_view, variety
 from tests.interop.ours import OurProcess
 from tests.interop.reading import java_pull_all, pull_all
@@ -111,6 +112,8 @@ def test_a_push_consumer_gets_only_the_tags_it_asked_for(java: JavaClient, our_c
 def test_a_waiting_push_consumer_gets_a_message_at_once(java: JavaClient, our_cluster: OurProcess, topic: str) -> None:
     namesrv = our_cluster.namesrv
     with java.push_consumer(namesrv, "jc_waits", topic) as consumer:
+        java.send(namesrv, [{"topic": topic, "body": b"first"}])
+        assert [message["body"] for message in consumer.take(1)] == [b"first"]
         for number in range(5):
             (result,) = java.send(namesrv, [{"topic": topic, "body": b"%d" % number}])
             # Far less than the 15 s for which the consumer's pulls are held.
@@ -125,13 +128,12 @@ def test_two_push_consumers_of_a_group_share_the_queues(
     with java.push_consumer(namesrv, "jc_share", topic) as first, java_binary.push_consumer(namesrv, "jc_share", topic) as second:
         received: list[list[dict[str, Any]]] = [[], []]
         sent: list[str] = []
-        for _ in range(40):  # each round sends to every queue; the second member has its half as soon as the first has given it up
+        deadline = time.monotonic() + CONSUME_TIMEOUT_S
+        while not received[1]:  # each round sends to every queue; the second member has its half as soon as the first has given it up
+            assert time.monotonic() < deadline, "the second member of the group was never given a queue"
             sent += [result["msg_id"] for result in java.send(namesrv, [{"topic": topic, "body": b"x"}] * QUEUES)]
             for consumer, messages in zip((first, second), received, strict=True):
                 messages.extend(consumer.take(QUEUES, timeout_s=0.25))
-            if received[1]:
-                break
-        assert received[1], "the second member of the group was never given a queue"
         before = [len(messages) for messages in received]
         sent += [result["msg_id"] for result in java.send(namesrv, [{"topic": topic, "body": b"y"}] * QUEUES * 5)]
         for _ in range(50):
