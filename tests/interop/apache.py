@@ -52,8 +52,7 @@ SMALL_STORE = {
 }
 
 
-# For a second after its start the Java client's rebalance and its heartbeat may collide; the heartbeat that announces the new subscription
-# version is then left out, and any broker answers its pulls with SUBSCRIPTION_NOT_LATEST until the next one, 30 s later.
+# A Java push consumer may miss a beat, and gets nothing until its next one 30 s later (see Driver.java).
 CONSUME_TIMEOUT_S = 60.0
 
 

@@ -19,7 +19,9 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.Executors;
 import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
@@ -48,6 +50,12 @@ public final class Driver {
     private static final Map<String, DefaultMQProducer> PRODUCERS = new HashMap<>();
     private static final Map<String, DefaultMQPullConsumer> PULLERS = new HashMap<>();
     private static final Map<Integer, Running> CONSUMERS = new HashMap<>();
+    /**
+     * A second after its start the client's first rebalance and its first periodic heartbeat may collide; the heartbeat that would tell the
+     * broker the new subscription version is then left out, and any broker refuses the consumer's pulls as not the latest until the next
+     * one, 30 s later. Sending one shortly after keeps tests from waiting for that.
+     */
+    private static final ScheduledExecutorService HEARTBEATS = Executors.newSingleThreadScheduledExecutor();
     private static int lastHandle = 0;
 
     private record Running(DefaultMQPushConsumer consumer, BlockingQueue<MessageExt> received) {
@@ -226,6 +234,8 @@ public final class Driver {
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         consumer.start();
+        HEARTBEATS.schedule(() -> consumer.getDefaultMQPushConsumerImpl().getmQClientFactory().sendHeartbeatToAllBrokerWithLock(),
+            1500, TimeUnit.MILLISECONDS);
         CONSUMERS.put(++lastHandle, new Running(consumer, received));
         return lastHandle;
     }
