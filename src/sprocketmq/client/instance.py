@@ -377,6 +377,8 @@ class Instance:
     async def _try_refresh(self, topic: str) -> None:
         try:
             await self.fetch_route(topic)
+        except ClientClosed:
+            pass  # nobody needs the route any more
         except SprocketError as e:
             log.warning("%s: route of %s not refreshed: %s", self.kind, topic, e)
         finally:

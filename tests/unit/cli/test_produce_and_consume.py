@@ -108,9 +108,9 @@ def test_json_lines_say_everything_about_a_message(cli, mq, topic):
 
 def test_consume_stops_after_a_silence_and_fails_only_when_a_count_was_asked_for(cli, topic):
     cli("produce", topic, stdin=b"a\n")
-    done = cli("consume", topic, "--from", "first", "--timeout", "0.2")
+    done = cli("consume", topic, "--from", "first", "--timeout", "2")
     assert (done.code, done.out) == (0, "a\n")
-    done = cli("consume", topic, "--from", "first", "--timeout", "0.2", "--count", "2")
+    done = cli("consume", topic, "--from", "first", "--timeout", "2", "--count", "2")
     assert (done.code, done.out) == (1, "a\n")
     assert "only 1 message of 2 came" in done.err
 
