@@ -124,25 +124,20 @@ class LocalCluster:
 
     def stop(self) -> None:
         """Stop everything cleanly and remove a temporary store; harmless when it is stopped already, and in a forked child."""
-        with self._lock:
-            servers, self._servers = self._servers, None
-            if servers is None or self._pid != os.getpid():
-                return
-            _running.discard(self)
-            try:
-                servers.stop()
-            finally:
-                self._remove_temporary()
+        self._end(lambda servers: servers.stop())
 
     def kill(self) -> None:
         """End the servers as ``kill -9`` does, and keep a given store as it is then; a temporary one is removed. For tests of recovery."""
+        self._end(lambda servers: servers.kill())
+
+    def _end(self, how: Callable[["_Servers"], None]) -> None:
         with self._lock:
             servers, self._servers = self._servers, None
             if servers is None or self._pid != os.getpid():
                 return
             _running.discard(self)
             try:
-                servers.kill()
+                how(servers)
             finally:
                 self._remove_temporary()
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from sprocketmq.errors import ClientClosed, ConnectFailed, ConnectionLost, NotRocketMQ, RequestTimeout, SprocketError
 from sprocketmq.net.address import parse_address
-from sprocketmq.net.link import Buffers, Link
+from sprocketmq.net.link import Buffers, Link, buffers_length
 from sprocketmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, SerializeType
 from sprocketmq.protocol.command import Command, encode_head
 from sprocketmq.protocol.frame import FrameError
@@ -61,7 +61,7 @@ class Connection(Link):
             future.set_exception(self._failure or ConnectionLost(self.address, self.close_reason))
             return future
         opaque = self._opaque = (self._opaque + 1) & 0x7FFFFFFF
-        length = sum(map(len, body)) if type(body) is list else len(body)
+        length = buffers_length(body)
         head = encode_head(code, opaque=opaque, ext=ext, body_length=length, serialize=self._serialize)
         deadline = self._loop.time() + timeout_s
         self._pending[opaque] = (future, deadline, timeout_s, code)
@@ -73,7 +73,7 @@ class Connection(Link):
     def oneway(self, code: int, *, ext: Mapping[str, str] | bytes | None = None, body: Buffers = b"") -> None:
         """Send a request that the peer does not answer; dropped when the connection is closed."""
         opaque = self._opaque = (self._opaque + 1) & 0x7FFFFFFF
-        length = sum(map(len, body)) if type(body) is list else len(body)
+        length = buffers_length(body)
         self.write(encode_head(code, opaque=opaque, flag=FLAG_ONEWAY, ext=ext, body_length=length, serialize=self._serialize), body)
 
     def _handle(self, commands: list[Command]) -> None:

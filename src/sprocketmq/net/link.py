@@ -15,6 +15,11 @@ from sprocketmq.protocol.frame import FrameBuffer, FrameError
 Buffers = bytes | memoryview | list[bytes | memoryview]
 
 
+def buffers_length(body: Buffers) -> int:
+    """Return the bytes of a body given whole or in pieces."""
+    return sum(map(len, body)) if type(body) is list else len(body)
+
+
 class Link(asyncio.BufferedProtocol):
     """A frame connection. Subclasses say what commands mean (``_handle``) and what the end means (``_ended``)."""
 

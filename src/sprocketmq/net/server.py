@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from sprocketmq.errors import LocalProtocolError, PortInUse, ProtocolError, SprocketError
 from sprocketmq.net.address import parse_address
-from sprocketmq.net.link import Buffers, Link
+from sprocketmq.net.link import Buffers, Link, buffers_length
 from sprocketmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode, SerializeType
 from sprocketmq.protocol.command import Command, encode_head
 from sprocketmq.protocol.frame import FrameError
@@ -95,7 +95,7 @@ class ServerConnection(Link):
         """
         if request.flag & FLAG_ONEWAY or self.closed:
             return
-        length = sum(map(len, body)) if type(body) is list else len(body)
+        length = buffers_length(body)
         try:
             head = encode_head(
                 code,
@@ -116,7 +116,7 @@ class ServerConnection(Link):
     def oneway(self, code: int, *, ext: Mapping[str, str] | None = None, body: Buffers = b"") -> None:
         """Send the client a request that it does not answer."""
         self._next_opaque = (self._next_opaque + 1) & 0x7FFFFFFF
-        length = sum(map(len, body)) if type(body) is list else len(body)
+        length = buffers_length(body)
         head = encode_head(code, opaque=self._next_opaque, flag=FLAG_ONEWAY, ext=ext, body_length=length, serialize=self._serialize)
         self.write(head, body)
 
