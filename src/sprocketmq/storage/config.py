@@ -25,28 +25,67 @@ from sprocketmq.storage.fs import REAL_FS, FileSystem
 _scalar = msgspec.json.Encoder().encode
 
 
+FLUSH_MODES = ("ASYNC_FLUSH", "SYNC_FLUSH")
+
+
 @dataclass(frozen=True)
 class StoreConfig:
-    """How a store is laid out; the defaults are the reference's. Raises ConfigError for sizes that cannot work.
+    """How a store is laid out and kept; names and defaults are the reference's. Raises ConfigError for values that cannot work.
 
     An existing store keeps the file sizes it was written with, whatever is asked for here. ``preallocate`` reserves disk blocks of the
     commit log ahead of the writes. A filtered read looks at no more than ``max_filter_units`` queue units.
+
+    With SYNC_FLUSH readers see what is on the disk, with ``read_uncommitted`` what is written. ``pipeline_workers`` processes read the
+    log when queues and index are made anew (0: one a core, at most 4); ``enable_build_consume_queue_concurrently`` off does it in this
+    process. Segments expire ``file_reserved_hours`` after their last write, in the hours ``delete_when`` names (``"04;16"``); the
+    ratios are used parts of the disk: past ``disk_max_used_ratio`` expired files go at any hour, past ``disk_clean_forcibly_ratio``
+    any but the newest go, past ``disk_warning_ratio`` messages are refused as well.
     """
 
     root: Path
     commitlog_segment_bytes: int = 1 << 30
     consumequeue_segment_bytes: int = 300_000 * 20
+    batchqueue_segment_bytes: int = 300_000 * 46
+    max_hash_slots: int = 5_000_000
+    max_index_entries: int = 20_000_000
+    message_index_enable: bool = True
     max_message_bytes: int = 4 << 20
     preallocate: bool = True
     max_filter_units: int = 16_000
+    flush_disk_type: str = "ASYNC_FLUSH"
+    read_uncommitted: bool = False
+    enable_build_consume_queue_concurrently: bool = True
+    pipeline_workers: int = 0
+    file_reserved_hours: float = 72.0
+    delete_when: str = "04"
+    disk_max_used_ratio: float = 0.75
+    disk_clean_forcibly_ratio: float = 0.85
+    disk_warning_ratio: float = 0.90
+    clean_file_forcibly: bool = True
 
     def __post_init__(self) -> None:
         if self.consumequeue_segment_bytes < 20 or self.consumequeue_segment_bytes % 20:
             raise ConfigError(f"consumequeue_segment_bytes must be a multiple of 20, not {self.consumequeue_segment_bytes}")
+        if self.batchqueue_segment_bytes < 46 or self.batchqueue_segment_bytes % 46:
+            raise ConfigError(f"batchqueue_segment_bytes must be a multiple of 46, not {self.batchqueue_segment_bytes}")
         if self.commitlog_segment_bytes < 4096:
             raise ConfigError(f"commitlog_segment_bytes must be at least 4096, not {self.commitlog_segment_bytes}")
         if self.max_message_bytes < 1 or self.max_filter_units < 1:
             raise ConfigError("max_message_bytes and max_filter_units must be positive")
+        if not 1 <= self.max_hash_slots <= 100_000_000 or not 2 <= self.max_index_entries <= 100_000_000:
+            raise ConfigError("max_hash_slots must be from 1 to 100,000,000 and max_index_entries from 2 to 100,000,000")
+        if self.flush_disk_type not in FLUSH_MODES:
+            raise ConfigError(f"flush_disk_type must be ASYNC_FLUSH or SYNC_FLUSH, not {self.flush_disk_type!r}")
+        if not 0 <= self.pipeline_workers <= 64:
+            raise ConfigError(f"pipeline_workers must be from 0 (one a core, at most 4) to 64, not {self.pipeline_workers}")
+        if not 0 < self.file_reserved_hours <= 24 * 366 * 100:
+            raise ConfigError(f"file_reserved_hours must be positive and at most a century, not {self.file_reserved_hours}")
+        hours = self.delete_when.split(";")
+        if not all(hour.isascii() and hour.isdigit() and int(hour) < 24 for hour in hours):
+            raise ConfigError(f"delete_when names hours from 00 to 23 with ';' between them, not {self.delete_when!r}")
+        for name in ("disk_max_used_ratio", "disk_clean_forcibly_ratio", "disk_warning_ratio"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ConfigError(f"{name} must be above 0 and at most 1, not {getattr(self, name)}")
 
 
 class ConfigFile:

@@ -118,6 +118,14 @@ class FileSystem(Protocol):
         """Return once everything written anywhere is on the disk, as far as the disk took it: errors are not told."""
         ...
 
+    def usage(self, path: str) -> tuple[int, int]:
+        """Return the total and the free bytes of the disk that holds ``path``."""
+        ...
+
+    def modified_ms(self, path: str) -> int:
+        """Return when the file was last written, in wall-clock milliseconds."""
+        ...
+
 
 class RealFile:
     """A descriptor of the operating system."""
@@ -255,6 +263,13 @@ class RealFileSystem:
 
     def sync_all(self) -> None:
         os.sync()
+
+    def usage(self, path: str) -> tuple[int, int]:
+        found = os.statvfs(path)
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000  # noqa: PTH116
 
 
 def _progress(written: int) -> int:

@@ -1,0 +1,44 @@
+"""What reading a stretch of the commit log yields for the files derived from it: whole arrays, not one object per message.
+
+Workers make these (``pipeline.py``), queues and key index take them. Arrays are numpy's, in the machine's byte order.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class QueueRun(NamedTuple):
+    """Consecutive units of one queue, ready for its files: queue offsets ``[first_offset, next_offset)`` without a gap.
+
+    ``units`` are 20-byte units, or for the topics whose queues are batch queues 46-byte ones, in log order.
+    """
+
+    topic: bytes
+    queue_id: int
+    first_offset: int
+    next_offset: int
+    first_physical: int
+    units: bytes
+
+
+class KeyEntries(NamedTuple):
+    """What the key index stores of some records, in log order: the keys' hashes (0 to 2^31 - 1), places in the log, store times in ms."""
+
+    hashes: "NDArray[np.int32]"
+    physicals: "NDArray[np.int64]"
+    times_ms: "NDArray[np.int64]"
+
+
+class ParsedChunk(NamedTuple):
+    """The records of the log between positions ``start`` and ``end``, as units and keys."""
+
+    start: int
+    end: int
+    records: int
+    last_physical: int
+    last_time_ms: int
+    runs: list[QueueRun]
+    keys: KeyEntries | None
