@@ -78,8 +78,8 @@ class File(Protocol):
 class FileSystem(Protocol):
     """What storage asks of a file system."""
 
-    def open(self, path: str, *, create: bool = False) -> File:
-        """Open a file to read and write; with ``create`` make it (empty) when it is missing."""
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
+        """Open a file to read and write; with ``create`` make it (empty) when it is missing, with ``read_only`` never change it."""
         ...
 
     def read(self, path: str) -> bytes:
@@ -214,7 +214,10 @@ class RealFileSystem:
 
     __slots__ = ()
 
-    def open(self, path: str, *, create: bool = False) -> File:
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
+        if read_only:
+            # Without O_NONBLOCK the opening of a named pipe that somebody put there would wait for a writer.
+            return RealFile(path, os.open(path, os.O_RDONLY | os.O_NONBLOCK))
         return RealFile(path, os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644))
 
     def read(self, path: str) -> bytes:

@@ -62,9 +62,9 @@ class FaultyFileSystem(RealFileSystem):
                 file.pwrite(bytes(data[: plan["torn"]]), args[1])
             raise OSError(plan["error"], os.strerror(plan["error"]), path)
 
-    def open(self, path: str, *, create: bool = False) -> Any:
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> Any:
         self.check("open", path)
-        return FaultyFile(self, super().open(path, create=create))
+        return FaultyFile(self, super().open(path, create=create, read_only=read_only))
 
     def make_dirs(self, path: str) -> None:
         self.check("make_dirs", path)
