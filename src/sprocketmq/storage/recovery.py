@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from isal.isal_zlib import crc32 as _crc32
 
-from sprocketmq.protocol.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6
+from sprocketmq.protocol.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_INNER_BATCH, SYSFLAG_STORE_HOST_V6
 from sprocketmq.protocol.hashing import crc32, tags_code_raw
 from sprocketmq.protocol.names import SCHEDULE_TOPIC
 from sprocketmq.protocol.properties import find_property
@@ -42,8 +42,9 @@ DELAY_LEVELS_MS = tuple(
 _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
 
 
-# What a queue unit needs of a record: topic, queue id, queue offset, physical offset, size, tag code, sysFlag, store timestamp (ms).
-Scanned = tuple[bytes, int, int, int, int, int, int, int]
+# What the derived files need of a record: topic, queue id, queue offset, physical offset, size, tag code, sysFlag, store timestamp (ms),
+# how many queue offsets it covers, properties. An inner batch covers INNER_NUM offsets from INNER_BASE on, all others cover one.
+Scanned = tuple[bytes, int, int, int, int, int, int, int, int, bytes]
 
 
 class DamagedRange(NamedTuple):
@@ -208,7 +209,11 @@ def parse_records(data: bytes, physical: int, room: int, *, check_crc: bool) -> 
                 tag = find_property(rest[props_at:], b"TAGS") or b""
                 known_pair = b"\x02TAGS\x01" + tag + b"\x02"
                 known_code = code
-        add((topic, queue_id, queue_offset, own, size, code, sys_flag, store_time))
+        properties = rest[props_at:]
+        count = 1
+        if sys_flag & SYSFLAG_INNER_BATCH:
+            queue_offset, count = _covered(properties, queue_offset)
+        add((topic, queue_id, queue_offset, own, size, code, sys_flag, store_time, count, properties))
         pos = end
     return records, pos, min(FIXED_OVERHEAD, room - pos) if pos < total else 0
 
@@ -245,8 +250,20 @@ def parse_record(view: memoryview, base: int, pos: int, *, check_crc: bool) -> S
     if check_crc and body_length and crc32(view[body_at : body_at + body_length]) != crc:
         return None
     topic = bytes(view[topic_at : props_at - 2])
-    code = _unit_code(topic, bytes(view[props_at:end]), store_time)
-    return topic, queue_id, queue_offset, physical, size, code, sys_flag, store_time
+    properties = bytes(view[props_at:end])
+    code = _unit_code(topic, properties, store_time)
+    count = 1
+    if sys_flag & SYSFLAG_INNER_BATCH:
+        queue_offset, count = _covered(properties, queue_offset)
+    return topic, queue_id, queue_offset, physical, size, code, sys_flag, store_time, count, properties
+
+
+def _covered(properties: bytes, queue_offset: int) -> tuple[int, int]:
+    """Return the first queue offset an inner batch covers and their number; one like any record's unless its properties say both."""
+    base, count = find_property(properties, b"INNER_BASE"), find_property(properties, b"INNER_NUM")
+    if base and count and base.isdigit() and count.isdigit() and len(base) < 19 and 0 < int(count) <= 0x7FFF:
+        return int(base), int(count)
+    return queue_offset, 1
 
 
 def _unit_code(topic: bytes, properties: bytes, store_time: int) -> int:

@@ -28,24 +28,19 @@ from sprocketmq.errors import (
     StoreWriteFailed,
 )
 from sprocketmq.protocol.batch import BatchEntry
-from sprocketmq.protocol.codes import (
-    SYSFLAG_BORN_HOST_V6,
-    SYSFLAG_INNER_BATCH,
-    SYSFLAG_TRANSACTION_MASK,
-)
+from sprocketmq.protocol.codes import SYSFLAG_BORN_HOST_V6
 from sprocketmq.protocol.hashing import crc32, tags_code_raw
-from sprocketmq.protocol.names import MAX_INTERNAL_TOPIC_LENGTH, name_problem
 from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, find_property
 from sprocketmq.protocol.records import HEAD, MAGIC_V1, encode_record, pack_host
 from sprocketmq.storage.checkpoint import Checkpoint
 from sprocketmq.storage.commitlog import CommitLog, Segment
-from sprocketmq.storage.config import ConfigFile, StoreConfig
+from sprocketmq.storage.config import StoreConfig
 from sprocketmq.storage.consumequeue import TAIL_LIMIT_BYTES, UNIT, ConsumeQueue
 from sprocketmq.storage.fs import REAL_FS, Buffer, FileSystem
 from sprocketmq.storage.lock import DirectoryLock
-from sprocketmq.storage.recovery import LogScan, RecoveryReport, Scanned, parse_record
-from sprocketmq.storage.segments import FilePool, segment_entries, segment_size_of
-from sprocketmq.storage.snapshot import QueueState, Snapshot
+from sprocketmq.storage.queues import QueueTable
+from sprocketmq.storage.recovery import LogScan, RecoveryReport, parse_record
+from sprocketmq.storage.snapshot import Snapshot
 
 __all__ = ["MessageStore", "ReadResult", "ReadStatus", "RecoveryReport", "StoreConfig"]
 
@@ -58,18 +53,9 @@ _SHORT = Struct(">h")
 _INT = Struct(">i")
 _LONG = Struct(">q")
 _pack_short = _SHORT.pack
-# Prepared and rolled back halves of transactions and inner batches have no unit in a plain queue.
-_NO_UNIT = SYSFLAG_INNER_BATCH | SYSFLAG_TRANSACTION_MASK
-_COMMITTED = 8
-
 # Tag codes are 32-bit hashes; smaller values are addresses of extension units, which match until the unit itself is read.
 _LOWEST_TAG_CODE = -(1 << 31)
-# A record that claims a later queue offset than this beyond the known end is not believed.
-_MAX_QUEUE_GAP = 1 << 20
-_MAX_QUEUE_OFFSET = 1 << 56
 SNAPSHOT_EVERY_BYTES = 256 << 20
-# With more changed queues than this, syncing the whole system once is faster than each file: thousands would take most of a minute.
-MAX_SYNCS = 256
 # A read that finds more runs than this gives one joined copy: sending thousands of small pieces costs more than copying them.
 MAX_RUNS = 64
 _NOTHING = memoryview(b"")
@@ -115,14 +101,10 @@ class MessageStore:
         self._time_ms = clock.time_ms
         self._max_body = config.max_message_bytes
         self._root = str(config.root)
-        self._queue_root = f"{self._root}/consumequeue"
-        self._queue_file_bytes = config.consumequeue_segment_bytes
         self._log = CommitLog(fs, f"{self._root}/commitlog", config.commitlog_segment_bytes, preallocate=config.preallocate)
-        self._pool = FilePool(fs)
-        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._table = QueueTable(fs, self._root, self._log, config.consumequeue_segment_bytes)
+        self._queues = self._table.queues
         self._touched: list[ConsumeQueue] = []
-        self._batch_topics: frozenset[str] = frozenset()
-        self._deleted: dict[str, int] = {}
         self._checkpoint = Checkpoint()
         self._snapshot = Snapshot()
         self._flush_lock = threading.Lock()
@@ -179,7 +161,7 @@ class MessageStore:
         """Let go of files and directory without flushing or marking anything: what a killed process leaves behind."""
         with self._flush_lock:
             self._log.close()
-            self._pool.forget()
+            self._table.pool.forget()
             if self._lock is not None:
                 self._lock.release()
                 self._lock = None
@@ -214,7 +196,7 @@ class MessageStore:
         The body is copied. Raises MessageTooLarge, or InvalidMessage for properties over 32,767 bytes and for a topic or queue id that
         cannot be a directory name; then nothing is staged of it.
         """
-        queue = self._queues.get((topic, queue_id)) or self._create_queue(topic, queue_id)
+        queue = self._queues.get((topic, queue_id)) or self._table.create(topic, queue_id)
         body_length = len(body)
         properties_length = len(properties)
         size = queue.overhead + body_length + properties_length
@@ -342,7 +324,7 @@ class MessageStore:
         Each keeps its flag, body and properties; the tag codes come from the properties. A batch never spans two segments. Raises as
         ``stage_message`` does; MessageTooLarge also when the whole would not fit an empty segment.
         """
-        queue = self._queues.get((topic, queue_id)) or self._create_queue(topic, queue_id)
+        queue = self._queues.get((topic, queue_id)) or self._table.create(topic, queue_id)
         first = queue.next
         if not entries:
             return first, []
@@ -427,21 +409,6 @@ class MessageStore:
             queue.roll_back()
         self._touched.clear()
         self._last_physical = self._mark[1]
-
-    def _create_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        if problem := name_problem(topic, MAX_INTERNAL_TOPIC_LENGTH):
-            raise InvalidMessage(f"topic {topic!r} is not valid: {problem}")
-        if not 0 <= queue_id <= 0x7FFFFFFF:
-            raise InvalidMessage(f"queue id {queue_id} is not between 0 and 2^31 - 1")
-        if topic in self._batch_topics:
-            raise FatalError(f"topic {topic} keeps its messages in batch queues, which this store can only leave as they are")
-        queue = self._new_queue(topic, queue_id)
-        self._queues[topic, queue_id] = queue
-        return queue
-
-    def _new_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        directory = f"{self._queue_root}/{topic}/{queue_id}"
-        return ConsumeQueue(self._fs, self._pool, directory, topic, queue_id, self._queue_file_bytes)
 
     # --- reading ---
 
@@ -563,10 +530,10 @@ class MessageStore:
                 break
             step *= 2
         topic = queue.topic.encode()
-        begin = max(begin, self._deleted.get(queue.topic, 0))
+        begin = max(begin, self._table.deleted.get(queue.topic, 0))
         found: dict[int, bytes] = {}
         for records in LogScan(self._log, begin, check_crc=True, resync=True, stop=self._log.committed_end).batches():
-            for name, queue_id, q, physical, size, code, _, _ in records:
+            for name, queue_id, q, physical, size, code, _, _, _, _ in records:
                 if queue_id == queue.queue_id and name == topic and offset <= q < stop:
                     found[q] = UNIT.pack(physical, size, code)
             if stop - 1 in found:
@@ -670,18 +637,17 @@ class MessageStore:
         StoreWriteFailed when the deletion cannot be recorded; then nothing was dropped.
         """
         if not self._touched_by(topic):
-            keys = [key for key in self._queues if key[0] == topic]
-            if keys:
-                self._delete_queues(topic, keys)
+            if any(name == topic for name, _ in self._queues):
+                self._delete_queues(topic)
             return
         raise FatalError(f"topic {topic} has staged messages: commit or discard them before deleting it")
 
     def _touched_by(self, topic: str) -> bool:
         return any(queue.topic == topic for queue in self._touched)
 
-    def _delete_queues(self, topic: str, keys: list[tuple[str, int]]) -> None:
+    def _delete_queues(self, topic: str) -> None:
         with self._flush_lock:
-            deleted = {t: at for t, at in self._deleted.items() if at > self._log.min_offset}
+            deleted = {t: at for t, at in self._table.deleted.items() if at > self._log.min_offset}
             deleted[topic] = self._log.committed_end
             remaining = tuple(q for q in self._snapshot.queues if q.topic != topic)
             snapshot = Snapshot(self._snapshot.position, self._snapshot.last_record, remaining, deleted)
@@ -690,13 +656,9 @@ class MessageStore:
             except OSError as e:
                 raise StoreWriteFailed(self._root, e.strerror or str(e)) from e
             self._snapshot = snapshot
-            self._deleted = deleted
-            for key in keys:
-                del self._queues[key]
-            directory = f"{self._queue_root}/{topic}"
-            self._pool.forget(directory + "/")
+            self._table.deleted = deleted
             with contextlib.suppress(OSError):  # a start that finds leftovers has no queue for them
-                self._fs.remove_tree(directory)
+                self._table.remove(topic)
 
     def flush(self, *, thorough: bool = False) -> None:
         """Bring the commit log to the disk; with ``thorough`` the queues as well, and note how far all that is.
@@ -714,8 +676,8 @@ class MessageStore:
                 return
             try:
                 # Units of records behind ``end`` may come along; recovery derives those again and finds them equal.
-                states = self._sync_queues()
-                snapshot = Snapshot(end, self._last_record(last_physical, end), states, self._deleted)
+                states = self._table.sync()
+                snapshot = Snapshot(end, self._last_record(last_physical, end), states, self._table.deleted)
                 if snapshot != self._snapshot:
                     snapshot.save(self._fs, self._root)
                     self._snapshot = snapshot
@@ -725,16 +687,6 @@ class MessageStore:
             except OSError as e:
                 self._log.failure = e.strerror or str(e)
                 raise StoreFailed(self._root, self._log.failure) from e
-
-    def _sync_queues(self) -> tuple[QueueState, ...]:
-        """Bring all queues to the disk and return where they are."""
-        queues = list(self._queues.values())
-        wait = sum(queue.dirty for queue in queues) <= MAX_SYNCS
-        states = tuple(queue.sync(wait=wait) for queue in queues)
-        if not wait:
-            # An error goes unnoticed here; queues are derived, and a unit the disk lost is found out when it is read.
-            self._fs.sync_all()
-        return states
 
     def _last_record(self, physical: int, end: int) -> tuple[int, int, int]:
         segment = self._log.locate(physical)
@@ -751,15 +703,14 @@ class MessageStore:
         log = self._log
         log.load()
         self._checkpoint = Checkpoint.load(self._fs, f"{self._root}/checkpoint")
-        self._batch_topics = self._find_batch_topics()
-        on_disk = self._queue_directories()
-        self._adopt_queue_file_size(on_disk)
+        table = self._table
+        on_disk = table.load()
         snapshot = Snapshot.load(self._fs, self._root)
         report.reason = self._restore(snapshot)
         if report.reason or snapshot is None:
-            report.rebuilt = bool(log.segments or on_disk)
-            self._queues = {}
-            self._snapshot = Snapshot(deleted=self._deleted)
+            report.rebuilt = bool(log.segments) or on_disk
+            table.queues.clear()
+            self._snapshot = Snapshot(deleted=table.deleted)
             start = log.min_offset
             last_time = 0
         else:
@@ -770,7 +721,9 @@ class MessageStore:
         scan = LogScan(log, start, check_crc=True, resync=not report.clean or report.rebuilt, last_time=last_time)
         for records in scan.batches():
             report.records += len(records)
-            self._dispatch(records)
+            table.take_records(records)
+            self._last_physical = records[-1][3]
+            self._last_ms = max(self._last_ms, records[-1][7])
         report.damaged = scan.damaged
         report.log_end = scan.end
         if scan.end == log.min_offset and report.clean and log.has_data():
@@ -780,9 +733,8 @@ class MessageStore:
         else:
             log.start_at(scan.end)  # we left it in order, so nothing is behind its end
         if report.rebuilt or not report.clean:
-            self._settle_queues(on_disk)
-        for queue in self._queues.values():
-            self._correct_min_offset(queue)
+            table.settle()
+        table.correct_min_offsets()
         self._checkpoint.confirm_offset = self._last_physical
         self._mark = (log.committed_end, self._last_physical, self._last_ms)
         return report
@@ -805,115 +757,7 @@ class MessageStore:
             self._last_ms = record[7]
         if not log.min_offset <= snapshot.position <= log.min_offset + len(log.segments) * log.segment_bytes:
             return "the queue snapshot does not belong to this commit log"
-        self._deleted = dict(snapshot.deleted)
-        for state in snapshot.queues:
-            queue = self._new_queue(state.topic, state.queue_id)
-            queue.start_at(state.next, min_offset=state.min_offset)
-            queue.state = state
-            if name_problem(state.topic, MAX_INTERNAL_TOPIC_LENGTH) or not queue.intact(state.last):
-                return f"the queue files of {state.topic}/{state.queue_id} are missing or damaged"
-            self._queues[state.topic, state.queue_id] = queue
-        return ""
-
-    def _dispatch(self, records: list[Scanned]) -> None:
-        """Give records from the log, in its order, their queue units."""
-        queues: dict[tuple[bytes, int], ConsumeQueue] = {}
-        pack = UNIT.pack
-        for topic, queue_id, offset, physical, size, code, sys_flag, _ in records:
-            if sys_flag & _NO_UNIT and (sys_flag & SYSFLAG_INNER_BATCH or sys_flag & SYSFLAG_TRANSACTION_MASK != _COMMITTED):
-                continue
-            queue = queues.get((topic, queue_id))
-            if queue is None or offset != queue.next:
-                queue = self._queue_for(topic, queue_id, offset, physical)
-                if queue is None:
-                    continue
-                queues[topic, queue_id] = queue
-            tail = queue.tail[1]
-            tail += pack(physical, size, code)
-            queue.next = offset + 1
-        for queue in queues.values():
-            queue.committed = queue.next
-            if len(queue.tail[1]) >= TAIL_LIMIT_BYTES:
-                queue.write_out()
-        self._last_physical = records[-1][3]
-        self._last_ms = max(self._last_ms, records[-1][7])
-
-    def _queue_for(self, name: bytes, queue_id: int, offset: int, physical: int) -> ConsumeQueue | None:
-        """Return the queue a record from the log belongs to, ready to take the unit of ``offset``; None for a record without a queue."""
-        topic = name.decode("utf-8", "replace")
-        queue = self._queues.get((topic, queue_id))
-        if physical < self._deleted.get(topic, 0) or offset > _MAX_QUEUE_OFFSET:
-            return None
-        if queue is None:
-            if topic in self._batch_topics or name_problem(topic, MAX_INTERNAL_TOPIC_LENGTH):
-                return None
-            queue = self._create_queue(topic, queue_id)
-            queue.begin_at(offset)
-        elif offset < queue.next:
-            # Offsets given out twice: the topic was deleted in between, or a flush took units along that the snapshot does not cover.
-            queue.go_back(offset)
-        elif offset - queue.next > _MAX_QUEUE_GAP:
-            return None
-        else:
-            queue.skip_to(offset)
-        return queue
-
-    def _settle_queues(self, on_disk: dict[tuple[str, int], str]) -> None:
-        """Write out what the scan derived, and drop everything else from the queue files."""
-        for (topic, queue_id), directory in on_disk.items():
-            if (topic, queue_id) in self._queues or topic in self._batch_topics:
-                continue
-            queue = self._new_queue(topic, queue_id)
-            end = queue.end_of_expired(self._log.min_offset)
-            if end:
-                # All its messages have left the log, but their offsets must not be given out again.
-                queue.start_at(end)
-                self._queues[topic, queue_id] = queue
-            else:
-                self._pool.forget(directory + "/")
-                self._fs.remove_tree(directory)
-        for queue in self._queues.values():
-            queue.write_out()
-            queue.cut()
-
-    def _correct_min_offset(self, queue: ConsumeQueue) -> None:
-        """Move the min offset past units whose record has left the log."""
-        low, high = queue.min_offset, queue.committed
-        log_min = self._log.min_offset
-        if low < high and log_min and queue.unit(low)[0] < log_min:
-            queue.min_offset = low + bisect_left(range(low, high), log_min, key=lambda q: queue.unit(q)[0])
-
-    def _queue_directories(self) -> dict[tuple[str, int], str]:
-        """Return the directories under ``consumequeue`` that look like queues."""
-        found = {}
-        for topic in self._fs.list(self._queue_root):
-            if topic.is_dir:
-                for queue in self._fs.list(f"{self._queue_root}/{topic.name}"):
-                    if queue.is_dir and queue.name.isascii() and queue.name.isdigit() and len(queue.name) < 10:
-                        found[topic.name, int(queue.name)] = f"{self._queue_root}/{topic.name}/{queue.name}"
-        return found
-
-    def _adopt_queue_file_size(self, on_disk: dict[tuple[str, int], str]) -> None:
-        """Go on with the file size most queues on disk have: Apache's broker opens no store with mixed sizes."""
-        votes: dict[int, int] = {}
-        for directory in list(on_disk.values())[:64]:
-            size = segment_size_of(segment_entries(self._fs.list(directory)))
-            if size and size % UNIT.size == 0:
-                votes[size] = votes.get(size, 0) + 1
-        if votes:
-            self._queue_file_bytes = max(votes, key=lambda size: (votes[size], size))
-
-    def _find_batch_topics(self) -> frozenset[str]:
-        """Return the topics whose queues are batch queues: their records must not get units here."""
-        topics = {entry.name for entry in self._fs.list(f"{self._root}/batchconsumequeue") if entry.is_dir}
-        config = ConfigFile(f"{self._root}/config/topics.json", self._fs).load() or {}
-        table = config.get("topicConfigTable")
-        if isinstance(table, dict):
-            for name, topic in table.items():
-                attributes = topic.get("attributes") if isinstance(topic, dict) else None
-                if isinstance(attributes, dict) and attributes.get("queue.type") == "BatchCQ":
-                    topics.add(name)
-        return frozenset(topics)
+        return self._table.restore(snapshot.queues, snapshot.deleted)
 
 
 def _record_size(queue: ConsumeQueue, body: Buffer, properties: bytes, born_host: bytes, store_host: bytes) -> int:
