@@ -58,7 +58,8 @@ class LocalCluster:
     ``store`` is the directory for what the brokers keep: one broker uses it as it is, several use ``store/broker-a``, ``store/broker-b``
     and so on. Without it everything goes to a temporary directory that ``stop`` removes. With ``in_process`` (the default) the servers run
     in a background thread with an event loop of its own; else in child processes (``sprocketmq serve``), with a core for each broker.
-    ``namesrv_port`` and ``port`` (of the first broker; one broker only) are 0 for any free one.
+    ``namesrv_port`` and ``port`` (of the first broker; one broker only) are 0 for any free one. With ``flush_disk_type="SYNC_FLUSH"`` a
+    send is answered when the disk has it.
 
     ``namesrv`` is the address to give to clients. Raises ConfigError for arguments that cannot be; ``start`` raises PortInUse,
     StoreLocked, StoreNotWritable, StoreDamaged, or ClusterFailed when a child does not come up. A process forked while a cluster runs must
@@ -77,6 +78,7 @@ class LocalCluster:
         cluster_name: str = "DefaultCluster",
         default_topic_queues: int = 8,
         max_message_bytes: int = 4 << 20,
+        flush_disk_type: str = "ASYNC_FLUSH",
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
         if not 1 <= brokers <= MAX_BROKERS:
@@ -92,7 +94,7 @@ class LocalCluster:
         self._port = port
         self._start_timeout_s = start_timeout_s
         self._in_process = in_process
-        self._broker_options = _BrokerOptions(auto_create_topic, cluster_name, default_topic_queues, max_message_bytes)
+        self._broker_options = _BrokerOptions(auto_create_topic, cluster_name, default_topic_queues, max_message_bytes, flush_disk_type)
         self._broker_config("", self._names[0], Path())  # bad values fail here, not in another thread
         self._store: Path | None = None
         self._temporary: Path | None = None
@@ -263,7 +265,7 @@ class LocalCluster:
 
     def _broker_config(self, namesrv: str, name: str, root: Path) -> BrokerConfig:
         options = self._broker_options
-        store = StoreConfig(root=root, max_message_bytes=options.max_message_bytes)
+        store = StoreConfig(root=root, max_message_bytes=options.max_message_bytes, flush_disk_type=options.flush_disk_type)
         if self._wanted_store is None:
             store = replace(
                 store,
@@ -302,6 +304,7 @@ class _BrokerOptions:
     cluster_name: str
     default_topic_queues: int
     max_message_bytes: int
+    flush_disk_type: str
 
 
 class _Servers(Protocol):
@@ -495,6 +498,7 @@ class _ChildServers:
         """Return the command line that says what ``_broker_config`` says."""
         config = self._cluster._broker_config("", name, self._cluster.store_of(name))
         settings = {
+            "flush_disk_type": config.store.flush_disk_type,
             "commitlog_segment_bytes": config.store.commitlog_segment_bytes,
             "consumequeue_segment_bytes": config.store.consumequeue_segment_bytes,
             "preallocate": config.store.preallocate,
@@ -504,7 +508,7 @@ class _ChildServers:
         }
         options = ["--store", str(config.store.root), "--name", name, "--cluster", config.cluster_name, "--stop-with-stdin"]
         for key, value in settings.items():
-            options += ["--set", f"{key}={str(value).lower()}"]
+            options += ["--set", f"{key}={str(value).lower() if value is True or value is False else value}"]
         return options
 
     def _spawn(self, arguments: Sequence[str], deadline: float) -> dict[str, str]:

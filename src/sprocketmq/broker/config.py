@@ -38,6 +38,13 @@ class BrokerConfig:
     max_connections: int = 10_000
     max_held_pulls: int = 100_000
     flush_interval_s: float = 0.5
+    # With SYNC_FLUSH a send is answered when the disk has it; one that waits longer is told so, and is stored all the same.
+    sync_flush_timeout_s: float = 5.0
+    # What may wait for the disk; past either, sends are told to slow down.
+    max_waiting_sends: int = 10_000
+    max_waiting_bytes: int = 64 << 20
+    os_page_cache_busy_timeout_ms: int = 1000
+    clean_interval_s: float = 10.0
     register_interval_s: float = 30.0
     save_offsets_interval_s: float = 5.0
     region: str = field(default="DefaultRegion")
@@ -58,6 +65,11 @@ class BrokerConfig:
             ("max_connections", self.max_connections, 1, 1 << 20),
             ("max_held_pulls", self.max_held_pulls, 0, 10_000_000),
             ("flush_interval_s", self.flush_interval_s, 0.001, 3600.0),
+            ("sync_flush_timeout_s", self.sync_flush_timeout_s, 0.001, 3600.0),
+            ("max_waiting_sends", self.max_waiting_sends, 1, 10_000_000),
+            ("max_waiting_bytes", self.max_waiting_bytes, 1, 1 << 40),
+            ("os_page_cache_busy_timeout_ms", self.os_page_cache_busy_timeout_ms, 1, 3_600_000),
+            ("clean_interval_s", self.clean_interval_s, 0.01, 3600.0),
             ("register_interval_s", self.register_interval_s, 1.0, 60.0),
             ("save_offsets_interval_s", self.save_offsets_interval_s, 0.01, 3600.0),
         )

@@ -13,7 +13,10 @@ LOOPBACK_HOST = "127.0.0.1"
 
 @dataclass
 class Settings:
-    """What ``serve``, ``broker`` and ``namesrv`` can be told. The names are the keys of a configuration file and of ``--set``."""
+    """What ``serve``, ``broker`` and ``namesrv`` can be told. The names are the keys of a configuration file and of ``--set``.
+
+    docs/guide/broker-settings.md says what each does.
+    """
 
     host: str = LOOPBACK_HOST
     advertise: str = ""
@@ -23,18 +26,46 @@ class Settings:
     store: str = ""
     cluster_name: str = "DefaultCluster"
     broker_name: str = "broker-a"
+    region: str = "DefaultRegion"
+    log_level: str = "warning"
+
     auto_create_topic: bool = True
     auto_create_group: bool = True
     default_topic_queues: int = 8
     max_message_bytes: int = 4 << 20
     max_transfer_count: int = 4096
     max_transfer_bytes: int = 4 << 20
+    max_filter_units: int = 16_000
     max_connections: int = 10_000
+    max_held_pulls: int = 100_000
+    register_interval_s: float = 30.0
+    save_offsets_interval_s: float = 5.0
+
+    flush_disk_type: str = "ASYNC_FLUSH"
     flush_interval_s: float = 0.5
+    sync_flush_timeout_s: float = 5.0
+    max_waiting_sends: int = 10_000
+    max_waiting_bytes: int = 64 << 20
+    os_page_cache_busy_timeout_ms: int = 1000
+    read_uncommitted: bool = False
+
     commitlog_segment_bytes: int = 1 << 30
-    consumequeue_segment_bytes: int = 6_000_000
+    consumequeue_segment_bytes: int = 300_000 * 20
+    batchqueue_segment_bytes: int = 300_000 * 46
     preallocate: bool = True
-    log_level: str = "warning"
+    message_index_enable: bool = True
+    max_hash_slots: int = 5_000_000
+    max_index_entries: int = 20_000_000
+    enable_build_consume_queue_concurrently: bool = True
+    pipeline_workers: int = 0
+
+    file_reserved_hours: float = 72.0
+    delete_when: str = "04"
+    clean_interval_s: float = 10.0
+    disk_max_used_ratio: float = 0.75
+    disk_clean_forcibly_ratio: float = 0.85
+    disk_warning_ratio: float = 0.90
+    clean_file_forcibly: bool = True
 
     explicit: set[str] = field(default_factory=set, repr=False)
 

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -134,28 +134,15 @@ def _broker_config(settings: Settings) -> "BrokerConfig":
     from sprocketmq.storage.config import StoreConfig
 
     root = Path(settings.store).expanduser().absolute() if settings.store else data_directory() / settings.broker_name
+    said = vars(settings)
+    own = {"root", "store", "advertise", "namesrv"}
+    store = {f.name: said[f.name] for f in fields(StoreConfig) if f.name in said and f.name not in own}
+    broker = {f.name: said[f.name] for f in fields(BrokerConfig) if f.name in said and f.name not in own}
     return BrokerConfig(
-        store=StoreConfig(
-            root=root,
-            commitlog_segment_bytes=settings.commitlog_segment_bytes,
-            consumequeue_segment_bytes=settings.consumequeue_segment_bytes,
-            max_message_bytes=settings.max_message_bytes,
-            preallocate=settings.preallocate,
-        ),
-        cluster_name=settings.cluster_name,
-        broker_name=settings.broker_name,
-        host=settings.host,
-        port=settings.port,
+        store=StoreConfig(root=root, **store),
         advertise=settings.advertise or None,
         namesrv=parse_addresses(settings.namesrv) if settings.namesrv else (),
-        auto_create_topic=settings.auto_create_topic,
-        auto_create_group=settings.auto_create_group,
-        default_topic_queues=settings.default_topic_queues,
-        max_message_bytes=settings.max_message_bytes,
-        max_transfer_count=settings.max_transfer_count,
-        max_transfer_bytes=settings.max_transfer_bytes,
-        max_connections=settings.max_connections,
-        flush_interval_s=settings.flush_interval_s,
+        **broker,
     )
 
 
