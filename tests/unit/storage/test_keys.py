@@ -1,0 +1,102 @@
+"""Keys hashed by the thousand are what they are one by one."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sprocketmq.protocol.hashing import java_hash
+from sprocketmq.protocol.properties import encode_properties
+from sprocketmq.storage.keys import entries_of, entries_of_topics, hash_keys
+from sprocketmq.storage.runs import KeyEntries
+
+
+def key_hash(text: str) -> int:
+    magnitude = abs(java_hash(text))
+    return 0 if magnitude == 1 << 31 else magnitude
+
+
+def expected_keys(topic: str, properties: bytes) -> list[str]:
+    pairs = {}
+    for piece in properties.decode("utf-8", "replace").split("\x02"):
+        name, _, value = piece.partition("\x01")
+        if name and value:
+            pairs[name] = value
+    keys = [f"{topic}#{pairs['UNIQ_KEY']}"] if "UNIQ_KEY" in pairs else []
+    keys += [f"{topic}#{word}" for word in pairs.get("KEYS", "").split(" ") if word]
+    return keys + ([f"{topic}#T#{pairs['TAGS']}"] if "TAGS" in pairs else [])
+
+
+def entries(topic: str, properties: list[bytes]) -> KeyEntries:
+    count = len(properties)
+    return entries_of(topic.encode(), properties, np.arange(count) * 1000, np.arange(count) + 7)
+
+
+def check(topic: str, properties: list[bytes]) -> None:
+    found = entries(topic, properties)
+    wanted = [(key_hash(key), i * 1000, i + 7) for i, p in enumerate(properties) for key in expected_keys(topic, p)]
+    assert list(zip(found.hashes.tolist(), found.physicals.tolist(), found.times_ms.tolist(), strict=True)) == wanted
+    assert (found.hashes.dtype, found.physicals.dtype, found.times_ms.dtype) == (np.int32, np.int64, np.int64)
+
+
+@given(st.text(max_size=20), st.lists(st.text(max_size=40), max_size=30))
+def test_hashes_equal_java(prefix: str, values: list[str]) -> None:
+    prefix, *values = (text.encode("utf-8", "replace").decode() for text in (prefix, *values))
+    found = hash_keys(prefix.encode(), [value.encode() for value in values])
+    assert found.tolist() == [key_hash(prefix + value) for value in values]
+
+
+@given(st.lists(st.binary(max_size=12), max_size=8))
+def test_bytes_that_are_no_text_hash_with_replacement_characters(values: list[bytes]) -> None:
+    found = hash_keys(b"t#", values)
+    assert found.tolist() == [key_hash("t#" + value.decode("utf-8", "replace")) for value in values]
+
+
+def test_the_smallest_hash_has_no_positive_counterpart_and_becomes_zero() -> None:
+    assert java_hash("polygenelubricants") == -(1 << 31)
+    assert hash_keys(b"polygene", [b"lubricants", b""]).tolist() == [0, key_hash("polygene")]
+
+
+def test_long_values_hash_as_well() -> None:
+    values = [b"v" * n for n in (32_767, 70_000, 1)]
+    assert hash_keys(b"t#", values).tolist() == [key_hash("t#" + value.decode()) for value in values]
+
+
+names = st.sampled_from(["UNIQ_KEY", "KEYS", "TAGS", "WAIT", "XKEYS", "KEYS2", "MY_UNIQ_KEY", "S", "é"])
+texts = st.text("ab é\U0001f600 ", max_size=9)
+
+
+@given(st.sampled_from(["orders", "commandes-é", "%RETRY%g"]), st.lists(st.lists(st.tuples(names, texts), max_size=6), max_size=9))
+def test_keys_of_property_strings(topic: str, records: list[list[tuple[str, str]]]) -> None:
+    check(topic, ["".join(f"{name}\x01{value}\x02" for name, value in pairs).encode() for pairs in records])
+
+
+@given(st.lists(st.text("\x01\x02KEYSTAG UNIQ_\xe9", max_size=40), max_size=6))
+def test_keys_of_strings_nobody_would_write(records: list[str]) -> None:
+    check("t", [record.encode() for record in records])
+
+
+@given(st.lists(st.binary(max_size=30).map(lambda junk: b"TAGS\x01a\x02" + junk), max_size=6))
+def test_keys_of_strings_that_are_no_text(records: list[bytes]) -> None:
+    check("t", records)
+
+
+def test_a_missing_last_separator_does_not_let_values_run_together() -> None:
+    check("t", [b"KEYS\x01a b", b"TAGS\x01x", b"", b"UNIQ_KEY\x01u\x02KEYS\x01c"])
+
+
+def test_of_a_property_named_twice_the_last_counts() -> None:
+    check("t", [b"KEYS\x01a\x02KEYS\x01b\x02", b"TAGS\x01x\x02TAGS\x01\x02"])
+
+
+def test_records_of_several_topics_keep_their_order() -> None:
+    topics = ["a", "long-topic", "é"]
+    owners = [2, 0, 1, 0, 2, 1]
+    strings = [encode_properties({"UNIQ_KEY": f"u{i}", "KEYS": f"k{i} shared", "TAGS": "t" * (i % 3)}) for i in range(6)]
+    found = entries_of_topics([t.encode() for t in topics], np.array(owners), strings, np.arange(6), np.arange(6))
+    assert found.hashes.tolist() == [key_hash(key) for o, s in zip(owners, strings, strict=True) for key in expected_keys(topics[o], s)]
+
+
+def test_nothing_has_no_entries() -> None:
+    assert hash_keys(b"t#", []).tolist() == []
+    assert [len(column) for column in entries("t", [])] == [0, 0, 0]
+    assert [len(column) for column in entries("t", [b"", b"WAIT\x01true\x02"])] == [0, 0, 0]
