@@ -17,13 +17,19 @@ from struct import Struct
 
 from sprocketmq.errors import StoreDamaged, StoreFailed, StoreWriteFailed
 from sprocketmq.protocol.records import MAGIC_BLANK
-from sprocketmq.storage.fs import Buffer, File, FileSystem
+from sprocketmq.storage.fs import Buffer, File, FileSystem, RealFileSystem
+from sprocketmq.storage.preallocation import Preallocator
 from sprocketmq.storage.segments import segment_entries, segment_name, segment_size_of
 
 BLANK = Struct(">ii")
 # Blocks are reserved this far ahead of the writes: a full disk then refuses a whole commit instead of cutting it, and a young store
-# does not take a gigabyte.
+# does not take a gigabyte. From the second step on that happens in the background, begun when so much is left.
 PREALLOCATE_STEP_BYTES = 16 << 20
+PREALLOCATE_LOW_BYTES = 8 << 20
+# The next segment is made when so much of the current one is left.
+NEXT_SEGMENT_BYTES = 64 << 20
+_LOOK_STEP_BYTES = 1 << 20
+_NEVER = 1 << 63
 _ZEROS = bytes(1 << 18)
 
 
@@ -60,13 +66,14 @@ class CommitLog:
     """
 
     __slots__ = (
+        "_ahead",
         "_allocated_end",
         "_chunk_start",
         "_chunks",
         "_directory",
         "_fs",
+        "_look_at",
         "_names_changed",
-        "_preallocate",
         "committed_end",
         "failure",
         "flushed_end",
@@ -80,7 +87,8 @@ class CommitLog:
     def __init__(self, fs: FileSystem, directory: str, segment_bytes: int, *, preallocate: bool) -> None:
         self._fs = fs
         self._directory = directory
-        self._preallocate = preallocate
+        # Only the machine's own file system is worth a thread; others (simulated ones) want their calls in a fixed order.
+        self._ahead = Preallocator(fs, directory, background=type(fs) is RealFileSystem) if preallocate else None
         self.segment_bytes = segment_bytes
         self.segments: list[Segment] = []
         self.failure: str | None = None
@@ -97,6 +105,7 @@ class CommitLog:
         self._chunks = []
         self.limit = end - end % self.segment_bytes + self.segment_bytes
         self._allocated_end = end
+        self._look_at = end if self._ahead is not None else _NEVER
 
     # --- opening ---
 
@@ -136,6 +145,8 @@ class CommitLog:
         earlier write can ever look like a record again; without, that is done only when something is there. Raises OSError.
         """
         dropped = 0
+        if self._ahead is not None:
+            self._ahead.reset()
         while self.segments and self.segments[-1].start >= max(end, 1):
             segment = self.segments[-1]
             data = _data_length(segment.file, 0, segment.size)
@@ -207,15 +218,40 @@ class CommitLog:
         self.pieces = []
         if self._chunks:
             self._chunks = []
+        if self.staged_end >= self._look_at:
+            self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        """Ask for blocks and for the next segment before the writes get there, and note where to look again."""
+        ahead = self._ahead
+        assert ahead is not None
+        end = self.committed_end
+        segment = self.segments[-1]
+        stop = segment.start + segment.size
+        self._allocated_end = allocated = max(self._allocated_end, min(ahead.reserved_end, stop))
+        self._look_at = end + _LOOK_STEP_BYTES
+        if allocated < stop:
+            if allocated - end < PREALLOCATE_LOW_BYTES:
+                ahead.extend(segment.file, segment.start, segment.size, max(allocated, end))
+            else:
+                self._look_at = allocated - PREALLOCATE_LOW_BYTES
+        elif ahead.ready:
+            self._look_at = stop
+        elif stop - end <= NEXT_SEGMENT_BYTES:
+            ahead.prepare(f"{self._directory}/{segment_name(stop)}", stop, self.segment_bytes)
+        else:
+            self._look_at = stop - NEXT_SEGMENT_BYTES
 
     def _write(self, start: int, pieces: list[Buffer]) -> None:
         segment = self.segments[-1] if self.segments else self._create(start)
         if start >= segment.start + segment.size:
             segment = self._create(start)
-        if self._preallocate:
+        if self._ahead is not None:
             end = min(self.staged_end, segment.start + segment.size)
             if end > self._allocated_end:
-                self._reserve(segment, max(start, self._allocated_end), end)
+                self._allocated_end = max(self._allocated_end, self._ahead.reserved_end)
+                if end > self._allocated_end:
+                    self._reserve(segment, max(start, self._allocated_end), end)
         if len(pieces) == 1:
             segment.file.pwrite(pieces[0], start - segment.start)
         else:
@@ -227,16 +263,19 @@ class CommitLog:
         self._allocated_end = end
 
     def _create(self, start: int) -> Segment:
-        path = f"{self._directory}/{segment_name(start)}"
-        file = self._fs.open(path, create=True)
-        try:
-            file.truncate(self.segment_bytes)
-        except OSError:
-            file.close()
-            raise
+        file = self._ahead.take(start) if self._ahead is not None else None
+        if file is None:
+            file = self._fs.open(f"{self._directory}/{segment_name(start)}", create=True)
+            try:
+                file.truncate(self.segment_bytes)
+            except OSError:
+                file.close()
+                raise
+            self._names_changed = True
         segment = Segment(file, start, self.segment_bytes)
         self.segments.append(segment)
-        self._names_changed = True
+        if self._ahead is not None:
+            self._look_at = start
         return segment
 
     def discard(self) -> None:
@@ -288,6 +327,8 @@ class CommitLog:
 
     def close(self) -> None:
         """Close the files. Buffers handed out stay readable."""
+        if self._ahead is not None:
+            self._ahead.close()
         for segment in self.segments:
             segment.close()
         self.segments = []

@@ -1,0 +1,158 @@
+"""Room for the commit log ahead of its writes, made in a thread of its own, so that neither blocks nor a new segment cost the appender.
+
+::
+
+    segment N                                                          segment N + 1
+    +---------------------------+---------------------+-------------+  +--------------+---------------------------+
+    | written                   | blocks reserved     | only a hole |  | reserved     | only a hole               |
+    +---------------------------+---------------------+-------------+  +--------------+---------------------------+
+                                ^ end of the log      ^ reserved_end    made when the end of segment N comes near
+
+Blocks are reserved because a full disk should refuse a whole commit rather than cut it in two. Nothing here is a promise: where the
+appender gets to a place first, or the disk refuses here, it asks the disk itself and learns what is the matter. The next segment
+is in the directory but not in the log; after a stop it is the all-zero last file Apache's broker leaves as well.
+"""
+
+import contextlib
+import threading
+from queue import SimpleQueue
+from typing import NamedTuple
+
+from sprocketmq.storage.fs import File, FileSystem
+
+# How much one job reserves, in system calls of a size that a thread that wants to stop need not wait long for.
+STEP_BYTES = 64 << 20
+_CALL_BYTES = 16 << 20
+
+
+class _Job(NamedTuple):
+    generation: int
+    path: str  # of a segment to be made; empty to go on in ``file``
+    file: File | None
+    segment_start: int
+    segment_bytes: int
+    begin: int
+    end: int
+
+
+class Preallocator:
+    """One worker that makes room for one log. ``reserved_end`` is the place in the log its blocks reach to.
+
+    All calls come from the thread that appends. Without ``background`` each job is done at once, in the call that asks for it: a
+    simulated file system needs its calls in a fixed order.
+    """
+
+    __slots__ = ("_background", "_busy", "_directory", "_fs", "_generation", "_jobs", "_lock", "_ready", "_thread", "reserved_end")
+
+    def __init__(self, fs: FileSystem, directory: str, *, background: bool) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._background = background
+        self._generation = 0
+        self._busy = False
+        self._ready: tuple[int, File] | None = None  # (start of the segment, its file)
+        self._lock = threading.Lock()  # held while a job runs and while its outcome is taken
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self.reserved_end = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next segment waits to be taken."""
+        return self._ready is not None
+
+    def extend(self, file: File, segment_start: int, segment_bytes: int, begin: int) -> None:
+        """Ask for more blocks in the current segment, from place ``begin`` of the log on; nothing happens while a job runs."""
+        end = min(begin + STEP_BYTES, segment_start + segment_bytes)
+        self._ask(_Job(self._generation, "", file, segment_start, segment_bytes, begin, end))
+
+    def prepare(self, path: str, segment_start: int, segment_bytes: int) -> None:
+        """Ask for the next segment, as a file of its full length with its first blocks; nothing happens while a job runs."""
+        end = segment_start + min(STEP_BYTES, segment_bytes)
+        self._ask(_Job(self._generation, path, None, segment_start, segment_bytes, segment_start, end))
+
+    def take(self, segment_start: int) -> File | None:
+        """Return the file of the segment that starts there, or None when it is not made; waits for no more than a system call that runs."""
+        if self._ready is None and self._busy:  # overtaken: what there is must do, and nobody may touch the file behind the taker's back
+            self._generation += 1
+            with self._lock:
+                pass
+        ready = self._ready
+        if ready is None or ready[0] != segment_start:
+            return None
+        self._ready = None
+        return ready[1]
+
+    def reset(self, *, keep: bool = False) -> None:
+        """Forget everything asked for and give up the next segment, with ``keep`` leaving its file; waits for a system call that runs."""
+        self._generation += 1
+        with self._lock:
+            ready, self._ready = self._ready, None
+            self.reserved_end = 0
+            if ready is not None:
+                ready[1].close()
+                if not keep:
+                    with contextlib.suppress(OSError):  # recovery drops an empty segment behind the end
+                        self._fs.unlink(ready[1].path)
+
+    def close(self) -> None:
+        """End the thread; a segment made ahead stays in the directory. May be called twice, and another job starts it again."""
+        self.reset(keep=True)
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._jobs.put(None)
+            thread.join()
+            self._busy = False
+
+    def _ask(self, job: _Job) -> None:
+        if self._busy:
+            return
+        self._busy = True
+        if not self._background:
+            self._run(job)
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="sprocketmq-preallocate", daemon=True)
+            self._thread.start()
+        self._jobs.put(job)
+
+    # --- the worker ---
+
+    def _serve(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            self._run(job)
+
+    def _run(self, job: _Job) -> None:
+        with self._lock:
+            try:
+                if job.generation == self._generation:
+                    self._make_room(job)
+            except OSError:
+                pass  # the appender finds out when it gets there, and says so
+            finally:
+                self._busy = False
+
+    def _make_room(self, job: _Job) -> None:
+        file = job.file
+        if file is not None:
+            self._reserve(file, job)
+            return
+        file = self._fs.open(job.path, create=True)
+        try:
+            file.truncate(job.segment_bytes)
+            self._reserve(file, job)
+            self._fs.fsync_dir(self._directory)
+        except OSError:
+            file.close()
+            with contextlib.suppress(OSError):
+                self._fs.unlink(job.path)
+            raise
+        self._ready = (job.segment_start, file)
+
+    def _reserve(self, file: File, job: _Job) -> None:
+        at = job.begin
+        while at < job.end and job.generation == self._generation:
+            length = min(_CALL_BYTES, job.end - at)
+            file.fallocate(at - job.segment_start, length)
+            at += length
+            self.reserved_end = at
