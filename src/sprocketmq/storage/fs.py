@@ -269,10 +269,19 @@ class RealFileSystem:
 
     def usage(self, path: str) -> tuple[int, int]:
         found = os.statvfs(path)
-        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+        # Blocks only the superuser may have count as neither, as in what df shows.
+        return (found.f_blocks - found.f_bfree + found.f_bavail) * found.f_frsize, found.f_bavail * found.f_frsize
 
     def modified_ms(self, path: str) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000  # noqa: PTH116
+
+
+def will_need(view: memoryview, begin: int, end: int) -> None:
+    """Tell the system that bytes ``[begin, end)`` of a mapping are about to be read, so that it fetches them ahead; other views are fine."""
+    mapped = view.obj
+    if isinstance(mapped, mmap.mmap) and hasattr(mapped, "madvise"):
+        first = begin - begin % mmap.PAGESIZE
+        mapped.madvise(mmap.MADV_WILLNEED, first, min(end, len(view)) - first)
 
 
 def _progress(written: int) -> int:

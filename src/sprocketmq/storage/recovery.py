@@ -28,7 +28,7 @@ _SHORT = Struct(">h")
 _LONG = Struct(">q")
 _BOTH_V6 = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
 
-_MAGICS = (_INT.pack(MAGIC_V1), _INT.pack(MAGIC_V2))
+RECORD_MAGICS = (_INT.pack(MAGIC_V1), _INT.pack(MAGIC_V2))
 _SEARCH_BYTES = 1 << 20
 # The log is parsed in windows that double up to the size the reference cuts its log into; the first is small as most starts find
 # nothing to read.
@@ -68,6 +68,8 @@ class RecoveryReport:
     cut_bytes: int = 0  # leftovers dropped behind the log's end
     damaged: list[DamagedRange] = field(default_factory=list)
     elapsed_ms: float = 0.0
+    workers: int = 0  # processes that read the log, 0 when this one did
+    lost_workers: int = 0  # of them, those that ended before their time; the rest was read without them
 
 
 class LogScan:
@@ -127,7 +129,7 @@ class LogScan:
             # Magic numbers stand 4 bytes into a record; windows overlap so that one across their border is seen.
             window = bytes(segment.view[max(at - 7, pos + 1) : at + _SEARCH_BYTES])
             begin = max(at - 7, pos + 1)
-            found = [i for magic in _MAGICS for i in _all(window, magic)]
+            found = [i for magic in RECORD_MAGICS for i in _all(window, magic)]
             for i in sorted(found):
                 candidate = begin + i - 4
                 if candidate <= pos:
@@ -190,7 +192,9 @@ def parse_records(data: bytes, physical: int, room: int, *, check_crc: bool) -> 
         rest = data[topic_at:end]
         topic_length = data[topic_at - 1]
         props_at = topic_length + 2
-        if not topic_length or props_at > len(rest) or rest[topic_length] << 8 | rest[topic_length + 1] != len(rest) - props_at:
+        if not topic_length or props_at > len(rest) or rest[topic_length] > 127:
+            return records, pos, 0
+        if rest[topic_length] << 8 | rest[topic_length + 1] != len(rest) - props_at:
             return records, pos, 0
         if check_crc and n and _crc32(view[pos + 88 : topic_at - 1]) & 0x7FFFFFFF != crc:
             return records, pos, 0
@@ -199,12 +203,12 @@ def parse_records(data: bytes, physical: int, room: int, *, check_crc: bool) -> 
             previous_topic = topic
             parked = topic == _SCHEDULE_TOPIC
         if parked:
-            code = _unit_code(topic, rest[props_at:], store_time)
+            code = unit_code(topic, rest[props_at:], store_time)
         elif rest.find(known_pair, props_at) >= 0:
             code = known_code
         else:
             at = rest.find(b"TAGS\x01", props_at)
-            code = _unit_code(topic, rest[props_at:], store_time) if at >= 0 else 0
+            code = unit_code(topic, rest[props_at:], store_time) if at >= 0 else 0
             if code:
                 tag = find_property(rest[props_at:], b"TAGS") or b""
                 known_pair = b"\x02TAGS\x01" + tag + b"\x02"
@@ -212,7 +216,7 @@ def parse_records(data: bytes, physical: int, room: int, *, check_crc: bool) -> 
         properties = rest[props_at:]
         count = 1
         if sys_flag & SYSFLAG_INNER_BATCH:
-            queue_offset, count = _covered(properties, queue_offset)
+            queue_offset, count = covered_offsets(properties, queue_offset)
         add((topic, queue_id, queue_offset, own, size, code, sys_flag, store_time, count, properties))
         pos = end
     return records, pos, min(FIXED_OVERHEAD, room - pos) if pos < total else 0
@@ -251,14 +255,14 @@ def parse_record(view: memoryview, base: int, pos: int, *, check_crc: bool) -> S
         return None
     topic = bytes(view[topic_at : props_at - 2])
     properties = bytes(view[props_at:end])
-    code = _unit_code(topic, properties, store_time)
+    code = unit_code(topic, properties, store_time)
     count = 1
     if sys_flag & SYSFLAG_INNER_BATCH:
-        queue_offset, count = _covered(properties, queue_offset)
+        queue_offset, count = covered_offsets(properties, queue_offset)
     return topic, queue_id, queue_offset, physical, size, code, sys_flag, store_time, count, properties
 
 
-def _covered(properties: bytes, queue_offset: int) -> tuple[int, int]:
+def covered_offsets(properties: bytes, queue_offset: int) -> tuple[int, int]:
     """Return the first queue offset an inner batch covers and their number; one like any record's unless its properties say both."""
     base, count = find_property(properties, b"INNER_BASE"), find_property(properties, b"INNER_NUM")
     if base and count and base.isdigit() and count.isdigit() and len(base) < 19 and 0 < int(count) <= 0x7FFF:
@@ -266,7 +270,7 @@ def _covered(properties: bytes, queue_offset: int) -> tuple[int, int]:
     return queue_offset, 1
 
 
-def _unit_code(topic: bytes, properties: bytes, store_time: int) -> int:
+def unit_code(topic: bytes, properties: bytes, store_time: int) -> int:
     """Return what the queue unit of a record has as tag code: the hash of its tag, or for a parked message its delivery time."""
     if topic == _SCHEDULE_TOPIC and (level := find_property(properties, b"DELAY")):
         return store_time + _delay_ms(level)

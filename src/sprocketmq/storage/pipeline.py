@@ -1,0 +1,373 @@
+"""Reading a long stretch of the commit log with several processes, in order.
+
+::
+
+      the log      |  task 0  |  task 1  |  task 2  |  task 3  | ...    cut every 4 MiB, wherever that falls
+                        |          |          |          |
+      workers        parse      parse      parse      parse             two tasks each at a time; the start of a task's first record
+                        |          |          |          |              is a guess, as a cut can fall into a body
+      ring         [ chunk 0 ][        ][ chunk 2 ][        ] ...       in as they come, out by number
+                        |
+      this process  does it begin where the one before ended?  ->  queues, key index
+                    no: read again from the right place
+
+A chunk counts only when it begins exactly where the records before it end, so bytes in a body that look like a record cannot get in.
+Where something is no record, ``LogScan`` decides what is damage and where the log goes on: the rules are in one place, and the outcome
+is that of reading the log here, record by record.
+"""
+
+import os
+import selectors
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+import msgspec
+
+from sprocketmq.clock import SYSTEM_CLOCK, Clock
+from sprocketmq.storage.commitlog import CommitLog, Segment
+from sprocketmq.storage.recovery import DamagedRange, LogScan, is_blank
+from sprocketmq.storage.runs import ParsedChunk
+from sprocketmq.storage.worker import FRAME, Setup, Task, decode_chunk, encode_frame
+
+# The reference cuts its log into pieces of this size for the same purpose, and has as many in its ring.
+TASK_BYTES = 4 << 20
+RING_SLOTS = 16
+# Below this much log starting processes costs more than it gains.
+MIN_BYTES = 64 << 20
+MAX_DEFAULT_WORKERS = 4
+# A worker's next task is with it before it has answered the last one.
+_TASKS_AHEAD = 2
+# Answers wait in memory up to this much; beyond, only the one that is next in order is read.
+_MAX_WAITING_BYTES = 48 << 20
+_READ_BYTES = 1 << 20
+_STALL_S = 60.0
+
+T = TypeVar("T")
+Progress = Callable[[int, int], None]
+
+
+class Ring(Generic[T]):
+    """Numbered items, put in any order and taken in ascending order without a gap; a bounded number of them ahead of the next."""
+
+    __slots__ = ("_slots", "next")
+
+    def __init__(self, slots: int) -> None:
+        self._slots: list[T | None] = [None] * slots
+        self.next = 0
+
+    def has_room(self, number: int) -> bool:
+        """Tell whether an item of this number may be put now."""
+        return number < self.next + len(self._slots)
+
+    def put(self, number: int, item: T) -> None:
+        """Put an item for which there is room."""
+        assert self.next <= number < self.next + len(self._slots)
+        self._slots[number % len(self._slots)] = item
+
+    def take(self) -> T | None:
+        """Return the item whose turn it is and go on to the next, or None when it is not there yet."""
+        at = self.next % len(self._slots)
+        item = self._slots[at]
+        if item is not None:
+            self._slots[at] = None
+            self.next += 1
+        return item
+
+
+def workers_for(wanted: int) -> int:
+    """Return how many processes to start: ``wanted``, or for 0 one a core and at most 4."""
+    if wanted:
+        return wanted
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, MAX_DEFAULT_WORKERS)
+
+
+class _Answer(msgspec.Struct):
+    """What became of a task: its chunk, or None when this process has to read it."""
+
+    task: Task
+    chunk: ParsedChunk | None
+    size: int = 0
+
+
+class _Worker:
+    """One process and the numbers of the tasks it has, in order."""
+
+    def __init__(self, setup: Setup) -> None:
+        # The child finds this package wherever we found it; -P keeps what lies in the current directory out of its way. One thread is
+        # what it has work for, and idle ones of numpy's algebra library cost it memory and time to start.
+        paths = os.pathsep.join(path for path in sys.path if path)
+        environment = {**os.environ, "PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "sprocketmq.storage.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env=environment,
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.input = self.process.stdin.fileno()
+        self.output = self.process.stdout.fileno()
+        os.set_blocking(self.output, False)
+        self.tasks: deque[tuple[int, Task]] = deque()
+        self._parts: list[bytes] = []
+        self._gathered = 0
+        self._send(encode_frame(setup))
+
+    def give(self, number: int, task: Task) -> None:
+        """Hand over a task. Raises OSError when the process is gone."""
+        self._send(encode_frame(task))
+        self.tasks.append((number, task))
+
+    def _send(self, data: bytes) -> None:
+        # Frames are far shorter than a pipe holds and few are on their way, so this never waits.
+        os.write(self.input, data)
+
+    def receive(self) -> tuple[list[memoryview], bool]:
+        """Return the frames that have arrived by now, and whether the process is still there."""
+        try:
+            data = os.read(self.output, _READ_BYTES)
+        except BlockingIOError:
+            return [], True
+        if not data:
+            return [], False
+        self._parts.append(data)
+        self._gathered += len(data)
+        first = self._parts[0]
+        if len(first) < FRAME.size or self._gathered < FRAME.size + FRAME.unpack_from(first)[0]:
+            if len(first) < FRAME.size:
+                self._parts = [b"".join(self._parts)]
+            return [], True
+        frames = []
+        rest = memoryview(b"".join(self._parts))
+        while len(rest) >= FRAME.size and len(rest) >= FRAME.size + (size := FRAME.unpack_from(rest)[0]):
+            frames.append(rest[FRAME.size : FRAME.size + size])
+            rest = rest[FRAME.size + size :]
+        self._parts = [bytes(rest)] if rest else []
+        self._gathered = len(rest)
+        return frames, True
+
+    def close(self) -> None:
+        """End the process, which only reads, and wait for its end."""
+        process = self.process
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            pipe.close()
+        process.kill()
+        process.wait()
+
+
+class LogPipeline:
+    """Read the records of a log from ``start`` to its end as chunks, in log order.
+
+    ``end``, ``damaged`` and ``resync`` are those of ``LogScan``. ``workers`` processes read; with 0 this one does all of it. A process that
+    dies, or says nothing for ``stall_s``, is done without: the rest is read here. ``lost_workers`` counts them.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        start: int,
+        *,
+        workers: int,
+        resync: bool,
+        last_time: int = 0,
+        batch_topics: frozenset[str] = frozenset(),
+        keys: bool = True,
+        progress: Progress | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        task_bytes: int = TASK_BYTES,
+        stall_s: float = _STALL_S,
+    ) -> None:
+        self._log = log
+        self._start = start
+        self._wanted = workers
+        self._resync = resync
+        self._last_time = last_time
+        self._batch_topics = frozenset(topic.encode() for topic in batch_topics)
+        self._keys = keys
+        self._progress = progress
+        self._clock = clock
+        self._task_bytes = task_bytes
+        self._stall_s = stall_s
+        self._ring: Ring[_Answer] = Ring(RING_SLOTS)
+        self._tasks = enumerate(self._cut())
+        self._upcoming: tuple[int, Task] | None = next(self._tasks, None)
+        self._workers: list[_Worker] = []
+        self._waiting_bytes = 0
+        self._newest_ms = 0
+        self._total_end = data_end(log)
+        self.lost_workers = 0
+        self.end = start
+        self.damaged: list[DamagedRange] = []
+
+    def lag(self) -> tuple[int, int]:
+        """Return how far the dispatched records are behind: bytes to the log's end, ms of store time to the newest record read."""
+        return max(self._total_end - self.end, 0), max(self._newest_ms - self._last_time, 0)
+
+    def chunks(self) -> Iterator[ParsedChunk]:
+        """Yield what the log holds, in order. The processes end with the iteration, however it ends; use it once."""
+        try:
+            self._start_workers()
+            yield from self._ordered()
+        finally:
+            for worker in self._workers:
+                worker.close()
+            self._workers.clear()
+
+    # --- what counts ---
+
+    def _ordered(self) -> Iterator[ParsedChunk]:
+        from sprocketmq.storage.parsing import parse_chunk
+
+        position = self._start
+        answer = self._take()
+        while (segment := self._log.find(position)) is not None:
+            if answer is not None and answer.task.limit <= position:
+                self._waiting_bytes -= answer.size
+                answer = self._take()
+                continue
+            chunk = None
+            if answer is not None and answer.task.begin <= position:
+                chunk = answer.chunk
+                if chunk is None or not chunk.records or chunk.start != position:
+                    begin, limit = position - segment.start, answer.task.limit - segment.start
+                    chunk = parse_chunk(segment.view, segment.start, begin, limit, batch_topics=self._batch_topics, keys=self._keys)
+            if chunk is not None and chunk.records:
+                position = self.end = chunk.end
+                self._last_time = chunk.last_time_ms
+                yield chunk
+                self._tell_progress()
+                if answer is not None and position >= answer.task.limit:
+                    continue
+            following = self._follow(segment, position)
+            if following is None:
+                break
+            position = following
+        if self._progress is not None:
+            self._progress(self.end - self._start, max(self.end - self._start, 1))
+
+    def _follow(self, segment: Segment, position: int) -> int | None:
+        """Return where the log goes on when no record that counts begins at ``position`` of ``segment``; None at the log's end."""
+        inside = position - segment.start
+        if is_blank(segment.view, inside):
+            self.end = segment.start + segment.size
+            return self.end
+        scan = LogScan(self._log, position, check_crc=True, resync=self._resync, last_time=self._last_time)
+        records = next(scan.batches(), None)
+        self.damaged += scan.damaged
+        if records is None:
+            self.end = scan.end
+            return None
+        first = records[0][3]
+        assert first > position, f"two readers disagree about the record at {position}"
+        return first
+
+    def _tell_progress(self) -> None:
+        if self._progress is not None:
+            self._progress(self.end - self._start, max(self._total_end - self._start, 1))
+
+    # --- tasks ---
+
+    def _cut(self) -> Iterator[Task]:
+        """Cut the log into tasks, leaving out what nothing was ever written to."""
+        for segment in self._log.segments:
+            end = segment.start + segment.size
+            at = max(self._start, segment.start)
+            while at < end:
+                data = segment.file.data_after(at - segment.start)
+                if data is None or segment.start + data >= end:
+                    break
+                at = max(at, segment.start + data - (segment.start + data) % self._task_bytes)
+                limit = min(at - at % self._task_bytes + self._task_bytes, end)
+                yield Task(segment.file.path, segment.start, segment.size, at, limit)
+                at = limit
+
+    def _start_workers(self) -> None:
+        if not sys.executable:
+            return
+        setup = Setup(sorted(self._batch_topics), self._keys)
+        for _ in range(self._wanted):
+            try:
+                self._workers.append(_Worker(setup))
+            except OSError:  # no more processes to be had: those we have will do, or none
+                self.lost_workers += 1
+
+    def _hand_out(self) -> None:
+        """Give every worker what it may have ahead, as far as the ring has room."""
+        while self._workers and self._upcoming is not None and self._ring.has_room(self._upcoming[0]):
+            worker = min(self._workers, key=lambda w: len(w.tasks))
+            if len(worker.tasks) >= _TASKS_AHEAD:
+                return
+            try:
+                worker.give(*self._upcoming)
+            except OSError:
+                self._lose(worker)
+                continue
+            self._upcoming = next(self._tasks, None)
+
+    def _take(self) -> _Answer | None:
+        """Return the next task in order with its answer, or None when there are no more."""
+        while True:
+            self._hand_out()
+            answer = self._ring.take()
+            if answer is not None:
+                return answer
+            if not self._workers:
+                if self._upcoming is None:
+                    return None
+                number, task = self._upcoming
+                self._upcoming = next(self._tasks, None)
+                self._ring.put(number, _Answer(task, None))
+                continue
+            if not any(worker.tasks for worker in self._workers):
+                return None
+            self._wait()
+
+    def _wait(self) -> None:
+        """Wait for answers and put them into the ring; a worker that ended leaves its tasks to this process."""
+        workers = self._workers
+        if self._waiting_bytes > _MAX_WAITING_BYTES:
+            workers = [worker for worker in workers if worker.tasks and worker.tasks[0][0] == self._ring.next] or workers
+        with selectors.DefaultSelector() as selector:
+            for worker in workers:
+                selector.register(worker.output, selectors.EVENT_READ, worker)
+            ready = [key.data for key, _ in selector.select(self._stall_s)]
+        for worker in ready or list(workers):
+            frames, alive = worker.receive() if ready else ([], False)
+            try:
+                for frame in frames:
+                    chunk = decode_chunk(frame)
+                    number, task = worker.tasks.popleft()
+                    self._newest_ms = max(self._newest_ms, chunk.last_time_ms)
+                    self._waiting_bytes += len(frame)
+                    self._ring.put(number, _Answer(task, chunk, len(frame)))
+            except (msgspec.MsgspecError, IndexError):  # it talks nonsense
+                alive = False
+            if not alive:
+                self._lose(worker)
+
+    def _lose(self, worker: _Worker) -> None:
+        self._workers.remove(worker)
+        self.lost_workers += 1
+        worker.close()
+        for number, task in worker.tasks:
+            self._ring.put(number, _Answer(task, None))
+
+
+def data_end(log: CommitLog) -> int:
+    """Return about where the data of a log ends: not before the last record, and at most some MiB of reserved room behind it."""
+    if not log.segments:
+        return 0
+    segment = log.segments[-1]
+    at = 0
+    while at < segment.size:
+        data = segment.file.data_after(at)
+        if data is None:
+            break
+        at = max(at, data) + TASK_BYTES
+    return segment.start + min(at, segment.size)
