@@ -13,7 +13,9 @@ A record never crosses segments: one of L bytes goes to the next segment when fe
 memory and written by ``commit`` in one gathering write; nothing staged is visible, and nothing visible is only in memory.
 """
 
+from collections import deque
 from struct import Struct
+from typing import Any
 
 from sprocketmq.errors import StoreDamaged, StoreFailed, StoreWriteFailed
 from sprocketmq.protocol.records import MAGIC_BLANK
@@ -36,13 +38,14 @@ _ZEROS = bytes(1 << 18)
 class Segment:
     """One open file of the log."""
 
-    __slots__ = ("_view", "file", "size", "start")
+    __slots__ = ("_mapping", "_view", "file", "size", "start")
 
     def __init__(self, file: File, start: int, size: int) -> None:
         self.file = file
         self.start = start
         self.size = size
         self._view: memoryview | None = None
+        self._mapping: Any = None
 
     @property
     def view(self) -> memoryview:
@@ -54,6 +57,27 @@ class Segment:
     def close(self) -> None:
         self._view = None  # the mapping goes when the last buffer cut from it goes
         self.file.close()
+
+    def retire(self) -> None:
+        """Give the segment up to a thread that will ``release`` it; nothing else may be asked of it then."""
+        if self._view is not None:
+            self._mapping = self._view.obj
+            self._view = None
+
+    def release(self) -> bool:
+        """Close the file and unmap it; False while buffers cut from it are in use, then try again.
+
+        The last one to let go of a gigabyte waits 0.2 s for the system to clear it away, which should not be the thread that serves.
+        """
+        self.file.close()
+        unmap = getattr(self._mapping, "close", None)
+        if unmap is not None:
+            try:
+                unmap()
+            except BufferError:
+                return False
+        self._mapping = None
+        return True
 
 
 class CommitLog:
@@ -71,6 +95,7 @@ class CommitLog:
         "_chunk_start",
         "_chunks",
         "_directory",
+        "_dropped",
         "_fs",
         "_look_at",
         "_names_changed",
@@ -95,6 +120,7 @@ class CommitLog:
         self.pieces: list[Buffer] = []
         self._chunks: list[tuple[int, list[Buffer]]] = []
         self._names_changed = False
+        self._dropped: deque[Segment] = deque()
         self.flushed_end = 0
         self.start_at(0)
 
@@ -312,6 +338,40 @@ class CommitLog:
         self.flushed_end = max(self.flushed_end, end)
         return end
 
+    # --- deleting ---
+
+    def drop_before(self, position: int) -> list[str]:
+        """Delete the segments that end at ``position`` or before it, oldest first, and return their paths.
+
+        The last segment stays, and so does what is not known to be on the disk. Buffers handed out stay readable. Call ``release_dropped``
+        afterwards to get the space back. Raises OSError; what went before it is out of the log.
+        """
+        paths: list[str] = []
+        position = min(position, self.flushed_end)
+        while len(self.segments) > 1 and self.segments[1].start <= position:
+            if paths:
+                self._fs.fsync_dir(self._directory)  # a power failure must not bring back an older one
+            segment = self.segments[0]
+            self._fs.unlink(segment.file.path)
+            self.segments = self.segments[1:]  # a flush under way goes through the list it has
+            segment.retire()
+            self._dropped.append(segment)
+            paths.append(segment.file.path)
+        return paths
+
+    def release_dropped(self) -> None:
+        """Make deletions last and give their space back, except where readers still hold buffers; may run in another thread.
+
+        Call it again from time to time. Raises OSError.
+        """
+        count = len(self._dropped)
+        if count:
+            self._fs.fsync_dir(self._directory)
+        for _ in range(count):
+            segment = self._dropped.popleft()
+            if not segment.release():
+                self._dropped.append(segment)
+
     # --- reading ---
 
     def locate(self, physical: int) -> Segment | None:
@@ -320,18 +380,20 @@ class CommitLog:
 
     def find(self, physical: int) -> Segment | None:
         """Return the segment that has room for stream offset ``physical``, written or not."""
-        if not self.segments:
+        segments = self.segments
+        if not segments:
             return None
-        index = (physical - self.segments[0].start) // self.segment_bytes
-        return self.segments[index] if 0 <= index < len(self.segments) else None
+        index = (physical - segments[0].start) // self.segment_bytes
+        return segments[index] if 0 <= index < len(segments) else None
 
     def close(self) -> None:
         """Close the files. Buffers handed out stay readable."""
         if self._ahead is not None:
             self._ahead.close()
-        for segment in self.segments:
+        for segment in (*self.segments, *self._dropped):
             segment.close()
         self.segments = []
+        self._dropped.clear()
 
 
 def _data_length(file: File, start: int, end: int) -> int:
