@@ -156,6 +156,33 @@ def consume(
     raise typer.Exit(consume.run(namesrv, options, as_json=json))
 
 
+# --- stores on disk -----------------------------------------------------------------------------------------------------
+
+
+StorePath = Annotated[str, typer.Argument(metavar="DIR", help="The store's directory.")]
+
+
+@app.command("inspect")
+def inspect(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A store's directory, or any file in one.")],
+    offset: Annotated[
+        int | None, typer.Option(metavar="N", help="Start here: a log position, a queue offset, or the number of an index entry.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Show so many; 0 for all. Default: 20, and all with --json.")
+    ] = None,
+    topic: Annotated[str | None, typer.Option(help="Only messages of this topic.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Every field of each, and the messages inside batches.")] = False,
+    as_hex: Annotated[bool, typer.Option("--hex", help="The bytes, with the fields marked.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
+) -> None:
+    """Show what is in a store, or in any of its files. Nothing is changed; a broker may be running."""
+    from sprocketmq.cli import inspect
+
+    options = inspect.Options(path, offset=offset, limit=limit, topic=topic, full=full, hex=as_hex, json=json)
+    raise typer.Exit(inspect.run(options))
+
+
 @app.command("demo", context_settings=_PASS_ON, add_help_option=False)
 def demo(context: typer.Context) -> None:
     """Run the main job: 336,776 flights through a broker and Spark into a table."""
