@@ -1,0 +1,263 @@
+"""Keeping the disk from filling up: old segments go, and messages are refused while there is no room for them.
+
+::
+
+    every clean_interval_s (each second while messages are refused, at once when the disk refused a write)
+
+    disk thread    how full are the disks, how old the segments?             unlink, unmap
+                         |                        ^                               ^
+                         v                        | a pause                       |
+    loop           plan_deletion ----> drop the oldest segment from the log ------'
+                         |
+                         '-----------> writable
+
+What may go and why is decided in ``storage/retention.py``. One segment goes at a time, with a look at the disk and a pause in between, so
+that traffic goes on and nothing goes that need not.
+"""
+
+import asyncio
+import errno
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import NamedTuple, TypeVar
+
+from sprocketmq.broker.config import BrokerConfig
+from sprocketmq.broker.topics import TopicTable
+from sprocketmq.clock import SYSTEM_CLOCK, Clock
+from sprocketmq.errors import SprocketError
+from sprocketmq.net.server import ServerConnection
+from sprocketmq.protocol.codes import RequestCode, ResponseCode
+from sprocketmq.protocol.command import Command
+from sprocketmq.protocol.names import SYSTEM_TOPICS
+from sprocketmq.storage.fs import REAL_FS, FileSystem
+from sprocketmq.storage.retention import MANUAL_ROUNDS, MAX_SEGMENTS_PER_ROUND, Cause, Limits, SegmentAge, plan_deletion, used_part
+from sprocketmq.storage.store import MessageStore
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+FULL_INTERVAL_S = 1.0
+PAUSE_S = 0.1
+# What a system says when it has no room: no blocks left, the user's quota used up, or the file over a size limit.
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class _Look(NamedTuple):
+    """The state of the disks at one moment."""
+
+    used: float
+    segments: list[SegmentAge]
+
+
+class Cleaning:
+    """The cleaner of one store. ``writable`` tells whether messages may be taken, ``refusal`` says why not, for the answer's remark.
+
+    Call ``start`` and ``stop`` on the event loop. ``executor`` runs what touches the disk. Segments are dropped on the loop's thread, which
+    owns the store.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        executor: Executor,
+        *,
+        fs: FileSystem = REAL_FS,
+        clock: Clock = SYSTEM_CLOCK,
+        pause_s: float = PAUSE_S,
+    ) -> None:
+        self.writable = True
+        self.refusal = ""
+        self.used = 0.0
+        self.deleted_segments = 0
+        self._config = config
+        self._limits = Limits.of(config.store)
+        self._store = store
+        self._topics = topics
+        self._executor = executor
+        self._fs = fs
+        self._clock = clock
+        self._pause_s = pause_s
+        self._root = str(config.store.root)
+        self._manual_rounds = 0
+        self._helpless = False
+        self._unmeasured = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._round: asyncio.Task[None] | None = None
+        self._running = False
+
+    def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
+        return {
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_queues,
+            RequestCode.CLEAN_UNUSED_TOPIC: self.clean_topics,
+        }
+
+    # --- life ---
+
+    def start(self) -> None:
+        """Look at the disk now and from time to time."""
+        self._running = True
+        self._begin()
+
+    async def stop(self) -> None:
+        """End after the step under way; may be called twice."""
+        self._running = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._round is not None:
+            await asyncio.wait([self._round])
+
+    def disk_refused(self, error: BaseException) -> None:
+        """Take note that a write failed; when for lack of room, look at the disk at once."""
+        cause = error if isinstance(error, OSError) else error.__cause__
+        if isinstance(cause, OSError) and cause.errno in NO_ROOM and self.writable:
+            self._begin()
+
+    def _begin(self) -> None:
+        if self._running and self._round is None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            self._round = asyncio.get_running_loop().create_task(self._rounds())
+
+    async def _rounds(self) -> None:
+        try:
+            await self.clean()
+        finally:
+            self._round = None
+            if self._running:
+                interval = self._config.clean_interval_s
+                if not self.writable:
+                    interval = min(interval, FULL_INTERVAL_S)
+                self._timer = asyncio.get_running_loop().call_later(interval, self._begin)
+
+    # --- one round ---
+
+    async def clean(self) -> list[str]:
+        """Do one round and return the paths of the files that went."""
+        manual = self._manual_rounds > 0
+        if manual:
+            self._manual_rounds -= 1
+        removed: list[str] = []
+        for step in range(MAX_SEGMENTS_PER_ROUND):
+            if step:
+                await asyncio.sleep(self._pause_s)
+            more = await self._step(manual, first=step == 0)
+            removed += more
+            if not more:
+                break
+        return removed
+
+    async def _step(self, manual: bool, *, first: bool) -> list[str]:
+        """Look at the disks and let one segment go if one may; return the paths of the files that went."""
+        store = self._store
+        flushed = store.commitlog_flushed_offset  # what is not on the disk yet, a flush may be busy with
+        segments = store.segments()[: MAX_SEGMENTS_PER_ROUND + 1]
+        look = await self._in_thread(lambda: self._look(segments))
+        if look is None:
+            return []
+        now = self._clock.time_ms()
+        cause = self._limits.cause(look.used, now, manual=manual)
+        removed = []
+        if first and cause is not Cause.NONE:
+            removed = await self._in_thread(lambda: self._drop_leftovers(cause, now)) or []
+            if removed and cause is Cause.FORCED:
+                return removed  # look again before messages go
+        plan = plan_deletion(look.segments, flushed, look.used, self._limits, now, manual=manual)
+        self._note(look.used, plan.writable)
+        if not plan.segments:
+            self._note_helpless(helpless=cause is Cause.FORCED and not removed and not plan.writable)
+            return removed
+        oldest = plan.segments[0]
+        age_h = (now - oldest.modified_ms) / 3_600_000
+        try:
+            paths = store.delete_before(oldest.start + oldest.size)
+        except (SprocketError, OSError) as e:
+            log.error("old messages cannot be deleted: %s", e)  # noqa: TRY400
+            return []
+        self.deleted_segments += 1
+        log.info(
+            "deleted %s and %d files that point into it, last written %.1f h ago, as %s (%.0f %% used)",
+            paths[0] if paths else "a segment",
+            max(0, len(paths) - 1),
+            age_h,
+            plan.cause.value,
+            look.used * 100,
+        )
+        await self._in_thread(store.release_deleted)
+        return removed + paths
+
+    async def _in_thread(self, work: Callable[[], _T]) -> _T | None:
+        """Run ``work`` on a disk thread; None when it failed, which is logged once until it works again."""
+        try:
+            result = await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        except OSError as e:
+            if not self._unmeasured:
+                log.warning("the disk of %s cannot be looked at, nothing is deleted: %s", self._root, e)
+            self._unmeasured = True
+            return None
+        self._unmeasured = False
+        return result
+
+    def _look(self, segments: list[tuple[int, int, str]]) -> _Look:
+        fs = self._fs
+        used = max(used_part(*fs.usage(f"{self._root}/{name}")) for name in ("commitlog", "consumequeue"))
+        return _Look(used, [SegmentAge(start, size, fs.modified_ms(path)) for start, size, path in segments])
+
+    def _drop_leftovers(self, cause: Cause, now_ms: int) -> list[str]:
+        """Delete what recovery put aside in ``damaged/``, when messages of that age would go too."""
+        removed = []
+        folder = f"{self._root}/damaged"
+        for entry in self._fs.list(folder):
+            path = f"{folder}/{entry.name}"
+            if not entry.is_dir and (cause is Cause.FORCED or self._limits.expired(self._fs.modified_ms(path), now_ms)):
+                self._fs.unlink(path)
+                removed.append(path)
+        if removed:
+            log.info("deleted %d damaged files in %s, as %s", len(removed), folder, cause.value)
+        return removed
+
+    def _note(self, used: float, writable: bool) -> None:
+        self.used = used
+        if not writable:
+            self.refusal = (
+                f"service not available now. It may be caused by: the broker's disk is full: {used:.0%} of the disk of {self._root} is used,"
+                f" messages are refused above {self._limits.warning:.0%}. Free space there, or keep messages for less time"
+                " (file_reserved_hours); sends are taken again without a restart"
+            )
+        if writable != self.writable:
+            self.writable = writable
+            if writable:
+                log.warning("the disk of %s has room again (%.0f %% used): messages are taken", self._root, used * 100)
+            else:
+                log.error("the disk of %s is full (%.0f %% used): messages are refused, reads go on", self._root, used * 100)
+
+    def _note_helpless(self, *, helpless: bool) -> None:
+        if helpless and not self._helpless:
+            log.error("the disk of %s is full and no segment of the log may go: free space there, or add some", self._root)
+        self._helpless = helpless
+
+    # --- requests ---
+
+    def delete_expired(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 329: expired segments go in the next rounds, whatever the hour."""
+        self._manual_rounds = MANUAL_ROUNDS
+        self._begin()
+        conn.respond(command, ResponseCode.SUCCESS)
+
+    def clean_queues(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 306: queue files whose messages have left the log go."""
+        self._store.delete_before(self._store.commitlog_min_offset)
+        conn.respond(command, ResponseCode.SUCCESS)
+
+    def clean_topics(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 316: queues of topics that have no entry in the topic table go."""
+        for topic in self._store.topics_on_disk():
+            if topic not in self._topics and topic not in SYSTEM_TOPICS:
+                self._store.delete_topic(topic)
+        conn.respond(command, ResponseCode.SUCCESS)
