@@ -4,20 +4,23 @@ Plain queues (``consumequeue/``) have one unit a message, batch queues (``batchc
 commit log; what is on the disk only saves reading that again.
 """
 
+import contextlib
 from bisect import bisect_left
+from dataclasses import replace
 from struct import Struct
 
 from sprocketmq.errors import FatalError, InvalidMessage
 from sprocketmq.protocol.codes import SYSFLAG_INNER_BATCH, SYSFLAG_TRANSACTION_MASK
 from sprocketmq.protocol.names import MAX_INTERNAL_TOPIC_LENGTH, name_problem
+from sprocketmq.storage.batchqueue import BATCH_UNIT, BATCH_UNIT_BYTES, COMPACTED, BatchConsumeQueue
 from sprocketmq.storage.commitlog import CommitLog
-from sprocketmq.storage.config import ConfigFile
-from sprocketmq.storage.consumequeue import TAIL_LIMIT_BYTES, UNIT, ConsumeQueue
+from sprocketmq.storage.config import ConfigFile, StoreConfig
+from sprocketmq.storage.consumequeue import UNIT, UNIT_BYTES, ConsumeQueue
 from sprocketmq.storage.fs import FileSystem
 from sprocketmq.storage.recovery import Scanned
 from sprocketmq.storage.runs import QueueRun
 from sprocketmq.storage.segments import FilePool, segment_entries, segment_size_of
-from sprocketmq.storage.snapshot import QueueState
+from sprocketmq.storage.snapshot import QueueState, Snapshot
 
 # Prepared and rolled back halves of transactions and inner batches have no unit in a plain queue.
 _NO_UNIT = SYSFLAG_INNER_BATCH | SYSFLAG_TRANSACTION_MASK
@@ -30,6 +33,11 @@ MAX_SYNCS = 256
 
 _LONG = Struct(">q")
 
+PLAIN_ROOT = "consumequeue"
+BATCH_ROOT = "batchconsumequeue"
+
+Queue = ConsumeQueue | BatchConsumeQueue
+
 
 class QueueTable:
     """All queues of one store, by topic and queue id.
@@ -38,21 +46,20 @@ class QueueTable:
     queues are batch queues. One thread changes the table; ``sync`` may run in one other thread at the same time.
     """
 
-    def __init__(self, fs: FileSystem, root: str, log: CommitLog, file_bytes: int) -> None:
+    def __init__(self, fs: FileSystem, log: CommitLog, config: StoreConfig) -> None:
         self._fs = fs
-        self._root = root
-        self._queue_root = f"{root}/consumequeue"
+        self._root = str(config.root)
         self._log = log
-        self._file_bytes = file_bytes
+        self._file_bytes = {PLAIN_ROOT: config.consumequeue_segment_bytes, BATCH_ROOT: config.batchqueue_segment_bytes}
         self.pool = FilePool(fs)
-        self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.queues: dict[tuple[str, int], Queue] = {}
         self.deleted: dict[str, int] = {}
         self.batch_topics: frozenset[str] = frozenset()
-        self._on_disk: dict[tuple[str, int], str] = {}
+        self._on_disk: list[tuple[str, str, int]] = []
 
     # --- what is there ---
 
-    def create(self, topic: str, queue_id: int) -> ConsumeQueue:
+    def create(self, topic: str, queue_id: int) -> Queue:
         """Make the queue for the first message of its kind; its files come with the first units.
 
         Raises InvalidMessage for a topic or queue id that cannot be a directory name.
@@ -61,58 +68,86 @@ class QueueTable:
             raise InvalidMessage(f"topic {topic!r} is not valid: {problem}")
         if not 0 <= queue_id <= 0x7FFFFFFF:
             raise InvalidMessage(f"queue id {queue_id} is not between 0 and 2^31 - 1")
-        if topic in self.batch_topics:
-            raise FatalError(f"topic {topic} keeps its messages in batch queues, which this store can only leave as they are")
         queue = self._new(topic, queue_id)
         self.queues[topic, queue_id] = queue
         return queue
 
-    def _new(self, topic: str, queue_id: int) -> ConsumeQueue:
-        return ConsumeQueue(self._fs, self.pool, f"{self._queue_root}/{topic}/{queue_id}", topic, queue_id, self._file_bytes)
+    def _new(self, topic: str, queue_id: int) -> Queue:
+        if topic in self.batch_topics:
+            return self._new_batch(topic, queue_id)
+        return ConsumeQueue(
+            self._fs, self.pool, self._directory(PLAIN_ROOT, topic, queue_id), topic, queue_id, self._file_bytes[PLAIN_ROOT]
+        )
+
+    def _new_batch(self, topic: str, queue_id: int) -> BatchConsumeQueue:
+        directory = self._directory(BATCH_ROOT, topic, queue_id)
+        return BatchConsumeQueue(self._fs, self.pool, directory, topic, queue_id, self._file_bytes[BATCH_ROOT])
+
+    def _directory(self, kind: str, topic: str, queue_id: int) -> str:
+        return f"{self._root}/{kind}/{topic}/{queue_id}"
 
     def declare_batch_topic(self, topic: str) -> None:
-        """Let the queues of ``topic`` be batch queues from now on. Raises FatalError when it has plain queues already."""
+        """Let the queues of ``topic`` be batch queues from now on; its directory tells a later start.
+
+        Raises FatalError when it has plain queues already, InvalidMessage for a name that cannot be a directory's.
+        """
         if topic in self.batch_topics:
             return
+        if problem := name_problem(topic, MAX_INTERNAL_TOPIC_LENGTH):
+            raise InvalidMessage(f"topic {topic!r} is not valid: {problem}")
         if any(name == topic for name, _ in self.queues):
             raise FatalError(f"topic {topic} has messages in plain queues; delete the topic before making it one with batch queues")
         self.batch_topics |= {topic}
+        with contextlib.suppress(OSError):  # the topic's configuration says the same
+            self._fs.make_dirs(f"{self._root}/{BATCH_ROOT}/{topic}")
+            self._fs.fsync_dir(f"{self._root}/{BATCH_ROOT}")
 
     def remove(self, topic: str) -> None:
         """Forget the queues of a deleted topic and remove their files. Raises OSError; leftovers do no harm then."""
         for key in [key for key in self.queues if key[0] == topic]:
             del self.queues[key]
-        directory = f"{self._queue_root}/{topic}"
-        self.pool.forget(directory + "/")
-        self._fs.remove_tree(directory)
+        self.batch_topics -= {topic}
+        for kind in (PLAIN_ROOT, BATCH_ROOT):
+            directory = f"{self._root}/{kind}/{topic}"
+            self.pool.forget(directory + "/")
+            self._fs.remove_tree(directory)
 
     # --- opening ---
 
     def load(self) -> bool:
         """Look what is on the disk, without reading any of it, and tell whether there are queues."""
-        self.batch_topics = self._find_batch_topics()
         self._on_disk = self._directories()
-        self._adopt_file_size()
+        self.batch_topics = self._find_batch_topics()
+        for kind, unit_bytes in ((PLAIN_ROOT, UNIT_BYTES), (BATCH_ROOT, BATCH_UNIT_BYTES)):
+            self._adopt_file_size(kind, unit_bytes)
         return bool(self._on_disk)
 
-    def restore(self, states: tuple[QueueState, ...], deleted: dict[str, int]) -> str:
+    def restore(self, snapshot: Snapshot) -> str:
         """Take the queues as a snapshot has them; return why that is not possible, or an empty text."""
-        self.deleted = dict(deleted)
-        for state in states:
+        if snapshot.version == 1 and self.batch_topics:
+            return "the queue snapshot does not know batch queues"
+        self.deleted = dict(snapshot.deleted)
+        for state in snapshot.queues:
+            name = f"{state.topic}/{state.queue_id}"
+            if (state.units is not None) != (state.topic in self.batch_topics):
+                return f"the queues of {name} are of the other kind"
             queue = self._new(state.topic, state.queue_id)
-            queue.start_at(state.next, min_offset=state.min_offset)
+            if isinstance(queue, BatchConsumeQueue):
+                queue.start_at(state.next, state.units or (0, 0), min_offset=state.min_offset)
+            else:
+                queue.start_at(state.next, min_offset=state.min_offset)
             queue.state = state
             if name_problem(state.topic, MAX_INTERNAL_TOPIC_LENGTH) or not queue.intact(state.last):
-                return f"the queue files of {state.topic}/{state.queue_id} are missing or damaged"
+                return f"the queue files of {name} are missing or damaged"
             self.queues[state.topic, state.queue_id] = queue
         return ""
 
     def take_records(self, records: list[Scanned]) -> None:
         """Give records from the log, in its order, their queue units."""
-        queues: dict[tuple[bytes, int], ConsumeQueue] = {}
+        queues: dict[tuple[bytes, int], Queue] = {}
         pack = UNIT.pack
-        for topic, queue_id, offset, physical, size, code, sys_flag, _, _, _ in records:
-            if sys_flag & _NO_UNIT and (sys_flag & SYSFLAG_INNER_BATCH or sys_flag & SYSFLAG_TRANSACTION_MASK != _COMMITTED):
+        for topic, queue_id, offset, physical, size, code, sys_flag, store_time, count, _ in records:
+            if sys_flag & _NO_UNIT and not self._has_unit(topic, sys_flag):
                 continue
             queue = queues.get((topic, queue_id))
             if queue is None or offset != queue.next:
@@ -120,114 +155,172 @@ class QueueTable:
                 if queue is None:
                     continue
                 queues[topic, queue_id] = queue
-            tail = queue.tail[1]
-            tail += pack(physical, size, code)
-            queue.next = offset + 1
+            if queue.unit_bytes == UNIT_BYTES:
+                tail = queue.tail[1]
+                tail += pack(physical, size, code)
+                queue.next = offset + 1
+            else:
+                tail = queue.tail[1]
+                tail += BATCH_UNIT.pack(physical, size, code, store_time, offset, count, COMPACTED, 0)
+                queue.next = offset + count
         for queue in queues.values():
             self._made_visible(queue)
+
+    def _has_unit(self, topic: bytes, sys_flag: int) -> bool:
+        """Tell whether a record that is no ordinary one has a queue unit: inner batches have in batch queues, committed transactions do."""
+        if sys_flag & SYSFLAG_INNER_BATCH and topic.decode("utf-8", "replace") not in self.batch_topics:
+            return False
+        return sys_flag & SYSFLAG_TRANSACTION_MASK in (0, _COMMITTED)
+
+    def has_unit(self, record: Scanned) -> bool:
+        """Tell whether a record from the log has a unit in a queue of its topic."""
+        return not record[6] & _NO_UNIT or self._has_unit(record[0], record[6])
 
     def take_run(self, run: QueueRun) -> None:
         """Give consecutive records of one queue their units, which the run brings; the outcome is that of ``take_records``.
 
         The run may begin before a deletion of its topic, or at offsets the queue has given out before.
         """
+        topic = run.topic.decode("utf-8", "replace")
+        unit_bytes = BATCH_UNIT_BYTES if topic in self.batch_topics else UNIT_BYTES
         units = memoryview(run.units)
-        offset = run.first_offset
-        count = run.next_offset - offset
-        deleted = self.deleted.get(run.topic.decode("utf-8", "replace"), 0)
-        skipped = 0
+        count = len(units) // unit_bytes
+        deleted = self.deleted.get(topic, 0)
+        first, offset = 0, run.first_offset
         if run.first_physical < deleted:
-            skipped = bisect_left(range(count), deleted, key=lambda i: _LONG.unpack_from(units, i * UNIT.size)[0])
-        stop = min(count, _MAX_QUEUE_OFFSET + 1 - offset)
-        if skipped >= stop:
+            first = bisect_left(range(count), deleted, key=lambda i: _LONG.unpack_from(units, i * unit_bytes)[0])
+            if first == count:
+                return
+            offset = offset + first if unit_bytes == UNIT_BYTES else _LONG.unpack_from(units, first * unit_bytes + 28)[0]
+        if run.next_offset > _MAX_QUEUE_OFFSET:
             return
-        offset += skipped
         queue = self._queue_for(run.topic, run.queue_id, offset, max(run.first_physical, deleted))
-        if queue is None:
-            return
-        tail = queue.tail[1]
-        tail += units[skipped * UNIT.size : stop * UNIT.size]
-        queue.next = run.first_offset + stop
-        self._made_visible(queue)
+        if queue is not None:
+            tail = queue.tail[1]
+            tail += units[first * unit_bytes :]
+            queue.next = run.next_offset
+            self._made_visible(queue)
 
     @staticmethod
-    def _made_visible(queue: ConsumeQueue) -> None:
-        queue.committed = queue.next
-        if len(queue.tail[1]) >= TAIL_LIMIT_BYTES:
-            queue.write_out()
+    def _made_visible(queue: Queue) -> None:
+        queue.commit()
+        queue.visible = queue.committed
 
-    def _queue_for(self, name: bytes, queue_id: int, offset: int, physical: int) -> ConsumeQueue | None:
+    def _queue_for(self, name: bytes, queue_id: int, offset: int, physical: int) -> Queue | None:
         """Return the queue a record from the log belongs to, ready to take the unit of ``offset``; None for a record without a queue."""
         topic = name.decode("utf-8", "replace")
         queue = self.queues.get((topic, queue_id))
         if physical < self.deleted.get(topic, 0) or offset > _MAX_QUEUE_OFFSET:
             return None
         if queue is None:
-            if topic in self.batch_topics or name_problem(topic, MAX_INTERNAL_TOPIC_LENGTH):
+            if name_problem(topic, MAX_INTERNAL_TOPIC_LENGTH):
                 return None
             queue = self.create(topic, queue_id)
             queue.begin_at(offset)
         elif offset < queue.next:
             # Offsets given out twice: the topic was deleted in between, or a flush took units along that the snapshot does not cover.
+            queue.commit()
             queue.go_back(offset)
         elif offset - queue.next > _MAX_QUEUE_GAP:
             return None
-        else:
+        elif offset > queue.next:
+            queue.commit()
             queue.skip_to(offset)
         return queue
 
+    def forget_leftovers(self) -> None:
+        """Drop what a deletion that was cut short has left of topics that have no messages since. Raises OSError."""
+        used = {topic for topic, _ in self.queues}
+        for topic in [topic for topic in self.deleted if topic in self.batch_topics and topic not in used]:
+            self.remove(topic)
+
     def settle(self) -> None:
         """Write out what the log gave, and drop everything else from the queue files. Raises OSError."""
-        for (topic, queue_id), directory in self._on_disk.items():
-            if (topic, queue_id) in self.queues or topic in self.batch_topics:
+        for kind, topic, queue_id in self._on_disk:
+            queue = self.queues.get((topic, queue_id))
+            if queue is not None and kind == self._kind(queue):
                 continue
-            queue = self._new(topic, queue_id)
-            end = queue.end_of_expired(self._log.min_offset)
-            if end:
-                # All its messages have left the log, but their offsets must not be given out again.
-                queue.start_at(end)
-                self.queues[topic, queue_id] = queue
-            else:
+            directory = self._directory(kind, topic, queue_id)
+            if (kind == BATCH_ROOT) != (topic in self.batch_topics) or not self._keep_expired(topic, queue_id):
                 self.pool.forget(directory + "/")
                 self._fs.remove_tree(directory)
         for queue in self.queues.values():
             queue.write_out()
             queue.cut()
 
+    @staticmethod
+    def _kind(queue: Queue) -> str:
+        return BATCH_ROOT if isinstance(queue, BatchConsumeQueue) else PLAIN_ROOT
+
+    def _keep_expired(self, topic: str, queue_id: int) -> bool:
+        """Take a queue all of whose messages have left the log: their offsets must not be given out again. False when it has none."""
+        queue = self._new(topic, queue_id)
+        if isinstance(queue, BatchConsumeQueue):
+            end, number = queue.end_of_expired(self._log.min_offset)
+            queue.start_at(end, (number, number))
+        else:
+            end = queue.end_of_expired(self._log.min_offset)
+            queue.start_at(end)
+        if end:
+            self.queues[topic, queue_id] = queue
+        return end > 0
+
     def correct_min_offsets(self) -> None:
         """Move the min offsets past units whose record has left the log."""
         for queue in self.queues.values():
             self._correct_min_offset(queue, self._log.min_offset)
 
+    def past_expired(self, state: QueueState) -> QueueState:
+        """Return a snapshot's state of a queue without what has left the log since."""
+        queue = self.queues.get((state.topic, state.queue_id))
+        if queue is None or queue.min_offset <= state.min_offset:
+            return state
+        units = state.units
+        if units is not None and isinstance(queue, BatchConsumeQueue):
+            units = (min(queue.min_unit, units[1]), units[1])
+        return replace(state, min_offset=min(queue.min_offset, state.next), units=units)
+
+    def drop_expired(self) -> list[str]:
+        """Remove the queue files that hold only units of records that have left the log, and return their paths. Raises OSError."""
+        paths = []
+        for queue in self.queues.values():
+            paths += queue.drop_files(queue.min_unit if isinstance(queue, BatchConsumeQueue) else queue.min_offset)
+        return paths
+
     @staticmethod
-    def _correct_min_offset(queue: ConsumeQueue, log_min: int) -> None:
+    def _correct_min_offset(queue: Queue, log_min: int) -> None:
         low, high = queue.min_offset, queue.committed
-        if low < high and log_min and queue.unit(low)[0] < log_min:
+        if low == high or not log_min:
+            return
+        if isinstance(queue, BatchConsumeQueue):
+            queue.min_unit = queue.first_in_log(log_min)
+            queue.min_offset = queue.unit(queue.min_unit)[4] if queue.min_unit < queue.end_unit else high
+        elif queue.unit(low)[0] < log_min:
             queue.min_offset = low + bisect_left(range(low, high), log_min, key=lambda q: queue.unit(q)[0])
 
-    def _directories(self) -> dict[tuple[str, int], str]:
-        """Return the directories under ``consumequeue`` that look like queues."""
-        found = {}
-        for topic in self._fs.list(self._queue_root):
-            if topic.is_dir:
-                for queue in self._fs.list(f"{self._queue_root}/{topic.name}"):
-                    if queue.is_dir and queue.name.isascii() and queue.name.isdigit() and len(queue.name) < 10:
-                        found[topic.name, int(queue.name)] = f"{self._queue_root}/{topic.name}/{queue.name}"
+    def _directories(self) -> list[tuple[str, str, int]]:
+        """Return ``(kind, topic, queue id)`` of the directories that look like queues."""
+        found = []
+        for kind in (PLAIN_ROOT, BATCH_ROOT):
+            for topic in self._fs.list(f"{self._root}/{kind}"):
+                if topic.is_dir:
+                    names = [queue.name for queue in self._fs.list(f"{self._root}/{kind}/{topic.name}") if queue.is_dir]
+                    found += [(kind, topic.name, int(name)) for name in names if name.isascii() and name.isdigit() and len(name) < 10]
         return found
 
-    def _adopt_file_size(self) -> None:
+    def _adopt_file_size(self, kind: str, unit_bytes: int) -> None:
         """Go on with the file size most queues on disk have: Apache's broker opens no store with mixed sizes."""
         votes: dict[int, int] = {}
-        for directory in list(self._on_disk.values())[:64]:
-            size = segment_size_of(segment_entries(self._fs.list(directory)))
-            if size and size % UNIT.size == 0:
+        for topic, queue_id in [found[1:] for found in self._on_disk if found[0] == kind][:64]:
+            size = segment_size_of(segment_entries(self._fs.list(self._directory(kind, topic, queue_id))))
+            if size and size % unit_bytes == 0:
                 votes[size] = votes.get(size, 0) + 1
         if votes:
-            self._file_bytes = max(votes, key=lambda size: (votes[size], size))
+            self._file_bytes[kind] = max(votes, key=lambda size: (votes[size], size))
 
     def _find_batch_topics(self) -> frozenset[str]:
-        """Return the topics whose queues are batch queues."""
-        topics = {entry.name for entry in self._fs.list(f"{self._root}/batchconsumequeue") if entry.is_dir}
+        """Return the topics whose queues are batch queues: as their configuration says, or without one, their directory."""
+        topics = {entry.name for entry in self._fs.list(f"{self._root}/{BATCH_ROOT}") if entry.is_dir}
         config = ConfigFile(f"{self._root}/config/topics.json", self._fs).load() or {}
         table = config.get("topicConfigTable")
         if isinstance(table, dict):
@@ -235,6 +328,8 @@ class QueueTable:
                 attributes = topic.get("attributes") if isinstance(topic, dict) else None
                 if isinstance(attributes, dict) and attributes.get("queue.type") == "BatchCQ":
                     topics.add(name)
+                elif isinstance(topic, dict):
+                    topics.discard(name)
         return frozenset(topics)
 
     # --- the flushing thread ---

@@ -5,14 +5,19 @@ log or the queues, they are all derived again.
 
 ::
 
-    0        4         8          16         24      28       32            36            40
-    +--------+---------+----------+----------+-------+--------+-------------+-------------+----------------------------------------
-    | "SPMQ" | version | position | last     | its   | CRC of | number of   | number of   | queues, then deleted topics, then the
-    |        | i32 = 1 | i64      | record   | size  | its    | queues      | deletions   | CRC of everything before it (i32)
-    |        |         |          | i64      | i32   | bytes  | i32         | i32         |
-    +--------+---------+----------+----------+-------+--------+-------------+-------------+----------------------------------------
-    queue:   topic length i16, topic, queue id i32, min offset i64, next offset i64, last unit's physical offset i64, its size i32
-    deleted: topic length i16, topic, position i64: records of the topic before it have no queue
+    0        4         8          16         24      28       32            36            40            44           48
+    +--------+---------+----------+----------+-------+--------+-------------+-------------+-------------+------------+---------------
+    | "SPMQ" | version | position | last     | its   | CRC of | number of   | number of   | number of   | bytes of   | plain queues,
+    |        | i32 = 2 | i64      | record   | size  | its    | plain queues| batch queues| deletions   | index state| batch queues,
+    |        |         |          | i64      | i32   | bytes  | i32         | i32         | i32         | i32        | ...
+    +--------+---------+----------+----------+-------+--------+-------------+-------------+-------------+------------+---------------
+    plain queue: topic length i16, topic, queue id i32, min offset i64, next offset i64, last unit's physical offset i64, its size i32
+    batch queue: the same, then the numbers of its first unit and of the next one, i64 each
+    deletion:    topic length i16, topic, position i64: records of the topic before it have no queue
+    index state: as the key index wrote it
+    at the end:  the CRC of everything before it (i32)
+
+Version 1 has neither batch queues nor index state, and the number of deletions at byte 36; it is still read.
 
 ``position`` is an end in the commit log: every record before it has its unit in a queue file, and both are on the disk.
 """
@@ -26,11 +31,14 @@ from sprocketmq.protocol.hashing import crc32
 from sprocketmq.storage.fs import FileSystem
 
 FILE_NAME = "dispatched"
-VERSION = 1
+VERSION = 2
 
 _MAGIC = b"SPMQ"
-_HEAD = Struct(">4siqqiiii")
+_START = Struct(">4si")
+_HEAD = Struct(">4siqqiiiiii")
+_HEAD_V1 = Struct(">4siqqiiii")
 _QUEUE = Struct(">iqqqi")
+_UNITS = Struct(">qq")
 _SHORT = Struct(">h")
 _INT = Struct(">i")
 _LONG = Struct(">q")
@@ -38,31 +46,46 @@ _LONG = Struct(">q")
 
 @dataclass(frozen=True)
 class QueueState:
-    """One queue as of the snapshot; ``last`` is its last unit's physical offset and size, (0, 0) without units."""
+    """One queue as of the snapshot; ``last`` is its last unit's physical offset and size, (0, 0) without units.
+
+    ``units`` are the numbers of a batch queue's first and next unit; None for a plain queue.
+    """
 
     topic: str
     queue_id: int
     min_offset: int
     next: int
     last: tuple[int, int]
+    units: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The content of the file. ``last_record`` is (physical offset, size, CRC) of the record that ends at ``position``, size 0 if none."""
+    """The content of the file. ``last_record`` is (physical offset, size, CRC) of the record that ends at ``position``, size 0 if none.
+
+    One of version 1 says nothing of batch queues.
+    """
 
     position: int = 0
     last_record: tuple[int, int, int] = (0, 0, 0)
     queues: tuple[QueueState, ...] = ()
     deleted: dict[str, int] = field(default_factory=dict)
+    index: bytes = b""
+    version: int = VERSION
 
     def encode(self) -> bytes:
         """Return the whole file."""
-        parts = [_HEAD.pack(_MAGIC, VERSION, self.position, *self.last_record, len(self.queues), len(self.deleted))]
-        for q in self.queues:
+        plain = [queue for queue in self.queues if queue.units is None]
+        batch = [queue for queue in self.queues if queue.units is not None]
+        counts = (len(plain), len(batch), len(self.deleted), len(self.index))
+        parts = [_HEAD.pack(_MAGIC, VERSION, self.position, *self.last_record, *counts)]
+        for q in plain + batch:
             parts += (*_name(q.topic), _QUEUE.pack(q.queue_id, q.min_offset, q.next, *q.last))
+            if q.units is not None:
+                parts.append(_UNITS.pack(*q.units))
         for topic, position in self.deleted.items():
             parts += (*_name(topic), _LONG.pack(position))
+        parts.append(self.index)
         data = b"".join(parts)
         return data + _INT.pack(crc32(data))
 
@@ -72,15 +95,22 @@ class Snapshot:
         try:
             if crc32(data[:-4]) != _INT.unpack(data[-4:])[0]:
                 return None
-            magic, version, position, last, size, crc, queue_count, deleted_count = _HEAD.unpack_from(data)
-            if magic != _MAGIC or version != VERSION:
+            magic, version = _START.unpack_from(data)
+            if magic != _MAGIC or version not in (1, VERSION):
                 return None
-            reader = _Reader(data, _HEAD.size)
-            queues = tuple(reader.queues(queue_count))
+            batch_count = index_bytes = 0
+            if version == 1:
+                reader = _Reader(data, _HEAD_V1.size)
+                _, _, position, last, size, crc, plain_count, deleted_count = _HEAD_V1.unpack_from(data)
+            else:
+                reader = _Reader(data, _HEAD.size)
+                _, _, position, last, size, crc, plain_count, batch_count, deleted_count, index_bytes = _HEAD.unpack_from(data)
+            queues = (*reader.queues(plain_count, batch=False), *reader.queues(batch_count, batch=True))
             deleted = {reader.name(): reader.take(_LONG)[0] for _ in range(deleted_count)}
+            index = data[reader.at : reader.at + index_bytes]
         except (StructError, UnicodeDecodeError):
             return None
-        return cls(position, (last, size, crc), queues, deleted)
+        return cls(position, (last, size, crc), queues, deleted, index, version)
 
     @classmethod
     def load(cls, fs: FileSystem, root: str) -> "Snapshot | None":
@@ -118,11 +148,15 @@ class _Reader:
         self.at += length
         return self.data[self.at - length : self.at].decode()
 
-    def queues(self, count: int) -> Iterator[QueueState]:
+    def queues(self, count: int, *, batch: bool) -> Iterator[QueueState]:
         for _ in range(count):
             topic = self.name()
             queue_id, min_offset, next_offset, last, size = self.take(_QUEUE)
-            yield QueueState(topic, queue_id, min_offset, next_offset, (last, size))
+            units = None
+            if batch:
+                first, end = self.take(_UNITS)
+                units = (first, end)
+            yield QueueState(topic, queue_id, min_offset, next_offset, (last, size), units)
 
 
 def _name(topic: str) -> Iterable[bytes]:

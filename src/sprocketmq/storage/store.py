@@ -8,12 +8,11 @@ import contextlib
 import errno
 import os
 import threading
-from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Iterable, Sequence
-from enum import Enum
 from struct import Struct
+from typing import NamedTuple
 
-import msgspec
 from isal.isal_zlib import crc32 as _crc32
 
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
@@ -28,17 +27,19 @@ from sprocketmq.errors import (
     StoreWriteFailed,
 )
 from sprocketmq.protocol.batch import BatchEntry
-from sprocketmq.protocol.codes import SYSFLAG_BORN_HOST_V6
+from sprocketmq.protocol.codes import SYSFLAG_INNER_BATCH, SYSFLAG_NEED_UNWRAP
 from sprocketmq.protocol.hashing import crc32, tags_code_raw
 from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, find_property
 from sprocketmq.protocol.records import HEAD, MAGIC_V1, encode_record, pack_host
+from sprocketmq.storage.batchqueue import MAX_COUNT, BatchConsumeQueue
 from sprocketmq.storage.checkpoint import Checkpoint
-from sprocketmq.storage.commitlog import CommitLog, Segment
+from sprocketmq.storage.commitlog import CommitLog
 from sprocketmq.storage.config import StoreConfig
-from sprocketmq.storage.consumequeue import TAIL_LIMIT_BYTES, UNIT, ConsumeQueue
+from sprocketmq.storage.consumequeue import UNIT
 from sprocketmq.storage.fs import REAL_FS, Buffer, FileSystem
 from sprocketmq.storage.lock import DirectoryLock
-from sprocketmq.storage.queues import QueueTable
+from sprocketmq.storage.queues import Queue, QueueTable
+from sprocketmq.storage.reading import QueueReader, ReadResult, ReadStatus
 from sprocketmq.storage.recovery import LogScan, RecoveryReport, parse_record
 from sprocketmq.storage.snapshot import Snapshot
 
@@ -47,44 +48,18 @@ __all__ = ["MessageStore", "ReadResult", "ReadStatus", "RecoveryReport", "StoreC
 # The 88 bytes before the body; what all messages of a batch share is packed once, as the 48 bytes from sysFlag on.
 _BATCH_HEAD = Struct(">iiiiiqq48si")
 _BATCH_SHARED = Struct(">iq8sq8siq")
-# What identifies a record: size, (magic, CRC), queue id, (flag), queue offset, physical offset.
-_IDENTITY = Struct(">i8xi4xqq")
 _SHORT = Struct(">h")
 _INT = Struct(">i")
-_LONG = Struct(">q")
 _pack_short = _SHORT.pack
-# Tag codes are 32-bit hashes; smaller values are addresses of extension units, which match until the unit itself is read.
-_LOWEST_TAG_CODE = -(1 << 31)
 SNAPSHOT_EVERY_BYTES = 256 << 20
-# A read that finds more runs than this gives one joined copy: sending thousands of small pieces costs more than copying them.
-MAX_RUNS = 64
-_NOTHING = memoryview(b"")
 
 
-class ReadStatus(Enum):
-    """How a read by queue offset ended; the names are the reference's and travel as remarks."""
+class SegmentInfo(NamedTuple):
+    """A file of the commit log: the place of its first byte in the log, its length, its path."""
 
-    FOUND = "FOUND"
-    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
-    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
-    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
-    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
-    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
-    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
-
-
-class ReadResult(msgspec.Struct, frozen=True):
-    """What a read found: ``buffers`` hold ``count`` whole records in queue order, neighbours in the log sharing one view.
-
-    ``next_offset`` is where the next read should begin. Views are read-only and stay valid as long as they are held.
-    """
-
-    status: ReadStatus
-    next_offset: int
-    min_offset: int
-    max_offset: int
-    buffers: list[memoryview]
-    count: int
+    start: int
+    size: int
+    path: str
 
 
 class MessageStore:
@@ -102,9 +77,15 @@ class MessageStore:
         self._max_body = config.max_message_bytes
         self._root = str(config.root)
         self._log = CommitLog(fs, f"{self._root}/commitlog", config.commitlog_segment_bytes, preallocate=config.preallocate)
-        self._table = QueueTable(fs, self._root, self._log, config.consumequeue_segment_bytes)
+        self._table = QueueTable(fs, self._log, config)
+        self._reader = QueueReader(self._log, self._table, config.max_filter_units)
         self._queues = self._table.queues
-        self._touched: list[ConsumeQueue] = []
+        self._touched: list[Queue] = []
+        # With SYNC_FLUSH: (end of the log, queue, its end) of commits readers must not see yet.
+        self._holds_back = config.flush_disk_type == "SYNC_FLUSH" and not config.read_uncommitted
+        self._unpublished: deque[tuple[int, Queue, int]] = deque()
+        self._visible_end = 0
+        self._min_known = 0  # where the log began when the queues were last corrected
         self._checkpoint = Checkpoint()
         self._snapshot = Snapshot()
         self._flush_lock = threading.Lock()
@@ -206,8 +187,9 @@ class MessageStore:
         if (
             body_length > self._max_body
             or properties_length > MAX_PROPERTIES_LENGTH
-            or queue.overhead > 218
+            or queue.unusual
             or len(born_host) + len(store_host) != 16
+            or sys_flag & SYSFLAG_INNER_BATCH
         ):
             return self._stage_unusual(queue, body, properties, tags_code, flag, sys_flag, born_timestamp_ms, born_host, reconsume_times)
         if physical + size + 8 > log.limit:
@@ -247,7 +229,7 @@ class MessageStore:
 
     def _stage_unusual(
         self,
-        queue: ConsumeQueue,
+        queue: Queue,
         body: Buffer,
         properties: bytes,
         tags_code: int,
@@ -257,16 +239,55 @@ class MessageStore:
         born_host: bytes,
         reconsume_times: int,
     ) -> tuple[int, int]:
-        """Stage a record with IPv6 hosts or a long topic name, or say why it cannot be."""
+        """Stage a record of a batch topic, with IPv6 hosts or a long topic name, or say why it cannot be."""
+        if sys_flag & SYSFLAG_INNER_BATCH:
+            raise InvalidMessage("a record that says it is an inner batch goes to a topic with batch queues, with its count")
         if len(body) > self.config.max_message_bytes:
             raise MessageTooLarge(len(body), self.config.max_message_bytes)
         if len(properties) > MAX_PROPERTIES_LENGTH:
             raise InvalidMessage(f"the properties take {len(properties)} bytes, the limit is {MAX_PROPERTIES_LENGTH}")
         return self._stage_any(queue, body, properties, tags_code, flag, sys_flag, born_timestamp_ms, born_host, reconsume_times)
 
+    def stage_inner_batch(
+        self,
+        topic: str,
+        queue_id: int,
+        body: Buffer,
+        properties: bytes,
+        *,
+        count: int,
+        tags_code: int,
+        flag: int = 0,
+        sys_flag: int = 0,
+        born_timestamp_ms: int,
+        born_host: bytes,
+        reconsume_times: int = 0,
+    ) -> tuple[int, int]:
+        """Prepare a whole batch as one record of a topic with batch queues and return its first queue offset and its place in the log.
+
+        ``body`` is the batch as the client encoded it, ``count`` how many messages are in it (1 to 32,767); each gets a queue offset.
+        INNER_NUM and INNER_BASE are added to the properties. Raises MessageTooLarge, or InvalidMessage for a topic without batch
+        queues, another count, or properties that are too long or say themselves what the batch covers; then nothing is staged of it.
+        """
+        if topic not in self._table.batch_topics:
+            raise InvalidMessage(f"topic {topic!r} has no batch queues: its messages are stored one by one")
+        if not 0 < count <= MAX_COUNT:
+            raise InvalidMessage(f"an inner batch has 1 to {MAX_COUNT} messages, not {count}")
+        queue = self._queues.get((topic, queue_id)) or self._table.create(topic, queue_id)
+        if properties.find(b"INNER_") >= 0 and (find_property(properties, b"INNER_NUM") or find_property(properties, b"INNER_BASE")):
+            raise InvalidMessage("INNER_NUM and INNER_BASE are given by the broker")
+        if len(body) > self._max_body:
+            raise MessageTooLarge(len(body), self._max_body)
+        end = b"" if not properties or properties[-1] == 2 else b"\x02"
+        properties = b"%b%bINNER_NUM\x01%d\x02INNER_BASE\x01%d\x02" % (properties, end, count, queue.next)
+        if len(properties) > MAX_PROPERTIES_LENGTH:
+            raise InvalidMessage(f"the properties take {len(properties)} bytes, the limit is {MAX_PROPERTIES_LENGTH}")
+        sys_flag |= SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP
+        return self._stage_any(queue, body, properties, tags_code, flag, sys_flag, born_timestamp_ms, born_host, reconsume_times, count)
+
     def _stage_any(
         self,
-        queue: ConsumeQueue,
+        queue: Queue,
         body: Buffer,
         properties: bytes,
         tags_code: int,
@@ -275,6 +296,7 @@ class MessageStore:
         born_timestamp_ms: int,
         born_host: bytes,
         reconsume_times: int,
+        count: int = 1,
     ) -> tuple[int, int]:
         log = self._log
         size = _record_size(queue, body, properties, born_host, self.store_host)
@@ -303,9 +325,12 @@ class MessageStore:
         self._last_physical = physical
         if offset == queue.committed:
             self._touched.append(queue)
-        tail = queue.tail[1]
-        tail += UNIT.pack(physical, size, tags_code)
-        queue.next = offset + 1
+        if isinstance(queue, BatchConsumeQueue):
+            queue.add(physical, size, tags_code, now, count)
+        else:
+            tail = queue.tail[1]
+            tail += UNIT.pack(physical, size, tags_code)
+            queue.next = offset + 1
         return offset, physical
 
     def stage_batch(
@@ -329,7 +354,7 @@ class MessageStore:
         if not entries:
             return first, []
         store_host = self.store_host
-        if queue.overhead > 218 or len(born_host) + len(store_host) != 16:
+        if queue.unusual or len(born_host) + len(store_host) != 16:
             return self._stage_unusual_batch(queue, entries, sys_flag, born_timestamp_ms, born_host, reconsume_times)
         self._last_ms = now = max(self._time_ms(), self._last_ms)
         shared = _BATCH_SHARED.pack(sys_flag, born_timestamp_ms, born_host, now, store_host, reconsume_times, 0)
@@ -352,13 +377,18 @@ class MessageStore:
 
     def _stage_unusual_batch(
         self,
-        queue: ConsumeQueue,
+        queue: Queue,
         entries: Sequence[BatchEntry],
         sys_flag: int,
         born_timestamp_ms: int,
         born_host: bytes,
         reconsume_times: int,
     ) -> tuple[int, list[int]]:
+        for _, body, properties in entries:
+            if len(body) > self._max_body:
+                raise MessageTooLarge(len(body), self._max_body)
+            if len(properties) > MAX_PROPERTIES_LENGTH:
+                raise InvalidMessage(f"the properties take {len(properties)} bytes, the limit is {MAX_PROPERTIES_LENGTH}")
         total = sum(_record_size(queue, body, properties, born_host, self.store_host) for _, body, properties in entries)
         if self._log.staged_end + total + 8 > self._log.limit:
             self._roll(total)
@@ -379,6 +409,8 @@ class MessageStore:
     def commit(self) -> None:
         """Write everything staged in one go; when it returns, readers see it and a killed process loses nothing of it.
 
+        With SYNC_FLUSH readers see it when it is published after a flush, unless ``read_uncommitted`` is set.
+
         Raises StoreWriteFailed when the disk refuses (full, broken): nothing staged is stored then, and the offsets are given out
         again. Raises StoreFailed after a failed flush: the store takes nothing more.
         """
@@ -391,13 +423,25 @@ class MessageStore:
         except (StoreWriteFailed, StoreFailed):
             self._forget_staged()
             raise
-        for queue in touched:
-            queue.committed = queue.next
-            if len(queue.tail[1]) >= TAIL_LIMIT_BYTES:
-                with contextlib.suppress(OSError):  # the log has the messages; the units wait in memory for a later try
-                    queue.write_out()
+        end = log.committed_end
+        if self._holds_back:
+            for queue in touched:
+                queue.commit()
+                self._unpublished.append((end, queue, queue.committed))
+        else:
+            for queue in touched:
+                queue.commit()
+                queue.visible = queue.committed
         touched.clear()
-        self._mark = (log.committed_end, self._last_physical, self._last_ms)
+        self._mark = (end, self._last_physical, self._last_ms)
+
+    def publish(self, end: int) -> None:
+        """Let readers see what was committed up to the place ``end`` of the log, as ``flush`` returned it. Only SYNC_FLUSH needs it."""
+        waiting = self._unpublished
+        while waiting and waiting[0][0] <= end:
+            _, queue, offset = waiting.popleft()
+            queue.visible = offset
+        self._visible_end = max(self._visible_end, min(end, self._log.committed_end))
 
     def discard(self) -> None:
         """Forget what is staged since the last commit."""
@@ -420,134 +464,20 @@ class MessageStore:
         *,
         max_count: int = 32,
         max_bytes: int = 262_144,
+        stop_count: int = 1 << 31,
         tag_codes: frozenset[int] | None = None,
     ) -> ReadResult:
-        """Return stored records of a queue from ``offset`` on: at most ``max_count``, and at most ``max_bytes`` but at least one.
+        """Return stored records of a queue from ``offset`` on: at most ``max_count`` messages, and at most ``max_bytes``, but at least one.
 
         With ``tag_codes`` only records whose tag code is among them (the reader compares the tags themselves, codes may collide).
-        An offset outside the queue gives the status that says on which side, and where to go on.
+        An offset outside the queue gives the status that says on which side, and where to go on. An inner batch is never cut: an offset
+        inside one gives all of it. Once ``stop_count`` messages are there nothing is added any more; a batch may take the count past it.
         """
-        queue = self._queues.get((topic, queue_id))
-        if queue is None:
-            return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0, [], 0)
-        low = queue.min_offset
-        high = queue.committed
-        if high == 0:
-            return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, low, high, [], 0)
-        if offset < low:
-            return ReadResult(ReadStatus.OFFSET_TOO_SMALL, low, low, high, [], 0)
-        if offset == high:
-            return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, offset, low, high, [], 0)
-        if offset > high:
-            return ReadResult(ReadStatus.OFFSET_OVERFLOW_BADLY, high, low, high, [], 0)
-        count = 0
-        total = 0
-        position = offset
-        missing = False
-        bad = queue.bad
-        buffers: list[memoryview] = []
-        segment: Segment | None = None
-        view = run_view = _NOTHING
-        segment_start = segment_end = run_start = start = last = last_position = 0
-        end = -1
-        max_count = max(max_count, 1)
-        stop = min(offset + (max_count if tag_codes is None else max(self.config.max_filter_units, max_count)), high)
-        identity = _IDENTITY.unpack_from
-        for physical, size, code in UNIT.iter_unpack(queue.read_units(offset, stop)):
-            if tag_codes is not None and code not in tag_codes and code >= _LOWEST_TAG_CODE and size > 0:
-                position += 1
-                continue
-            if physical != end or (bad and position in bad):
-                # The run of neighbours in the log ends here. Its sizes were confirmed by the next unit's offset each, the last one
-                # is by its record; queues are derived files and may be damaged.
-                if last != start and not self._has_size(last, end - last) and self._repair_units(queue, last_position, stop):
-                    return self.read(topic, queue_id, offset, max_count=max_count, max_bytes=max_bytes, tag_codes=tag_codes)
-                if segment is None or not segment_start <= physical < segment_end:
-                    segment = self._log.locate(physical)
-                    if segment is not None:
-                        segment_start, segment_end = segment.start, segment.start + segment.size
-                        view = segment.view
-                if (
-                    segment is None
-                    or size < 88
-                    or physical + size > segment_end
-                    or identity(view, physical - segment_start) != (size, queue_id, position, physical)
-                ):
-                    if self._repair_units(queue, position, stop):
-                        return self.read(topic, queue_id, offset, max_count=max_count, max_bytes=max_bytes, tag_codes=tag_codes)
-                    missing = True
-                    position += 1
-                    continue
-                if count:
-                    if total + size > max_bytes:
-                        break
-                    buffers.append(run_view[start - run_start : end - run_start])
-                start = physical
-                run_view = view
-                run_start = segment_start
-            elif total + size > max_bytes:
-                break
-            last = physical
-            last_position = position
-            end = physical + size
-            total += size
-            count += 1
-            position += 1
-            if count == max_count:
-                break
-        if not count:
-            status = ReadStatus.MESSAGE_WAS_REMOVING if missing else ReadStatus.NO_MATCHED_MESSAGE
-            return ReadResult(status, position, low, high, [], 0)
-        if last != start and not self._has_size(last, end - last) and self._repair_units(queue, last_position, stop):
-            return self.read(topic, queue_id, offset, max_count=max_count, max_bytes=max_bytes, tag_codes=tag_codes)
-        buffers.append(run_view[start - run_start : end - run_start])
-        if len(buffers) > MAX_RUNS:
-            buffers = [memoryview(b"".join(buffers))]
-        return ReadResult(ReadStatus.FOUND, position, low, high, buffers, count)
+        return self._reader.read(topic, queue_id, offset, max_count, max_bytes, stop_count, tag_codes)
 
-    def _has_size(self, physical: int, size: int) -> bool:
-        """Tell whether the record at a place in the log says it has this size."""
-        segment = self._log.locate(physical)
-        return segment is not None and _INT.unpack_from(segment.view, physical - segment.start)[0] == size
-
-    def _is_record(self, queue: ConsumeQueue, offset: int, physical: int, size: int) -> bool:
-        """Tell whether the log has the record of ``offset`` of the queue at this place and with this size."""
-        segment = self._log.locate(physical)
-        if segment is None or size < queue.overhead or physical + size > segment.start + segment.size:
-            return False
-        return _IDENTITY.unpack_from(segment.view, physical - segment.start) == (size, queue.queue_id, offset, physical)
-
-    def _repair_units(self, queue: ConsumeQueue, offset: int, stop: int) -> bool:
-        """Derive the units of ``[offset, stop)`` from the log again; remember those whose record is gone. True when anything changed."""
-        if offset in queue.bad:
-            return False
-        begin = self._log.min_offset
-        step = 1
-        while offset - step >= queue.min_offset:  # the nearest earlier unit that holds tells where in the log to begin
-            physical, size, _ = queue.unit(offset - step)
-            if self._is_record(queue, offset - step, physical, size):
-                begin = physical + size
-                break
-            step *= 2
-        topic = queue.topic.encode()
-        begin = max(begin, self._table.deleted.get(queue.topic, 0))
-        found: dict[int, bytes] = {}
-        for records in LogScan(self._log, begin, check_crc=True, resync=True, stop=self._log.committed_end).batches():
-            for name, queue_id, q, physical, size, code, _, _, _, _ in records:
-                if queue_id == queue.queue_id and name == topic and offset <= q < stop:
-                    found[q] = UNIT.pack(physical, size, code)
-            if stop - 1 in found:
-                break
-        lost = []
-        for q in range(offset, stop):
-            if q in found:
-                queue.rewrite(q, found[q])
-            else:
-                physical, size, _ = queue.unit(q)
-                if not self._is_record(queue, q, physical, size):
-                    lost.append(q)
-        queue.bad |= frozenset(lost)
-        return True
+    def declare_batch_topic(self, topic: str) -> None:
+        """Let the queues of a topic without messages be batch queues. Raises FatalError when it has plain queues already."""
+        self._table.declare_batch_topic(topic)
 
     def record_at(self, physical_offset: int) -> memoryview | None:
         """Return the record that begins at a place in the log, or None when none begins there."""
@@ -568,51 +498,25 @@ class MessageStore:
         return queue.min_offset if queue is not None else 0
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Return the queue offset the next message will get; 0 for a queue nobody wrote to."""
+        """Return the queue offset behind the last message readers see; 0 for a queue nobody wrote to."""
         queue = self._queues.get((topic, queue_id))
-        return queue.committed if queue is not None else 0
+        return queue.visible if queue is not None else 0
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
         """Return the first queue offset stored at ``timestamp_ms`` or later, the max offset when there is none.
 
-        With ``upper`` the last one stored at that time or earlier, the min offset when there is none. An empty queue gives its min.
+        With ``upper`` the last one stored at that time or earlier, the min offset when there is none. An empty queue gives its min. Of a
+        batch queue these are first offsets of batches, and from the last one's time on it is that of the last one.
         """
-        queue = self._queues.get((topic, queue_id))
-        if queue is None or queue.committed <= queue.min_offset:
-            return queue.min_offset if queue is not None else 0
-        low = queue.min_offset
-        offsets = range(low, queue.committed)
-
-        def store_time(offset: int) -> int:
-            return self._store_time(queue, offset)
-
-        if upper:
-            return max(low, low + bisect_right(offsets, timestamp_ms, key=store_time) - 1)
-        return low + bisect_left(offsets, timestamp_ms, key=store_time)
+        return self._reader.offset_by_time(topic, queue_id, timestamp_ms, upper=upper)
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
         """Return the store timestamp (ms) of one queue offset, -1 when there is no such message."""
-        queue = self._queues.get((topic, queue_id))
-        if queue is None or not queue.min_offset <= offset < queue.committed:
-            return -1
-        return self._store_time(queue, offset)
+        return self._reader.store_time(topic, queue_id, offset)
 
     def earliest_store_time(self, topic: str, queue_id: int) -> int:
         """Return the store timestamp (ms) of the queue's first message, -1 when it is empty."""
         return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))
-
-    def _store_time(self, queue: ConsumeQueue, offset: int) -> int:
-        physical, size, _ = queue.unit(offset)
-        if not self._is_record(queue, offset, physical, size):
-            self._repair_units(queue, offset, offset + 1)
-            physical, size, _ = queue.unit(offset)
-            if not self._is_record(queue, offset, physical, size):
-                return -1
-        segment = self._log.locate(physical)
-        assert segment is not None
-        at = physical - segment.start
-        born_v6 = _INT.unpack_from(segment.view, at + 36)[0] & SYSFLAG_BORN_HOST_V6
-        return int(_LONG.unpack_from(segment.view, at + (68 if born_v6 else 56))[0])
 
     @property
     def commitlog_min_offset(self) -> int:
@@ -624,6 +528,20 @@ class MessageStore:
         """Where the commit log ends, in bytes; what is staged does not count."""
         return self._log.committed_end
 
+    @property
+    def commitlog_flushed_offset(self) -> int:
+        """Up to where the commit log is known to be on the disk."""
+        return min(self._log.flushed_end, self._log.committed_end)
+
+    @property
+    def commitlog_visible_offset(self) -> int:
+        """Up to where readers see the commit log: with SYNC_FLUSH what was published, else all of it."""
+        return self._visible_end if self._holds_back else self._log.committed_end
+
+    def segments(self) -> list[SegmentInfo]:
+        """Return the files of the commit log, oldest first."""
+        return [SegmentInfo(segment.start, segment.size, segment.file.path) for segment in self._log.segments]
+
     def topics_on_disk(self) -> list[str]:
         """Return the topics that have queues, sorted."""
         return sorted({topic for topic, _ in self._queues})
@@ -633,7 +551,7 @@ class MessageStore:
     def delete_topic(self, topic: str) -> None:
         """Drop the queues of a topic; its records stay in the log until they expire, and no restart brings the queues back.
 
-        A topic of the same name starts again at offset 0. What is staged for it is dropped with everything else staged. Raises
+        A topic of the same name starts again at offset 0, with plain queues until it is declared otherwise. What is staged for it is dropped with everything else staged. Raises
         StoreWriteFailed when the deletion cannot be recorded; then nothing was dropped.
         """
         if not self._touched_by(topic):
@@ -650,7 +568,7 @@ class MessageStore:
             deleted = {t: at for t, at in self._table.deleted.items() if at > self._log.min_offset}
             deleted[topic] = self._log.committed_end
             remaining = tuple(q for q in self._snapshot.queues if q.topic != topic)
-            snapshot = Snapshot(self._snapshot.position, self._snapshot.last_record, remaining, deleted)
+            snapshot = Snapshot(self._snapshot.position, self._snapshot.last_record, remaining, deleted, self._snapshot.index)
             try:
                 snapshot.save(self._fs, self._root)
             except OSError as e:
@@ -660,8 +578,45 @@ class MessageStore:
             with contextlib.suppress(OSError):  # a start that finds leftovers has no queue for them
                 self._table.remove(topic)
 
-    def flush(self, *, thorough: bool = False) -> None:
-        """Bring the commit log to the disk; with ``thorough`` the queues as well, and note how far all that is.
+    def delete_before(self, physical: int) -> list[str]:
+        """Delete the files of the commit log that end at ``physical`` or before it, and those of queues that hold nothing else any more.
+
+        The file written to stays, and so does what is not on the disk yet. Returns the paths. While a flush runs in the other thread
+        only the log's files go, the others with the next call. Raises StoreWriteFailed when the disk refuses. ``release_deleted`` gives the
+        space back.
+        """
+        try:
+            paths = self._log.drop_before(physical)
+            if self._min_known != self._log.min_offset and self._flush_lock.acquire(blocking=False):
+                try:
+                    paths += self._expire_queues()
+                finally:
+                    self._flush_lock.release()
+        except OSError as e:
+            raise StoreWriteFailed(self._root, e.strerror or str(e)) from e
+        else:
+            return paths
+
+    def _expire_queues(self) -> list[str]:
+        """Move min offsets past what left the log and drop the files that hold only such units."""
+        self._table.correct_min_offsets()
+        known = self._snapshot
+        states = tuple(self._table.past_expired(state) for state in known.queues)
+        if states != known.queues:
+            # Were the files gone while the snapshot still says they are needed, a start would read the whole log.
+            snapshot = Snapshot(known.position, known.last_record, states, known.deleted, known.index)
+            snapshot.save(self._fs, self._root)
+            self._snapshot = snapshot
+        paths = self._table.drop_expired()
+        self._min_known = self._log.min_offset
+        return paths
+
+    def release_deleted(self) -> None:
+        """Give back the space of deleted log files, except where readers still hold buffers; may run in another thread. Raises OSError."""
+        self._log.release_dropped()
+
+    def flush(self, *, thorough: bool = False) -> int:
+        """Bring the commit log to the disk and return up to where; with ``thorough`` the queues as well, and note how far all that is.
 
         A killed broker's next start reads the log from the last thorough flush on; the log growing by 256 MiB since makes any flush one.
         May run in another thread than the rest. Raises StoreFailed when the disk fails, and from then on the store takes no messages:
@@ -669,11 +624,11 @@ class MessageStore:
         """
         with self._flush_lock:
             end, last_physical, store_time = self._mark
-            thorough = thorough or end - self._snapshot.position >= SNAPSHOT_EVERY_BYTES
-            self._log.flush()
+            behind = end - self._snapshot.position >= SNAPSHOT_EVERY_BYTES or self._snapshot.position < self._log.min_offset
+            flushed = self._log.flush()
             self._checkpoint.commitlog_timestamp_ms = store_time
-            if not thorough:
-                return
+            if not thorough and not behind:
+                return flushed
             try:
                 # Units of records behind ``end`` may come along; recovery derives those again and finds them equal.
                 states = self._table.sync()
@@ -687,6 +642,7 @@ class MessageStore:
             except OSError as e:
                 self._log.failure = e.strerror or str(e)
                 raise StoreFailed(self._root, self._log.failure) from e
+            return flushed
 
     def _last_record(self, physical: int, end: int) -> tuple[int, int, int]:
         segment = self._log.locate(physical)
@@ -734,9 +690,14 @@ class MessageStore:
             log.start_at(scan.end)  # we left it in order, so nothing is behind its end
         if report.rebuilt or not report.clean:
             table.settle()
+            table.forget_leftovers()
         table.correct_min_offsets()
+        self._min_known = log.min_offset
         self._checkpoint.confirm_offset = self._last_physical
         self._mark = (log.committed_end, self._last_physical, self._last_ms)
+        if self._holds_back and log.flushed_end < log.committed_end:
+            log.flush()  # what a killed broker had not flushed yet is about to be read
+        self._visible_end = log.committed_end
         return report
 
     def _restore(self, snapshot: Snapshot | None) -> str:
@@ -757,15 +718,15 @@ class MessageStore:
             self._last_ms = record[7]
         if not log.min_offset <= snapshot.position <= log.min_offset + len(log.segments) * log.segment_bytes:
             return "the queue snapshot does not belong to this commit log"
-        return self._table.restore(snapshot.queues, snapshot.deleted)
+        return self._table.restore(snapshot)
 
 
-def _record_size(queue: ConsumeQueue, body: Buffer, properties: bytes, born_host: bytes, store_host: bytes) -> int:
+def _record_size(queue: Queue, body: Buffer, properties: bytes, born_host: bytes, store_host: bytes) -> int:
     return queue.overhead - 16 + len(born_host) + len(store_host) + len(body) + len(properties)
 
 
 def _explode(
-    queue: ConsumeQueue, entries: Iterable[BatchEntry], queue_id: int, offset: int, physical: int, shared: bytes
+    queue: Queue, entries: Iterable[BatchEntry], queue_id: int, offset: int, physical: int, shared: bytes
 ) -> tuple[bytes, list[int], int, bytes]:
     """Return the records of a batch as one piece, where each begins, where the last ends, and their queue units.
 

@@ -84,7 +84,7 @@ class Bench:
 
     def __init__(self, root: Path, **config: Any) -> None:
         self.root = root
-        self.config = {"commitlog_segment_bytes": 64 << 10, "consumequeue_segment_bytes": 1000, **config}
+        self.config = {"commitlog_segment_bytes": 64 << 10, "consumequeue_segment_bytes": 1000, "batchqueue_segment_bytes": 460, **config}
         self.fs = FaultyFileSystem()
         self.clock = ManualClock()
         self.store = self._new()
@@ -135,6 +135,18 @@ class Bench:
         self.store.commit()
         return placed
 
+    def stage_inner_batch(self, bodies: list[bytes], topic: str = "orders", queue: int = 0, *, tag: str | None = None) -> tuple[int, int]:
+        inner = encode_batch([(0, body, encode_properties({"TAGS": tag} if tag else {})) for body in bodies])
+        outer = encode_properties({"UNIQ_KEY": "u", "TAGS": tag} if tag else {"UNIQ_KEY": "u"})
+        return self.store.stage_inner_batch(
+            topic, queue, inner, outer, count=len(bodies), tags_code=tags_code(tag), born_timestamp_ms=5, born_host=BORN_HOST
+        )
+
+    def send_inner_batch(self, bodies: list[bytes], topic: str = "orders", queue: int = 0, **extra: Any) -> tuple[int, int]:
+        placed = self.stage_inner_batch(bodies, topic, queue, **extra)
+        self.store.commit()
+        return placed
+
     def messages(self, topic: str = "orders", queue: int = 0, *, start: int | None = None, **limits: Any) -> list[ReceivedMessage]:
         """Read a queue to its end, as a consumer would."""
         offset = self.store.min_offset(topic, queue) if start is None else start
@@ -153,6 +165,9 @@ class Bench:
 
     def segment(self, start: int = 0) -> Path:
         return self.root / "commitlog" / f"{start:020d}"
+
+    def batch_file(self, topic: str = "orders", queue: int = 0, start: int = 0) -> Path:
+        return self.root / "batchconsumequeue" / topic / str(queue) / f"{start:020d}"
 
     def queue_file(self, topic: str = "orders", queue: int = 0, start: int = 0) -> Path:
         return self.root / "consumequeue" / topic / str(queue) / f"{start:020d}"

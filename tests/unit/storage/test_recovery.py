@@ -1,6 +1,7 @@
 """A store comes back after an orderly stop and after a kill: everything committed, nothing else, and it goes on where it was."""
 
 import random
+import shutil
 from typing import Any
 
 import pytest
@@ -323,29 +324,34 @@ def test_parked_messages_get_their_delivery_time_back(bench: Any) -> None:
 
 
 def test_halves_of_transactions_and_inner_batches_get_no_plain_unit(bench: Any) -> None:
-    for sys_flag in (0x4, 0xC, 0xC0, 0x8, 0x0):
+    for sys_flag in (0x4, 0xC, 0x8, 0x0):
         bench.send(b"%d" % sys_flag, queue=sys_flag, sys_flag=sys_flag)
+    bench.store.declare_batch_topic("batches")
+    bench.send_inner_batch([b"a", b"b"], topic="batches")
     bench.kill()
     for path in (bench.root / "consumequeue").rglob("0*0"):
         path.unlink()
+    shutil.rmtree(bench.root / "batchconsumequeue")
     bench.reopen()
-    assert [queue for queue in (0x4, 0xC, 0xC0, 0x8, 0x0) if bench.store.max_offset("orders", queue)] == [0x8, 0x0]
+    assert [queue for queue in (0x4, 0xC, 0x8, 0x0) if bench.store.max_offset("orders", queue)] == [0x8, 0x0]
+    assert bench.store.topics_on_disk() == ["orders"]
 
 
-def test_topics_with_batch_queues_get_no_plain_queues(bench: Any) -> None:
-    bench.send(b"x", topic="batches")
-    bench.send(b"y", topic="declared")
+def test_topics_that_were_given_batch_queues_get_them_from_the_log(bench: Any) -> None:
+    bench.send_batch([b"x", b"y"], topic="batches")
+    bench.send(b"z", topic="declared")
     bench.kill()
     (bench.root / "batchconsumequeue" / "batches" / "0").mkdir(parents=True)
     (bench.root / "config" / "topics.json").write_text('{"topicConfigTable":{"declared":{"attributes":{"queue.type":"BatchCQ"}}}}')
     for topic in ("batches", "declared"):
         assert not (bench.root / "consumequeue" / topic).exists()
     bench.reopen()
-    assert bench.store.topics_on_disk() == []
-    from sprocketmq.errors import FatalError
-
-    with pytest.raises(FatalError, match="batch queues"):
-        bench.send(b"z", topic="batches")
+    assert bench.bodies("batches") == [b"x", b"y"]
+    assert bench.bodies("declared") == [b"z"]
+    bench.restart()
+    assert not list((bench.root / "consumequeue").iterdir())
+    for topic in ("batches", "declared"):
+        assert (bench.root / "batchconsumequeue" / topic / "0" / f"{0:020d}").exists()
 
 
 def test_topics_in_the_log_that_are_no_directory_names_are_passed_over(bench: Any) -> None:
