@@ -9,7 +9,7 @@ _CONTENT = b"lock"
 
 # The system's record locks belong to a process: they keep other processes out, but not a second store of our own.
 _held: set[tuple[int, int]] = set()
-_held_guard = threading.Lock()
+_held_guard = threading.RLock()  # re-entrant: a simulated file system may open another store inside a call
 
 
 class DirectoryLock:

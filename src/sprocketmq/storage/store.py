@@ -110,6 +110,7 @@ class MessageStore:
             self._lock = DirectoryLock(self._fs, self._root)
             report = self._recover()
             self._write_abort_marker()
+            self._sync_names()
         except OSError as e:
             self.abandon()
             if e.errno == errno.EIO:
@@ -155,6 +156,12 @@ class MessageStore:
             file.fdatasync()
         finally:
             file.close()
+
+    def _sync_names(self) -> None:
+        """Bring the names of the marker and the directories to the disk: a synced file in a directory that was lost is lost as well."""
+        self._fs.fsync_dir(self._root)
+        with contextlib.suppress(PermissionError):  # a parent we may not look into was not made by us either
+            self._fs.fsync_dir(str(self.config.root.parent))
 
     # --- appending ---
 
