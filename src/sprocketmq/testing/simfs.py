@@ -168,35 +168,36 @@ class _Node:
             self.views[length] = view
         return view.toreadonly()
 
-    def crashed(self, rng: random.Random, mode: CrashMode, *, last: bool) -> _Content:
-        """Return what is left of the file; ``last`` says that it took the very last write."""
-        if mode == "keep" or (mode == "cut" and (not last or not self.pending or self.lost)):
-            return self.live.copy()
-        content = self.durable.copy()
-        if mode == "drop" or not self.pending:
+    def crashed(self, rng: random.Random, mode: CrashMode, begun: _Change | None) -> _Content:
+        """Return what is left of the file; ``begun`` is a write that is being made."""
+        if mode == "drop":
+            return self.durable.copy()
+        if mode in {"keep", "cut"}:
+            content = self.live.copy()
+            if mode == "cut" and begun is not None:
+                _apply_prefix(content, begun, rng)
             return content
-        if mode == "cut":
-            for change in self.pending[:-1]:
-                _apply(content, change)
-            _apply_prefix(content, self.pending[-1], rng)
+        content = self.durable.copy()
+        pending = self.pending if begun is None else [*self.pending, begun]
+        if not pending:
             return content
         if mode == "reorder":
             chance = rng.choice((0.2, 0.5, 0.8))
-            for change in self.pending:
+            for change in pending:
                 if rng.random() < chance:
                     _apply(content, change)
             return content
         if rng.random() < 0.5:  # as a log often ends: all up to one write, and of that one some sectors
-            whole = rng.randrange(len(self.pending))
-            for change in self.pending[:whole]:
+            whole = rng.randrange(len(pending))
+            for change in pending[:whole]:
                 _apply(content, change)
             if rng.random() < 0.5:
-                _apply_prefix(content, self.pending[whole], rng)
+                _apply_prefix(content, pending[whole], rng)
             else:
-                _apply_sectors(content, self.pending[whole], rng, 0.5)
+                _apply_sectors(content, pending[whole], rng, 0.5)
             return content
         chance = rng.choice((0.1, 0.5, 0.9))
-        for change in self.pending:
+        for change in pending:
             _apply_sectors(content, change, rng, chance)
         return content
 
@@ -367,7 +368,7 @@ class SimFileSystem:
         self._faults: list[_Fault] = []
         self._crash_at: int | None = None
         self._crashed = False
-        self._last_written: _Node | None = None
+        self._begun: tuple[_Node, _Change] | None = None
         self._lock = threading.RLock()
 
     # --- faults ---
@@ -396,8 +397,9 @@ class SimFileSystem:
     def crash(self, rng: random.Random, mode: CrashMode = "torn") -> "SimFileSystem":
         """Return a file system with what the disk holds when everything stops now; this one stays as it is.
 
-        drop: nothing that was not synced. keep: everything, as after the death of a process alone. cut: everything, but of the last
-        write only the beginning, as when a process dies inside the call. reorder: each change that was not synced, or not. torn: each sector of it, or not.
+        drop: nothing that was not synced. keep: everything, as after the death of a process alone. cut: everything, and a beginning of
+        the write that is just being made (in ``on_call``), as when a process dies inside the call. reorder: each change that was not
+        synced, or not. torn: each sector of it, or not.
         """
         with self._lock:
             after = SimFileSystem(capacity=self.capacity, clock=ManualClock(self.clock.time_ms()))
@@ -423,7 +425,7 @@ class SimFileSystem:
                     else:
                         if target.number not in files:
                             files[target.number] = node = _Node(next(after._numbers), target.modified_ms)
-                            node.live = target.crashed(rng, mode, last=target is self._last_written)
+                            node.live = target.crashed(rng, mode, self._begun[1] if self._begun and self._begun[0] is target else None)
                             node.durable = node.live.copy()
                         copy.live[name] = files[target.number]
                 copy.durable = dict(copy.live)
@@ -543,7 +545,11 @@ class SimFileSystem:
 
     def _write(self, call: str, path: str, node: _Node, data: bytes, offset: int) -> None:
         with self._lock:
-            fault = self._begin(call, path)
+            outer, self._begun = self._begun, (node, ("write", offset, data))
+            try:
+                fault = self._begin(call, path)
+            finally:
+                self._begun = outer
             error = 0
             if fault is not None:
                 data, error = data[: fault.torn or 0], fault.error
@@ -553,7 +559,6 @@ class SimFileSystem:
                     data, error = data[:fits], error or errno.ENOSPC
             if data:
                 node.change(("write", offset, data), self.clock.time_ms())
-                self._last_written = node
             if error:
                 raise _error(error, path)
 

@@ -1,0 +1,382 @@
+"""Crash a store at every file-system call and check what a restart makes of it: the workload, the expectations and the explorer.
+
+::
+
+    points = Explorer(seed="7", flush="SYNC_FLUSH").run(points=1000)
+
+An Explorer runs a store on a SimFileSystem through a seeded workload. Before every call that changes the disk it takes the disk as five
+kinds of crash would leave it (``simfs.MODES``), opens a store on each and holds it to the promises:
+
+* every message that was acknowledged is there: after a power loss those a flush covered, after a kill all that were committed;
+* what is there was sent, is at its offset, has its body, and queue offsets only miss messages that were never flushed;
+* a deleted topic stays deleted, an expired message is no offence;
+* the store takes messages again, and the next crash, in the middle of recovery too, loses nothing the first restart had shown.
+
+A failure is a CrashFound that names seed, call and mode; ``Explorer(seed, only=(call, mode))`` repeats that point alone.
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from sprocketmq.clock import ManualClock
+from sprocketmq.errors import SprocketError
+from sprocketmq.protocol.batch import encode_batch, split_batch
+from sprocketmq.protocol.hashing import tags_code
+from sprocketmq.protocol.properties import encode_properties
+from sprocketmq.protocol.records import decode_records, pack_host
+from sprocketmq.storage.config import StoreConfig
+from sprocketmq.storage.store import MessageStore, ReadStatus
+from sprocketmq.testing.simfs import KILL_MODES, MODES, CrashMode, SimFileSystem
+
+ROOT: Final = Path("/store")
+HOST: Final = pack_host("127.0.0.1", 10911)
+TOPICS: Final = ("orders", "payments", "%RETRY%billing")
+QUEUES: Final = 2
+SMALL_FILES: Final[dict[str, Any]] = {
+    "commitlog_segment_bytes": 16 << 10,
+    "consumequeue_segment_bytes": 20 * 25,
+    "batchqueue_segment_bytes": 46 * 10,
+    "max_hash_slots": 16,
+    "max_index_entries": 100,
+}
+"""File sizes at which a short workload fills many files of every kind."""
+
+Key = tuple[str, int]
+
+
+class CrashFound(AssertionError):
+    """A crash after which the store broke a promise; the text names the promise and how to repeat it."""
+
+
+@dataclass(slots=True)
+class Written:
+    """One message that was staged: where it went and what it is."""
+
+    identity: str
+    body: bytes
+    physical: int
+    end: int
+
+
+def body_of(identity: str, rng: random.Random, largest: int = 2500) -> bytes:
+    """Return a body that begins with the id and that no other message has."""
+    return identity.encode() + b" " + rng.randbytes(rng.choice((0, 1, 30, 200, 900, largest)))
+
+
+@dataclass
+class Book:
+    """What was written to a store and what of it must be there, kept beside the store by whoever drives it.
+
+    ``queues`` has per queue the messages by offset, all generations of a deleted topic but the last forgotten. Those with an end up to
+    ``committed`` were committed, up to ``flushed`` covered by a flush. ``deleting`` is a topic whose deletion was begun, ``expired`` the
+    log position before which messages may have been dropped.
+    """
+
+    queues: dict[Key, list[Written]] = field(default_factory=dict)
+    committed: int = 0
+    flushed: int = 0
+    deleting: str = ""
+    expired: int = 0
+
+    def note(self, key: Key, offset: int, written: Written) -> None:
+        """Note a staged message. Raises CrashFound when the store gave it another offset than the next one."""
+        known = self.queues.setdefault(key, [])
+        if offset != len(known):
+            raise CrashFound(f"queue {key} gave offset {offset} to {written.identity} where {len(known)} was next")
+        known.append(written)
+
+    def deleted(self, topic: str) -> None:
+        """Note that a topic is gone."""
+        self.deleting = ""
+        for key in [key for key in self.queues if key[0] == topic]:
+            del self.queues[key]
+
+    def problem(self, key: Key, low: int, high: int, found: dict[int, bytes], durable: int) -> str:
+        """Return what is wrong with a queue that has these bounds and bodies; messages that end up to ``durable`` must be there."""
+        problem = self._problem(key, low, high, found, durable)
+        if problem and key[0] == self.deleting and not found and (low, high) == (0, 0):
+            return ""
+        return problem
+
+    def _problem(self, key: Key, low: int, high: int, found: dict[int, bytes], durable: int) -> str:
+        known = self.queues.get(key, [])
+        if high > len(known):
+            return f"the queue ends at {high}, but only {len(known)} messages were ever sent"
+        for offset, body in found.items():
+            if offset >= len(known) or known[offset].body != body:
+                sent = f"sent was {known[offset].body[:40]!r}" if offset < len(known) else "nothing was sent there"
+                return f"offset {offset} has the body {body[:40]!r}, {sent}"
+        for offset, written in enumerate(known):
+            if written.end <= durable and written.physical >= self.expired and offset not in found:
+                return f"{written.identity} at offset {offset} is lost; the queue is [{low}, {high})"
+        return ""
+
+
+def new_store(fs: SimFileSystem, **settings: Any) -> MessageStore:
+    """Return a store on a simulated file system, with small files."""
+    store = MessageStore(StoreConfig(ROOT, **{**SMALL_FILES, **settings}), fs=fs, clock=fs.clock)
+    store.store_host = HOST
+    return store
+
+
+def read_queue(store: MessageStore, key: Key) -> tuple[int, int, dict[int, bytes]]:
+    """Return a queue's min and max offset and the bodies by offset, checked as a consumer checks them.
+
+    Raises CrashFound when offsets go back or a read gets nowhere, RemoteProtocolError when a record is damaged.
+    """
+    low, high = store.min_offset(*key), store.max_offset(*key)
+    found: dict[int, bytes] = {}
+    offset, last = low, -1
+    while offset < high:
+        result = store.read(*key, offset, max_count=1000, max_bytes=16 << 20)
+        if result.next_offset <= offset:
+            raise CrashFound(f"a read of {key} at {offset} in [{low}, {high}) gets nowhere: {result.status.value}")
+        if result.status not in {ReadStatus.FOUND, ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING}:
+            raise CrashFound(f"a read of {key} at {offset} in [{low}, {high}) says {result.status.value}")
+        for buffer in result.buffers:
+            for message in decode_records(buffer, verify_crc=True):
+                if message.queue_offset <= last or (message.topic, message.queue_id) != key:
+                    raise CrashFound(f"{key} has {message!r} at {message.queue_offset} behind {last}")
+                last = message.queue_offset
+                found[last] = message.body
+        offset = result.next_offset
+    return low, high, found
+
+
+class Workload:
+    """A seeded user of a store: sends, flushes, deletes, restarts; ``book`` says what came of it."""
+
+    def __init__(self, seed: str, *, flush: str, fs: SimFileSystem | None = None) -> None:
+        self.rng = random.Random(f"workload {seed}")
+        self.fs = fs or SimFileSystem(clock=ManualClock())
+        self.settings = {"flush_disk_type": flush}
+        self.book = Book()
+        self.store = new_store(self.fs, **self.settings)
+        self.count = 0
+        self._flushing = False
+
+    def start(self) -> None:
+        """Open the store; all it does from here on is part of the workload."""
+        self.store.open()
+
+    def step(self) -> None:
+        """Do the next thing."""
+        kind = self.rng.random()
+        if kind < 0.62:
+            self.send()
+        elif kind < 0.90:
+            self.flush(thorough=self.rng.random() < 0.35)
+        elif kind < 0.93:
+            self.delete_topic(self.rng.choice(TOPICS))
+        elif kind < 0.95:
+            self.expire()
+        elif kind < 0.975:
+            self.restart(clean=True)
+        else:
+            self.restart(clean=False)
+        self.fs.clock.advance(self.rng.choice((0, 0.001, 2)))
+
+    def send(self) -> None:
+        """Stage some messages, single and in batches, and commit them."""
+        for _ in range(self.rng.choice((1, 1, 2, 5))):
+            self._stage((self.rng.choice(TOPICS), self.rng.randrange(QUEUES)), self.rng.choice((1, 1, 1, 4, 12)))
+        self.store.commit()
+        self.book.committed = self.store.commitlog_max_offset
+
+    def _stage(self, key: Key, size: int) -> None:
+        store, rng = self.store, self.rng
+        identities = [f"{self.count + i}" for i in range(size)]
+        self.count += size
+        bodies = [body_of(identity, rng, 2500 if size == 1 else 300) for identity in identities]
+        tag = rng.choice((None, "a", "b"))
+        texts = [encode_properties({"KEYS": identity, **({"TAGS": tag} if tag else {})}) for identity in identities]
+        common: dict[str, Any] = {"born_timestamp_ms": 1, "born_host": HOST}
+        if size == 1:
+            offset, physical = store.stage_message(*key, bodies[0], texts[0], tags_code=tags_code(tag), **common)
+            places = [physical]
+        else:
+            entries = split_batch(encode_batch([(0, body, text) for body, text in zip(bodies, texts, strict=True)]))
+            offset, places = store.stage_batch(*key, entries, sys_flag=0, **common)
+        ends = [*places[1:], store._log.staged_end]
+        for i, identity in enumerate(identities):
+            self.book.note(key, offset + i, Written(identity, bodies[i], places[i], ends[i]))
+
+    def flush(self, *, thorough: bool) -> None:
+        """Flush; every now and then messages are committed meanwhile, as the broker's other thread does it."""
+        covered = self.store.commitlog_max_offset
+        self._flushing = True
+        self.store.flush(thorough=thorough)
+        self._flushing = False
+        self.book.flushed = max(self.book.flushed, covered)
+
+    def meanwhile(self) -> None:
+        """Be the other thread: called before calls of a flush."""
+        if self._flushing and self.rng.random() < 0.1:
+            self._flushing = False
+            self.send()
+            self._flushing = True
+
+    def delete_topic(self, topic: str) -> None:
+        self.book.deleting = topic
+        self.store.delete_topic(topic)
+        self.book.deleted(topic)
+
+    def expire(self) -> None:
+        """Drop the oldest segments, as retention does."""
+        segments = self.store._log.segments
+        if len(segments) > 1 and hasattr(self.store, "delete_before"):
+            position = self.rng.choice(segments[1:]).start
+            self.book.expired = max(self.book.expired, position)
+            self.store.delete_before(position)
+
+    def restart(self, *, clean: bool) -> None:
+        """Stop, in order or not, and start again; without derived files now and then."""
+        if clean:
+            self.store.close()
+        else:
+            self.store.abandon()
+            if self.rng.random() < 0.5:
+                lost = self.rng.choice(("/dispatched", "/consumequeue/", "/checkpoint"))
+                for path in self.fs.paths():
+                    if path.startswith(f"{ROOT}{lost}"):
+                        self.fs.unlink(path)
+        self.store = new_store(self.fs, **self.settings)
+        self.store.open()
+        if clean:
+            self.book.flushed = self.book.committed
+
+    def stop(self) -> None:
+        """Let go of the store."""
+        self.store.abandon()
+
+
+class Explorer:
+    """Crash a workload at every call that counts, in every mode, and check each restart. ``points`` counts the crashes so far."""
+
+    def __init__(self, seed: str, *, flush: str, only: tuple[int, CrashMode] | None = None) -> None:
+        self.seed = seed
+        self.flush = flush
+        self.only = only
+        self.points = 0
+        self._wanted = 0
+        self._workload = Workload(f"{seed} {flush}", flush=flush)
+
+    def run(self, points: int) -> int:
+        """Go on until ``points`` crashes were tried, all calls of a trace in order; return their number. Raises CrashFound."""
+        self._wanted = points
+        workload = self._workload
+        workload.fs.on_call = self._before
+        try:
+            workload.start()
+            while self.points < points:
+                workload.step()
+        except _Enough:
+            pass
+        except CrashFound:
+            raise
+        except SprocketError as e:
+            raise CrashFound(f"the workload itself failed at call {workload.fs.calls}: {e!r} (seed {self.seed})") from e
+        finally:
+            workload.fs.on_call = None
+            workload.stop()
+        return self.points
+
+    def _before(self, call: str, path: str) -> None:
+        fs = self._workload.fs
+        number = fs.calls
+        for mode in MODES:
+            if self.only in (None, (number, mode)):
+                rng = random.Random(f"{self.seed} {self.flush} {number} {mode}")
+                try:
+                    check_crash(fs.crash(rng, mode), self._workload.book, rng, killed=mode in KILL_MODES, flush=self.flush)
+                except (AssertionError, SprocketError, OSError, ValueError, LookupError) as e:
+                    raise CrashFound(
+                        f"{e!r} after a crash at call {number} ({call} {path}) in mode {mode}; repeat it with "
+                        f"Explorer({self.seed!r}, flush={self.flush!r}, only=({number}, {mode!r}))"
+                    ) from e
+            self.points += 1
+        if self.points >= self._wanted:
+            raise _Enough
+        self._workload.meanwhile()
+
+
+class _Enough(Exception):
+    """The points are done; leaves a workload in the middle of a call."""
+
+
+def check_crash(disk: SimFileSystem, book: Book, rng: random.Random, *, killed: bool, flush: str) -> None:
+    """Open a store on what a crash left, hold it to the book, write to it, crash it again and look once more.
+
+    ``killed``: the process died and the system lived, so what was committed must be there; else what was flushed. Raises CrashFound,
+    or whatever error the store raises.
+    """
+    durable = book.committed if killed else book.flushed
+    inner: list[SimFileSystem] = []
+
+    def during_recovery(_call: str, _path: str) -> None:
+        if len(inner) < 1 and rng.random() < 0.03:
+            inner.append(disk.crash(rng, rng.choice(MODES)))
+
+    disk.on_call = during_recovery
+    store = new_store(disk, flush_disk_type=flush)
+    store.open()
+    disk.on_call = None
+    try:
+        shown = _look(store, book, durable)
+        expected = _write_on(store, shown, rng)
+    finally:
+        store.abandon()
+    mode = rng.choice(MODES)
+    again = disk.crash(rng, mode)
+    _same_again(again, expected, flush, f"after writing on and a second crash ({mode})")
+    for other in inner:
+        _same_again(other, shown, flush, "after a crash during recovery")
+
+
+def _keys(store: MessageStore, book: Book) -> Iterator[Key]:
+    known = set(book.queues)
+    known.update((topic, queue) for topic in {*store.topics_on_disk(), *TOPICS} for queue in range(QUEUES))
+    yield from sorted(known)
+
+
+Shown = dict[Key, tuple[int, int, dict[int, bytes]]]
+
+
+def _look(store: MessageStore, book: Book, durable: int) -> Shown:
+    shown = {}
+    for key in _keys(store, book):
+        low, high, found = shown[key] = read_queue(store, key)
+        problem = book.problem(key, low, high, found, durable)
+        if problem:
+            raise CrashFound(f"{key}: {problem}")
+    return shown
+
+
+def _write_on(store: MessageStore, shown: Shown, rng: random.Random) -> Shown:
+    """Append to every queue, flush, and return what must be there from now on."""
+    expected = {}
+    for key, (low, high, found) in shown.items():
+        body = body_of(f"after-{rng.random()}", rng)
+        offset, _ = store.stage_message(*key, body, b"", tags_code=0, born_timestamp_ms=1, born_host=HOST)
+        if offset != high:
+            raise CrashFound(f"{key} gives offset {offset} to the first message after a restart, its max offset was {high}")
+        expected[key] = (low, high + 1, {**found, offset: body})
+    store.commit()
+    store.flush(thorough=rng.random() < 0.5)
+    return expected
+
+
+def _same_again(disk: SimFileSystem, expected: Shown, flush: str, when: str) -> None:
+    store = new_store(disk, flush_disk_type=flush)
+    store.open()
+    try:
+        for key, (low, high, found) in expected.items():
+            got = read_queue(store, key)
+            if got != (low, high, found):
+                missing, more = sorted(found.keys() - got[2].keys()), sorted(got[2].keys() - found.keys())
+                raise CrashFound(f"{key} is [{got[0]}, {got[1]}) where it was [{low}, {high}) {when}: gone {missing[:5]}, new {more[:5]}")
+    finally:
+        store.abandon()
