@@ -100,9 +100,14 @@ def main() -> None:
 
     def frame() -> bytes:
         head = read(FRAME.size)
-        return read(FRAME.unpack(head)[0]) if len(head) == FRAME.size else b""
+        size = FRAME.unpack(head)[0] if len(head) == FRAME.size else 0
+        data = read(size)
+        return data if len(data) == size else b""
 
-    setup = msgspec.msgpack.decode(frame(), type=Setup)
+    first = frame()
+    if not first:
+        return
+    setup = msgspec.msgpack.decode(first, type=Setup)
     task_decoder = msgspec.msgpack.Decoder(Task)
     path = ""
     view = memoryview(b"")
