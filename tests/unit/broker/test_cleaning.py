@@ -1,0 +1,383 @@
+"""Rounds of the cleaner: what it asks of the store, and how messages are refused and taken again."""
+
+import asyncio
+import errno
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from asking import Asking
+
+from sprocketmq.broker import Broker, BrokerConfig
+from sprocketmq.broker.cleaning import Cleaning
+from sprocketmq.errors import StoreDamaged, StoreWriteFailed
+from sprocketmq.protocol.properties import encode_properties
+from sprocketmq.storage.config import StoreConfig
+from sprocketmq.storage.fs import Entry, RealFileSystem
+
+HOUR_S = 3600
+SEGMENT = 64 << 10
+NIGHT = "00;01;02;03;04;05;06;07;08;09;10;11;12;13;14;15;16;17;18;19;20;21;22;23"
+
+
+class Disk(RealFileSystem):
+    """The machine's disk, as full as a test says; ``sizes`` says how full the queues' is when that is another."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.used = 0.1
+        self.queues_used = None
+        self.age_h = 0.0
+        self.error = None
+        self.writes_fail = None
+
+    def usage(self, path):
+        if self.error:
+            raise OSError(self.error, "no disk")
+        used = self.queues_used if path.endswith("consumequeue") and self.queues_used is not None else self.used
+        return 1_000_000, round(1_000_000 * (1 - used))
+
+    def modified_ms(self, path):
+        return self.clock.time_ms() - round(self.age_h * HOUR_S * 1000)
+
+    def open(self, path, **options):
+        file = super().open(path, **options)
+        return FullFile(self, file) if "/commitlog/" in path else file
+
+
+class FullFile:
+    def __init__(self, disk, file):
+        self._disk = disk
+        self._file = file
+        self.path = file.path
+
+    def __getattr__(self, name):
+        if self._disk.writes_fail and name in {"pwrite", "pwritev"}:
+            raise OSError(self._disk.writes_fail, "No space left on device", self.path)
+        return getattr(self._file, name)
+
+
+class FakeStore:
+    """Segments and what was deleted of them."""
+
+    def __init__(self, count=5):
+        self.starts = [i * 1000 for i in range(count)]
+        self.commitlog_flushed_offset = count * 1000
+        self.error = None
+        self.released = 0
+        self.asked = []
+
+    def segments(self):
+        return [(start, 1000, f"/store/commitlog/{start:020d}") for start in self.starts]
+
+    def delete_before(self, position):
+        self.asked.append(position)
+        if self.error:
+            raise self.error
+        gone = [start for start in self.starts if start + 1000 <= position]
+        self.starts = self.starts[len(gone) :]
+        return [f"/store/commitlog/{start:020d}" for start in gone]
+
+    def release_deleted(self):
+        self.released += 1
+
+
+class FakeDisk(Disk):
+    """A disk of segments of 1,000 bytes; giving one up makes ``gain`` of room."""
+
+    def __init__(self, clock, store, gain=0.0):
+        super().__init__(clock)
+        self.store = store
+        self.count = len(store.starts)
+        self.gain = gain
+        self.damaged = {}
+
+    def usage(self, path):
+        total, free = super().usage(path)
+        return total, round(free + total * self.gain * (self.count - len(self.store.starts)))
+
+    def modified_ms(self, path):
+        return self.clock.time_ms() - round(self.damaged.get(path, self.age_h) * HOUR_S * 1000)
+
+    def list(self, path):
+        return [Entry(name.rpartition("/")[2], False, 1) for name in self.damaged]
+
+    def unlink(self, path):
+        del self.damaged[path]
+
+
+@pytest.fixture
+def store():
+    return FakeStore()
+
+
+@pytest.fixture
+def disk(clock, store):
+    return FakeDisk(clock, store)
+
+
+@pytest.fixture
+async def cleaning(store, disk, clock, tmp_path):
+    config = BrokerConfig(store=StoreConfig(root=tmp_path, delete_when=NIGHT))
+    with ThreadPoolExecutor(1) as executor:
+        made = Cleaning(config, store, set(), executor, fs=disk, clock=clock, pause_s=0)
+        yield made
+        await made.stop()
+
+
+async def test_a_round_deletes_what_expired_one_segment_at_a_time(cleaning, store, disk):
+    disk.age_h = 73
+    assert await cleaning.clean() == [f"/store/commitlog/{start:020d}" for start in (0, 1000, 2000, 3000)]
+    assert store.asked == [1000, 2000, 3000, 4000]
+    assert store.starts == [4000]
+    assert cleaning.deleted_segments == 4
+    assert await cleaning.clean() == []
+
+
+async def test_a_round_deletes_nothing_that_has_not_expired(cleaning, store, disk):
+    disk.age_h = 71
+    assert await cleaning.clean() == []
+    assert store.asked == []
+
+
+async def test_a_nearly_full_disk_costs_no_more_segments_than_it_takes(cleaning, store, disk, caplog):
+    disk.used = 0.88
+    disk.gain = 0.02
+    with caplog.at_level(logging.INFO):
+        assert len(await cleaning.clean()) == 2
+    assert store.starts == [2000, 3000, 4000]
+    assert "last written 0.0 h ago, as the disk is nearly full (88 % used)" in caplog.text
+
+
+async def test_no_round_takes_more_than_ten(clock, tmp_path):
+    store = FakeStore(30)
+    config = BrokerConfig(store=StoreConfig(root=tmp_path))
+    with ThreadPoolExecutor(1) as executor:
+        disk = FakeDisk(clock, store)
+        disk.used = 0.99
+        made = Cleaning(config, store, set(), executor, fs=disk, clock=clock, pause_s=0)
+        assert [len(await made.clean()) for _ in range(4)] == [10, 10, 9, 0]
+
+
+async def test_what_is_not_on_the_disk_yet_stays(cleaning, store, disk):
+    disk.used = 0.99
+    store.commitlog_flushed_offset = 2000
+    await cleaning.clean()
+    assert store.starts == [1000, 2000, 3000, 4000]
+
+
+async def test_messages_are_refused_while_either_disk_is_full(cleaning, disk, caplog):
+    disk.queues_used = 0.95
+    await cleaning.clean()
+    assert not cleaning.writable
+    assert "95% of the disk of" in cleaning.refusal
+    assert "messages are refused above 90%" in cleaning.refusal
+    assert "file_reserved_hours" in cleaning.refusal
+    disk.queues_used = 0.5
+    await cleaning.clean()
+    assert cleaning.writable
+    assert [record.levelname for record in caplog.records if "messages are" in record.message] == ["ERROR", "WARNING"]
+
+
+async def test_a_full_disk_without_anything_to_delete_is_said_once(clock, tmp_path, caplog):
+    store = FakeStore(1)
+    config = BrokerConfig(store=StoreConfig(root=tmp_path))
+    with ThreadPoolExecutor(1) as executor:
+        disk = FakeDisk(clock, store)
+        disk.used = 0.99
+        made = Cleaning(config, store, set(), executor, fs=disk, clock=clock, pause_s=0)
+        for _ in range(3):
+            assert await made.clean() == []
+    assert caplog.text.count("no segment of the log may go") == 1
+
+
+async def test_damaged_files_go_before_messages_do(cleaning, store, disk):
+    disk.used = 0.88
+    disk.damaged = {f"{cleaning._root}/damaged/{i}": 1 for i in range(2)}
+    paths = await cleaning.clean()
+    assert paths[:2] == [f"{cleaning._root}/damaged/{i}" for i in range(2)]
+    assert disk.damaged == {}
+
+
+async def test_damaged_files_expire_as_segments_do(cleaning, disk):
+    old, new = f"{cleaning._root}/damaged/1", f"{cleaning._root}/damaged/2"
+    disk.damaged = {old: 73, new: 71}
+    assert await cleaning.clean() == [old]
+
+
+async def test_a_disk_that_cannot_be_looked_at_changes_nothing_and_is_said_once(cleaning, store, disk, caplog):
+    disk.error = errno.EIO
+    for _ in range(3):
+        assert await cleaning.clean() == []
+    assert cleaning.writable
+    assert caplog.text.count("cannot be looked at") == 1
+    disk.error = None
+    disk.age_h = 100
+    assert await cleaning.clean()
+
+
+async def test_a_deletion_that_fails_ends_the_round(cleaning, store, disk, caplog):
+    disk.age_h = 100
+    store.error = StoreDamaged("/store/commitlog", 0, "read-only file system")
+    assert await cleaning.clean() == []
+    assert store.asked == [1000]
+    assert "old messages cannot be deleted" in caplog.text
+
+
+async def test_started_it_looks_at_once_and_again_when_the_disk_refused_a_write(cleaning, disk):
+    disk.used = 0.5
+    cleaning.start()
+    await cleaning._round
+    assert cleaning.writable
+    disk.used = 0.97
+    full = StoreWriteFailed("/store", "No space left on device")
+    full.__cause__ = OSError(errno.ENOSPC, "No space left on device")
+    cleaning.disk_refused(full)
+    await cleaning._round
+    assert not cleaning.writable
+    # While messages are refused the next look is near, whatever the interval.
+    assert cleaning._timer.when() - asyncio.get_running_loop().time() <= 1.0
+    await cleaning.stop()
+    assert cleaning._timer is None
+
+
+async def test_other_failures_of_writes_are_not_its_business(cleaning):
+    cleaning.start()
+    await cleaning._round
+    broken = StoreWriteFailed("/store", "Input/output error")
+    broken.__cause__ = OSError(errno.EIO, "Input/output error")
+    cleaning.disk_refused(broken)
+    assert cleaning._round is None
+
+
+# --- a broker with a real store ---
+
+
+@pytest.fixture
+async def served(tmp_path, clock):
+    """A broker on a disk that says how full it is, with segments of 64 KiB, and one connection to it."""
+    disk = Disk(clock)
+    store = StoreConfig(
+        root=tmp_path / "store", commitlog_segment_bytes=SEGMENT, consumequeue_segment_bytes=20 * 50, max_message_bytes=32 << 10
+    )
+    broker = Broker(BrokerConfig(store=store, port=0, clean_interval_s=3600, flush_interval_s=0.01), fs=disk, clock=clock)
+    await broker.start()
+    broker.topics.create_internal("orders", 2)
+    ask = Asking(broker)
+    await ask.open()
+    yield broker, ask, disk
+    await ask.close()
+    await broker.stop()
+
+
+async def fill(ask, segments=4, topic="orders"):
+    """Send until the log has so many segments; return what was sent."""
+    sent = []
+    while len(ask.broker.store.segments()) < segments:
+        sent.append(b"%06d" % len(sent) + b"x" * 1000)
+        answer = await ask.send(topic, sent[-1])
+        assert answer.code == 0, answer.remark
+    ask.broker.store.flush()
+    return sent
+
+
+async def test_sends_are_refused_on_a_full_disk_and_taken_again_without_a_restart(served):
+    broker, ask, disk = served
+    await ask.send("orders", b"before")
+    disk.used = 0.93
+    await broker.cleaning.clean()
+    for answer in (
+        await ask.send("orders", b"refused"),
+        await ask.send_batch("orders", [b"refused", b"refused"]),
+        await ask.send("never_seen", b"refused"),
+    ):
+        assert answer.code == 14
+        assert answer.remark.startswith("service not available now. It may be caused by: the broker's disk is full: 93%")
+    assert "never_seen" not in broker.topics
+    assert await ask.bodies("orders") == [b"before"]
+    assert (await ask(351, {"topic": "orders"})).code == 0
+    disk.used = 0.5
+    await broker.cleaning.clean()
+    assert (await ask.send("orders", b"after")).code == 0
+    assert await ask.bodies("orders") == [b"before", b"after"]
+
+
+async def test_a_disk_that_refuses_a_write_costs_that_send_only(served):
+    _, ask, disk = served
+    disk.writes_fail = errno.ENOSPC
+    answer = await ask.send("orders", b"refused")
+    assert (answer.code, "No space left" in answer.remark) == (14, True)
+    disk.writes_fail = None
+    assert (await ask.send("orders", b"taken")).code == 0
+    assert await ask.bodies("orders") == [b"taken"]
+
+
+async def test_consumers_of_deleted_messages_go_on_at_the_first_that_is_left(served):
+    broker, ask, disk = served
+    sent = await fill(ask)
+    disk.age_h = 73
+    await ask(329)
+    await broker.cleaning._round
+    store = broker.store
+    low = store.min_offset("orders", 0)
+    assert low > 0
+    assert len(store.segments()) == 1
+    answer = await ask.pull("orders", 0)
+    assert (answer.code, answer.ext["nextBeginOffset"], answer.ext["minOffset"]) == (21, str(low), str(low))
+    found, offset = [], low
+    while batch := await ask.bodies("orders", offset):
+        found += batch
+        offset += len(batch)
+    assert found == sent[low:]
+    assert (await ask(31, {"topic": "orders", "queueId": "0"})).ext["offset"] == str(low)
+    assert not (broker.config.store.root / "consumequeue/orders/0" / f"{0:020d}").exists()
+
+
+async def test_buffers_being_sent_outlive_their_segment(served):
+    broker, ask, disk = served
+    sent = await fill(ask)
+    held = broker.store.read("orders", 0, 0, max_count=10).buffers
+    disk.used = 0.99
+    await broker.cleaning.clean()
+    assert broker.store.min_offset("orders", 0) > 10
+    assert all(body in b"".join(held) for body in sent[:10])
+    broker.store.release_deleted()
+    del held
+    broker.store.release_deleted()
+
+
+async def test_deletions_survive_a_restart_and_a_crash(served, clock):
+    broker, ask, disk = served
+    sent = await fill(ask)
+    disk.age_h = 100
+    disk.used = 0.8
+    await broker.cleaning.clean()
+    low = broker.store.min_offset("orders", 0)
+    await ask.close()
+    await broker.abort()
+    for ending in ("crash", "stop"):
+        again = Broker(broker.config, fs=disk, clock=clock)
+        await again.start()
+        await ask_and_close(again, low, sent)
+        await (again.abort() if ending == "crash" else again.stop())
+
+
+async def ask_and_close(broker, low, sent):
+    assert broker.store.min_offset("orders", 0) == low
+    ask = Asking(broker)
+    await ask.open()
+    assert (await ask.pull("orders", low - 1)).ext["nextBeginOffset"] == str(low)
+    assert await ask.bodies("orders", low, count=1) == [sent[low]]
+    assert broker.store.max_offset("orders", 0) == len(sent)
+    await ask.close()
+
+
+async def test_cleaning_queues_and_unused_topics_answers_as_apache_does(served):
+    broker, ask, _ = served
+    await ask.send("orders", b"kept", properties=encode_properties({"KEYS": "k"}).decode())
+    assert (await ask(306)).code == 0
+    assert (await ask(316)).code == 0
+    assert await ask.bodies("orders") == [b"kept"]
+    broker.topics.delete("orders")
+    assert (await ask(316)).code == 0
+    assert broker.store.topics_on_disk() == []
