@@ -281,8 +281,11 @@ def log_items(view: FileView, base: int, *, segment_bytes: int = 0, start: int =
             at += found.length
 
 
-def next_record(view: FileView, at: int, base: int, segment_bytes: int) -> int:
-    """Return where the next whole, valid record behind ``at`` begins, or the file's size when there is none."""
+def next_record(view: FileView, at: int, base: int, segment_bytes: int, *, since_ms: int = 0) -> int:
+    """Return where the next whole, valid record behind ``at`` begins, or the file's size when there is none.
+
+    One with a store time before ``since_ms`` is a remnant of a log that once was longer, and does not count.
+    """
     budget = SEARCH_BUDGET_BYTES
     begin = at + 1
     while begin < view.size:
@@ -295,7 +298,7 @@ def next_record(view: FileView, at: int, base: int, segment_bytes: int) -> int:
                 continue
             # All but the checksum first: of bytes that only look like a magic number, none gets as far as the checksum.
             found = dissect(view, candidate, base, segment_bytes - candidate, check_crc=False)
-            if not found.problem:
+            if not found.problem and found.get("store_timestamp_ms") >= since_ms:
                 budget -= found.length
                 if not dissect(view, candidate, base, segment_bytes - candidate).problem:
                     return candidate

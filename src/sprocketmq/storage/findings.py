@@ -1,0 +1,51 @@
+"""What a verification finds: each finding names the file, the place in it and the command that helps; their number is bounded."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+ERROR = "error"  # data is lost or wrong, or a derived file is not what follows from the log
+WARNING = "warning"  # nothing is lost, but somebody should look
+NOTE = "note"  # how stores look that are in use, were killed or were copied while in use: the next start sees to it
+
+_ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
+# Damage often comes in thousands of equal findings; the first few of a kind say what there is to say.
+MAX_OF_A_KIND = 20
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was found. ``offset`` is a byte of the file, None where no place in it is meant; ``repair`` is a command or a next step."""
+
+    severity: str
+    kind: str
+    path: str
+    offset: int | None
+    what: str
+    repair: str = ""
+
+
+@dataclass
+class Findings:
+    """Gathers findings, at most ``MAX_OF_A_KIND`` of each kind, and counts the others."""
+
+    found: list[Finding] = field(default_factory=list)
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def add(self, severity: str, kind: str, path: str, offset: int | None, what: str, repair: str = "") -> None:
+        """Take one finding."""
+        self.counts[severity, kind] += 1
+        if self.counts[severity, kind] <= MAX_OF_A_KIND:
+            self.found.append(Finding(severity, kind, path, offset, what, repair))
+
+    def sorted(self) -> list[Finding]:
+        """Return what was kept, the worst first, with one line for the rest of each kind that had too many."""
+        rest = [
+            Finding(severity, kind, "", None, f"{count - MAX_OF_A_KIND:,} more of the kind {kind!r}")
+            for (severity, kind), count in self.counts.items()
+            if count > MAX_OF_A_KIND
+        ]
+        return sorted([*self.found, *rest], key=lambda f: _ORDER[f.severity])
+
+    def total(self, severity: str) -> int:
+        """Return how many findings of a severity there were."""
+        return sum(count for (found, _), count in self.counts.items() if found == severity)
