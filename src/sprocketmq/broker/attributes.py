@@ -12,6 +12,7 @@ from sprocketmq.errors import ConfigError
 QUEUE_TYPE = "queue.type"
 CLEANUP_POLICY = "cleanup.policy"
 MESSAGE_TYPE = "message.type"
+BATCH_QUEUES = "BatchCQ"
 
 _MAX_LONG = 2**63 - 1
 
@@ -43,7 +44,7 @@ class Attribute:
 
 
 ATTRIBUTES: Mapping[str, Attribute] = {
-    QUEUE_TYPE: Attribute(changeable=False, choices=("SimpleCQ", "BatchCQ")),
+    QUEUE_TYPE: Attribute(changeable=False, choices=("SimpleCQ", BATCH_QUEUES)),
     CLEANUP_POLICY: Attribute(changeable=False, choices=("DELETE", "COMPACTION")),
     MESSAGE_TYPE: Attribute(
         changeable=True, choices=("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE", "MIXED")

@@ -40,7 +40,7 @@ class BrokerConfig:
     flush_interval_s: float = 0.5
     # With SYNC_FLUSH a send is answered when the disk has it; one that waits longer is told so, and is stored all the same.
     sync_flush_timeout_s: float = 5.0
-    # What may wait for the disk; past either, sends are told to slow down.
+    # How many may wait, and how much of the log need not be on the disk yet; past either, sends are told to slow down.
     max_waiting_sends: int = 10_000
     max_waiting_bytes: int = 64 << 20
     os_page_cache_busy_timeout_ms: int = 1000

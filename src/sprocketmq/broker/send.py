@@ -1,24 +1,28 @@
 """Sends (codes 10, 310 and 320): the hot path.
 
 A send is checked and staged into the store when its frame is decoded; ``finish`` commits everything one socket readiness brought
-with one write and answers it. Nothing is answered before its bytes are in the log.
+with one write. What may be answered then is; the rest waits for the disk (acks.py). Nothing is answered before its bytes are in the log.
 """
 
 import asyncio
 import logging
 import random
 from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import msgspec
 
+from sprocketmq.broker.acks import LOST, wants_wait
 from sprocketmq.broker.config import BrokerConfig
+from sprocketmq.broker.flushing import Flusher
 from sprocketmq.broker.groups import GroupTable
 from sprocketmq.broker.stats import Stats
 from sprocketmq.broker.topics import Topic, TopicRefused, TopicTable, check_topic_name, topic_not_exist
 from sprocketmq.errors import FatalError, InvalidMessage, MessageTooLarge, ProtocolError, RemoteProtocolError, RetriableError
 from sprocketmq.net.server import ServerConnection
-from sprocketmq.protocol.batch import split_batch
+from sprocketmq.protocol.batch import count_batch, split_batch
 from sprocketmq.protocol.codes import (
+    FLAG_ONEWAY,
     SYSFLAG_BORN_HOST_V6,
     SYSFLAG_INNER_BATCH,
     SYSFLAG_NEED_UNWRAP,
@@ -52,6 +56,35 @@ _BROKER_BITS = SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP
 _TIMER_PROPERTIES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 # Sends that wait for a new topic's entry to reach the disk hold their bodies; past this, clients are asked to slow down.
 MAX_PARKED_BYTES = 64 << 20
+# After a write that took too long sends are refused for as long as it took, at most this long.
+MAX_BUSY_S = 1.0
+OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
+PAGE_CACHE_BUSY = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+
+
+class Room(Protocol):
+    """Whether the disk has room for messages."""
+
+    writable: bool
+    refusal: str
+
+    def disk_refused(self, error: BaseException) -> None:
+        """Take note that a write failed."""
+        ...
+
+
+class Stored(NamedTuple):
+    """A send that is written and waits for the disk: whom to answer, and the fields of the answer."""
+
+    conn: ServerConnection
+    command: Command
+    ext: bytes
+
+
+# A send that is staged: connection, request, topic, queue id, queue offset, place in the log (a list for a batch stored as messages of
+# their own), unique key, tag code (None for several), number of messages of an inner batch (else 0), whether the answer waits for the
+# disk. A plain tuple: this is made for every send.
+_Staged = tuple[ServerConnection, Command, Topic, int, int, int | list[int], str | None, int | None, int, bool]
 
 
 class SendRefused(FatalError):
@@ -66,8 +99,8 @@ class SendRefused(FatalError):
 class SendHandlers:
     """Stage sends, commit them together, answer them.
 
-    ``arrived`` is told about each committed message (topic, queue id, tag code or None for a batch); ``saved`` returns the task that
-    ends when the topic table is on disk.
+    ``arrived`` is told about each message that became visible (topic, queue id, tag code or None for several); ``saved`` returns the task
+    that ends when the topic table is on disk; ``flusher`` takes the sends that wait for the disk.
     """
 
     def __init__(
@@ -78,6 +111,8 @@ class SendHandlers:
         groups: GroupTable,
         stats: Stats,
         *,
+        flusher: Flusher[Stored],
+        room: Room,
         arrived: Callable[[Topic, int, int | None], None],
         saved: "Callable[[], asyncio.Task[None]]",
     ) -> None:
@@ -87,8 +122,19 @@ class SendHandlers:
         self._stats = stats
         self._arrived = arrived
         self._saved = saved
+        self._flusher = flusher
+        self._acks = flusher.acks
+        self._sync = flusher.acks.sync
+        flusher.tell(self.answer, self.published)
+        self._room = room
+        # With SYNC_FLUSH messages are seen when the disk has them: by queue, what arrived and between which ends of the log.
+        self._seen_late = self._sync and not config.store.read_uncommitted
+        self._unseen: dict[tuple[Topic, int], tuple[int | None, int, int]] = {}
+        self._closing = False
+        self._slow_s = config.os_page_cache_busy_timeout_ms / 1000
+        self._busy_until = 0.0
         self._max_body = config.max_message_bytes
-        self._staged: list[tuple[ServerConnection, Command, Topic, int, int, int | list[int], str | None, int | None]] = []
+        self._staged: list[_Staged] = []
         self._parked: dict[str, list[tuple[ServerConnection, Command]]] = {}
         self._parked_bytes = 0
         self._failing = False
@@ -97,7 +143,7 @@ class SendHandlers:
         self._added = encode_properties(self._added_names).decode()
         self._region = config.region.replace("%", "%%").encode()
         self._error_ext = msgspec.json.encode({TRACE_ON: "true", MSG_REGION: config.region})
-        self._single = self._several = b""
+        self._single = self._several = self._inner = b""
         self._msg_id = b""
         self._host = config.host
         self._too_large = (
@@ -113,6 +159,7 @@ class SendHandlers:
         fields = b'"TRACE_ON":"true","MSG_REGION":"' + self._region + b'","queueOffset":"%d"}'
         self._single = b'{"queueId":"%d","transactionId":"%b","msgId":"' + self._msg_id + b'",' + fields
         self._several = b'{"queueId":"%d",%b"msgId":"%b",' + fields
+        self._inner = b'{"queueId":"%d","batchUniqId":"%b","transactionId":"%b","msgId":"' + self._msg_id + b'",' + fields
 
     def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
         return {
@@ -146,6 +193,8 @@ class SendHandlers:
 
     def _stage(self, conn: ServerConnection, command: Command, header: SendHeader) -> None:
         name = header.topic
+        if self._busy_until or self._closing or not self._room.writable:
+            self._refuse_for_now()
         topic = self._topics.get(name)
         if topic is None or (self._parked and name in self._parked):
             self._await_topic(conn, command, header, topic)
@@ -170,25 +219,16 @@ class SendHandlers:
         times = header.reconsume_times or 0
         born = header.born_timestamp_ms
         properties = header.properties
+        waits = False
+        if self._sync:
+            waits = not command.flag & FLAG_ONEWAY and wants_wait(properties)
+            if not self._acks.admits(self._flusher.unflushed, waits=waits):
+                raise SendRefused(ResponseCode.SYSTEM_BUSY, OVERLOAD)
         if header.batch:
-            self._stage_batch(conn, command, topic, queue_id, sys_flag, born, properties)
+            self._stage_batch(conn, command, topic, queue_id, flag, sys_flag, born, properties, waits)
             return
 
-        # What a stored message gains on receipt is appended; a string that holds one of these already, or something this broker
-        # does not do, goes the long way. (Text is searched, as that is five times as fast as searching bytes.)
-        if (
-            "DELAY" in properties
-            or "TIMER_" in properties
-            or "\x01\x02" in properties
-            or "CLUSTER\x01" in properties
-            or "MSG_REGION\x01" in properties
-            or "TRACE_ON\x01" in properties
-            or "POP_CK\x01" in properties
-            or "INNER_NUM\x01" in properties
-        ):
-            properties = self._cleaned(properties)
-        elif properties and properties[-1] != "\x02":
-            properties += "\x02"
+        properties = self._completed(properties)
         uniq = _value(properties, "UNIQ_KEY\x01")
         if not uniq:
             uniq = self._ids.next()
@@ -209,10 +249,40 @@ class SendHandlers:
             born_host=conn.peer_host,
             reconsume_times=times,
         )
-        self._staged.append((conn, command, topic, queue_id, queue_offset, physical_offset, uniq, tag))
+        self._staged.append((conn, command, topic, queue_id, queue_offset, physical_offset, uniq, tag, 0, waits))
+        if waits:
+            self._acks.hold()
+
+    def _completed(self, properties: str) -> str:
+        """Return the property string ready to be added to, without what only brokers may say. Raises SendRefused."""
+        # What a stored message gains on receipt is appended; a string that holds one of these already, or something this broker
+        # does not do, goes the long way. (Text is searched, as that is five times as fast as searching bytes.)
+        if (
+            "DELAY" in properties
+            or "TIMER_" in properties
+            or "\x01\x02" in properties
+            or "CLUSTER\x01" in properties
+            or "MSG_REGION\x01" in properties
+            or "TRACE_ON\x01" in properties
+            or "POP_CK\x01" in properties
+            or "INNER_NUM\x01" in properties
+        ):
+            return self._cleaned(properties)
+        if properties and properties[-1] != "\x02":
+            return properties + "\x02"
+        return properties
 
     def _stage_batch(
-        self, conn: ServerConnection, command: Command, topic: Topic, queue_id: int, sys_flag: int, born: int, properties: str
+        self,
+        conn: ServerConnection,
+        command: Command,
+        topic: Topic,
+        queue_id: int,
+        flag: int,
+        sys_flag: int,
+        born: int,
+        properties: str,
+        waits: bool,
     ) -> None:
         name = topic.name
         if name.startswith(RETRY_PREFIX):
@@ -221,12 +291,49 @@ class SendHandlers:
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, f"message topic length too long {len(name)}")
         if "DELAY\x01" in properties and _delay_level(decode_properties(properties.encode())) > 0:
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
-        entries = split_batch(command.body)
+        if "INNER_" in properties and (_value(properties, "INNER_NUM\x01") or _value(properties, "INNER_BASE\x01")):
+            raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
         uniq = _value(properties, "UNIQ_KEY\x01")
-        queue_offset, physical_offsets = self._store.stage_batch(
-            name, queue_id, entries, sys_flag=sys_flag, born_timestamp_ms=born, born_host=conn.peer_host
-        )
-        self._staged.append((conn, command, topic, queue_id, queue_offset, physical_offsets, uniq, None))
+        body = command.body
+        if uniq and topic.batch_queues:
+            # One record for the whole batch; its readers take it apart.
+            try:
+                count = count_batch(body)
+            except RemoteProtocolError as e:
+                raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, f"{self._too_large} {e}") from None
+            properties = self._completed(properties)
+            tag = tags_code(_value(properties, "TAGS\x01"))
+            queue_offset, physical_offset = self._store.stage_inner_batch(
+                name,
+                queue_id,
+                body,
+                (properties + self._added).encode(),
+                count=count,
+                tags_code=tag,
+                flag=flag,
+                sys_flag=sys_flag,
+                born_timestamp_ms=born,
+                born_host=conn.peer_host,
+            )
+            self._staged.append((conn, command, topic, queue_id, queue_offset, physical_offset, uniq, tag, count, waits))
+        else:
+            entries = split_batch(body)
+            queue_offset, physical_offsets = self._store.stage_batch(
+                name, queue_id, entries, sys_flag=sys_flag, born_timestamp_ms=born, born_host=conn.peer_host
+            )
+            self._staged.append((conn, command, topic, queue_id, queue_offset, physical_offsets, uniq, None, 0, waits))
+        if waits:
+            self._acks.hold()
+
+    def _refuse_for_now(self) -> None:
+        """Raise SendRefused when no send may be taken at the moment."""
+        if self._closing:
+            raise SendRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now. It may be caused by: the broker is stopping")
+        if not self._room.writable:
+            raise SendRefused(ResponseCode.SERVICE_NOT_AVAILABLE, self._room.refusal)
+        if self._busy_until > self._stats.now():
+            raise SendRefused(ResponseCode.SYSTEM_BUSY, PAGE_CACHE_BUSY)
+        self._busy_until = 0.0
 
     def _checked_sys_flag(self, sys_flag: int) -> int:
         if sys_flag & SYSFLAG_TRANSACTION_MASK:
@@ -254,7 +361,7 @@ class SendHandlers:
         name = header.topic
         size = len(command.body)
         if self._parked_bytes + size > MAX_PARKED_BYTES:
-            raise SendRefused(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while")
+            raise SendRefused(ResponseCode.SYSTEM_BUSY, OVERLOAD)
         if topic is None:
             check_topic_name(name)
             if name in SEND_FORBIDDEN_TOPICS:
@@ -287,7 +394,7 @@ class SendHandlers:
     # --- committing and answering ---
 
     def finish(self) -> None:
-        """Commit what is staged and answer it; with one error for all when the store cannot write."""
+        """Commit what is staged and answer what need not wait; with one error for all when the store cannot write."""
         staged = self._staged
         if not staged:
             return
@@ -301,27 +408,91 @@ class SendHandlers:
                 self._failing = True
                 log.warning("sends are refused: %s", e)
             stats.put_failed += len(staged)
+            self._acks.release(sum(one[-1] for one in staged))
+            self._room.disk_refused(e)
             for conn, command, *_ in staged:
                 self._unavailable(conn, command, e)
             return
+        self._flusher.wrote()
         if self._failing:
             self._failing = False
             log.warning("sends are taken again")
         stats.put_requests += len(staged)
-        stats.max_commit_s = max(stats.max_commit_s, stats.now() - began)
+        took = stats.now() - began
+        stats.max_commit_s = max(stats.max_commit_s, took)
+        if took > self._slow_s:
+            self._note_slow(took)
         single = self._single
-        for conn, command, _, queue_id, queue_offset, physical, uniq, _ in staged:
+        waiting: list[Stored] = []
+        for conn, command, _, queue_id, queue_offset, physical, uniq, _, inner, waits in staged:
             stats.put_bytes += len(command.body)
             if type(physical) is int:
-                stats.put_messages += 1
-                conn.respond(command, 0, ext=single % (queue_id, _json_text(uniq or ""), physical, queue_offset))
+                if inner:
+                    stats.put_messages += inner
+                    text = _json_text(uniq or "")
+                    ext = self._inner % (queue_id, text, text, physical, queue_offset)
+                else:
+                    stats.put_messages += 1
+                    ext = single % (queue_id, _json_text(uniq or ""), physical, queue_offset)
             else:
                 stats.put_messages += len(physical)  # type: ignore[arg-type]
                 ids = b",".join([self._msg_id] * len(physical)) % tuple(physical)  # type: ignore[arg-type]
                 transaction = b'"transactionId":"%b",' % _json_text(uniq) if uniq else b""
-                conn.respond(command, 0, ext=self._several % (queue_id, transaction, ids, queue_offset))
-        for _, _, topic, queue_id, _, _, _, tag in staged:
+                ext = self._several % (queue_id, transaction, ids, queue_offset)
+            if waits:
+                command.body = b""  # a view would keep a receive buffer alive
+                waiting.append(Stored(conn, command, ext))
+            else:
+                conn.respond(command, 0, ext=ext)
+        if waiting:
+            self._flusher.wait(waiting)
+        if self._seen_late:
+            self._note_unseen(staged)
+            return
+        for _, _, topic, queue_id, _, _, _, tag, _, _ in staged:
             if topic.held and queue_id in topic.held:
+                self._arrived(topic, queue_id, tag)
+
+    def answer(self, sends: list[Stored], code: int) -> None:
+        """Answer sends that have waited: they are on the disk, late, or lost."""
+        if code == LOST:
+            self._stats.put_failed += len(sends)
+            remark = "service not available now. It may be caused by: the disk failed, what it has of the message is unknown"
+            for conn, command, _ in sends:
+                conn.respond(command, code, ext=self._error_ext, remark=remark)
+            return
+        for conn, command, ext in sends:
+            conn.respond(command, code, ext=ext)
+
+    def close(self) -> None:
+        """Commit what is staged, and take nothing more."""
+        self.finish()
+        self._closing = True
+
+    def _note_slow(self, took_s: float) -> None:
+        log.warning("a write to the log took %.1f s, sends are refused for a moment", took_s)
+        self._busy_until = self._stats.now() + min(took_s, MAX_BUSY_S)
+
+    def _note_unseen(self, staged: list[_Staged]) -> None:
+        end = self._store.commitlog_max_offset
+        unseen = self._unseen
+        for _, _, topic, queue_id, _, _, _, tag, _, _ in staged:
+            known = unseen.get((topic, queue_id))
+            if known is None:
+                unseen[topic, queue_id] = (tag, end, end)
+            else:
+                unseen[topic, queue_id] = (tag if tag == known[0] else None, known[1], end)
+
+    def published(self, end: int) -> None:
+        """Wake the pulls on what became visible, the log up to ``end``."""
+        unseen = self._unseen
+        if not unseen:
+            return
+        self._unseen = {}
+        for (topic, queue_id), (tag, first, last) in unseen.items():
+            if last > end:
+                self._unseen[topic, queue_id] = (tag, last, last)
+            if first <= end and queue_id in topic.held:
                 self._arrived(topic, queue_id, tag)
 
     def _unavailable(self, conn: ServerConnection, command: Command, error: BaseException) -> None:

@@ -7,23 +7,25 @@ import shutil
 import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from ipaddress import ip_address
 
+from sprocketmq.broker.acks import Acks
 from sprocketmq.broker.admin import AdminHandlers
+from sprocketmq.broker.cleaning import Cleaning
 from sprocketmq.broker.clients import ClientHandlers, ClientRegistry
 from sprocketmq.broker.config import BrokerConfig
+from sprocketmq.broker.flushing import Flusher
 from sprocketmq.broker.groups import GroupTable
 from sprocketmq.broker.locks import LockHandlers, QueueLocks
 from sprocketmq.broker.offsets import OffsetHandlers, OffsetTable
 from sprocketmq.broker.pull import PullHandlers
 from sprocketmq.broker.registration import Registrar
 from sprocketmq.broker.saving import SavedFile
-from sprocketmq.broker.send import SendHandlers
+from sprocketmq.broker.send import SendHandlers, Stored
 from sprocketmq.broker.stats import SAMPLE_INTERVAL_S, Stats
 from sprocketmq.broker.topics import TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
-from sprocketmq.errors import ConfigError, SprocketError, StoreFailed
+from sprocketmq.errors import ConfigError, SprocketError
 from sprocketmq.net.address import format_address, parse_address
 from sprocketmq.net.server import RemotingServer, ServerConnection
 from sprocketmq.protocol.bodies import TopicConfig
@@ -51,8 +53,6 @@ class Broker:
         self.config = config
         self.clock = clock
         self.failure: SprocketError | None = None
-        self._flushed_to = self._settled_to = -1
-        self._settle_next = False
         self.stats = Stats(clock)
         self.store = MessageStore(config.store, fs=fs, clock=clock)
         self.clients = ClientRegistry(clock)
@@ -65,9 +65,10 @@ class Broker:
             default_queues=config.default_topic_queues,
             clock=clock,
             changed=self._topics_changed,
+            declare=self.store.declare_batch_topic,
         )
         self.groups = GroupTable(auto_create=config.auto_create_group, clock=clock, changed=self._groups_changed)
-        # One thread for flushing the log, one for small files, so that a slow flush does not hold up a new topic.
+        # One thread for small files and one for what may take long; the log has a thread of its own.
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="sprocketmq-disk")
         folder = f"{config.store.root}/config"
         self._topics_file = SavedFile(ConfigFile(f"{folder}/topics.json", fs), self.topics.snapshot, self._threads)
@@ -83,8 +84,24 @@ class Broker:
             missed=self.topics.bump_version,
         )
         self.pulls = PullHandlers(config, self.store, self.topics, self.groups, self.clients, self.offsets, self.stats, clock=clock)
+        self.acks: Acks[Stored] = Acks(
+            sync=config.store.flush_disk_type == "SYNC_FLUSH",
+            timeout_s=config.sync_flush_timeout_s,
+            max_sends=config.max_waiting_sends,
+            max_bytes=config.max_waiting_bytes,
+        )
+        self.cleaning = Cleaning(config, self.store, self.topics, self._threads, fs=fs, clock=clock)
+        self.flusher = Flusher(self.store, self.acks, interval_s=config.flush_interval_s, failed=self._fail, clock=clock)
         self.sends = SendHandlers(
-            config, self.store, self.topics, self.groups, self.stats, arrived=self.pulls.arrived, saved=self._topics_file.saving
+            config,
+            self.store,
+            self.topics,
+            self.groups,
+            self.stats,
+            flusher=self.flusher,
+            room=self.cleaning,
+            arrived=self.pulls.arrived,
+            saved=self._topics_file.saving,
         )
         self._client_handlers = ClientHandlers(self.clients, self.groups, self.topics)
         self._admin = AdminHandlers(self)
@@ -95,6 +112,7 @@ class Broker:
             **OffsetHandlers(self.offsets, self.topics, self.groups, self.store).handlers(),
             **LockHandlers(self.locks, self.topics).handlers(),
             **self._admin.handlers(),
+            **self.cleaning.handlers(),
         }
         self._server = RemotingServer(self, name="broker", max_connections=config.max_connections)
         self._port = config.port
@@ -102,8 +120,6 @@ class Broker:
         self._running = False
         self._opened = False
         self._failed = asyncio.Event()
-        self._flushing: asyncio.Task[None] | None = None
-        self._flush_timer: asyncio.TimerHandle | None = None
         self._offsets_timer: asyncio.TimerHandle | None = None
         self._sample_timer: asyncio.TimerHandle | None = None
 
@@ -120,7 +136,7 @@ class Broker:
     @property
     def unflushed_bytes(self) -> int:
         """Bytes of the log that are written but not known to be on the disk."""
-        return self.store.commitlog_max_offset - max(0, self._flushed_to) if self._opened else 0
+        return self.flusher.unflushed if self._opened else 0
 
     @property
     def connection_count(self) -> int:
@@ -142,6 +158,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(self._threads, self._open)
+            self.flusher.start()
             ip = await self._resolve()
             if self._port:
                 self._listens_at(ip, self._port)
@@ -149,6 +166,7 @@ class Broker:
             self._listens_at(ip, self._port)
             self._running = True
             self._housekeeping()
+            self.cleaning.start()
             await self._registrar.start(self.address, format_address(self._advertised, min(self._port + 1, 65535)))
         except BaseException:
             await self._shut()
@@ -167,10 +185,13 @@ class Broker:
             tree = file.load()
             if tree is not None:
                 take(tree)
+        for known in self.topics:
+            if known.batch_queues:
+                self.store.declare_batch_topic(known.name)
         for topic in self.store.topics_on_disk():
             if topic not in self.topics:
                 used = [queue_id for queue_id in range(MAX_ADOPTED_QUEUES) if self.store.max_offset(topic, queue_id) > 0]
-                self.topics.adopt(topic, max(used, default=0) + 1)
+                self.topics.adopt(topic, max(used, default=0) + 1, batch_queues=topic in self.store.batch_topics)
 
     async def _resolve(self) -> str:
         """Return the IP address that records carry as their store host."""
@@ -204,11 +225,12 @@ class Broker:
         self._cancel_timers()
         await self._registrar.stop()
         await self._admin.close()
-        self.sends.finish()
+        await self.cleaning.stop()
+        self.sends.close()
+        await self.flusher.drain()
         await self._server.stop()
         self.pulls.close()
-        if self._flushing is not None:
-            await asyncio.wait([self._flushing])
+        await self.flusher.stop()
         try:
             if self._opened:
                 self._opened = False
@@ -230,10 +252,10 @@ class Broker:
             await file.saved()
 
     def _cancel_timers(self) -> None:
-        for timer in (self._flush_timer, self._offsets_timer, self._sample_timer):
+        for timer in (self._offsets_timer, self._sample_timer):
             if timer is not None:
                 timer.cancel()
-        self._flush_timer = self._offsets_timer = self._sample_timer = None
+        self._offsets_timer = self._sample_timer = None
 
     async def abort(self) -> None:
         """Leave everything as a killed process does: nothing saved, flushed or unregistered. For tests of recovery."""
@@ -244,8 +266,8 @@ class Broker:
             conn.abort("broker aborted")
         await self._server.stop()
         self.pulls.close()
-        if self._flushing is not None:
-            await asyncio.wait([self._flushing])
+        await self.cleaning.stop()
+        await self.flusher.stop()
         self.store.abandon()
         self._threads.shutdown(wait=True, cancel_futures=True)
 
@@ -267,42 +289,14 @@ class Broker:
         self._sample_timer = asyncio.get_running_loop().call_later(SAMPLE_INTERVAL_S, self._sample)
         self.stats.sample()
         self.expire_clients()
-        if self.store.commitlog_max_offset != self._settled_to and self.failure is None:
-            # Queues and the recovery point follow the log at this distance; recovery after a crash reads what was written since.
-            self._settle_next = True
-            if self._flush_timer is None and self._flushing is None:
-                self._begin_flush()
+        # Queues and the recovery point follow the log at this distance; recovery after a crash reads what was written since.
+        self.flusher.settle()
 
     def expire_clients(self) -> None:
         """Close connections of clients that stopped sending heartbeats, and drop locks that ran out."""
         for conn in self.clients.expire():
             conn.close("no heartbeat")
         self.locks.expire()
-
-    def _schedule_flush(self) -> None:
-        self._flush_timer = asyncio.get_running_loop().call_later(self.config.flush_interval_s, self._begin_flush)
-
-    def _begin_flush(self) -> None:
-        self._flush_timer = None
-        self._flushing = asyncio.get_running_loop().create_task(self._flush())
-
-    async def _flush(self) -> None:
-        end = self.store.commitlog_max_offset
-        thorough, self._settle_next = self._settle_next, False
-        flush = partial(self.store.flush, thorough=thorough)
-        try:
-            await asyncio.get_running_loop().run_in_executor(self._threads, flush)
-        except SprocketError as e:
-            self._fail(e)
-        except OSError as e:
-            self._fail(StoreFailed(str(self.config.store.root), e.strerror or str(e)))
-        else:
-            self._flushed_to = end
-            if thorough:
-                self._settled_to = end
-        self._flushing = None
-        if self._running and self.failure is None and (self._settle_next or self.store.commitlog_max_offset != self._flushed_to):
-            self._schedule_flush()
 
     def disk_space(self) -> tuple[int, int]:
         """Return total and free bytes of the store's file system, zeros when they cannot be told."""
@@ -344,8 +338,6 @@ class Broker:
 
     def on_batch_end(self, conn: ServerConnection) -> None:
         self.sends.finish()
-        if self._flush_timer is None and self._flushing is None and self.store.commitlog_max_offset != self._flushed_to:
-            self._schedule_flush()
 
     def on_disconnect(self, conn: ServerConnection) -> None:
         self.pulls.disconnected(conn)

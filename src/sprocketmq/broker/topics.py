@@ -1,11 +1,12 @@
 """The broker's topics: which there are, with how many queues, and who may do what."""
 
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
-from sprocketmq.broker.attributes import CLEANUP_POLICY, MESSAGE_TYPE, QUEUE_TYPE, AttributeRefused, change_attributes
+from sprocketmq.broker.attributes import BATCH_QUEUES, CLEANUP_POLICY, MESSAGE_TYPE, QUEUE_TYPE, AttributeRefused, change_attributes
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import FatalError
 from sprocketmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
@@ -27,6 +28,7 @@ MAX_QUEUES = 16_384
 MAX_TOPICS = 100_000
 MAX_PERM = 15
 READ_WRITE = PERM_READ | PERM_WRITE
+NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
 FAQ = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 
@@ -42,10 +44,23 @@ class TopicRefused(FatalError):
 class Topic:
     """One topic as the hot paths see it: its limits as plain attributes, and the pulls that wait on its queues.
 
-    ``refusal`` is None when clients may send to it, else the ``(code, remark)`` to answer with.
+    ``refusal`` is None when clients may send to it, else the ``(code, remark)`` to answer with. ``batch_queues`` says that its queues
+    are batch queues.
     """
 
-    __slots__ = ("config", "held", "max_queue_id", "name", "read_queues", "readable", "refusal", "sys_flag", "unsupported", "write_queues")
+    __slots__ = (
+        "batch_queues",
+        "config",
+        "held",
+        "max_queue_id",
+        "name",
+        "read_queues",
+        "readable",
+        "refusal",
+        "sys_flag",
+        "unsupported",
+        "write_queues",
+    )
 
     def __init__(self, config: TopicConfig) -> None:
         self.held: dict[int, Any] = {}
@@ -60,6 +75,7 @@ class Topic:
         self.max_queue_id = max(config.read_queue_nums, config.write_queue_nums) - 1
         self.readable = bool(config.perm & PERM_READ)
         self.sys_flag = SYSFLAG_MULTI_TAGS if config.topic_filter_type == "MULTI_TAG" else 0
+        self.batch_queues = config.attributes.get(QUEUE_TYPE) == BATCH_QUEUES
         self.unsupported = unsupported_attributes(config.attributes)
         if self.name in SEND_FORBIDDEN_TOPICS:
             self.refusal: tuple[int, str] | None = (ResponseCode.NO_PERMISSION, f"Sending message to topic[{self.name}] is forbidden.")
@@ -84,8 +100,9 @@ class Topic:
 
 def unsupported_attributes(attributes: Mapping[str, str]) -> str:
     """Return why a topic with these attributes cannot be served, or "". Storing it as something else would damage it."""
-    if attributes.get(QUEUE_TYPE, "SimpleCQ") != "SimpleCQ":
-        return "this broker has no BatchCQ queues; create the topic without +queue.type, or with +queue.type=SimpleCQ"
+    kind = attributes.get(QUEUE_TYPE, "SimpleCQ")
+    if kind not in ("SimpleCQ", BATCH_QUEUES):
+        return f"this broker has no {kind} queues"
     if attributes.get(CLEANUP_POLICY, "DELETE") != "DELETE":
         return "this broker does not compact topics; create the topic without +cleanup.policy, or with +cleanup.policy=DELETE"
     return ""
@@ -112,6 +129,7 @@ class TopicTable:
     """All topics by name, with the data version nameservers compare.
 
     ``changed`` is called with the topics that were created or altered, after each change; the owner saves and announces them.
+    ``declare`` is called with the name of each new topic of batch queues before it is there, and may refuse it with FatalError.
     """
 
     def __init__(
@@ -123,10 +141,12 @@ class TopicTable:
         default_queues: int = 8,
         clock: Clock = SYSTEM_CLOCK,
         changed: Callable[[list[TopicConfig]], None] = lambda _: None,
+        declare: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._clock = clock
         self._auto_create = auto_create
         self._changed = changed
+        self._declare = declare
         self.data_version = DataVersion(0, clock.time_ms(), 0)
         self._topics: dict[str, Topic] = {}
         self.get = self._topics.get  # one call less on the hot path
@@ -161,8 +181,14 @@ class TopicTable:
             topic.take(config)
 
     def _record(self, config: TopicConfig) -> None:
-        if len(self._topics) >= MAX_TOPICS and config.topic_name not in self._topics:
+        new = config.topic_name not in self._topics
+        if new and len(self._topics) >= MAX_TOPICS:
             raise TopicRefused(ResponseCode.SYSTEM_ERROR, f"this broker has {MAX_TOPICS} topics, its limit")
+        if new and config.attributes.get(QUEUE_TYPE) == BATCH_QUEUES:
+            try:
+                self._declare(config.topic_name)
+            except FatalError as e:
+                raise TopicRefused(ResponseCode.SYSTEM_ERROR, str(e)) from None
         self._put(config)
         self.data_version = self.data_version.next(self._clock.time_ms())
         self._changed([config])
@@ -246,19 +272,33 @@ class TopicTable:
         perm = template.config.perm & ~PERM_INHERIT
         return self.create_internal(name, queues, perm, template.config.topic_filter_type)
 
-    def create_internal(self, name: str, queues: int, perm: int = READ_WRITE, filter_type: str = "SINGLE_TAG") -> Topic:
+    def create_internal(
+        self,
+        name: str,
+        queues: int,
+        perm: int = READ_WRITE,
+        filter_type: str = "SINGLE_TAG",
+        attributes: Mapping[str, str] = NO_ATTRIBUTES,
+    ) -> Topic:
         """Create a topic the broker itself needs, unless it is there, and return it."""
         topic = self.get(name)
         if topic is None:
             self._record(
-                TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm, topic_filter_type=filter_type)
+                TopicConfig(
+                    topic_name=name,
+                    read_queue_nums=queues,
+                    write_queue_nums=queues,
+                    perm=perm,
+                    topic_filter_type=filter_type,
+                    attributes=dict(attributes),
+                )
             )
             topic = self._topics[name]
         return topic
 
-    def adopt(self, name: str, queues: int) -> None:
+    def adopt(self, name: str, queues: int, *, batch_queues: bool) -> None:
         """Bring back a topic that has messages in the store but no entry, as after a kill between the two."""
-        self.create_internal(name, queues)
+        self.create_internal(name, queues, attributes={QUEUE_TYPE: BATCH_QUEUES} if batch_queues else NO_ATTRIBUTES)
 
     def check_not_own(self, name: str) -> None:
         """Raise TopicRefused for the broker's own topics, which administrators may not touch."""

@@ -23,6 +23,7 @@ MAX_BATCH_COUNT = 32767
 
 _SHORT = Struct(">h")
 _SIZE_FLAG_LENGTH = Struct(">i8xii")  # an entry's head without the two fields readers ignore
+_SIZE_LENGTH = Struct(">i12xi")
 
 
 class BatchEntry(NamedTuple):
@@ -82,3 +83,26 @@ def split_batch(data: bytes | memoryview) -> list[BatchEntry]:
     if len(entries) > MAX_BATCH_COUNT:
         raise RemoteProtocolError(f"a batch has {len(entries)} messages, the limit is {MAX_BATCH_COUNT}")
     return entries
+
+
+def count_batch(data: bytes | memoryview) -> int:
+    """Return how many inner messages a batch body has, checking all of it as ``split_batch`` does. Raises RemoteProtocolError."""
+    total = len(data)
+    count = pos = 0
+    unpack_head = _SIZE_LENGTH.unpack_from
+    unpack_short = _SHORT.unpack_from
+    while total - pos >= ENTRY_OVERHEAD:
+        size, n = unpack_head(data, pos)
+        props = ENTRY_OVERHEAD + n
+        if n < 0 or props > size or pos + size > total:
+            raise RemoteProtocolError(f"batch entry {count} has an impossible size {size} or body length {n}")
+        (p,) = unpack_short(data, pos + props - 2)
+        if props + p != size:
+            raise RemoteProtocolError(f"batch entry {count} has an impossible property length {p}")
+        count += 1
+        pos += size
+    if pos != total:
+        raise RemoteProtocolError(f"batch entry {count} is cut short: {total - pos} bytes are left, an entry has at least 22")
+    if count > MAX_BATCH_COUNT:
+        raise RemoteProtocolError(f"a batch has {count} messages, the limit is {MAX_BATCH_COUNT}")
+    return count

@@ -29,11 +29,11 @@ def clock():
 
 @pytest.fixture
 async def start_broker(tmp_path, clock):
-    """Start brokers on free ports; ``folder`` names the store under the test's own directory."""
+    """Start brokers on free ports; ``folder`` names the store under the test's own directory, ``store`` has settings of the store."""
     started = []
 
-    async def start(folder="store", *, namesrv=(), disk=None, **settings):
-        store = StoreConfig(root=tmp_path / folder, commitlog_segment_bytes=16 << 20, preallocate=False)
+    async def start(folder="store", *, namesrv=(), disk=None, store=None, **settings):
+        store = StoreConfig(root=tmp_path / folder, **{"commitlog_segment_bytes": 16 << 20, "preallocate": False, **(store or {})})
         config = BrokerConfig(store=store, port=0, namesrv=namesrv, **settings)
         broker = Broker(config, clock=clock, fs=disk or fs.REAL_FS)
         started.append(broker)

@@ -8,8 +8,9 @@ import pytest
 from asking import exchange
 
 from sprocketmq.protocol.frame import FrameBuffer
+from sprocketmq.protocol.headers import CreateTopic
 from sprocketmq.protocol.jsondialect import loads
-from sprocketmq.protocol.records import decode_records
+from sprocketmq.protocol.records import ReceivedMessage, decode_records, walk_records
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "frames"
 with zipfile.ZipFile(FIXTURES / "frames.zip") as archive:
@@ -201,12 +202,44 @@ async def test_a_topic_reads_like_the_recorded_one(reference, name):
     assert json.loads(bytes(answer.body)) == json.loads(bytes(expected.body))
 
 
-@both("pull-batchcq", "send-batch-batchcq", "create-topic-batchcq")
-async def test_topics_of_batches_are_refused_not_mistaken(reference, name):
-    from sprocketmq.protocol.bodies import TopicConfig
+BATCH_FIELDS = {"queueOffset", "batchUniqId", "transactionId", "queueId", "TRACE_ON", "MSG_REGION"}
 
-    if not name.startswith("create"):
-        reference.topics._put(TopicConfig("FxBatchCQ", 1, 1, attributes={"queue.type": "BatchCQ"}))
-    answer = await replay(reference, name)
-    assert answer.code == 1
-    assert "BatchCQ" in answer.remark
+
+async def test_sends_to_batch_queues_and_pulls_from_them_are_answered_like_the_recorded_ones(start_broker):
+    """The recording's own order: each send gets the recorded offset, and pulls give the same records but for times and places."""
+    for kind in KINDS:
+        broker = await start_broker(f"store-{kind}")
+        broker.groups.find("fx_group")
+        assert (await replay(broker, f"create-topic-batchcq.{kind}")).code == 0
+        names = ("send-batch", "send-single", "send-autobatch", "send-autobatch-async", "send-batch-no-uniqkey")
+        for name in (f"{name}-batchcq.{kind}" for name in names):
+            answer, expected = await replay(broker, name), recorded(name)
+            assert (answer.code, answer.remark) == (0, None), name
+            assert answer.ext.keys() == expected.ext.keys(), name
+            assert {k: v for k, v in answer.ext.items() if k in BATCH_FIELDS} == {
+                k: v for k, v in expected.ext.items() if k in BATCH_FIELDS
+            }
+            assert answer.ext["msgId"].count(",") == expected.ext["msgId"].count(",")
+        for name in (f"{name}.{kind}" for name in ("pull-batchcq", "pull-batchcq-middle", "pull-batchcq-overflow")):
+            answer, expected = await replay(broker, name), recorded(name)
+            assert (answer.code, answer.remark, answer.ext) == (expected.code, expected.remark, expected.ext), name
+            ours, theirs = list(walk_records(answer.body)), list(walk_records(expected.body))
+            assert [size for _, size in ours] == [size for _, size in theirs]
+            for (at, size), (there, _) in zip(ours, theirs, strict=True):
+                mine, other = ReceivedMessage(answer.body, at, size), ReceivedMessage(expected.body, there, size)
+                for field in ("stored_body", "body_crc", "queue_offset", "sys_flag", "flag", "born_timestamp_ms", "topic", "properties"):
+                    assert getattr(mine, field) == getattr(other, field), field
+        answer, expected = await replay(broker, f"max-offset-batchcq.{kind}"), recorded(f"max-offset-batchcq.{kind}")
+        assert answer.ext == expected.ext
+
+
+async def test_a_tag_finds_inner_batches_by_their_outer_tag_only(broker, ask):
+    broker.groups.find("bh_pull")
+    broker.topics.create_or_update(CreateTopic("BhBatch", 1, 1, 6, attributes="+queue.type=BatchCQ"))
+    await ask.send_batch("BhBatch", [b"a", b"b", b"c"], properties="UNIQ_KEY\x01id1\x02", each=b"TAGS\x01TagA\x02")
+    await ask.send_batch("BhBatch", [b"d", b"e", b"f"], properties="UNIQ_KEY\x01id2\x02TAGS\x01TagA\x02", each=b"TAGS\x01TagA\x02")
+    for name in ("pull-batchcq-tag.json", "pull-batchcq-tag-none.json"):
+        answer, expected = await replay(broker, name), recorded(name)
+        assert (answer.code, answer.remark, answer.ext) == (expected.code, expected.remark, expected.ext), name
+        ours, theirs = decode_records(answer.body), decode_records(expected.body)
+        assert [message.queue_offset for message in ours] == [message.queue_offset for message in theirs]

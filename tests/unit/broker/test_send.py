@@ -404,7 +404,7 @@ async def test_a_failed_flush_ends_all_writes(faulty):
     disk, broker, ask = faulty
     await ask.send("orders", b"before")
     disk.refused = {("commitlog", "fdatasync"): errno.EIO}
-    broker._begin_flush()
+    broker.flusher.settle()
     failure = await asyncio.wait_for(broker.wait_failed(), 5)
     assert isinstance(failure, StoreFailed)
     disk.refused = {}

@@ -279,7 +279,7 @@ async def test_the_log_is_flushed_soon_after_a_send(start_broker, connect):
     await ask.send("orders")
     await until(lambda: broker.unflushed_bytes == 0)
     broker._sample()
-    await until(lambda: broker._settled_to == broker.store.commitlog_max_offset)
+    await until(lambda: broker.flusher.settled_end == broker.store.commitlog_max_offset)
 
 
 async def test_the_number_of_topics_is_bounded(start_broker, connect, monkeypatch):

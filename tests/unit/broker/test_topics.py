@@ -5,6 +5,7 @@ import pytest
 from sprocketmq.broker.attributes import AttributeRefused, change_attributes
 from sprocketmq.broker.topics import TopicRefused, TopicTable
 from sprocketmq.clock import ManualClock
+from sprocketmq.errors import FatalError
 from sprocketmq.protocol.codes import RequestCode
 from sprocketmq.protocol.headers import CreateTopic
 
@@ -65,7 +66,6 @@ def test_a_topic_keeps_its_identity_when_it_changes(table):
         ({"perm": -1}, 29, "perm[-1] is illegal"),
         ({"topic_filter_type": "NONE"}, 29, "topicFilterType[NONE] is illegal"),
         ({"topic_sys_flag": -1}, 29, "topicSysFlag[-1] is illegal"),
-        ({"attributes": "+queue.type=BatchCQ"}, 1, "this broker has no BatchCQ queues"),
         ({"attributes": "+cleanup.policy=COMPACTION"}, 1, "this broker does not compact topics"),
         ({"attributes": "+message.type=MIXED"}, 29, "MIXED message type is not supported."),
         ({"attributes": "+queue.type=NoSuch"}, 1, "value is not in set: [SimpleCQ, BatchCQ]"),
@@ -96,12 +96,34 @@ def test_the_table_survives_its_file(table):
 
 def test_topics_of_another_kind_are_kept_but_not_served(table):
     tree = table.snapshot()
-    tree["topicConfigTable"]["batches"] = {"topicName": "batches", "attributes": {"queue.type": "BatchCQ"}}
+    tree["topicConfigTable"]["rocks"] = {"topicName": "rocks", "attributes": {"queue.type": "RocksDBCQ"}}
     table.load(tree)
-    topic = table.get("batches")
+    topic = table.get("rocks")
     assert topic.refusal[0] == 1
-    assert "BatchCQ" in topic.refusal[1]
-    assert table.snapshot()["topicConfigTable"]["batches"]["attributes"] == {"queue.type": "BatchCQ"}
+    assert "this broker has no RocksDBCQ queues" in topic.refusal[1]
+    assert table.snapshot()["topicConfigTable"]["rocks"]["attributes"] == {"queue.type": "RocksDBCQ"}
+
+
+def test_a_topic_of_batch_queues_is_declared_before_it_is_there():
+    declared = []
+    table = TopicTable(cluster_name="c", broker_name="b", auto_create=True, clock=ManualClock(), declare=declared.append)
+    table.create_or_update(request(attributes="+queue.type=BatchCQ"))
+    table.create_or_update(request(topic="plain"))
+    assert declared == ["orders"]
+    assert (table.get("orders").batch_queues, table.get("plain").batch_queues) == (True, False)
+    table.create_or_update(request(read_queue_nums=9))
+    assert table.get("orders").config.attributes == {"queue.type": "BatchCQ"}
+    assert declared == ["orders"]
+
+
+def test_a_topic_of_batch_queues_the_store_refuses_is_not_there():
+    def refuse(name):
+        raise FatalError(f"topic {name} has messages in plain queues")
+
+    table = TopicTable(cluster_name="c", broker_name="b", auto_create=True, clock=ManualClock(), declare=refuse)
+    with pytest.raises(TopicRefused, match="plain queues"):
+        table.create_or_update(request(attributes="+queue.type=BatchCQ"))
+    assert "orders" not in table
 
 
 def test_deleting(table, changes):
@@ -195,9 +217,8 @@ async def test_a_created_topic_is_on_disk_when_the_answer_comes(ask, tmp_path):
 async def test_a_refused_topic_is_answered_with_the_reason(ask, broker):
     answer = await ask(17, wire("bad!"))
     assert (answer.code, answer.ext) == (29, {})
-    answer = await ask(17, wire(attributes="+queue.type=BatchCQ"))
-    assert answer.code == 1
-    assert "BatchCQ" in answer.remark
+    answer = await ask(17, wire(attributes="+queue.type=NoSuch"))
+    assert (answer.code, answer.remark) == (1, "value is not in set: [SimpleCQ, BatchCQ]")
     answer = await ask(17, {"topic": "x"})
     assert "readQueueNums" in answer.remark
     assert "made" not in broker.topics

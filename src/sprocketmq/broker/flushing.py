@@ -1,0 +1,314 @@
+"""Getting the log to the disk: one thread that flushes, when it does so, and who is told.
+
+One flush is under way at a time; everything committed meanwhile goes with the next. With SYNC_FLUSH that makes a group commit: the more
+sends wait, the more share one flush.
+
+::
+
+    loop     commit 1   commit 2   commit 3                 commit 4 ...
+                |          |          |     answers 1         |        answers 2, 3
+                v          '----------'---------------v       |               |
+    thread      [ flush: 1 ]------------------------->[ flush: 2, 3 ]-------->[ flush: 4 ...
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from sprocketmq.broker.acks import LATE, LOST, STORED, Acks
+from sprocketmq.clock import SYSTEM_CLOCK, Clock
+from sprocketmq.errors import BrokerBusy, FatalError, RetriableError, SprocketError, StoreFailed
+from sprocketmq.protocol.codes import ResponseCode
+from sprocketmq.storage.store import MessageStore
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+
+class Flusher(Generic[_T]):
+    """Flushes of one store, and the sends that wait for them.
+
+    ``failed`` is called when a flush failed, once; ``tell`` says who learns of the rest. All calls come on the event loop ``start`` was
+    called on.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        acks: Acks[_T],
+        *,
+        interval_s: float = 0.5,
+        failed: Callable[[SprocketError], None] = lambda _: None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._store = store
+        self.acks = acks
+        self._interval_s = interval_s
+        self._answer: Callable[[list[_T], int], None] = lambda *_: None
+        self._published: Callable[[int], None] = lambda _: None
+        self._failed = failed
+        self._clock = clock
+        self._jobs: SimpleQueue[bool | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="sprocketmq-flush", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped: asyncio.Future[None] | None = None
+        self._idle: list[asyncio.Future[None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self._busy = False
+        self._settle_next = False
+        self.flushed_end = 0
+        self.settled_end = -1
+        self.count = 0
+        self.total_s = self.longest_s = 0.0
+
+    # --- life ---
+
+    def tell(self, answer: Callable[[list[_T], int], None], published: Callable[[int], None] = lambda _: None) -> None:
+        """Let ``answer`` have sends that waited and the code that answers them, ``published`` the end of the log that readers see now."""
+        self._answer = answer
+        self._published = published
+
+    def start(self) -> None:
+        """Begin; the store is open."""
+        self._loop = asyncio.get_running_loop()
+        self.flushed_end = self._store.commitlog_flushed_offset
+        self._thread.start()
+
+    async def drain(self) -> None:
+        """Return when nothing waits any more: it is on the disk, late, or lost."""
+        while self.acks.waiting:
+            idle = asyncio.get_running_loop().create_future()
+            self._idle.append(idle)
+            await idle
+
+    async def stop(self) -> None:
+        """End the thread after the flush it is at; what still waits is dropped without an answer. May be called twice."""
+        for timer in (self._timer, self._deadline_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._deadline_timer = None
+        if self._loop is None or self._stopped is not None:
+            return
+        self._stopped = self._loop.create_future()
+        self._jobs.put(None)
+        await self._stopped
+        self._thread.join()
+
+    # --- what the sends say ---
+
+    def wrote(self) -> None:
+        """Take note that the log may have grown: with SYNC_FLUSH it is flushed at once, else after the interval."""
+        if self._busy or self._timer is not None or self._store.commitlog_max_offset == self.flushed_end:
+            return
+        if self.acks.sync:
+            self._begin()
+        elif self._loop is not None and not self.acks.failed:
+            self._timer = self._loop.call_later(self._interval_s, self._begin)
+
+    @property
+    def unflushed(self) -> int:
+        """Bytes of the log that are written but not known to be on the disk."""
+        return self._store.commitlog_max_offset - self.flushed_end
+
+    def wait(self, sends: list[_T]) -> None:
+        """Let the held sends of the last commit wait for the disk."""
+        acks = self.acks
+        if acks.failed:
+            acks.release(len(sends))
+            self._give(sends, LOST)
+            return
+        acks.wait(self._store.commitlog_max_offset, self._clock.monotonic(), sends)
+        if self._deadline_timer is None:
+            self._await_deadline()
+
+    def settle(self) -> None:
+        """Flush the queues as well, when the log has grown since that was done: a recovery after a crash then has less to read."""
+        if self._store.commitlog_max_offset != self.settled_end and not self.acks.failed:
+            self._settle_next = True
+            if not self._busy:
+                self._begin()
+
+    # --- flushing ---
+
+    def _begin(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._busy or self.acks.failed or self._loop is None or self._stopped is not None:
+            return
+        self._busy = True
+        thorough, self._settle_next = self._settle_next, False
+        self._jobs.put(thorough)
+
+    def _run(self) -> None:
+        assert self._loop is not None
+        tell = self._loop.call_soon_threadsafe
+        try:
+            while (thorough := self._jobs.get()) is not None:
+                began = self._clock.monotonic()
+                end, error = self._flush(thorough)
+                tell(self._done, end, thorough, self._clock.monotonic() - began, error)
+            tell(self._end)
+        except RuntimeError:  # the loop was closed under us; nobody is left to tell
+            log.debug("event loop closed before its flusher was stopped")
+
+    def _flush(self, thorough: bool) -> tuple[int, SprocketError | None]:
+        root = str(self._store.config.root)
+        try:
+            return self._store.flush(thorough=thorough), None
+        except SprocketError as e:
+            return 0, e
+        except OSError as e:
+            return 0, StoreFailed(root, e.strerror or str(e))
+        except Exception as e:
+            log.exception("a flush of %s ended unexpectedly", root)
+            return 0, StoreFailed(root, f"{type(e).__name__}: {e}")
+
+    def _end(self) -> None:
+        assert self._stopped is not None
+        if not self._stopped.done():
+            self._stopped.set_result(None)
+
+    def _done(self, end: int, thorough: bool, took_s: float, error: SprocketError | None) -> None:
+        self._busy = False
+        if error is not None:
+            self._failed(error)
+            self._give(self.acks.fail(), LOST)
+            return
+        self.count += 1
+        self.total_s += took_s
+        self.longest_s = max(self.longest_s, took_s)
+        self.flushed_end = end
+        if thorough:
+            self.settled_end = end
+        self._store.publish(end)
+        # The disk works on the next group while this one is answered.
+        if self._settle_next:
+            self._begin()
+        else:
+            self.wrote()
+        self._give(self.acks.covered(end), STORED)
+        self._published(end)
+
+    def _give(self, sends: list[_T], code: int) -> None:
+        if sends:
+            self._answer(sends, code)
+        if not self.acks.waiting and self._idle:
+            for idle in self._idle:
+                if not idle.done():
+                    idle.set_result(None)
+            self._idle.clear()
+
+    # --- deadlines ---
+
+    def _await_deadline(self) -> None:
+        deadline = self.acks.deadline
+        if deadline is not None and self._loop is not None and self._stopped is None:
+            self._deadline_timer = self._loop.call_later(max(0.0, deadline - self._clock.monotonic()), self._deadline)
+
+    def _deadline(self) -> None:
+        self._deadline_timer = None
+        self.expire()
+        self._await_deadline()
+
+    def expire(self) -> None:
+        """Answer the sends that waited too long."""
+        self._give(self.acks.overdue(self._clock.monotonic()), LATE)
+
+
+class GroupCommit:
+    """Durable appends for the tasks of one event loop, without sockets or a broker.
+
+    What tasks append in one turn of the loop is committed with one write, and each task goes on when the disk has its message; it is the
+    same rule, thread and group commit as a broker's SYNC_FLUSH. ``store`` is open, with ``flush_disk_type="SYNC_FLUSH"``, and nobody
+    else appends to it. Made for benchmarks and tests of durability; ``start`` first, ``stop`` last.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        *,
+        timeout_s: float = 5.0,
+        max_sends: int = 10_000,
+        max_bytes: int = 64 << 20,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._store = store
+        self._acks: Acks[asyncio.Future[None]] = Acks(sync=True, timeout_s=timeout_s, max_sends=max_sends, max_bytes=max_bytes)
+        self._flusher = Flusher(store, self._acks, failed=self._note_failure, clock=clock)
+        self._flusher.tell(self._answer)
+        self._staged: list[asyncio.Future[None]] = []
+        self._failure: SprocketError | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        """Begin, on the running loop."""
+        self._loop = asyncio.get_running_loop()
+        self._flusher.start()
+
+    async def stop(self) -> None:
+        """Return when everything appended is settled; the store stays open."""
+        self._commit()
+        await self._flusher.drain()
+        await self._flusher.stop()
+
+    @property
+    def flushes(self) -> int:
+        """How many flushes there were."""
+        return self._flusher.count
+
+    async def append(self, topic: str, queue_id: int, body: bytes, properties: bytes = b"", **fields: Any) -> tuple[int, int]:
+        """Append one message and return its queue offset and place in the log when the disk has it; ``fields`` as ``stage_message`` takes.
+
+        Raises BrokerBusy when too much waits already, StoreWriteFailed, StoreFailed, TimeoutError when the disk takes too long: the
+        message is stored then, and may or may not reach the disk.
+        """
+        acks = self._acks
+        if not acks.admits(self._flusher.unflushed, waits=True):
+            raise BrokerBusy(ResponseCode.SYSTEM_BUSY, "too many appends wait for the disk")
+        loop = self._loop
+        assert loop is not None
+        placed = self._store.stage_message(topic, queue_id, body, properties, **fields)
+        staged = self._staged
+        if not staged:
+            loop.call_soon(self._commit)
+        future: asyncio.Future[None] = loop.create_future()
+        staged.append(future)
+        acks.hold()
+        await future
+        return placed
+
+    def _commit(self) -> None:
+        staged = self._staged
+        if not staged:
+            return
+        self._staged = []
+        try:
+            self._store.commit()
+        except (RetriableError, FatalError, OSError) as e:
+            self._acks.release(len(staged))
+            for future in staged:
+                if not future.done():
+                    future.set_exception(e)
+            return
+        self._flusher.wait(staged)
+        self._flusher.wrote()
+
+    def _note_failure(self, error: SprocketError) -> None:
+        self._failure = error
+
+    def _answer(self, sends: list[asyncio.Future[None]], code: int) -> None:
+        for future in sends:
+            if future.done():  # its task was cancelled
+                continue
+            if code == STORED:
+                future.set_result(None)
+            elif code == LATE:
+                future.set_exception(TimeoutError("the disk did not confirm the message in time"))
+            else:
+                future.set_exception(self._failure or StoreFailed(str(self._store.config.root), "a flush failed"))

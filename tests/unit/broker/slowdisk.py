@@ -1,0 +1,62 @@
+"""A disk that takes its time, or fails, when told to."""
+
+import errno
+import os
+import threading
+
+from sprocketmq.storage.fs import RealFileSystem
+
+
+class SlowDisk(RealFileSystem):
+    """``hold`` makes every flush of the log wait for ``let_go``; ``fail`` makes it fail. ``flushes`` counts those that began.
+
+    ``before_write`` is called before each write to the log.
+    """
+
+    def __init__(self):
+        self._open = threading.Event()
+        self._open.set()
+        self.error = 0
+        self.flushes = 0
+        self.before_write = lambda: None
+
+    def hold(self):
+        self._open.clear()
+
+    def let_go(self):
+        self._open.set()
+
+    def fail(self, number=errno.EIO):
+        self.error = number
+        self._open.set()
+
+    def open(self, path, *, create=False):
+        file = super().open(path, create=create)
+        return _LogFile(file, self) if "/commitlog/" in str(path) else file
+
+    def flush(self):
+        self.flushes += 1
+        assert self._open.wait(20), "the test never let the disk go on"
+        if self.error:
+            raise OSError(self.error, os.strerror(self.error))
+
+
+class _LogFile:
+    def __init__(self, file, disk):
+        self._file = file
+        self._disk = disk
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+    def fdatasync(self):
+        self._disk.flush()
+        self._file.fdatasync()
+
+    def pwrite(self, *args):
+        self._disk.before_write()
+        self._file.pwrite(*args)
+
+    def pwritev(self, *args):
+        self._disk.before_write()
+        self._file.pwritev(*args)
