@@ -183,6 +183,37 @@ def inspect(
     raise typer.Exit(inspect.run(options))
 
 
+@app.command("verify")
+def verify(
+    directory: StorePath,
+    index: Annotated[bool, typer.Option("--index/--no-index", help="Also compare the key index with the messages' keys.")] = True,
+    json: Json = False,
+) -> None:
+    """Check a store: every record, every queue entry, the key index, offsets. Nothing is changed; a broker may be running.
+
+    Exit code 0: in order. 1: problems, each with what helps. 2: it could not be checked.
+    """
+    from sprocketmq.cli import verify
+
+    raise typer.Exit(verify.run(directory, index=index, as_json=json))
+
+
+@app.command("rebuild")
+def rebuild(
+    directory: StorePath,
+    to: Annotated[str | None, typer.Option(metavar="NEW", help="Make a new store here and leave DIR alone; default: in place.")] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="PARTS", help="consumequeue, batchconsumequeue, index, checkpoint; commas between them.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=0, max=64, help="Processes that read the log; 0: one a core, at most 4.")] = 0,
+    json: Json = False,
+) -> None:
+    """Make queues, key index and checkpoint anew from the commit log. No broker may be running on the store."""
+    from sprocketmq.cli import rebuild
+
+    raise typer.Exit(rebuild.run(directory, to=to, only=only, workers=workers, as_json=json))
+
+
 @app.command("demo", context_settings=_PASS_ON, add_help_option=False)
 def demo(context: typer.Context) -> None:
     """Run the main job: 336,776 flights through a broker and Spark into a table."""

@@ -197,12 +197,12 @@ class _Printer:
         for field in item.fields:
             if field.name == "properties":
                 for name, value in field.value.items():
-                    print(f"  property {_clean(name)} = {_clean(value)}")
+                    print(f"  property {clean(name)} = {clean(value)}")
             else:
                 print(f"  {field.name.replace('_', ' '):<22}{_shown(field.name, field.value)}")
         inner = self._inner(item) if item.kind == "record" else {}
         for message in inner.get("messages", ()):
-            body = _clean(message.get("text") or message.get("base64") or "")
+            body = clean(message.get("text") or message.get("base64") or "")
             print(
                 f"  message at {message['queue_offset']}: {plural(message['body_length'], 'byte')}, {message['properties']!r}: {body[:200]}"
             )
@@ -243,8 +243,8 @@ def _shown(name: str, value: Any) -> str:
         return " ".join([str(value), *(f"({n})" for n in sys_flag_names(value))])
     if name == "body":
         kind, text = next(iter(value.items()))
-        return _clean(text) if kind == "text" else f"base64 {text}"
-    return _clean(str(value)) if not isinstance(value, int) else str(value)
+        return clean(text) if kind == "text" else f"base64 {text}"
+    return clean(str(value)) if not isinstance(value, int) else str(value)
 
 
 def _time(ms: int) -> str:
@@ -253,7 +253,7 @@ def _time(ms: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000)) + f".{ms % 1000:03d}"
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
     """Return text that cannot move the cursor of a terminal, or anything else but be shown."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
@@ -267,18 +267,18 @@ def _record_rows(item: Item) -> list[tuple[object, ...]]:
     properties = item.get("properties")
     body = item.get("body")
     text = body.get("text")
-    shown = _clean(text[:_BODY_COLUMN]) if text is not None else "(binary)"
+    shown = clean(text[:_BODY_COLUMN]) if text is not None else "(binary)"
     flags = sys_flag_names(item.get("sys_flag"))
     return [
         (
             item.place,
             item.length,
-            _clean(item.get("topic")),
+            clean(item.get("topic")),
             item.get("queue_id"),
             item.get("queue_offset"),
             _time(item.get("store_timestamp_ms")),
-            _clean(properties.get("TAGS", "")),
-            _clean(properties.get("KEYS", "")),
+            clean(properties.get("TAGS", "")),
+            clean(properties.get("KEYS", "")),
             " ".join([*(f"({flag})" for flag in flags), shown]),
         )
     ]
@@ -345,11 +345,11 @@ def _print_config(name: str, value: Any) -> None:
     if name == "topics.json" and isinstance(table, dict):
         rows = [
             (
-                _clean(str(topic)),
+                clean(str(topic)),
                 found.get("readQueueNums"),
                 found.get("writeQueueNums"),
                 found.get("perm"),
-                _clean(" ".join(f"{k}={v}" for k, v in (found.get("attributes") or {}).items())),
+                clean(" ".join(f"{k}={v}" for k, v in (found.get("attributes") or {}).items())),
             )
             for topic, found in table.items()
             if isinstance(found, dict) and isinstance(found.get("attributes") or {}, dict)
@@ -357,7 +357,7 @@ def _print_config(name: str, value: Any) -> None:
         print_table(("topic", "read queues", "write queues", "perm", "attributes"), rows)
     elif name == "consumerOffset.json" and isinstance(table, dict):
         offsets = [
-            (_clean(str(key).partition("@")[2]), _clean(str(key).partition("@")[0]), queue, offset)
+            (clean(str(key).partition("@")[2]), clean(str(key).partition("@")[0]), queue, offset)
             for key, queues in table.items()
             if isinstance(queues, dict)
             for queue, offset in queues.items()
@@ -390,7 +390,7 @@ def _print_overview(overview: Overview, *, as_json: bool) -> None:
         ("topic", "queue", "kind", "min", "max", "messages", "first stored", "last stored", "files"),
         [
             (
-                _clean(q.topic),
+                clean(q.topic),
                 q.queue_id,
                 q.kind,
                 q.min_offset,
@@ -404,4 +404,4 @@ def _print_overview(overview: Overview, *, as_json: bool) -> None:
         ],
     )
     print()
-    print_table(("file", "bytes"), [(_clean(name), size) for name, size in overview.files])
+    print_table(("file", "bytes"), [(clean(name), size) for name, size in overview.files])

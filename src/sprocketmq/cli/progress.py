@@ -63,3 +63,32 @@ class Progress:
         elapsed = self._bar.tasks[self._task].elapsed or 0.0
         rate = self._messages / elapsed if elapsed else 0.0
         self._bar.update(self._task, completed=self._bytes, messages=self._messages, rate=rate)
+
+
+class ByteProgress:
+    """Bytes done of a known total, told by calling it with both; for work on stores."""
+
+    def __init__(self, verb: str) -> None:
+        self._verb = verb
+        self._bar: rich_progress.Progress | None = None
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+            from rich.progress import Progress as Bar
+
+            columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
+            self._bar = Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task(self._verb, total=None)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, done: int, total: int) -> None:
+        """Note that ``done`` of ``total`` bytes are done."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=total)
