@@ -28,15 +28,13 @@ import msgspec
 
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.storage.commitlog import CommitLog, Segment
-from sprocketmq.storage.recovery import DamagedRange, LogScan, is_blank
+from sprocketmq.storage.recovery import DamagedRange, LogScan, data_end, is_blank
 from sprocketmq.storage.runs import ParsedChunk
 from sprocketmq.storage.worker import FRAME, Setup, Task, decode_chunk, encode_frame
 
 # The reference cuts its log into pieces of this size for the same purpose, and has as many in its ring.
 TASK_BYTES = 4 << 20
 RING_SLOTS = 16
-# Below this much log starting processes costs more than it gains.
-MIN_BYTES = 64 << 20
 MAX_DEFAULT_WORKERS = 4
 # A worker's next task is with it before it has answered the last one.
 _TASKS_AHEAD = 2
@@ -357,17 +355,3 @@ class LogPipeline:
         worker.close()
         for number, task in worker.tasks:
             self._ring.put(number, _Answer(task, None))
-
-
-def data_end(log: CommitLog) -> int:
-    """Return about where the data of a log ends: not before the last record, and at most some MiB of reserved room behind it."""
-    if not log.segments:
-        return 0
-    segment = log.segments[-1]
-    at = 0
-    while at < segment.size:
-        data = segment.file.data_after(at)
-        if data is None:
-            break
-        at = max(at, data) + TASK_BYTES
-    return segment.start + min(at, segment.size)

@@ -34,6 +34,8 @@ _SEARCH_BYTES = 1 << 20
 # nothing to read.
 _FIRST_WINDOW_BYTES = 1 << 16
 _WINDOW_BYTES = 4 << 20
+# From this much log on it is worth reading it with other processes; starting them takes as long as reading 64 MiB here.
+CONCURRENT_BYTES = 64 << 20
 
 # Apache's default delay levels 1 to 18, in ms: the unit of a parked message holds its delivery time instead of a tag code.
 DELAY_LEVELS_MS = tuple(
@@ -140,6 +142,17 @@ class LogScan:
                     return candidate
             at = segment.file.data_after(at + _SEARCH_BYTES) if at + _SEARCH_BYTES < segment.size else None
         return segment.size
+
+
+def data_end(log: CommitLog) -> int:
+    """Return about where the data of a log ends: not before its last record, and at most some MiB of reserved room behind it."""
+    if not log.segments:
+        return 0
+    segment = log.segments[-1]
+    at = 0
+    while at < segment.size and (data := segment.file.data_after(at)) is not None:
+        at = max(at, data) + _WINDOW_BYTES
+    return segment.start + min(at, segment.size)
 
 
 def _all(data: bytes, needle: bytes) -> Iterator[int]:

@@ -9,7 +9,7 @@ import errno
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from struct import Struct
 from typing import NamedTuple
 
@@ -31,16 +31,17 @@ from sprocketmq.protocol.codes import SYSFLAG_INNER_BATCH, SYSFLAG_NEED_UNWRAP
 from sprocketmq.protocol.hashing import crc32, tags_code_raw
 from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, find_property
 from sprocketmq.protocol.records import HEAD, MAGIC_V1, encode_record, pack_host
+from sprocketmq.storage import recovery
 from sprocketmq.storage.batchqueue import MAX_COUNT, BatchConsumeQueue
 from sprocketmq.storage.checkpoint import Checkpoint
 from sprocketmq.storage.commitlog import CommitLog
 from sprocketmq.storage.config import StoreConfig
 from sprocketmq.storage.consumequeue import UNIT
-from sprocketmq.storage.fs import REAL_FS, Buffer, FileSystem
+from sprocketmq.storage.fs import REAL_FS, Buffer, FileSystem, RealFileSystem
 from sprocketmq.storage.lock import DirectoryLock
 from sprocketmq.storage.queues import Queue, QueueTable
 from sprocketmq.storage.reading import QueueReader, ReadResult, ReadStatus
-from sprocketmq.storage.recovery import LogScan, RecoveryReport, parse_record
+from sprocketmq.storage.recovery import LogScan, RecoveryReport, data_end, parse_record
 from sprocketmq.storage.snapshot import Snapshot
 
 __all__ = ["MessageStore", "ReadResult", "ReadStatus", "RecoveryReport", "StoreConfig"]
@@ -97,8 +98,8 @@ class MessageStore:
 
     # --- opening and closing ---
 
-    def open(self) -> RecoveryReport:
-        """Take the directory, recover what is in it and return what that found.
+    def open(self, progress: Callable[[int, int], None] | None = None) -> RecoveryReport:
+        """Take the directory, recover what is in it and return what that found. ``progress`` gets the bytes of log read and their total.
 
         Derived files that are missing or damaged are made anew. Raises StoreLocked when another broker has the directory,
         StoreNotWritable when it cannot be made or written, StoreDamaged when the commit log itself is beyond recovery.
@@ -108,7 +109,7 @@ class MessageStore:
             for name in ("", "/commitlog", "/consumequeue", "/config"):
                 self._fs.make_dirs(self._root + name)
             self._lock = DirectoryLock(self._fs, self._root)
-            report = self._recover()
+            report = self._recover(progress)
             self._write_abort_marker()
             self._sync_names()
         except OSError as e:
@@ -486,6 +487,11 @@ class MessageStore:
         """Let the queues of a topic without messages be batch queues. Raises FatalError when it has plain queues already."""
         self._table.declare_batch_topic(topic)
 
+    @property
+    def batch_topics(self) -> frozenset[str]:
+        """The topics whose queues are batch queues."""
+        return self._table.batch_topics
+
     def record_at(self, physical_offset: int) -> memoryview | None:
         """Return the record that begins at a place in the log, or None when none begins there."""
         segment = self._log.locate(physical_offset)
@@ -661,7 +667,7 @@ class MessageStore:
 
     # --- recovery ---
 
-    def _recover(self) -> RecoveryReport:
+    def _recover(self, progress: Callable[[int, int], None] | None) -> RecoveryReport:
         report = RecoveryReport(clean=not self._fs.exists(f"{self._root}/abort"))
         log = self._log
         log.load()
@@ -681,20 +687,13 @@ class MessageStore:
             start = log.flushed_end = snapshot.position
             last_time = self._last_ms
         report.scanned_from = start
-        scan = LogScan(log, start, check_crc=True, resync=not report.clean or report.rebuilt, last_time=last_time)
-        for records in scan.batches():
-            report.records += len(records)
-            table.take_records(records)
-            self._last_physical = records[-1][3]
-            self._last_ms = max(self._last_ms, records[-1][7])
-        report.damaged = scan.damaged
-        report.log_end = scan.end
-        if scan.end == log.min_offset and report.clean and log.has_data():
+        end = self._read_log(start, last_time, report, progress)
+        if end == log.min_offset and report.clean and log.has_data():
             raise StoreDamaged(log.segments[0].file.path, 0, "there is data but not one valid record; is this a RocketMQ commit log?")
-        if not (report.clean and snapshot is self._snapshot and log.ends_in_last_segment(scan.end) and not report.records):
-            report.cut_bytes = log.end_at(scan.end, cut=not report.clean, quarantine=f"{self._root}/damaged")
+        if not (report.clean and snapshot is self._snapshot and log.ends_in_last_segment(end) and not report.records):
+            report.cut_bytes = log.end_at(end, cut=not report.clean, quarantine=f"{self._root}/damaged")
         else:
-            log.start_at(scan.end)  # we left it in order, so nothing is behind its end
+            log.start_at(end)  # we left it in order, so nothing is behind its end
         if report.rebuilt or not report.clean:
             table.settle()
             table.forget_leftovers()
@@ -706,6 +705,47 @@ class MessageStore:
             log.flush()  # what a killed broker had not flushed yet is about to be read
         self._visible_end = log.committed_end
         return report
+
+    def _read_log(self, start: int, last_time: int, report: RecoveryReport, progress: Callable[[int, int], None] | None) -> int:
+        """Give the records from ``start`` on to the queues and return where the log ends; several processes read a long stretch."""
+        log, table, config = self._log, self._table, self.config
+        resync = not report.clean or report.rebuilt
+        total = max(data_end(log) - start, 1)
+        if config.enable_build_consume_queue_concurrently and total >= recovery.CONCURRENT_BYTES and isinstance(self._fs, RealFileSystem):
+            from sprocketmq.storage import pipeline
+
+            report.workers = pipeline.workers_for(config.pipeline_workers)
+            concurrent = pipeline.LogPipeline(
+                log,
+                start,
+                workers=report.workers,
+                resync=resync,
+                last_time=last_time,
+                batch_topics=table.batch_topics,
+                keys=False,
+                progress=progress,
+            )
+            for chunk in concurrent.chunks():
+                report.records += chunk.records
+                for run in chunk.runs:
+                    table.take_run(run)
+                self._last_physical = chunk.last_physical
+                self._last_ms = max(self._last_ms, chunk.last_time_ms)
+            report.lost_workers = concurrent.lost_workers
+            report.damaged = concurrent.damaged
+            report.log_end = concurrent.end
+            return report.log_end
+        scan = LogScan(log, start, check_crc=True, resync=resync, last_time=last_time)
+        for records in scan.batches():
+            report.records += len(records)
+            table.take_records(records)
+            self._last_physical = records[-1][3]
+            self._last_ms = max(self._last_ms, records[-1][7])
+            if progress is not None:
+                progress(scan.end - start, total)
+        report.damaged = scan.damaged
+        report.log_end = scan.end
+        return report.log_end
 
     def _restore(self, snapshot: Snapshot | None) -> str:
         """Take the queues as the snapshot has them; return why that is not possible, or an empty text."""

@@ -6,6 +6,7 @@ import signal
 import struct
 from collections import deque
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from sprocketmq.protocol.codes import SYSFLAG_INNER_BATCH
 from sprocketmq.protocol.records import MAGIC_BLANK, encode_record, pack_host
 from sprocketmq.storage.commitlog import CommitLog
 from sprocketmq.storage.fs import REAL_FS
-from sprocketmq.storage.pipeline import RING_SLOTS, LogPipeline, Ring, data_end, workers_for
-from sprocketmq.storage.recovery import LogScan
+from sprocketmq.storage.pipeline import RING_SLOTS, LogPipeline, Ring, workers_for
+from sprocketmq.storage.recovery import LogScan, data_end
 from sprocketmq.storage.runs import ParsedChunk
 from sprocketmq.storage.worker import FRAME, Setup, Task, decode_chunk, encode_chunk, read_task
 
@@ -280,7 +281,7 @@ def test_progress_and_lag_end_at_the_log_end(tmp_path: Path) -> None:
     log.close()
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     assert told[-1] == (pipeline.end, pipeline.end)
-    assert all(later[0] < earlier[0] for earlier, later in zip(lags, lags[1:], strict=False))
+    assert all(later[0] < earlier[0] for earlier, later in pairwise(lags))
     assert max(ms for _, ms in lags) > 0
 
 
