@@ -170,7 +170,7 @@ class CommitLog:
         Segments that start behind it go; one that holds data is moved to the directory ``quarantine`` when one is given. With ``cut`` everything behind it in its own segment becomes zeros, so that no remnant of an
         earlier write can ever look like a record again; without, that is done only when something is there. Raises OSError.
         """
-        dropped = 0
+        dropped = removed = 0
         if self._ahead is not None:
             self._ahead.reset()
         while self.segments and self.segments[-1].start >= max(end, 1):
@@ -178,6 +178,9 @@ class CommitLog:
             data = _data_length(segment.file, 0, segment.size)
             if segment.start == end and not data:
                 break
+            if removed:
+                self._fs.fsync_dir(self._directory)  # else a power failure may bring back a later one without this one
+            removed += 1
             self.segments.pop()
             segment.close()
             self._names_changed = True
@@ -291,6 +294,8 @@ class CommitLog:
     def _create(self, start: int) -> Segment:
         file = self._ahead.take(start) if self._ahead is not None else None
         if file is None:
+            if self._names_changed:
+                self._fs.fsync_dir(self._directory)  # else a power failure may keep this name without the one before it
             file = self._fs.open(f"{self._directory}/{segment_name(start)}", create=True)
             try:
                 file.truncate(self.segment_bytes)

@@ -137,6 +137,7 @@ class Preallocator:
         if file is not None:
             self._reserve(file, job)
             return
+        self._fs.fsync_dir(self._directory)  # else a power failure may keep this name without that of the segment before it
         file = self._fs.open(job.path, create=True)
         try:
             file.truncate(job.segment_bytes)

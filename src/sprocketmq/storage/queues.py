@@ -139,8 +139,19 @@ class QueueTable:
             queue.state = state
             if name_problem(state.topic, MAX_INTERNAL_TOPIC_LENGTH) or not queue.intact(state.last):
                 return f"the queue files of {name} are missing or damaged"
+            if state.last[0] >= snapshot.position:
+                # The flush took units along of records that came meanwhile; the log will say whether they made it to the disk.
+                queue.go_back(self._first_offset_behind(queue, snapshot.position))
             self.queues[state.topic, state.queue_id] = queue
         return ""
+
+    @staticmethod
+    def _first_offset_behind(queue: Queue, physical: int) -> int:
+        """Return the queue offset of the first unit whose record begins at ``physical`` or behind it; there must be one."""
+        if isinstance(queue, BatchConsumeQueue):
+            return queue.unit(queue.first_in_log(physical))[4]
+        low = queue.min_offset
+        return low + bisect_left(range(low, queue.next), physical, key=lambda q: queue.unit(q)[0])
 
     def take_records(self, records: list[Scanned]) -> None:
         """Give records from the log, in its order, their queue units."""

@@ -579,7 +579,8 @@ class MessageStore:
     def _delete_queues(self, topic: str) -> None:
         with self._flush_lock:
             deleted = {t: at for t, at in self._table.deleted.items() if at > self._log.min_offset}
-            deleted[topic] = self._log.committed_end
+            # Were the log shorter after a power failure, later records of the topic would come to lie before its deletion.
+            deleted[topic] = self._log.flush()
             remaining = tuple(q for q in self._snapshot.queues if q.topic != topic)
             snapshot = Snapshot(self._snapshot.position, self._snapshot.last_record, remaining, deleted, self._snapshot.index)
             try:
