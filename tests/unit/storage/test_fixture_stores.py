@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.protocol.records import ReceivedMessage, decode_records
 from sprocketmq.storage.config import ConfigFile, dump_pretty
@@ -28,8 +29,8 @@ def expected(name: str) -> dict[str, Any]:
     return json.loads((FIXTURES / f"{name}.expected.json").read_text(encoding="utf-8"))
 
 
-def plain_topics(listing: dict[str, Any]) -> dict[str, Any]:
-    return {name: topic for name, topic in listing["topics"].items() if topic["attributes"].get("queue.type") != "BatchCQ"}
+def is_batch(topic: dict[str, Any]) -> bool:
+    return topic["attributes"].get("queue.type") == "BatchCQ"
 
 
 def read_all(store: MessageStore, topic: str, queue: int, count: int) -> list[ReceivedMessage]:
@@ -44,13 +45,14 @@ def read_all(store: MessageStore, topic: str, queue: int, count: int) -> list[Re
 
 
 def as_listed(m: ReceivedMessage) -> dict[str, Any]:
-    """The message in the words of the listing, which is what a Java client shows."""
+    """The message in the words of the listing, which is what a Java client shows; one of an inner batch has no size, CRC and place there."""
+    inner = m.sys_flag & 0xC0 == 0xC0
     return {
         "queueOffset": m.queue_offset,
         "msgId": m.msg_id,
-        "offsetMsgId": m.offset_msg_id,
+        "offsetMsgId": None if inner else m.offset_msg_id,
         "commitLogOffset": m.commitlog_offset,
-        "storeSize": m.store_size,
+        "storeSize": 0 if inner else m.store_size,
         "topic": m.topic,
         "queueId": m.queue_id,
         "flag": m.flag,
@@ -59,7 +61,7 @@ def as_listed(m: ReceivedMessage) -> dict[str, Any]:
         "storeTimestamp": m.store_timestamp_ms,
         "bornHost": m.born_host,
         "storeHost": m.store_host,
-        "bodyCRC": m.body_crc,
+        "bodyCRC": 0 if inner else m.body_crc,
         "reconsumeTimes": m.reconsume_times,
         "preparedTransactionOffset": m.prepared_offset,
         "tags": m.tag,
@@ -71,7 +73,7 @@ def as_listed(m: ReceivedMessage) -> dict[str, Any]:
 
 
 def check_equal_to_listing(store: MessageStore, listing: dict[str, Any]) -> None:
-    for topic, entry in plain_topics(listing).items():
+    for topic, entry in listing["topics"].items():
         for queue_id, queue in entry["queues"].items():
             at = (topic, int(queue_id))
             assert (store.min_offset(*at), store.max_offset(*at)) == (queue["minOffset"], queue["maxOffset"])
@@ -97,8 +99,11 @@ def test_every_message_offset_id_and_property_equals_the_listing(name: str, tmp_
     assert report.clean == (name in CLEAN)
     assert report.damaged == []
     check_equal_to_listing(store, listing)
-    assert {t for t in store.topics_on_disk() if t in plain_topics(listing)} == {
-        t for t, entry in plain_topics(listing).items() if any(q["messages"] for q in entry["queues"].values())
+    assert {t for t in store.topics_on_disk() if t in listing["topics"]} == {
+        t for t, entry in listing["topics"].items() if any(q["messages"] for q in entry["queues"].values())
+    }
+    assert {t for t in store.topics_on_disk() if t in store.batch_topics} == {
+        t for t, entry in listing["topics"].items() if is_batch(entry)
     }
     store.close()
     again = MessageStore(StoreConfig(root))
@@ -108,18 +113,24 @@ def test_every_message_offset_id_and_property_equals_the_listing(name: str, tmp_
     again.close()
 
 
-def test_our_queue_files_are_apaches_byte_for_byte(tmp_path: Path) -> None:
-    root = unpack("plain", tmp_path)
-    before = {path.relative_to(root): path.read_bytes() for path in (root / "consumequeue").rglob("*") if path.is_file()}
+@pytest.mark.parametrize("name", ["plain", "propcrc", "compressed", "delay-retry", "batchcq"])
+def test_our_queue_files_are_apaches_byte_for_byte(name: str, tmp_path: Path) -> None:
+    root = unpack(name, tmp_path)
+
+    def queue_files() -> dict[Path, bytes]:
+        return {path.relative_to(root): path.read_bytes() for path in root.glob("*consumequeue/*/*/*") if path.is_file()}
+
+    before = queue_files()
     log = {path.name: path.read_bytes() for path in (root / "commitlog").iterdir()}
-    for path in (root / "consumequeue").rglob("*"):
-        if path.is_file():
-            path.unlink()
-    store = MessageStore(StoreConfig(root, consumequeue_segment_bytes=1000))
+    for path in before:
+        (root / path).unlink()
+    sizes = {"commitlog_segment_bytes": 65536, "consumequeue_segment_bytes": 1000, "batchqueue_segment_bytes": 460}
+    store = MessageStore(StoreConfig(root, **sizes))
     assert store.open().rebuilt
     store.close()
-    assert {path.relative_to(root): path.read_bytes() for path in (root / "consumequeue").rglob("*") if path.is_file()} == before
-    assert {path.name: path.read_bytes() for path in (root / "commitlog").iterdir()} == log
+    assert queue_files() == before
+    assert {path.name for path in (root / "commitlog").iterdir()} == set(log)
+    assert all((root / "commitlog" / path).read_bytes() == data for path, data in log.items())
 
 
 @pytest.mark.parametrize("name", ["crash", "crash-lag"])
@@ -128,26 +139,44 @@ def test_recovered_queue_files_hold_no_leftovers(name: str, tmp_path: Path) -> N
     store = MessageStore(StoreConfig(root))
     store.open()
     store.close()
-    for topic, entry in plain_topics(expected(name)).items():
+    for topic, entry in expected(name)["topics"].items():
         for queue_id, queue in entry["queues"].items():
-            files = sorted((root / "consumequeue" / topic / queue_id).glob("*"))
+            kind, unit = ("batchconsumequeue", 46) if is_batch(entry) else ("consumequeue", 20)
+            files = sorted((root / kind / topic / queue_id).glob("*"))
             data = b"".join(path.read_bytes() for path in files)
-            end = queue["maxOffset"] * 20
+            records = {message["commitLogOffset"] for message in queue["messages"]}
+            end = len(records) * unit
             assert not data[end:].strip(b"\0")
-            assert all(data[at : at + 20].strip(b"\0") for at in range(0, end, 20))
+            assert [int.from_bytes(data[at : at + 8], "big") for at in range(0, end, unit)] == sorted(records)
 
 
-def test_batch_queues_and_index_files_stay_as_they_are(tmp_path: Path) -> None:
+def test_batch_and_plain_queues_of_a_store_keep_apart(tmp_path: Path) -> None:
     root = unpack("batchcq", tmp_path)
-    before = {path: path.read_bytes() for part in ("batchconsumequeue", "index") for path in (root / part).rglob("*") if path.is_file()}
-    assert before
     store = MessageStore(StoreConfig(root))
     store.open()
     store.close()
-    assert all(path.read_bytes() == data for path, data in before.items())
     batch_topics = {path.name for path in (root / "batchconsumequeue").iterdir()}
-    assert batch_topics
+    assert batch_topics == {"Bcq1", "BcqAuto", "BcqSingle"}
     assert batch_topics.isdisjoint(path.name for path in (root / "consumequeue").iterdir())
+
+
+def test_an_apache_batch_topic_goes_on_with_its_own_file_sizes(tmp_path: Path) -> None:
+    root = unpack("batchcq", tmp_path)
+    store = MessageStore(StoreConfig(root))
+    store.open()
+    host = b"\x7f\0\0\1\0\0\0\1"
+    for i in range(30):
+        body = encode_batch([(0, b"new", b"")] * 3)
+        placed = store.stage_inner_batch("BcqAuto", 0, body, b"UNIQ_KEY\x01u", count=3, tags_code=0, born_timestamp_ms=1, born_host=host)
+        assert placed[0] == 450 + 3 * i
+        store.commit()
+    store.close()
+    assert {path.stat().st_size for path in root.glob("batchconsumequeue/*/*/*")} == {460}
+    again = MessageStore(StoreConfig(root))
+    assert again.open().records == 0
+    messages = read_all(again, "BcqAuto", 0, 32)
+    assert [m.queue_offset for m in messages] == list(range(540))
+    again.close()
 
 
 def test_an_apache_store_goes_on_with_its_own_file_sizes(tmp_path: Path) -> None:
@@ -173,9 +202,10 @@ def test_an_apache_store_goes_on_with_its_own_file_sizes(tmp_path: Path) -> None
     again.close()
 
 
-def test_consumer_offsets_and_topics_are_read_from_apaches_files(tmp_path: Path) -> None:
-    listing = expected("plain")
-    root = unpack("plain", tmp_path)
+@pytest.mark.parametrize("name", NAMES)
+def test_consumer_offsets_and_topics_are_read_from_apaches_files(name: str, tmp_path: Path) -> None:
+    listing = expected(name)
+    root = unpack(name, tmp_path)
     offsets = ConfigFile(root / "config" / "consumerOffset.json").load()
     assert offsets is not None
     table = {
@@ -187,7 +217,7 @@ def test_consumer_offsets_and_topics_are_read_from_apaches_files(tmp_path: Path)
         }
         for group in {key.partition("@")[2] for key in offsets["offsetTable"]}
     }
-    assert table == listing["consumerOffsets"]
+    assert {group: at for group, at in table.items() if group != "CID_RMQ_SYS_TRANS"} == listing["consumerOffsets"]
     topics = ConfigFile(root / "config" / "topics.json").load()
     assert topics is not None
     for name, topic in listing["topics"].items():
@@ -197,6 +227,20 @@ def test_consumer_offsets_and_topics_are_read_from_apaches_files(tmp_path: Path)
             topic["writeQueueNums"],
             topic["perm"],
         )
+
+
+def test_delay_offsets_are_read_from_apaches_file(tmp_path: Path) -> None:
+    root = unpack("delay-retry", tmp_path)
+    offsets = ConfigFile(root / "config" / "delayOffset.json").load()
+    assert offsets is not None
+    store = MessageStore(StoreConfig(root))
+    store.open()
+    for level, offset in offsets["offsetTable"].items():
+        assert 0 <= offset <= store.max_offset("SCHEDULE_TOPIC_XXXX", level - 1)
+    # The two messages of level 18 wait, all others were delivered.
+    undelivered = {level: store.max_offset("SCHEDULE_TOPIC_XXXX", level - 1) - offset for level, offset in offsets["offsetTable"].items()}
+    assert undelivered == {level: 2 if level == 18 else 0 for level in undelivered}
+    store.close()
 
 
 @pytest.mark.parametrize("name", NAMES)
