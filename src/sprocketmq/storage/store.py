@@ -11,7 +11,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from struct import Struct
-from typing import NamedTuple
 
 from isal.isal_zlib import crc32 as _crc32
 
@@ -53,14 +52,6 @@ _SHORT = Struct(">h")
 _INT = Struct(">i")
 _pack_short = _SHORT.pack
 SNAPSHOT_EVERY_BYTES = 256 << 20
-
-
-class SegmentInfo(NamedTuple):
-    """A file of the commit log: the place of its first byte in the log, its length, its path."""
-
-    start: int
-    size: int
-    path: str
 
 
 class MessageStore:
@@ -551,9 +542,9 @@ class MessageStore:
         """Up to where readers see the commit log: with SYNC_FLUSH what was published, else all of it."""
         return self._visible_end if self._holds_back else self._log.committed_end
 
-    def segments(self) -> list[SegmentInfo]:
-        """Return the files of the commit log, oldest first."""
-        return [SegmentInfo(segment.start, segment.size, segment.file.path) for segment in self._log.segments]
+    def segments(self) -> list[tuple[int, int, str]]:
+        """Return ``(place of its first byte in the log, length, path)`` of the commit log's files, oldest first."""
+        return [(segment.start, segment.size, segment.file.path) for segment in self._log.segments]
 
     def topics_on_disk(self) -> list[str]:
         """Return the topics that have queues, sorted."""
