@@ -33,6 +33,8 @@ NEXT_SEGMENT_BYTES = 64 << 20
 _LOOK_STEP_BYTES = 1 << 20
 _NEVER = 1 << 63
 _ZEROS = bytes(1 << 18)
+# Leftovers up to this long are written over; longer ones are cut off, which costs the system less.
+_MAX_ZEROED_BYTES = 16 << 20
 
 
 class Segment:
@@ -195,9 +197,12 @@ class CommitLog:
             inside = end - segment.start
             data = _data_length(segment.file, inside, segment.size)
             dropped += data
-            if cut or data:
+            if cut or data > _MAX_ZEROED_BYTES:
                 segment.file.truncate(inside)
                 segment.file.truncate(segment.size)
+            else:
+                for at in range(0, data, len(_ZEROS)):  # in place, which needs no room and keeps reserved blocks
+                    segment.file.pwrite(_ZEROS[: data - at], inside + at)
         self.start_at(end)
         self.flushed_end = min(self.flushed_end, end)
         return dropped
@@ -318,7 +323,7 @@ class CommitLog:
     def _erase_uncommitted(self) -> None:
         """Take back what a failed commit may have written: a later restart must not find records nobody was told of."""
         try:
-            self.end_at(self.committed_end, cut=True)
+            self.end_at(self.committed_end, cut=False)
         except OSError as e:
             self.failure = f"a failed append could not be taken back: {e.strerror or e}"
             self.discard()
