@@ -201,7 +201,7 @@ def verify(
 @app.command("rebuild")
 def rebuild(
     directory: StorePath,
-    to: Annotated[str | None, typer.Option(metavar="NEW", help="Make a new store here and leave DIR alone; default: in place.")] = None,
+    to: Annotated[str | None, typer.Option(metavar="NEW", help="Put the new files here and only read DIR; default: in place.")] = None,
     only: Annotated[
         str | None, typer.Option(metavar="PARTS", help="consumequeue, batchconsumequeue, index, checkpoint; commas between them.")
     ] = None,

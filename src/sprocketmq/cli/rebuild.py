@@ -8,18 +8,18 @@ from sprocketmq.cli.progress import ByteProgress
 from sprocketmq.errors import ConfigError
 from sprocketmq.storage.inspection import NotAStoreFile
 
-PARTS = ("consumequeue", "batchconsumequeue", "index", "checkpoint")
 
-
-def parts_of(text: str | None) -> frozenset[str]:
+def parts_of(text: str | None) -> tuple[str, ...]:
     """Return the parts that ``--only`` names, all without it. Raises ConfigError for a part there is not."""
+    from sprocketmq.storage.rebuild import DERIVED
+
     if text is None:
-        return frozenset(PARTS)
-    parts = frozenset(part.strip() for part in text.split(","))
-    unknown = sorted(parts - set(PARTS))
+        return DERIVED
+    parts = [part.strip() for part in text.split(",")]
+    unknown = [part for part in parts if part not in DERIVED]
     if unknown:
-        raise ConfigError(f"--only takes {', '.join(PARTS)} with commas between them, not {unknown[0]!r}")
-    return parts
+        raise ConfigError(f"--only takes {', '.join(DERIVED)} with commas between them, not {unknown[0]!r}")
+    return tuple(parts)
 
 
 def run(directory: str, *, to: str | None, only: str | None, workers: int, as_json: bool) -> int:
@@ -42,7 +42,10 @@ def run(directory: str, *, to: str | None, only: str | None, workers: int, as_js
     if as_json:
         print_json(asdict(report))
     else:
-        print(f"rebuilt {', '.join(sorted(what))} in {target or root}: {plural(report.records, 'record')} in {report.elapsed_s:.1f} s")
+        print(
+            f"made {', '.join(report.what)} in {report.target} from {plural(report.records, 'record')} in {report.elapsed_ms / 1000:.1f} s: "
+            f"{plural(report.queues, 'queue')}, {report.index_entries:,} index entries"
+        )
         for damaged in report.damaged:
-            print(f"damaged: {damaged}")
+            print(f"damaged, and its messages lost: {damaged.path}, log positions {damaged.start} to {damaged.end}")
     return 0

@@ -53,6 +53,8 @@ PREVIEW_BYTES = 4096
 MAX_JSON_BYTES = 256 << 20
 # Nested forgeries could make the search for the next record compare checksums for hours; no honest damage comes near this.
 SEARCH_BUDGET_BYTES = 16 << 30
+# Places at which the first entry of an index file may be tried to lie.
+MAX_SLOT_TRIES = 10_000
 
 _HEAD = Struct(">iiiiiqqiq")  # a record's first 48 bytes
 _INT = Struct(">i")
@@ -454,7 +456,7 @@ def hash_slots_of(view: FileView) -> int | None:
     """
     if view.size < INDEX_HEADER.size + 4 + INDEX_ENTRY.size:
         return None
-    _, _, begin, _, _, count = INDEX_HEADER.unpack(view.read(0, INDEX_HEADER.size))
+    _, _, begin, end, _, count = INDEX_HEADER.unpack(view.read(0, INDEX_HEADER.size))
     ours = view.size - INDEX_HEADER.size
     likely = [n for n in (DEFAULT_HASH_SLOTS, ours // 84) if 0 < 4 * n < ours and (ours - 4 * n) % INDEX_ENTRY.size == 0]
     if count <= 1:
@@ -462,17 +464,22 @@ def hash_slots_of(view: FileView) -> int | None:
     for slots in likely:
         if _slots_fit(view, slots, begin):
             return slots
-    needle = _LONG.pack(begin)
+    # Of the first entry, or where that lies at place 0 of the last.
+    ahead, needle = (1, _LONG.pack(begin)) if begin else (count - 1, _LONG.pack(end))
     at = INDEX_HEADER.size + 4
-    while at < view.size:
-        at = view.data_from(at) if begin else at
+    tries = MAX_SLOT_TRIES
+    while (begin or end) and at < view.size:
+        at = view.data_from(at)
         window = view.read(at, WINDOW_BYTES)
         for i in _occurrences(window, needle):
-            entries_at = at + i - 4 - INDEX_ENTRY.size
+            entries_at = at + i - 4 - INDEX_ENTRY.size * ahead
             if entries_at > INDEX_HEADER.size and entries_at % 4 == 0 and (view.size - entries_at) % INDEX_ENTRY.size == 0:
                 slots = (entries_at - INDEX_HEADER.size) // 4
                 if _slots_fit(view, slots, begin):
                     return slots
+                tries -= 1
+                if not tries:
+                    return None
         if len(window) <= len(needle):
             break
         at += len(window) - len(needle) + 1

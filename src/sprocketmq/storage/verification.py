@@ -140,6 +140,10 @@ class _Verification:
                     "put its files back (storePathCommitLog may have named another place)",
                 )
             return []
+        if segments[-1][0] + size > _MAX_POSITION:
+            path = f"{store.root}/commitlog/{segments[-1][1].name}"
+            add(ERROR, "log names", path, None, "no log is that long: the name is not a position in one")
+            return []
         expected = segments[0][0]
         if size and expected % size:
             add(ERROR, "log names", self._segment(expected), None, f"its name is no multiple of the {size:,} bytes that segments have")
@@ -412,6 +416,11 @@ class _Verification:
         for entry in store.files_in("config"):
             if entry.name.endswith(".tmp") and not entry.is_dir:
                 add(NOTE, "leftover", f"{store.root}/config/{entry.name}", None, "the rest of an interrupted save; it can be removed")
+        if store.files_in("rebuilding"):
+            add(NOTE, "leftover", f"{store.root}/rebuilding", None, "the rest of an interrupted rebuild; it can be removed")
+        if any(entry.name.endswith(".sst") for entry in store.files_in("rocksdbstore")):
+            what = "a database of Apache's broker with data in it (transactions, timers): only that broker reads it"
+            add(NOTE, "rocksdb", f"{store.root}/rocksdbstore", None, what)
         for entry in store.files_in("commitlog"):
             if parse_segment_name(entry.name) is None or entry.is_dir:
                 add(NOTE, "leftover", f"{store.root}/commitlog/{entry.name}", None, "no segment has such a name")
@@ -430,6 +439,7 @@ class _Verification:
             )
 
 
+_MAX_POSITION = (1 << 63) - 1
 _BLANK_MAGIC = MAGIC_BLANK.to_bytes(4, "big", signed=True)
 
 

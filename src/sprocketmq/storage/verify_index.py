@@ -74,16 +74,22 @@ class _IndexFile:
             if not len(found):
                 return
             self.next = first + len(found)
-            self._follow(first, found)
+            if not self._follow(first, found):
+                what = f"most links of the entries from {first} on are wrong; what follows was not looked at"
+                self._say(ERROR, "index chain", self.entry_at(first), what)
+                self.next = first
+                return
             places = found["physical"].astype(np.int64)
             if (places[1:] < places[:-1]).any() or int(places[0]) < self._last:
                 at = int(np.argmax(places[1:] < places[:-1])) + 1 if int(places[0]) >= self._last else 0
                 self._say(ERROR, "index order", self.entry_at(first + at), f"entry {first + at} lies before its predecessor in the log")
+                self.next = first
                 return
             self._last = int(places[-1])
             yield first, found
 
-    def _follow(self, first: int, found: NDArray[Any]) -> None:
+    def _follow(self, first: int, found: NDArray[Any]) -> bool:
+        """Check the links of some entries; return whether they are worth going on for."""
         hashes = found["hash"].astype(np.int64)
         if (hashes < 0).any():
             at = first + int(np.argmax(hashes < 0))
@@ -104,6 +110,7 @@ class _IndexFile:
             self._say(ERROR, "index chain", self.entry_at(first + i) + 16, what)
         if len(wrong) > 5:
             self._say(ERROR, "index chain", self.entry_at(first + int(wrong[5])) + 16, f"{len(wrong) - 5:,} more links are wrong")
+        return len(wrong) < 1000 or len(wrong) < len(found) // 2
 
     def finish(self) -> None:
         """Compare the slots and the header with what the entries make them."""

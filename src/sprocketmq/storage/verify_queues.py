@@ -60,6 +60,11 @@ class _OpenFiles:
             self._files.move_to_end(path)
         return file.pread(length, at)
 
+    def data_after(self, path: str, at: int) -> int | None:
+        """Return where the file's first data at or after ``at`` is, as far as the system knows; None behind the last."""
+        self.read(path, 1, at)
+        return self._files[path].data_after(at)
+
     def close(self) -> None:
         for file in self._files.values():
             file.close()
@@ -251,11 +256,9 @@ class QueueCheck:
 
     def _check_others(self, files: _OpenFiles, context: "_Context", start: int, stop: int) -> None:
         """Look at units that no record in the log has: expired, filler and empty ones are as they should be."""
-        start = max(start, min(self.files, default=0) // self.unit.itemsize)
         beyond = lost = wrong = 0
         first_beyond = first_wrong = -1
-        for at in range(start, stop, _CHUNK_UNITS):
-            units = self.read(files, at, min(_CHUNK_UNITS, stop - at))
+        for at, units in self._written(files, start, stop):
             place = units["physical"].astype(np.int64)
             size = units["size"]
             used = ((size != 0) | (place != 0)) & ((size != FILLER_SIZE) | (place != 0))
@@ -285,6 +288,22 @@ class QueueCheck:
         if wrong:
             what = f"{wrong:,} units of queue {self.name} point to where none of its messages is"
             context.findings.add(ERROR, "orphan unit", *self.place(first_wrong), what, repair)
+
+    def _written(self, files: _OpenFiles, start: int, stop: int) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Yield the units of a range with the number of the first, some thousand at a time; holes in the files are passed over."""
+        width = self.unit.itemsize
+        for file_start, size in sorted(self.files.items()):
+            first, end = file_start // width, (file_start + size) // width
+            at = max(start, first)
+            while at < min(stop, end):
+                data = files.data_after(self.place(at)[0], at * width - file_start)
+                if data is None:
+                    break
+                at = max(at, (file_start + data) // width)
+                count = min(_CHUNK_UNITS, stop - at, end - at)
+                if count > 0:
+                    yield at, self.read(files, at, count)
+                at += max(count, 1)
 
 
 class _Context:
