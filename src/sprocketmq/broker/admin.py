@@ -312,7 +312,8 @@ class AdminHandlers:
 
     def runtime_table(self) -> dict[str, str]:
         """Return the runtime information; what this broker has no part for reads as idle."""
-        broker, store = self._broker, self._store
+        broker, store, flusher, acks = self._broker, self._store, self._broker.flusher, self._broker.acks
+        now = broker.clock.monotonic()
         up_s = (broker.clock.time_ms() - broker.stats.started_ms) // 1000
         days, rest = divmod(up_s, 86400)
         hours, rest = divmod(rest, 3600)
@@ -336,8 +337,13 @@ class AdminHandlers:
                 "dispatchMaxBuffer": "0",
                 "earliestMessageTimeStamp": str(broker.earliest_message_ms()),
                 "getMessageEntireTimeMax": "0",
-                "pageCacheLockTimeMills": "0",
+                "pageCacheLockTimeMills": str(broker.sends.busy_ms()),
                 "remainHowManyDataToFlush": f"{broker.unflushed_bytes} B",
+                "flushDiskType": broker.config.store.flush_disk_type,
+                "flushTimesTotal": str(flusher.count),
+                "flushEntireTimeMax": f"{flusher.longest_s * 1000:.1f}",
+                "flushTimeAverage": f"{flusher.total_s / flusher.count * 1000:.3f}" if flusher.count else "0.0",
+                "diskWritable": str(broker.cleaning.writable).lower(),
                 "remainTransientStoreBufferNumbs": "0",
                 "heldPulls": str(broker.pulls.held_count),
                 "connections": str(broker.connection_count),
@@ -352,6 +358,10 @@ class AdminHandlers:
             table[f"{queue}ThreadPoolQueueSize"] = "0"
             table[f"{queue}ThreadPoolQueueHeadWaitTimeMills"] = "0"
             table[f"{queue}ThreadPoolQueueCapacity"] = "10000"
+        # What waits here is not a queue of threads but sends for the disk, and only with SYNC_FLUSH.
+        table["sendThreadPoolQueueSize"] = str(acks.waiting)
+        table["sendThreadPoolQueueHeadWaitTimeMills"] = str(round((now - acks.oldest) * 1000) if acks.oldest is not None else 0)
+        table["sendThreadPoolQueueCapacity"] = str(acks.max_sends)
         table["EndTransactionQueueSize"] = "0"
         table["EndTransactionThreadPoolQueueCapacity"] = "0"
         return table
@@ -359,17 +369,18 @@ class AdminHandlers:
     def config(self, conn: ServerConnection, command: Command) -> None:
         """Answer 26: the configuration as ``key=value`` lines, under the reference's names."""
         config = self._broker.config
+        store = config.store
         host, _, port = self._broker.address.rpartition(":")
         values = {
             "brokerClusterName": config.cluster_name,
             "brokerName": config.broker_name,
             "brokerId": config.broker_id,
             "brokerRole": "ASYNC_MASTER",
-            "flushDiskType": "ASYNC_FLUSH",
+            "flushDiskType": store.flush_disk_type,
             "brokerIP1": host.strip("[]"),
             "listenPort": port,
             "namesrvAddr": ";".join(config.namesrv),
-            "storePathRootDir": str(config.store.root),
+            "storePathRootDir": str(store.root),
             "autoCreateTopicEnable": str(config.auto_create_topic).lower(),
             "autoCreateSubscriptionGroup": str(config.auto_create_group).lower(),
             "defaultTopicQueueNums": config.default_topic_queues,
@@ -379,8 +390,24 @@ class AdminHandlers:
             "registerNameServerPeriod": round(config.register_interval_s * 1000),
             "maxTransferBytesOnMessageInMemory": config.max_transfer_bytes,
             "maxTransferCountOnMessageInMemory": config.max_transfer_count,
-            "mappedFileSizeCommitLog": config.store.commitlog_segment_bytes,
-            "mappedFileSizeConsumeQueue": config.store.consumequeue_segment_bytes,
+            "syncFlushTimeout": round(config.sync_flush_timeout_s * 1000),
+            "osPageCacheBusyTimeOutMills": config.os_page_cache_busy_timeout_ms,
+            "sendThreadPoolQueueCapacity": config.max_waiting_sends,
+            "readUnCommitted": str(store.read_uncommitted).lower(),
+            "mappedFileSizeCommitLog": store.commitlog_segment_bytes,
+            "mappedFileSizeConsumeQueue": store.consumequeue_segment_bytes,
+            "mapperFileSizeBatchConsumeQueue": store.batchqueue_segment_bytes,
+            "messageIndexEnable": str(store.message_index_enable).lower(),
+            "maxHashSlotNum": store.max_hash_slots,
+            "maxIndexNum": store.max_index_entries,
+            "enableBuildConsumeQueueConcurrently": str(store.enable_build_consume_queue_concurrently).lower(),
+            "fileReservedTime": f"{store.file_reserved_hours:g}",
+            "deleteWhen": store.delete_when,
+            "cleanResourceInterval": round(config.clean_interval_s * 1000),
+            "cleanFileForciblyEnable": str(store.clean_file_forcibly).lower(),
+            "diskMaxUsedSpaceRatio": round(store.disk_max_used_ratio * 100),
+            "diskSpaceCleanForciblyRatio": f"{store.disk_clean_forcibly_ratio:g}",
+            "diskSpaceWarningLevelRatio": f"{store.disk_warning_ratio:g}",
             "regionId": config.region,
         }
         text = "".join(f"{name}={value}\n" for name, value in values.items())

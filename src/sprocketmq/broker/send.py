@@ -132,7 +132,7 @@ class SendHandlers:
         self._unseen: dict[tuple[Topic, int], tuple[int | None, int, int]] = {}
         self._closing = False
         self._slow_s = config.os_page_cache_busy_timeout_ms / 1000
-        self._busy_until = 0.0
+        self._busy_until = self._slow_took_s = 0.0
         self._max_body = config.max_message_bytes
         self._staged: list[_Staged] = []
         self._parked: dict[str, list[tuple[ServerConnection, Command]]] = {}
@@ -469,8 +469,13 @@ class SendHandlers:
         self.finish()
         self._closing = True
 
+    def busy_ms(self) -> int:
+        """Return how long the write took after which sends are refused at the moment; 0 when they are not."""
+        return round(self._slow_took_s * 1000) if self._busy_until > self._stats.now() else 0
+
     def _note_slow(self, took_s: float) -> None:
         log.warning("a write to the log took %.1f s, sends are refused for a moment", took_s)
+        self._slow_took_s = took_s
         self._busy_until = self._stats.now() + min(took_s, MAX_BUSY_S)
 
     def _note_unseen(self, staged: list[_Staged]) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import shutil
 import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -52,6 +51,7 @@ class Broker:
     def __init__(self, config: BrokerConfig, *, fs: FileSystem = REAL_FS, clock: Clock = SYSTEM_CLOCK) -> None:
         self.config = config
         self.clock = clock
+        self._fs = fs
         self.failure: SprocketError | None = None
         self.stats = Stats(clock)
         self.store = MessageStore(config.store, fs=fs, clock=clock)
@@ -301,10 +301,9 @@ class Broker:
     def disk_space(self) -> tuple[int, int]:
         """Return total and free bytes of the store's file system, zeros when they cannot be told."""
         try:
-            usage = shutil.disk_usage(self.config.store.root)
+            return self._fs.usage(str(self.config.store.root))
         except OSError:
             return 0, 0
-        return usage.total, usage.free
 
     def earliest_message_ms(self) -> int:
         """Return when the oldest record of the log was stored, in wall-clock milliseconds; -1 without one."""

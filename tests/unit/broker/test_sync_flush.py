@@ -9,6 +9,7 @@ from slowdisk import SlowDisk
 from sprocketmq.broker.flushing import GroupCommit
 from sprocketmq.errors import BrokerBusy, ConnectionLost, StoreFailed, StoreWriteFailed
 from sprocketmq.net.link import Link
+from sprocketmq.protocol.bodies import RuntimeInfo
 from sprocketmq.protocol.command import Command, encode_command
 from sprocketmq.protocol.records import decode_records, pack_host
 from sprocketmq.storage.store import MessageStore, StoreConfig
@@ -130,6 +131,26 @@ async def test_one_way_sends_keep_nobody_waiting(start, disk):
     await exchange(broker.address, frames)
     assert broker.acks.waiting == 0
     assert broker.unflushed_bytes > 0
+
+
+async def test_what_waits_and_how_long_flushes_take_is_told(start, disk, clock):
+    broker, ask = await start(max_waiting_sends=77)
+    assert (await send(ask)).code == 0
+    disk.hold()
+    waiting = send(ask)
+    await until(lambda: disk.flushes == 2)
+    clock.advance(1.5)
+    table = RuntimeInfo.decode((await ask(28)).body).table
+    assert (table["flushDiskType"], table["flushTimesTotal"], table["diskWritable"]) == ("SYNC_FLUSH", "1", "true")
+    names = ("sendThreadPoolQueueSize", "sendThreadPoolQueueHeadWaitTimeMills", "sendThreadPoolQueueCapacity")
+    assert [table[name] for name in names] == ["1", "1500", "77"]
+    assert table["remainHowManyDataToFlush"] == f"{broker.unflushed_bytes} B" != "0 B"
+    disk.let_go()
+    await waiting
+    await until(lambda: broker.flusher.count == 2)
+    table = RuntimeInfo.decode((await ask(28)).body).table
+    assert (table["flushTimesTotal"], table["flushEntireTimeMax"], table["flushTimeAverage"]) == ("2", "1500.0", "750.000")
+    assert [table[name] for name in names] == ["0", "0", "77"]
 
 
 async def test_asynchronous_flushing_waits_for_nothing(start, disk):
@@ -370,10 +391,12 @@ async def test_after_a_write_that_took_too_long_sends_are_refused_for_a_moment(s
     disk.before_write = lambda: clock.advance(took_s)
     assert (await send(ask)).code == 0
     disk.before_write = lambda: None
+    assert RuntimeInfo.decode((await ask(28)).body).table["pageCacheLockTimeMills"] == f"{took_s * 1000:.0f}"
     answer = await send(ask)
     assert (answer.code, answer.remark) == (2, "[PC_SYNCHRONIZED]broker busy, start flow control for a while")
     assert (await ask.bodies("orders")) == [b"body"]
     clock.advance(1.0)
+    assert RuntimeInfo.decode((await ask(28)).body).table["pageCacheLockTimeMills"] == "0"
     assert (await send(ask)).code == 0
 
 
