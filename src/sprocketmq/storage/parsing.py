@@ -307,6 +307,7 @@ class _Records:
                     units=(batch_units if batch[row] else units)[begin:end].tobytes(),
                 )
             )
+        runs.sort(key=lambda run: run.first_physical)  # queues come into being in the order of the log
         return runs
 
     def _units(self, rows: _Ints) -> NDArray[Any]:
