@@ -53,6 +53,7 @@ HEADER_BYTES = HEADER.size
 ENTRY = Struct(">iqii")
 ENTRY_BYTES = ENTRY.size
 NAME_DIGITS = 17
+MAX_COUNT = 100_000_000  # slots and entries of a file
 
 # What was stored and is not indexed yet: past this much of the log, or this many sends, the next commit indexes it. Arrays of a few
 # thousand messages cost least per message.
@@ -95,14 +96,19 @@ def key_string(topic: str, key: str, *, tag: bool = False) -> str:
     return f"{topic}#T#{key}" if tag else f"{topic}#{key}"
 
 
-def record_keys(topic: str, properties: bytes) -> list[str]:
-    """Return the key strings of a record, in the order of its entries; property bytes that are no UTF-8 count as U+FFFD."""
+def keys_in(properties: bytes) -> tuple[str | None, list[str], str | None]:
+    """Return unique key, words of KEYS and tag of a record; property bytes that are no UTF-8 count as U+FFFD."""
     pairs = decode_properties(properties.decode("utf-8", "replace").encode())
-    keys = [key_string(topic, pairs["UNIQ_KEY"])] if "UNIQ_KEY" in pairs else []
-    if "KEYS" in pairs:
-        keys += [key_string(topic, word) for word in pairs["KEYS"].split(" ") if word]
-    if "TAGS" in pairs:
-        keys.append(key_string(topic, pairs["TAGS"], tag=True))
+    words = pairs.get("KEYS")
+    return pairs.get("UNIQ_KEY"), [word for word in words.split(" ") if word] if words else [], pairs.get("TAGS")
+
+
+def record_keys(topic: str, properties: bytes) -> list[str]:
+    """Return the key strings of a record, in the order of its entries."""
+    unique, words, tag = keys_in(properties)
+    keys = [key_string(topic, key) for key in ([unique, *words] if unique else words)]
+    if tag:
+        keys.append(key_string(topic, tag, tag=True))
     return keys
 
 
@@ -143,7 +149,8 @@ class IndexState:
             )
         except (StructError, UnicodeDecodeError):
             return None
-        return cls(position, hash_slots, entries_per_file, files) if magic == _MAGIC else None
+        sane = magic == _MAGIC and 0 < hash_slots <= MAX_COUNT and 1 < entries_per_file <= MAX_COUNT
+        return cls(position, hash_slots, entries_per_file, files) if sane else None
 
 
 class Header(NamedTuple):
@@ -179,17 +186,14 @@ class _IndexFile:
 class KeyIndex:
     """The index of one store. The thread that appends offers and queries; ``process`` and ``sync`` may run in another meanwhile.
 
-    ``position`` is the place in the log before which every record is indexed. ``failure`` tells why indexing stopped, None while it
-    works: then whatever is stored is only noted, until ``resume``.
+    ``position`` is the place in the log before which every record is indexed. When the disk refuses, ``failure`` tells why and the index
+    falls ``behind``: what is stored is only counted then, until somebody reads it from the log to ``add_records`` and has ``caught_up``.
     """
 
     def __init__(self, fs: FileSystem, directory: str, *, hash_slots: int, entries_per_file: int, clock: Clock) -> None:
         self._fs = fs
         self._directory = directory
-        self._slot_count = hash_slots
-        self._file_entries = entries_per_file
-        self._entries_at = HEADER_BYTES + 4 * hash_slots
-        self._file_bytes = self._entries_at + ENTRY_BYTES * entries_per_file
+        self._shape(hash_slots, entries_per_file)
         self._clock = clock
         self._files: list[_IndexFile] = []
         self._lock = threading.Lock()  # the files, and who takes from ``_pending``
@@ -203,6 +207,13 @@ class KeyIndex:
         self._newest = (-1, 0)
         self.position = 0
         self.failure: str | None = None
+        self.behind = False
+
+    def _shape(self, hash_slots: int, entries_per_file: int) -> None:
+        self._slot_count = hash_slots
+        self._file_entries = entries_per_file
+        self._entries_at = HEADER_BYTES + 4 * hash_slots
+        self._file_bytes = self._entries_at + ENTRY_BYTES * entries_per_file
 
     # --- opening ---
 
@@ -211,7 +222,7 @@ class KeyIndex:
 
         With a ``state`` those are the files it has, as they were then. Without one they are taken as they are when everything in them
         fits together and ``holds(place, key hash)``, when given, confirms some of their entries by the log. Places that are not in
-        ``[log_min, log_end]`` fit neither. Raises OSError.
+        ``[log_min, log_end]`` fit neither. Files of other sizes than configured keep theirs, and so do all that follow. Raises OSError.
         """
         self._fs.make_dirs(self._directory)
         found = {
@@ -219,18 +230,14 @@ class KeyIndex:
             for entry in self._fs.list(self._directory)
             if not entry.is_dir and len(entry.name) == NAME_DIGITS and entry.name.isascii() and entry.name.isdigit()
         }
-        if state is not None and (state.hash_slots, state.entries_per_file) == (self._slot_count, self._file_entries):
-            self._restore(state, found)
-        else:
-            state = None
-            self._adopt(found, log_min, log_end, holds)
+        kept = self._restore(state, found, log_min) if state is not None else self._adopt(found, log_min, log_end, holds)
         names = {file.name for file in self._files}
         for name in found:
             if name not in names:
                 self._fs.unlink(self._path(name))
                 self._names_changed = True
         self._newest = self._find_newest()
-        if state is not None and len(self._files) == len(state.files):
+        if state is not None and kept:
             self.position = state.position
             self._synced = state
         else:
@@ -242,32 +249,32 @@ class KeyIndex:
         self.position = self._offered_end = max(self.position, log_min)
         return self.position
 
-    def _restore(self, state: IndexState, found: dict[str, int]) -> None:
-        """Take the files of ``state`` that are there as it has them, up to the first that is not."""
+    def _restore(self, state: IndexState, found: dict[str, int], log_min: int) -> bool:
+        """Take the files of ``state`` that are there as it has them, up to the first that is not; tell whether there is none such."""
+        self._shape(state.hash_slots, state.entries_per_file)
         for name, raw, last in state.files:
-            if found.get(name) != self._file_bytes:
-                return
             file = _IndexFile(name, Header(*HEADER.unpack(raw)))
-            if (
-                not 1 < file.header.next <= self._file_entries
-                or self._read(file, self._entry_at(file.header.next - 1), ENTRY_BYTES) != last
-            ):
-                return
-            file.last = last
-            behind = self._read(
-                file, self._entry_at(file.header.next), min(ENTRY_BYTES, self._file_bytes - self._entry_at(file.header.next))
-            )
-            if self._read(file, 0, HEADER_BYTES) != raw or any(behind):
+            if name not in found and not self._files and file.header.end_physical < log_min:
+                continue  # expired since
+            if found.get(name) != self._file_bytes or not 1 < file.header.next <= self._file_entries:
+                return False
+            file.last = self._read(file, self._entry_at(file.header.next - 1), ENTRY_BYTES)
+            if file.last != last:
+                return False
+            if self._read(file, 0, HEADER_BYTES) != raw or any(self._read(file, self._entry_at(file.header.next), ENTRY_BYTES)):
                 # More was indexed before the process ended: that is forgotten, and the slots may be ahead as well.
                 file.doubtful = file.unsynced = True
                 self._erase_behind(file)
             self._files.append(file)
+        return True
 
-    def _adopt(self, found: dict[str, int], log_min: int, log_end: int, holds: Callable[[int, int], bool] | None) -> None:
-        """Take files nobody vouches for, up to the first that does not hold together or does not fit the log."""
+    def _adopt(self, found: dict[str, int], log_min: int, log_end: int, holds: Callable[[int, int], bool] | None) -> bool:
+        """Take files nobody vouches for, up to the first that does not hold together or does not fit the log; tell whether all do."""
+        if found and self._file_bytes not in found.values():
+            self._shape_like(max(found))
         for name in sorted(found):
             if found[name] != self._file_bytes:
-                return
+                return False
             file = _IndexFile(name, Header())
             file.header = header = Header(*HEADER.unpack(self._read(file, 0, HEADER_BYTES)))
             before = self._files[-1].header if self._files else None
@@ -280,9 +287,20 @@ class KeyIndex:
                 or not self._sound(file)
                 or (holds is not None and not self._confirmed(file, log_min, holds))
             ):
-                return
+                return False
             file.last = self._read(file, self._entry_at(header.next - 1), ENTRY_BYTES)
             self._files.append(file)
+        return True
+
+    def _shape_like(self, name: str) -> None:
+        """Go on with the numbers of slots and entries a file was made with, if its content tells them."""
+        from sprocketmq.storage.inspection import FileView, hash_slots_of
+
+        with FileView(self._fs, self._path(name)) as view:
+            slots = hash_slots_of(view)
+            entries = (view.size - HEADER_BYTES - 4 * slots) // ENTRY_BYTES if slots else 0
+        if slots and slots <= MAX_COUNT and 1 < entries <= MAX_COUNT:
+            self._shape(slots, entries)
 
     def _sound(self, file: _IndexFile) -> bool:
         """Tell whether slots and chains are what indexing makes of the file's entries, and these stand in the order of the log."""
@@ -358,9 +376,9 @@ class KeyIndex:
 
         Records of rolled back transactions are not offered. Never raises; a disk that refuses shows in ``failure``.
         """
-        if self.failure is not None:
+        if self.behind:
             with self._lock:
-                if self.failure is not None:
+                if self.behind:
                     self._offered_end = end
                     return
         self._pending.extend(staged)
@@ -385,60 +403,66 @@ class KeyIndex:
     def process(self) -> None:
         """Index everything offered before the call. Never raises; a disk that refuses shows in ``failure``."""
         with self._lock:
-            if self.failure is not None:
+            if self.behind:
                 return
             end = self._offered_end
             staged = []
             while self._pending:  # the appending thread may add more meanwhile, whose end then is later than ``end``
                 staged.append(self._pending.popleft())
-            try:
-                self._index(staged)
-            except OSError as e:
-                self.failure = e.strerror or str(e)
-                self._pending.clear()
-            else:
-                self.position = max(self.position, end)
+            self._do(lambda: self._index(staged), end)
+
+    def _do(self, work: Callable[[], None], end: int) -> None:
+        """Index what lies before ``end`` of the log, or fall behind."""
+        try:
+            work()
+        except OSError as e:
+            self._fall_behind(e)
+        else:
+            self.position = max(self.position, end)
+            self._offered_end = max(self._offered_end, end)
+
+    def _fall_behind(self, error: OSError) -> None:
+        self.failure = error.strerror or str(error)
+        self.behind = True
+        self._pending.clear()
 
     def add_records(self, records: Iterable[Scanned], end: int) -> None:
-        """Index records read from the log, in its order, up to ``end``; what is indexed already is skipped. Raises OSError."""
+        """Index records read from the log, in its order, up to ``end``; those that are indexed already are skipped.
+
+        Never raises; a disk that refuses shows in ``failure``, and nothing is added any more.
+        """
+        staged = [
+            (topic.decode("utf-8", "replace"), properties, physical, time_ms)
+            for topic, _, _, physical, _, _, sys_flag, time_ms, _, properties in records
+            if sys_flag & SYSFLAG_TRANSACTION_MASK != ROLLED_BACK
+        ]
         with self._lock:
-            self._index(
-                [
-                    (topic.decode("utf-8", "replace"), properties, physical, time_ms)
-                    for topic, _, _, physical, _, _, sys_flag, time_ms, _, properties in records
-                    if sys_flag & SYSFLAG_TRANSACTION_MASK != ROLLED_BACK
-                ]
-            )
-            self._reached(end)
+            if self.failure is None:
+                self._do(lambda: self._index(staged), end)
 
     def add_entries(self, entries: "KeyEntries", end: int) -> None:
-        """Index entries of the records of the log up to ``end``; those of records that are indexed already are skipped. Raises OSError."""
+        """Index entries of the records of the log up to ``end``. Otherwise as ``add_records``."""
         with self._lock:
-            self._add(entries)
-            self._reached(end)
-
-    def _reached(self, end: int) -> None:
-        self.position = max(self.position, end)
-        self._offered_end = max(self._offered_end, end)
+            if self.failure is None:
+                self._do(lambda: self._add(entries), end)
 
     def resume(self) -> int:
-        """Forget the failure and return the log position from which ``add_records`` has to go on. What is offered still only counts
-        once ``caught_up`` was called. Raises OSError.
-        """
+        """Forget the failure and return the log position from which ``add_records`` has to go on. May raise OSError."""
         with self._lock:
             for file in self._files[-1:]:
-                file.slots = bytearray()
+                file.slots = bytearray()  # these name entries that were never written
                 file.doubtful = True
             self._newest = self._find_newest()
+            self.failure = None
             return self.position
 
-    def caught_up(self, end: int) -> bool:
-        """Go on indexing what is offered if nothing was stored behind ``end`` since; tell whether that is so."""
+    def caught_up(self) -> bool:
+        """Go on indexing what is offered if ``add_records`` has got to the end of it; tell whether that is so."""
         with self._lock:
-            if self._offered_end <= end:
+            if self.failure is None and self.position >= self._offered_end:
                 self._pending.clear()
-                self.failure = None
-            return self.failure is None
+                self.behind = False
+            return not self.behind
 
     def _index(self, staged: Sequence[Staged]) -> None:
         if len(staged) < PLAIN_SENDS and "sprocketmq.storage.indexarrays" not in sys.modules:
@@ -680,14 +704,14 @@ class KeyIndex:
         with self._sync_lock:
             self.process()
             with self._lock:
-                if self.failure is not None:
+                if self.behind:
                     return self._synced
                 changed = [file for file in self._files if file.unsynced]
                 try:
                     for file in changed:
                         self._write_out(file)
                 except OSError as e:
-                    self.failure = e.strerror or str(e)
+                    self._fall_behind(e)
                     return self._synced
                 for file in changed:
                     file.unsynced = False
@@ -704,6 +728,11 @@ class KeyIndex:
                 self._fs.fsync_dir(self._directory)
             self._synced = state
             return state
+
+    @property
+    def newest(self) -> tuple[int, int]:
+        """Store time (ms) and place of the newest indexed record, zeros when there is none."""
+        return (self._files[-1].header.end_ms, self._files[-1].header.end_physical) if self._files else (0, 0)
 
     @property
     def full_until_ms(self) -> int:

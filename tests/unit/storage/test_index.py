@@ -429,13 +429,33 @@ def test_files_of_another_log_are_not_taken(box: Box) -> None:
     assert box.files() == []
 
 
-def test_files_of_another_geometry_are_made_again(make_box: Callable[..., Box]) -> None:
+@pytest.mark.parametrize("known", [True, False])
+def test_files_keep_the_size_they_were_made_with(make_box: Callable[..., Box], known: bool) -> None:
+    records = make_records(40)
     box = make_box()
-    box.add(make_records(30))
+    box.add(records[:30])
     state = box.index.sync()
-    box.geometry["hash_slots"] = 8
-    assert box.load(state) == 0
+    box.geometry = {"hash_slots": 5_000_000, "entries_per_file": 20_000_000}
+    assert box.load(state if known else None) == (3000 if known else 2900)
+    box.add(records[30:])
+    box.index.sync()
+    assert box.files() == Reference().put_all(records).files
+
+
+def test_files_of_no_size_that_fits_are_made_again(make_box: Callable[..., Box]) -> None:
+    box = make_box()
+    (box.root / "20260101000000000").write_bytes(b"\x07" * 1001)
+    assert box.load() == 0
     assert box.files() == []
+
+
+def test_expired_files_are_not_missed(box: Box) -> None:
+    records = make_records(60)
+    box.add(records)
+    state = box.index.sync()
+    removed = len(box.index.expire(3000))
+    assert box.load(state, log_min=3000, log_end=6000) == 6000
+    assert len(box.files()) == len(state.files) - removed
 
 
 def test_a_log_that_ends_earlier_takes_its_entries_along(box: Box) -> None:
@@ -528,9 +548,9 @@ def test_a_full_disk_stops_indexing_until_there_is_room(box: Box, call: str) -> 
     fs.refuse = set()
     assert box.index.resume() == 2000
     box.index.add_records(as_scanned(records[20:40]), 4000)
-    assert not box.index.caught_up(4000)
+    assert not box.index.caught_up()
     box.index.add_records(as_scanned(records[40:50]), 5000)
-    assert box.index.caught_up(5000)
+    assert box.index.caught_up()
     box.index.offer(records[50:], 6000)
     box.index.sync()
     assert box.index.lag() == (0, 0)
