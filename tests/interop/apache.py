@@ -347,6 +347,22 @@ class JavaClient(JavaProcess):
         result: dict[str, Any] = self.call("send_batch", namesrv=namesrv, messages=[_encoded(m) for m in messages])
         return result
 
+    def send_auto_batch(
+        self, namesrv: str, messages: Sequence[Mapping[str, Any]], *, max_bytes: int = 4096, max_delay_ms: int = 10
+    ) -> list[dict[str, Any]]:
+        """Send at once through the client's accumulator (RIP-27); one result a message, in their order."""
+        arguments = {"max_bytes": max_bytes, "max_delay_ms": max_delay_ms, "messages": [_encoded(m) for m in messages]}
+        results: list[dict[str, Any]] = self.call("send_auto_batch", namesrv=namesrv, **arguments)
+        return results
+
+    def query(self, namesrv: str, topic: str, key: str, *, max_messages: int = 64) -> list[dict[str, Any]]:
+        """Return the messages with a key or a unique key. Raises ApacheFailed (208) when there is none."""
+        return [_decoded(m) for m in self.call("query", namesrv=namesrv, topic=topic, key=key, max_messages=max_messages)]
+
+    def view(self, namesrv: str, topic: str, msg_id: str) -> dict[str, Any]:
+        """Return one message by its offset id or its unique key."""
+        return _decoded(self.call("view", namesrv=namesrv, topic=topic, msg_id=msg_id))
+
     def mqadmin(self, *arguments: str) -> str:
         """Run one command of Apache's admin tool and return what it printed, without the logger's own lines.
 

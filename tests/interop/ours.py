@@ -47,6 +47,15 @@ class OurProcess:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait(20)
+        self._close()
+
+    def kill(self) -> None:
+        """End the process at once, by SIGKILL, as if the machine's memory had run out."""
+        self.process.kill()
+        self.process.wait(20)
+        self._close()
+
+    def _close(self) -> None:
         assert self.process.stdout is not None
         self.process.stdout.close()
         self._errors.close()

@@ -28,7 +28,7 @@ def java_pull_all(java: JavaClient, namesrv: str, topic: str) -> list[dict[str, 
     views = []
     for queue in java.call("queues", namesrv=namesrv, group="interop_java_reader", topic=topic):
         offsets = java.call("offsets", namesrv=namesrv, group="interop_java_reader", queue=queue)
-        offset = offsets["min"]
+        offset = max(offsets["min"], 0)  # Apache says -1 for an empty batch queue
         while offset < offsets["max"]:
             result = java.pull(namesrv, "interop_java_reader", queue, offset)
             views += [java_view(message) for message in result["messages"]]

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.interop import apache
-from tests.interop.compare import variety
+from tests.interop import apache, stores
+from tests.interop.compare import assert_same_views, variety
 from tests.interop.ours import OurProcess
-from tests.interop.reading import java_pull_all
+from tests.interop.reading import java_pull_all, pull_all
 
 from sprocketmq import AdminClient, Message, Producer
+from sprocketmq.storage.rebuild import rebuild
+from sprocketmq.storage.store import MessageStore
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
 
@@ -31,15 +36,17 @@ class Moving:
     def store(self) -> Path:
         return self.home / self.name / "store"
 
-    def ours(self, run: str) -> OurProcess:
-        """Run it as our broker."""
-        options = ("--namesrv", self.namesrv, "--port", str(self.port), "--store", str(self.store))
+    def ours(self, run: str, settings: Mapping[str, object] | None = None) -> OurProcess:
+        """Run it as our broker; with default file sizes unless told otherwise."""
+        options = ["--namesrv", self.namesrv, "--port", str(self.port), "--store", str(self.store)]
+        options += [f"--set={key}={value}" for key, value in (settings or {}).items()]
         return OurProcess(self.home / self.name / run, "broker", *options, "--name", self.name, "--cluster", CLUSTER)
 
-    def apaches(self, run: str) -> apache.ApacheBroker:
-        """Run it as Apache's broker. Its file sizes are the defaults, as are ours: a store opens only with those it was written with."""
+    def apaches(self, run: str, settings: Mapping[str, str] | None = None) -> apache.ApacheBroker:
+        """Run it as Apache's broker; with default file sizes unless told otherwise: it opens a store only with those it was written with."""
         directory = self.home / self.name / run
-        return apache.ApacheBroker(directory, self.namesrv, name=self.name, cluster=CLUSTER, store=self.store, port=self.port, settings={})
+        where = {"name": self.name, "cluster": CLUSTER, "store": self.store, "port": self.port}
+        return apache.ApacheBroker(directory, self.namesrv, settings=settings or {}, **where)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -77,19 +84,136 @@ async def test_apaches_broker_goes_on_with_our_store(java: apache.JavaClient, mo
     assert [view["msg_id"] for view in after if view["body"] == b"new"] == [result["msg_id"]]
 
 
-async def test_our_broker_goes_on_with_a_store_of_apaches_that_was_killed(java: apache.JavaClient, moving: Moving) -> None:
-    namesrv, topic = moving.namesrv, "MovingFromApache"
-    broker = moving.apaches("before")
+# --- stores with everything in them, in many small files ---
+
+
+def assert_java_reads(java: apache.JavaClient, namesrv: str, said: stores.Listing) -> None:
+    """Assert that Apache's pull consumer reads from the running broker what the store's writer said is in it, field by field."""
+    for topic, views in said.items():
+        assert_same_views(java_pull_all(java, namesrv, topic), views)
+
+
+def keyed(views: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return messages from the begin, the middle and the end of a listing."""
+    return [views[at] for at in (0, len(views) // 2, -1)]
+
+
+def assert_queries_find(java: apache.JavaClient, namesrv: str, names: stores.Names, said: stores.Listing) -> None:
+    """Assert that messages are found by key, unique key and offset id, by Apache's client and by its admin tool."""
+    for topic in (names.plain, names.retry):
+        for view in keyed(said[topic]):
+            (key, _) = view["keys"]
+            expected = [other["msg_id"] for other in said[topic] if key in other["keys"]]
+            assert [found["msg_id"] for found in java.query(namesrv, topic, key)] == expected
+            assert_same_views([java.view(namesrv, topic, view["msg_id"])], [view])
+            assert_same_views([java.view(namesrv, topic, view["offset_msg_id"])], [view])
+            lines = java.mqadmin("queryMsgByKey", "-n", namesrv, "-t", topic, "-k", key).splitlines()
+            rows = [line.split()[:3] for line in lines if line.strip() and not line.startswith("#")]
+            assert [view["msg_id"], str(view["queue_id"]), str(view["queue_offset"])] in rows
+    first = said[names.plain][0]
+    for command, msg_id in (("queryMsgByUniqueKey", first["msg_id"]), ("queryMsgById", first["offset_msg_id"])):
+        printed = java.mqadmin(command, "-n", namesrv, "-t", names.plain, "-i", msg_id)
+        assert re.search(rf"Queue Offset: +{first['queue_offset']}\n", printed), printed
+        assert re.search(r"Keys: +\[order-0 all-0\]", printed), printed
+
+
+def assert_admin_tool_tells(
+    java: apache.JavaClient, namesrv: str, names: stores.Names, said: stores.Listing, low: Mapping[str, list[int]] | None = None
+) -> None:
+    """Assert that topicStatus has each queue's min and max offset, and consumerProgress the offsets that came with the store."""
+    for topic in (names.plain, names.batch):
+        printed = java.mqadmin("topicStatus", "-n", namesrv, "-t", topic)
+        found = [line.split()[1:4] for line in printed.splitlines() if line.startswith("moving-")]
+        ends = [[view["queue_offset"] + 1 for view in said[topic] if view["queue_id"] == queue][-1] for queue in range(names.queues[topic])]
+        begins = low[topic] if low else [0] * len(ends)
+        assert found == [[str(queue), str(begins[queue]), str(end)] for queue, end in enumerate(ends)], printed
+    printed = java.mqadmin("consumerProgress", "-n", namesrv, "-g", names.group)
+    consumed = [line.split()[2:5:2] for line in printed.splitlines() if line.startswith(names.plain)]
+    assert consumed == [["0", "10"], ["1", "20"], ["2", "30"]], printed
+
+
+def append_by_apaches_client(
+    java: apache.JavaClient, namesrv: str, names: stores.Names, said: stores.Listing, word: bytes
+) -> list[dict[str, Any]]:
+    """Send to the plain and the batch topic, and assert that every message got the offset behind its queue's last one."""
+    ends: dict[tuple[str, int], int] = {}
+    for topic, views in said.items():
+        for view in views:
+            ends[topic, view["queue_id"]] = view["queue_offset"] + 1
+    results = []
+    for number in range(6):
+        for topic in (names.plain, names.batch):
+            messages = [
+                {"topic": topic, "body": b"%b %d %d" % (word, number, i), "keys": [f"{word.decode()}-{number}"]} for i in range(1 + number)
+            ]
+            result = java.send_batch(namesrv, messages) if number else java.send(namesrv, messages)[0]
+            assert result["queue_offset"] == ends[topic, result["queue_id"]]
+            ends[topic, result["queue_id"]] += len(messages)
+            results.append(result)
+    return results
+
+
+def assert_grown(names: stores.Names, after: stores.Listing, before: stores.Listing, word: bytes) -> None:
+    """Assert that a listing has everything an earlier one had, and behind it what `append_by_apaches_client` sent."""
+    for topic, views in before.items():
+        new = [view for view in after[topic] if view["body"].startswith(word + b" ")]
+        assert_same_views([view for view in after[topic] if not view["body"].startswith(word + b" ")], views)
+        assert len(new) == (sum(range(1, 7)) if topic in (names.plain, names.batch) else 0)
+
+
+@pytest.mark.parametrize("how", ["clean", "killed"])
+async def test_a_store_of_ours_with_everything_in_it_moves_there_and_back(java: apache.JavaClient, moving: Moving, how: str) -> None:
+    """Written by our engine (closed, or killed by SIGKILL), gone on with by Apache's broker (killed, or closed), gone on with by ours."""
+    namesrv = moving.namesrv
+    names = stores.Names(how)
+    said = stores.write_in_a_process(moving.store, moving.port, names, how)
+    broker = moving.apaches("between", stores.APACHE_SETTINGS)
     try:
-        java.mqadmin("updateTopic", "-n", namesrv, "-c", CLUSTER, "-t", topic, "-r", "3", "-w", "3")
-        await write(java, namesrv, topic, 500)
-        before = java_pull_all(java, namesrv, topic)
+        assert_java_reads(java, namesrv, said)
+        assert_queries_find(java, namesrv, names, said)
+        assert_admin_tool_tells(java, namesrv, names, said)
+        append_by_apaches_client(java, namesrv, names, said, b"apache")
+    finally:
+        if how == "clean":
+            broker.kill()
+        else:
+            broker.stop()
+    with moving.ours("after", stores.OUR_SETTINGS):
+        listed = {topic: await pull_all(namesrv, topic) for topic in names.queues}
+        assert_grown(names, listed, said, b"apache")
+        assert_java_reads(java, namesrv, listed)
+        assert_queries_find(java, namesrv, names, listed)
+        append_by_apaches_client(java, namesrv, names, listed, b"ours")
+    assert_grown(names, stores.read_closed(moving.store, names), listed, b"ours")
+
+
+async def test_apaches_broker_takes_a_store_whose_old_segments_we_deleted_and_whose_files_we_rebuilt(
+    java: apache.JavaClient, moving: Moving
+) -> None:
+    namesrv = moving.namesrv
+    names = stores.Names("deleted")
+    said = stores.write_in_a_process(moving.store, moving.port, names, "clean")
+    store = MessageStore(stores.store_config(moving.store))
+    store.open()
+    third = store.segments()[2][0]
+    assert len(store.delete_before(third)) >= 2
+    left = stores.listing(store, names)
+    begins = {topic: [store.min_offset(topic, queue) for queue in range(names.queues[topic])] for topic in names.queues}
+    store.close()
+    for topic, views in said.items():
+        assert_same_views(left[topic], [view for view in views if view["commitlog_offset"] >= third])
+    rebuild(moving.store, None)
+    broker = moving.apaches("between", stores.APACHE_SETTINGS)
+    try:
+        assert_java_reads(java, namesrv, left)
+        assert_admin_tool_tells(java, namesrv, names, left, begins)
+        for view in keyed(left[names.plain]):
+            assert_same_views([java.view(namesrv, names.plain, view["msg_id"])], [view])
+        append_by_apaches_client(java, namesrv, names, left, b"apache")
     finally:
         broker.kill()
-    with moving.ours("after"):
-        assert java_pull_all(java, namesrv, topic) == before
-        await write(java, namesrv, topic, 10)
-        after = java_pull_all(java, namesrv, topic)
-    known = {view["msg_id"] for view in before}
-    assert [view for view in after if view["msg_id"] in known] == before
-    assert len(after) == len(before) + 10 + 2 * len(variety(topic))
+    with moving.ours("after", stores.OUR_SETTINGS):
+        listed = {topic: await pull_all(namesrv, topic) for topic in names.queues}
+        assert_grown(names, listed, left, b"apache")
+        assert_java_reads(java, namesrv, listed)
+    assert_same_views(stores.read_closed(moving.store, names)[names.plain], listed[names.plain])

@@ -18,6 +18,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Executors;
 import java.util.concurrent.LinkedBlockingQueue;
@@ -26,12 +27,14 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicReference;
+import org.apache.rocketmq.client.QueryResult;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
@@ -97,6 +100,12 @@ public final class Driver {
                 return send(command);
             case "send_batch":
                 return describe(producer(command).send(messages(command.getJSONArray("messages"))));
+            case "send_auto_batch":
+                return sendAutoBatch(command);
+            case "query":
+                return query(command);
+            case "view":
+                return describe((MessageExt) producer(command).viewMessage(command.getString("topic"), command.getString("msg_id")));
             case "consumer_start":
                 return startConsumer(command);
             case "consumer_take":
@@ -160,6 +169,9 @@ public final class Driver {
                 one.getJSONObject("properties").forEach((name, value) -> message.putUserProperty(name, (String) value));
             }
             message.setFlag(one.getIntValue("flag"));
+            if (one.containsKey("wait_store_ok")) {
+                message.setWaitStoreMsgOK(one.getBooleanValue("wait_store_ok"));
+            }
             messages.add(message);
         }
         return messages;
@@ -172,6 +184,49 @@ public final class Driver {
             results.add(describe(queue == null ? producer(command).send(message) : producer(command).send(message, queue(queue))));
         }
         return results;
+    }
+
+    /** Sends all messages at once through the client's own accumulator, which makes batches of them, and waits for each one's result. */
+    private static List<JSONObject> sendAutoBatch(JSONObject command) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("interop_java_auto_batch");
+        producer.setNamesrvAddr(command.getString("namesrv"));
+        producer.batchMaxBytes(command.getLongValue("max_bytes"));
+        producer.batchMaxDelayMs(command.getIntValue("max_delay_ms"));
+        producer.start();
+        producer.setAutoBatch(true);
+        try {
+            List<CompletableFuture<SendResult>> futures = new ArrayList<>();
+            for (Message message : messages(command.getJSONArray("messages"))) {
+                CompletableFuture<SendResult> future = new CompletableFuture<>();
+                futures.add(future);
+                producer.send(message, new SendCallback() {
+                    @Override
+                    public void onSuccess(SendResult result) {
+                        future.complete(result);
+                    }
+
+                    @Override
+                    public void onException(Throwable failure) {
+                        future.completeExceptionally(failure);
+                    }
+                });
+            }
+            List<JSONObject> results = new ArrayList<>();
+            for (CompletableFuture<SendResult> future : futures) {
+                results.add(describe(future.get(10, TimeUnit.SECONDS)));
+            }
+            return results;
+        } finally {
+            producer.shutdown();
+        }
+    }
+
+    private static List<JSONObject> query(JSONObject command) throws Exception {
+        QueryResult result = producer(command).queryMessage(command.getString("topic"), command.getString("key"),
+            command.getIntValue("max_messages"), 0, Long.MAX_VALUE);
+        List<JSONObject> found = new ArrayList<>();
+        result.getMessageList().forEach(message -> found.add(describe(message)));
+        return found;
     }
 
     private static MessageQueue queue(JSONObject described) {
