@@ -1,0 +1,359 @@
+"""The storage engine beside its limits, in one process on the machine's disk: ``python -m benchmarks.load.engine``.
+
+Appends stand beside a bare loop of ``pwrite`` and CRC of the same bytes, SYNC_FLUSH beside a bare ``fdatasync`` for every message. Rounds of
+the two sides alternate, who goes first alternates too, and the medians count. Both sides write files that grow, and the page cache of what
+a round wrote is given back before the next one, so that both use memory that was used before. Exits 1 when a figure misses its goal.
+"""
+
+import argparse
+import asyncio
+import os
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from isal.isal_zlib import crc32
+
+from benchmarks.report import spread, write_result
+from sprocketmq.broker.flushing import GroupCommit
+from sprocketmq.protocol.batch import encode_batch, split_batch
+from sprocketmq.protocol.hashing import tags_code
+from sprocketmq.protocol.records import pack_host
+from sprocketmq.storage.fs import RealFile, RealFileSystem
+from sprocketmq.storage.store import MessageStore, ReadStatus, StoreConfig
+
+HOST = pack_host("127.0.0.1", 10911)
+QUEUES = 8
+BODY_BYTES = 1024
+IN_BATCH = 32
+WRITERS = 64
+TAG = "TagA"
+PROPERTIES = b"UNIQ_KEY\x017F000001516DE40737036832F5A0%04X\x02WAIT\x01true\x02TAGS\x01TagA\x02"
+SINGLE_PROPERTIES = PROPERTIES % 1
+CODE = tags_code(TAG)
+LOOKUP_BATCHES = 1_000_000
+
+# name of a figure in the summary -> (sign, goal)
+GOALS: dict[str, tuple[str, float]] = {
+    "append_batch_queue_ratio": (">=", 0.6),
+    "append_plain_ratio": (">=", 0.6),
+    "singles_per_s": (">=", 150_000),
+    "sync_flush_ratio": (">=", 8.0),
+    "lookup_us": ("<", 30.0),
+}
+
+
+class SlowFile(RealFile):
+    """A file on a disk that needs longer for every sync."""
+
+    delay_s = 0.0
+
+    def fdatasync(self) -> None:
+        super().fdatasync()
+        if self.delay_s:
+            time.sleep(self.delay_s)
+
+
+class SlowDisk(RealFileSystem):
+    """The machine's files, with that much added to every ``fdatasync``."""
+
+    def __init__(self, delay_ms: float) -> None:
+        self.delay_s = delay_ms / 1000
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> SlowFile:
+        flags = os.O_RDONLY if read_only else os.O_RDWR | (os.O_CREAT if create else 0)
+        file = SlowFile(path, os.open(path, flags, 0o644))
+        file.delay_s = self.delay_s
+        return file
+
+
+def open_store(root: Path, **settings: Any) -> MessageStore:
+    """Return an open store with default settings but for those given."""
+    store = MessageStore(StoreConfig(root, **settings))
+    store.store_host = HOST
+    store.open()
+    return store
+
+
+def give_back(paths: Iterable[Path]) -> None:
+    """Have the system write out files and forget their page cache."""
+    for path in paths:
+        file = os.open(path, os.O_RDONLY)
+        try:
+            os.fdatasync(file)
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(file)
+
+
+def alternate(
+    rounds: int, directory: Path, ours: Callable[[Path], float], bare: Callable[[Path], float]
+) -> tuple[list[float], list[float]]:
+    """Run both sides in turn, each in a directory of its own that goes afterwards; return their rates. One round of each counts for nothing."""
+    rates: dict[Callable[[Path], float], list[float]] = {ours: [], bare: []}
+    for number in range(rounds + 1):
+        for side in (ours, bare) if number % 2 else (bare, ours):
+            root = directory / f"round-{number}"
+            root.mkdir()
+            rate = side(root)
+            if number:
+                rates[side].append(rate)
+            shutil.rmtree(root)
+    return rates[ours], rates[bare]
+
+
+# --- appends ---
+
+
+def batch_body() -> bytes:
+    """Return a batch of 32 messages of 1 KiB as a client encodes it."""
+    body = os.urandom(BODY_BYTES)
+    return encode_batch([(0, body, PROPERTIES % n) for n in range(IN_BATCH)])
+
+
+def append_figures(directory: Path, rounds: int, batches: int, *, inner: bool) -> dict[str, Any]:
+    """Append batches one commit each; beside it the same number of the same bytes with ``pwrite``, and a CRC for each CRC the records have."""
+    data = batch_body()
+    entries = split_batch(data)
+    outer = SINGLE_PROPERTIES
+    piece = b""
+
+    def ours(root: Path) -> float:
+        nonlocal piece
+        store = open_store(root / "store")
+        stage_batch, commit = store.stage_batch, store.commit
+        if inner:
+            store.declare_batch_topic("orders")
+        began = time.perf_counter()
+        if inner:
+            stage = store.stage_inner_batch
+            for i in range(batches):
+                stage("orders", i % QUEUES, data, outer, count=IN_BATCH, tags_code=CODE, born_timestamp_ms=1, born_host=HOST)
+                commit()
+        else:
+            for i in range(batches):
+                stage_batch("orders", i % QUEUES, entries, sys_flag=0, born_timestamp_ms=1, born_host=HOST)
+                commit()
+        elapsed = time.perf_counter() - began
+        piece = bytes(store.commitlog_max_offset // batches)
+        store.abandon()
+        give_back((root / "store/commitlog").iterdir())
+        return batches / elapsed
+
+    def bare(root: Path) -> float:
+        written = piece or bytes(len(data) + (150 if inner else 100 * IN_BATCH))
+        checked = [data] if inner else [bytes(body) for _, body, _ in entries]
+        file = os.open(root / "bare", os.O_RDWR | os.O_CREAT)
+        os.ftruncate(file, 1 << 30)
+        pwrite, at, size = os.pwrite, 0, len(written)
+        began = time.perf_counter()
+        for _ in range(batches):
+            for part in checked:
+                crc32(part)
+            pwrite(file, written, at)
+            at += size
+        elapsed = time.perf_counter() - began
+        os.close(file)
+        give_back([root / "bare"])
+        return batches / elapsed
+
+    mine, limit = alternate(rounds, directory, ours, bare)
+    ratio = statistics.median(mine) / statistics.median(limit)
+    return {
+        "bytes_a_batch": len(piece),
+        "ours_batches_per_s": spread(mine, 0),
+        "bare_batches_per_s": spread(limit, 0),
+        "ratio": round(ratio, 3),
+        "ratio_per_round": [round(a / b, 3) for a, b in zip(mine, limit, strict=True)],
+    }
+
+
+def single_figures(directory: Path, rounds: int, messages: int) -> dict[str, Any]:
+    """Append single messages, with a commit each and with one for each 64, as many as one socket readiness brings a busy broker."""
+    body = os.urandom(BODY_BYTES)
+
+    def side(together: int) -> Callable[[Path], float]:
+        def run(root: Path) -> float:
+            store = open_store(root / "store")
+            stage, commit = store.stage_message, store.commit
+            began = time.perf_counter()
+            for i in range(0, messages, together):
+                for _ in range(together):
+                    stage("orders", i % QUEUES, body, SINGLE_PROPERTIES, tags_code=CODE, born_timestamp_ms=1, born_host=HOST)
+                commit()
+            elapsed = time.perf_counter() - began
+            store.abandon()
+            give_back((root / "store/commitlog").iterdir())
+            return -(-messages // together) * together / elapsed
+
+        return run
+
+    each, by_64 = alternate(rounds, directory, side(1), side(64))
+    return {"commit_each_per_s": spread(each, 0), "commit_per_64_per_s": spread(by_64, 0)}
+
+
+# --- SYNC_FLUSH ---
+
+
+def sync_figures(directory: Path, rounds: int, seconds: float, delay_ms: float) -> dict[str, Any]:
+    """Append with 64 tasks that each wait for the disk, beside a loop that writes one message and waits for the disk."""
+    disk = SlowDisk(delay_ms)
+    body = os.urandom(BODY_BYTES)
+    together: list[float] = []
+
+    async def writers(store: MessageStore) -> float:
+        commits = GroupCommit(store)
+        commits.start()
+        done = 0
+        end = time.perf_counter() + seconds
+
+        async def writer(queue: int) -> None:
+            nonlocal done
+            while time.perf_counter() < end:
+                await commits.append("orders", queue, body, SINGLE_PROPERTIES, tags_code=CODE, born_timestamp_ms=1, born_host=HOST)
+                done += 1
+
+        began = time.perf_counter()
+        await asyncio.gather(*(writer(number % QUEUES) for number in range(WRITERS)))
+        elapsed = time.perf_counter() - began
+        await commits.stop()
+        together.append(done / max(commits.flushes, 1))
+        return done / elapsed
+
+    def ours(root: Path) -> float:
+        store = MessageStore(StoreConfig(root / "store", flush_disk_type="SYNC_FLUSH"), fs=disk)
+        store.store_host = HOST
+        store.open()
+        rate = asyncio.run(writers(store))
+        store.close()
+        return rate
+
+    def bare(root: Path) -> float:
+        file = disk.open(str(root / "bare"), create=True)
+        file.truncate(1 << 30)
+        file.fallocate(0, 16 << 20)
+        piece = bytes(91 + len("orders") + len(body) + len(SINGLE_PROPERTIES))
+        done = 0
+        began = time.perf_counter()
+        while time.perf_counter() < began + seconds:
+            file.pwrite(piece, done * len(piece))
+            file.fdatasync()
+            done += 1
+        elapsed = time.perf_counter() - began
+        file.close()
+        return done / elapsed
+
+    mine, limit = alternate(rounds, directory, ours, bare)
+    return {
+        "added_ms": delay_ms,
+        "ours_messages_per_s": spread(mine, 0),
+        "bare_messages_per_s": spread(limit, 0),
+        "messages_a_flush": spread(together, 1),
+        "ratio": round(statistics.median(mine) / statistics.median(limit), 2),
+        "ratio_per_round": [round(a / b, 2) for a, b in zip(mine, limit, strict=True)],
+    }
+
+
+# --- finding a batch ---
+
+
+def lookup_figures(directory: Path, rounds: int, batches: int) -> dict[str, Any]:
+    """Read one batch at random offsets of one batch queue; half of them inside a batch. ``find`` is the search in the queue alone."""
+    store = open_store(directory / "lookup")
+    store.declare_batch_topic("orders")
+    chooser = random.Random(1)
+    item = encode_batch([(0, b"x", b"")])
+    began = time.perf_counter()
+    for number in range(batches):
+        count = 1 + number % 20
+        store.stage_inner_batch("orders", 0, item * count, b"", count=count, tags_code=0, born_timestamp_ms=1, born_host=HOST)
+        if number % 100 == 99:
+            store.commit()
+    store.commit()
+    built_s = time.perf_counter() - began
+    store.flush(thorough=True)
+    end = store.max_offset("orders", 0)
+    reads, finds = [], []
+    for number in range(rounds + 1):
+        offsets = [chooser.randrange(end) for _ in range(20_000)]
+        read = store.read
+        began = time.perf_counter()
+        found = [read("orders", 0, offset, max_count=1) for offset in offsets]
+        reads.append((time.perf_counter() - began) / len(offsets) * 1e6)
+        if not all(
+            r.status is ReadStatus.FOUND and r.next_offset - r.count <= o < r.next_offset for r, o in zip(found, offsets, strict=True)
+        ):
+            raise RuntimeError("a read did not find the batch that covers its offset")
+        del found
+        by_time = store.offset_by_time
+        moment = store.store_time("orders", 0, end // 2)
+        began = time.perf_counter()
+        for _ in range(2000):
+            by_time("orders", 0, moment)
+        finds.append((time.perf_counter() - began) / 2000 * 1e6)
+        if not number:
+            reads, finds = [], []
+    store.abandon()
+    shutil.rmtree(directory / "lookup")
+    return {"batches": batches, "messages": end, "build_s": round(built_s, 1), "read_us": spread(reads, 2), "by_time_us": spread(finds, 2)}
+
+
+def main() -> int:
+    """Measure, write the result file, print, and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.load.engine", description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=5, help="rounds a side (default 5)")
+    parser.add_argument("--batches", type=int, default=6000, help="batches a round of appends (default 6000)")
+    parser.add_argument("--messages", type=int, default=150_000, help="messages a round of single appends (default 150,000)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="length of a SYNC_FLUSH round (default 1)")
+    parser.add_argument("--lookup-batches", type=int, default=LOOKUP_BATCHES, help="batches of the queue to look up in (default 1,000,000)")
+    parser.add_argument(
+        "--only", choices=("append", "single", "sync", "lookup"), action="append", help="measure only this; may be repeated"
+    )
+    parser.add_argument("--directory", type=Path, default=None, help="where the stores go (default: the system's temporary directory)")
+    options = parser.parse_args()
+    only = options.only or ["append", "single", "sync", "lookup"]
+    directory = Path(tempfile.mkdtemp(prefix="sprocketmq-engine-", dir=options.directory))
+    details: dict[str, Any] = {}
+    summary: dict[str, float] = {}
+    try:
+        if "append" in only:
+            for name, inner in (("append_batch_queue", True), ("append_plain", False)):
+                details[name] = append_figures(directory, options.rounds, options.batches, inner=inner)
+                summary[f"{name}_ratio"] = details[name]["ratio"]
+        if "single" in only:
+            details["singles"] = single_figures(directory, options.rounds, options.messages)
+            summary["singles_per_s"] = details["singles"]["commit_each_per_s"]["median"]
+        if "sync" in only:
+            for delay_ms in (0.0, 1.0, 5.0):
+                details[f"sync_flush_{delay_ms:.0f}_ms"] = sync_figures(directory, options.rounds, options.seconds, delay_ms)
+            summary["sync_flush_ratio"] = details["sync_flush_0_ms"]["ratio"]
+        if "lookup" in only:
+            details["lookup"] = lookup_figures(directory, options.rounds, options.lookup_batches)
+            summary["lookup_us"] = details["lookup"]["read_us"]["median"]
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    missed = [
+        name for name, value in summary.items() if not (value >= GOALS[name][1] if GOALS[name][0] == ">=" else value < GOALS[name][1])
+    ]
+    for name, figures in details.items():
+        print(name)
+        for what, value in figures.items():
+            shown = f"{value['median']:,} ({value['min']:,} to {value['max']:,})" if isinstance(value, dict) else value
+            print(f"    {what:24} {shown}")
+    for name, value in summary.items():
+        print(f"{name:28} {value:>12,}   goal {GOALS[name][0]} {GOALS[name][1]:,}{'   MISSED' if name in missed else ''}")
+    if not options.only:
+        goals = {name: f"{sign} {goal}" for name, (sign, goal) in GOALS.items()}
+        path = write_result("load-engine", {"goals": goals, "missed": missed, "summary": summary, **details})
+        print(f"written to {path}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
