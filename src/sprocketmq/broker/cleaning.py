@@ -16,7 +16,6 @@ that traffic goes on and nothing goes that need not.
 """
 
 import asyncio
-import errno
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -30,7 +29,7 @@ from sprocketmq.net.server import ServerConnection
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.names import SYSTEM_TOPICS
-from sprocketmq.storage.fs import REAL_FS, FileSystem
+from sprocketmq.storage.fs import NO_ROOM, REAL_FS, FileSystem
 from sprocketmq.storage.retention import MANUAL_ROUNDS, MAX_SEGMENTS_PER_ROUND, Cause, Limits, SegmentAge, plan_deletion, used_part
 from sprocketmq.storage.store import MessageStore
 
@@ -40,8 +39,6 @@ _T = TypeVar("_T")
 
 FULL_INTERVAL_S = 1.0
 PAUSE_S = 0.1
-# What a system says when it has no room: no blocks left, the user's quota used up, or the file over a size limit.
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class _Look(NamedTuple):

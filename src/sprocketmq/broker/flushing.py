@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 
 from sprocketmq.broker.acks import LATE, LOST, STORED, Acks
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
-from sprocketmq.errors import BrokerBusy, FatalError, RetriableError, SprocketError, StoreFailed
+from sprocketmq.errors import BrokerBusy, FatalError, RetriableError, SprocketError, StoreFailed, StoreWriteFailed
 from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.storage.store import MessageStore
 
@@ -161,6 +161,9 @@ class Flusher(Generic[_T]):
         root = str(self._store.config.root)
         try:
             return self._store.flush(thorough=thorough), None
+        except StoreWriteFailed as e:
+            log.warning("the log is flushed, what follows from it must wait: %s", e)
+            return self._store.commitlog_flushed_offset, None
         except SprocketError as e:
             return 0, e
         except OSError as e:

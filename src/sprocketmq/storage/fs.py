@@ -13,6 +13,9 @@ from typing import NamedTuple, Protocol
 
 Buffer = bytes | bytearray | memoryview
 
+# What a system says when it has no room: no blocks left, the user's quota used up, or the file longer than files may be.
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
 # The kernel takes at most this many pieces in one gathering write (IOV_MAX of Linux and macOS).
 MAX_PIECES = 1024
 

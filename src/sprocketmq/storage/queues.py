@@ -16,7 +16,7 @@ from sprocketmq.storage.batchqueue import BATCH_UNIT, BATCH_UNIT_BYTES, COMPACTE
 from sprocketmq.storage.commitlog import CommitLog
 from sprocketmq.storage.config import ConfigFile, StoreConfig
 from sprocketmq.storage.consumequeue import UNIT, UNIT_BYTES, ConsumeQueue
-from sprocketmq.storage.fs import FileSystem
+from sprocketmq.storage.fs import NO_ROOM, FileSystem
 from sprocketmq.storage.recovery import Scanned
 from sprocketmq.storage.runs import QueueRun
 from sprocketmq.storage.segments import FilePool, segment_entries, segment_size_of
@@ -256,7 +256,11 @@ class QueueTable:
                 self.pool.forget(directory + "/")
                 self._fs.remove_tree(directory)
         for queue in self.queues.values():
-            queue.write_out()
+            try:
+                queue.write_out()
+            except OSError as e:
+                if e.errno not in NO_ROOM:
+                    raise  # else the units wait in memory, and a full disk keeps no store from opening
             queue.cut()
 
     @staticmethod

@@ -36,7 +36,7 @@ from sprocketmq.storage.checkpoint import Checkpoint
 from sprocketmq.storage.commitlog import CommitLog
 from sprocketmq.storage.config import StoreConfig
 from sprocketmq.storage.consumequeue import UNIT
-from sprocketmq.storage.fs import REAL_FS, Buffer, FileSystem, RealFileSystem
+from sprocketmq.storage.fs import NO_ROOM, REAL_FS, Buffer, FileSystem, RealFileSystem
 from sprocketmq.storage.lock import DirectoryLock
 from sprocketmq.storage.queues import Queue, QueueTable
 from sprocketmq.storage.reading import QueueReader, ReadResult, ReadStatus
@@ -117,7 +117,8 @@ class MessageStore:
     def close(self) -> None:
         """Flush everything, mark the stop as clean and give the directory back. Staged messages are dropped; twice is fine.
 
-        Raises StoreFailed when the disk refuses; the directory is given back all the same, and the next start recovers.
+        Raises StoreFailed when the disk refuses; the directory is given back all the same, and the next start recovers. That is also so,
+        without an error, when a full disk has no room for the queues: the log is complete.
         """
         if self._lock is None:
             return
@@ -126,6 +127,8 @@ class MessageStore:
             self.flush(thorough=True)
             self._fs.unlink(f"{self._root}/abort")
             self._fs.fsync_dir(self._root)
+        except StoreWriteFailed:
+            pass
         except OSError as e:
             raise StoreFailed(self._root, e.strerror or str(e)) from e
         finally:
@@ -146,6 +149,9 @@ class MessageStore:
             file.truncate(0)
             file.pwrite(b"%d" % os.getpid(), 0)
             file.fdatasync()
+        except OSError as e:
+            if e.errno not in NO_ROOM:
+                raise  # else there is a marker, if an empty one
         finally:
             file.close()
 
@@ -624,7 +630,8 @@ class MessageStore:
         """Bring the commit log to the disk and return up to where; with ``thorough`` the queues as well, and note how far all that is.
 
         A killed broker's next start reads the log from the last thorough flush on; the log growing by 256 MiB since makes any flush one.
-        May run in another thread than the rest. Raises StoreFailed when the disk fails, and from then on the store takes no messages:
+        May run in another thread than the rest. Raises StoreWriteFailed when the log is flushed and a full disk has no room for the queues,
+        which the next thorough flush tries again. Raises StoreFailed when the disk fails, and from then on the store takes no messages:
         what the system still holds of them is unknown, and only a restart finds out.
         """
         with self._flush_lock:
@@ -645,6 +652,8 @@ class MessageStore:
                 self._checkpoint.queues_physical_offset = last_physical
                 self._checkpoint.save(self._fs, f"{self._root}/checkpoint")
             except OSError as e:
+                if e.errno in NO_ROOM:
+                    raise StoreWriteFailed(self._root, e.strerror or str(e)) from e
                 self._log.failure = e.strerror or str(e)
                 raise StoreFailed(self._root, self._log.failure) from e
             return flushed

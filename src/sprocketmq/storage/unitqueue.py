@@ -179,7 +179,7 @@ class UnitQueue:
     def cut(self) -> None:
         """Make everything in the files behind the last committed unit zeros: leftovers must not look like units to any reader.
 
-        All units must have been written out. Raises OSError.
+        All units must have been written out, except those a full disk did not take. Raises OSError.
         """
         end = self.end_unit * self.unit_bytes
         self._pool.forget(self._directory + "/")
