@@ -179,9 +179,8 @@ class Flusher(Generic[_T]):
 
     def _done(self, end: int, thorough: bool, took_s: float, error: SprocketError | None) -> None:
         self._busy = False
-        if error is not None:
-            self._failed(error)
-            self._give(self.acks.fail(), LOST)
+        if error is not None or self.acks.failed:
+            self.fail(error)
             return
         self.count += 1
         self.total_s += took_s
@@ -197,6 +196,12 @@ class Flusher(Generic[_T]):
             self.wrote()
         self._give(self.acks.covered(end), STORED)
         self._published(end)
+
+    def fail(self, error: SprocketError | None) -> None:
+        """Take note that the store has failed; everything that waits is told."""
+        if error is not None and not self.acks.failed:
+            self._failed(error)
+        self._give(self.acks.fail(), LOST)
 
     def _give(self, sends: list[_T], code: int) -> None:
         if sends:

@@ -18,7 +18,7 @@ from sprocketmq.broker.flushing import Flusher
 from sprocketmq.broker.groups import GroupTable
 from sprocketmq.broker.stats import Stats
 from sprocketmq.broker.topics import Topic, TopicRefused, TopicTable, check_topic_name, topic_not_exist
-from sprocketmq.errors import FatalError, InvalidMessage, MessageTooLarge, ProtocolError, RemoteProtocolError, RetriableError
+from sprocketmq.errors import FatalError, InvalidMessage, MessageTooLarge, ProtocolError, RemoteProtocolError, RetriableError, StoreFailed
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.protocol.batch import count_batch, split_batch
 from sprocketmq.protocol.codes import (
@@ -409,7 +409,10 @@ class SendHandlers:
                 log.warning("sends are refused: %s", e)
             stats.put_failed += len(staged)
             self._acks.release(sum(one[-1] for one in staged))
-            self._room.disk_refused(e)
+            if isinstance(e, StoreFailed):
+                self._flusher.fail(e)
+            else:
+                self._room.disk_refused(e)
             for conn, command, *_ in staged:
                 self._unavailable(conn, command, e)
             return

@@ -248,6 +248,9 @@ class CommitLog:
         except OSError as e:
             self._erase_uncommitted()
             raise StoreWriteFailed(self._directory, e.strerror or str(e)) from e
+        if self.failure is not None:  # a flush failed while this was written: nothing is acknowledged after that
+            self.discard()
+            raise StoreFailed(self._directory, self.failure)
         self.committed_end = self._chunk_start = self.staged_end
         self.pieces = []
         if self._chunks:

@@ -260,6 +260,22 @@ async def test_when_a_flush_fails_everything_that_waits_is_refused_and_so_is_all
     assert broker.acks.waiting == 0
 
 
+@pytest.mark.parametrize("mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_a_send_that_is_written_while_a_flush_fails_is_not_acknowledged(start, disk, mode):
+    broker, ask = await start(store={"flush_disk_type": mode})
+    assert (await send(ask, b"before")).code == 0
+
+    def flush_fails():
+        disk.error = 5
+        with pytest.raises(StoreFailed):
+            broker.store.flush()
+
+    disk.before_write = flush_fails
+    assert (await send(ask, b"meanwhile")).code == 14
+    assert await ask.bodies("orders") == [b"before"]
+    assert isinstance(broker.failure, StoreFailed)  # serve ends with an error
+
+
 async def test_a_flush_that_ends_in_a_surprise_is_a_failed_one(start, monkeypatch):
     broker, ask = await start()
     monkeypatch.setattr(broker.store, "flush", lambda **_: 1 / 0)
