@@ -245,6 +245,18 @@ class ViewMessage(msgspec.Struct):
     topic: str | None = None
 
 
+class QueryMessage(msgspec.Struct, rename="camel"):
+    """Header of 12; the index type is K for a key, U for a unique key, T for a tag."""
+
+    topic: str
+    key: str
+    max_num: Int32
+    begin_timestamp_ms: Int64 = msgspec.field(name="beginTimestamp")
+    end_timestamp_ms: Int64 = msgspec.field(name="endTimestamp")
+    index_type: str | None = None
+    unique_key_query: bool | None = msgspec.field(name="_UNIQUE_KEY_QUERY", default=None)
+
+
 class PageRequest(msgspec.Struct, rename="camel"):
     """Header of 21 and 201: tables may be asked for in pages."""
 

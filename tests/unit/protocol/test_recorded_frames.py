@@ -130,6 +130,7 @@ def binary_parts(header: bytes) -> tuple[bytes, list[tuple[bytes, bytes]]]:
 REQUEST_HEADERS: dict[int, type[msgspec.Struct]] = {
     10: headers.SendMessageV1,
     11: headers.PullRequest,
+    12: headers.QueryMessage,
     14: headers.QueryConsumerOffset,
     15: headers.UpdateConsumerOffset,
     17: headers.CreateTopic,
