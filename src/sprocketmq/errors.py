@@ -234,11 +234,23 @@ class StoreNotWritable(ConfigError):
         self.reason = reason
 
 
+class StoreNotSupported(ConfigError):
+    """A directory that holds no store, or one that this engine must not take over; ``next_step`` says what to do."""
+
+    def __init__(self, path: str, reason: str, next_step: str) -> None:
+        super().__init__(f"{path}: {reason}; {next_step}")
+        self.path = path
+        self.reason = reason
+        self.next_step = next_step
+
+
 class StoreDamaged(FatalError):
     """The commit log itself (not a derived file) cannot be read."""
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
-        super().__init__(f"store file {path} is damaged at byte {offset}: {reason}")
+        root = path.partition("/commitlog")[0]
+        more = f" (`sprocketmq verify {root}` shows more)" if root != path else ""
+        super().__init__(f"store file {path} is damaged at byte {offset}: {reason}{more}")
         self.path = path
         self.offset = offset
         self.reason = reason
