@@ -25,7 +25,7 @@ from sprocketmq.protocol.hashing import java_hash
 from sprocketmq.protocol.names import SCHEDULE_TOPIC
 from sprocketmq.protocol.records import FIXED_OVERHEAD, MAGIC_V1, MAGIC_V2
 from sprocketmq.storage.keys import entries_of_topics
-from sprocketmq.storage.recovery import RECORD_MAGICS, Scanned, covered_offsets, parse_record, unit_code
+from sprocketmq.storage.recovery import RECORD_MAGICS, SECTOR_BYTES, Scanned, covered_offsets, parse_record, sector_lost, unit_code
 from sprocketmq.storage.runs import KeyEntries, ParsedChunk, QueueRun
 
 # The 88 bytes before the body of a record with two IPv4 hosts; see protocol/records.py.
@@ -152,7 +152,15 @@ class _Records:
             _crc32(view[a:b]) for a, b in zip((at[:count] + 88).tolist(), np.where(good, topic_at, at + 88)[:count].tolist(), strict=True)
         ]
         same = (np.array(crcs, np.int64) & 0x7FFFFFFF) == heads["crc"][:count]
-        self.count = count = _leading(same | (body[:count] <= 0) | odd[:count])
+        count = _leading(same | (body[:count] <= 0) | odd[:count])
+        # Sectors that were lost show in the last byte, except in the middle of long properties.
+        torn = good & (properties_length > 0) & ((properties_length >= SECTOR_BYTES) | (data[np.where(good, at + size - 1, at)] == 0))
+        for row in np.flatnonzero(torn[:count]).tolist():
+            properties = bytes(view[int(length_at[row]) + 2 : starts[row] + int(size[row])])
+            if sector_lost(properties, base + int(length_at[row]) + 2):
+                count = row
+                break
+        self.count = count
         if not count:
             return
 

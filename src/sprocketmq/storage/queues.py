@@ -110,7 +110,9 @@ class QueueTable:
         for kind in (PLAIN_ROOT, BATCH_ROOT):
             directory = f"{self._root}/{kind}/{topic}"
             self.pool.forget(directory + "/")
-            self._fs.remove_tree(directory)
+            if self._fs.exists(directory):
+                self._fs.remove_tree(directory)
+                self._fs.fsync_dir(f"{self._root}/{kind}")  # the note of the deletion goes when its records do
 
     # --- opening ---
 
@@ -252,7 +254,9 @@ class QueueTable:
             if queue is not None and kind == self._kind(queue):
                 continue
             directory = self._directory(kind, topic, queue_id)
-            if (kind == BATCH_ROOT) != (topic in self.batch_topics) or not self._keep_expired(topic, queue_id):
+            # Of a topic deleted behind the log's beginning the log has all that came later, and that made no such queue.
+            deleted = self.deleted.get(topic, 0) > self._log.min_offset
+            if deleted or (kind == BATCH_ROOT) != (topic in self.batch_topics) or not self._keep_expired(topic, queue_id):
                 self.pool.forget(directory + "/")
                 self._fs.remove_tree(directory)
         for queue in self.queues.values():

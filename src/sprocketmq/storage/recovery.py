@@ -30,6 +30,8 @@ _BOTH_V6 = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
 
 RECORD_MAGICS = (_INT.pack(MAGIC_V1), _INT.pack(MAGIC_V2))
 _SEARCH_BYTES = 1 << 20
+# Disks write this much as a whole.
+SECTOR_BYTES = 512
 # The log is parsed in windows that double up to the size the reference cuts its log into; the first is small as most starts find
 # nothing to read.
 _FIRST_WINDOW_BYTES = 1 << 16
@@ -227,6 +229,8 @@ def parse_records(data: bytes, physical: int, room: int, *, check_crc: bool) -> 
                 known_pair = b"\x02TAGS\x01" + tag + b"\x02"
                 known_code = code
         properties = rest[props_at:]
+        if check_crc and b"\0" in properties and sector_lost(properties, physical + topic_at + props_at):
+            return records, pos, 0
         count = 1
         if sys_flag & SYSFLAG_INNER_BATCH:
             queue_offset, count = covered_offsets(properties, queue_offset)
@@ -268,11 +272,23 @@ def parse_record(view: memoryview, base: int, pos: int, *, check_crc: bool) -> S
         return None
     topic = bytes(view[topic_at : props_at - 2])
     properties = bytes(view[props_at:end])
+    if check_crc and b"\0" in properties and sector_lost(properties, base + props_at):
+        return None
     code = unit_code(topic, properties, store_time)
     count = 1
     if sys_flag & SYSFLAG_INNER_BATCH:
         queue_offset, count = covered_offsets(properties, queue_offset)
     return topic, queue_id, queue_offset, physical, size, code, sys_flag, store_time, count, properties
+
+
+def sector_lost(properties: bytes, physical: int) -> bool:
+    """Tell whether a disk sector that begins inside a record's properties is zeros as far as they go; they begin at log position ``physical``.
+
+    That is what a power failure in the middle of a write leaves. The CRC covers the body alone, and everything before the properties
+    would not add up.
+    """
+    first = -physical % SECTOR_BYTES
+    return any(not properties[at : at + SECTOR_BYTES].strip(b"\0") for at in range(first, len(properties), SECTOR_BYTES))
 
 
 def covered_offsets(properties: bytes, queue_offset: int) -> tuple[int, int]:
