@@ -23,6 +23,7 @@ from sprocketmq.storage.unitqueue import UnitQueue
 
 BATCH_UNIT = Struct(">qiqqqhii")
 BATCH_UNIT_BYTES = BATCH_UNIT.size
+UNIT_COVERS = Struct(">28xqh")  # the first queue offset a unit covers, and how many
 COMPACTED = -1  # the compacted offset of a topic that is not compacted
 MAX_COUNT = 0x7FFF
 
@@ -30,7 +31,6 @@ MAX_COUNT = 0x7FFF
 BatchUnit = tuple[int, int, int, int, int, int, int, int]
 
 _LONG = Struct(">q")
-_COVERS = Struct(">qh")
 _PHYSICAL_AT = 0
 _TIME_AT = 20
 _BASE_AT = 28
@@ -100,9 +100,16 @@ class BatchConsumeQueue(UnitQueue):
 
         ``offset`` must lie within [min_offset, committed). Where units are damaged the answer may be any unit.
         """
-        number = self._last_at_most(offset, _BASE_AT)
-        base, count = _COVERS.unpack_from(self.read_units(number, number + 1), _BASE_AT)
+        number, units = self.locate(offset)
+        base, count = UNIT_COVERS.unpack_from(units)
         return number + 1 if base + count <= offset and number + 1 < self._end_unit else number
+
+    def locate(self, offset: int) -> tuple[int, bytes | bytearray]:
+        """Return the number of the last unit that begins at ``offset`` or before it, and this and some of the units behind it.
+
+        ``offset`` must lie within [min_offset, committed). Where units are damaged the answer may be any unit.
+        """
+        return self._last_at_most(offset, _BASE_AT)
 
     def find_time(self, timestamp_ms: int, *, upper: bool) -> int:
         """Return the number of the first unit stored at ``timestamp_ms`` or later, the last unit when there is none.
@@ -110,15 +117,18 @@ class BatchConsumeQueue(UnitQueue):
         With ``upper`` of the last one stored then or earlier, the first unit when there is none. The queue must not be empty. As in the
         reference, from the last unit's own time on the answer is the last unit.
         """
-        number = self._last_at_most(timestamp_ms, _TIME_AT)
+        number, _ = self._last_at_most(timestamp_ms, _TIME_AT)
         if upper or number == self._end_unit - 1:
             return number
         # The last one before the time, and from there the next: equal times may stretch over many units.
-        before = self._last_at_most(timestamp_ms - 1, _TIME_AT)
+        before, _ = self._last_at_most(timestamp_ms - 1, _TIME_AT)
         return before if self.unit(before)[3] >= timestamp_ms else before + 1
 
-    def _last_at_most(self, value: int, at: int) -> int:
-        """Return the number of the last unit whose field at byte ``at`` is at most ``value``; the first unit when there is none."""
+    def _last_at_most(self, value: int, at: int) -> tuple[int, bytes | bytearray]:
+        """Return the number of the last unit whose field at byte ``at`` is at most ``value``, the first unit when there is none.
+
+        The units from it on that were read to find it come along, at least its own.
+        """
         low, end = self.min_unit, self._end_unit
         start = max(self.tail[0], low)
         if start >= end or self._field(start, at) > value:
@@ -129,7 +139,9 @@ class BatchConsumeQueue(UnitQueue):
             end = min(start + _BLOCK_UNITS, end)
         units = self.read_units(start, end)
         found = bisect_right(range(end - start), value, key=lambda i: _LONG.unpack_from(units, i * BATCH_UNIT_BYTES + at)[0])
-        return max(start + found - 1, low)
+        if not found and start > low:  # only where units are damaged
+            return start - 1, self.read_units(start - 1, end)
+        return start + max(found - 1, 0), units[max(found - 1, 0) * BATCH_UNIT_BYTES :]
 
     def _block_field(self, block: int, at: int) -> int:
         if at != _BASE_AT:

@@ -8,7 +8,7 @@ from struct import Struct
 import msgspec
 
 from sprocketmq.protocol.codes import SYSFLAG_BORN_HOST_V6
-from sprocketmq.storage.batchqueue import BATCH_UNIT, COMPACTED, BatchConsumeQueue, BatchUnit
+from sprocketmq.storage.batchqueue import BATCH_UNIT, BATCH_UNIT_BYTES, COMPACTED, UNIT_COVERS, BatchConsumeQueue, BatchUnit
 from sprocketmq.storage.commitlog import CommitLog, Segment
 from sprocketmq.storage.consumequeue import UNIT, ConsumeQueue
 from sprocketmq.storage.queues import QueueTable
@@ -161,17 +161,19 @@ class QueueReader:
         self, queue: BatchConsumeQueue, offset: int, max_count: int, max_bytes: int, stop_count: int, tag_codes: frozenset[int] | None
     ) -> ReadResult:
         low, high = queue.min_offset, queue.visible
-        number = self._find(queue, offset)
+        number, units = self._find(queue, offset)
         last = min(queue.end_unit, number + max(self._max_filter_units, max_count))
         position = offset if number < queue.end_unit else high
         count = total = 0
-        missing = full = False
+        units = units[: (last - number) * BATCH_UNIT_BYTES]
+        missing = seen = full = False
         before = -1  # the unit whose count the next one has not confirmed yet
         pieces: list[tuple[Segment, int, int]] = []
         while number < last and not full:
-            stop = min(number + _UNITS_AT_ONCE, last)
-            for unit in BATCH_UNIT.iter_unpack(queue.read_units(number, stop)):
+            for unit in BATCH_UNIT.iter_unpack(units or queue.read_units(number, min(number + _UNITS_AT_ONCE, last))):
                 physical, size, code, _, base, covered, _, _ = unit
+                if base == position:
+                    before = -1
                 if count and (count + covered > max_count or total + size > max_bytes or count >= stop_count):
                     full = True
                     break
@@ -185,9 +187,10 @@ class QueueReader:
                 if base >= high:  # committed, but not for readers yet
                     full = True
                     break
-                if before >= 0 and base != position and not self._has_count(queue, before) and self._repair_batches(queue, before):
+                if before >= 0 and not self._has_count(queue, before) and self._repair_batches(queue, before):
                     return self._read_batches(queue, offset, max_count, max_bytes, stop_count, tag_codes)
                 before = number
+                seen = True
                 number += 1
                 position = base + covered
                 if tag_codes is not None and code not in tag_codes and code >= _LOWEST_TAG_CODE:
@@ -198,11 +201,12 @@ class QueueReader:
                     pieces[-1] = (segment, pieces[-1][1], physical + size)
                 else:
                     pieces.append((segment, physical, physical + size))
+            units = b""
         if before >= 0 and not self._has_count(queue, before) and self._repair_batches(queue, before):
             return self._read_batches(queue, offset, max_count, max_bytes, stop_count, tag_codes)
         if not count:
-            status = ReadStatus.NO_MATCHED_MESSAGE if before >= 0 else ReadStatus.MESSAGE_WAS_REMOVING
-            if before < 0 and missing:
+            status = ReadStatus.NO_MATCHED_MESSAGE if seen else ReadStatus.MESSAGE_WAS_REMOVING
+            if missing and not seen:
                 position = high if number >= queue.end_unit else queue.unit(number)[4]
             return ReadResult(status, min(max(position, offset + 1), high), low, high, [], 0)
         buffers = [segment.view[start - segment.start : end - segment.start] for segment, start, end in pieces]
@@ -210,18 +214,24 @@ class QueueReader:
             buffers = [memoryview(b"".join(buffers))]
         return ReadResult(ReadStatus.FOUND, position, low, high, buffers, count)
 
-    def _find(self, queue: BatchConsumeQueue, offset: int) -> int:
-        """Return the number of the unit to begin a read of ``offset`` with; ``end_unit`` when nothing from there on is left in the log."""
+    def _find(self, queue: BatchConsumeQueue, offset: int) -> tuple[int, bytes | bytearray]:
+        """Return the number of the unit to begin a read of ``offset`` with, and units from there on, as far as they were read to find it.
+
+        The number is ``end_unit`` when nothing from there on is left in the log.
+        """
         while queue.min_unit < queue.end_unit:
-            number = queue.find(offset)
-            suspects = [number]
-            if number < queue.end_unit and not 0 <= offset - queue.unit(number)[4] < queue.unit(number)[5]:
-                # No unit covers it: its record is lost, or the bisection was led astray by a damaged unit, which then is one of these.
-                suspects = [n for n in (number - 1, number) if n >= queue.min_unit]
-            damaged = [n for n in suspects if n < queue.end_unit and self._batch_segment(queue, queue.unit(n)) is None]
+            number, units = queue.locate(offset)
+            base, covered = UNIT_COVERS.unpack_from(units)
+            covers = base <= offset < base + covered
+            if covers and self._batch_segment(queue, BATCH_UNIT.unpack_from(units)) is not None:
+                return number, units
+            # The record of a unit that covers it is lost. Or no unit does: that is in order behind a lost record, else the bisection was
+            # led astray by a damaged unit, which then is one of these.
+            suspects = [n for n in ((number,) if covers else (number, number + 1)) if n < queue.end_unit]
+            damaged = [n for n in suspects if self._batch_segment(queue, queue.unit(n)) is None]
             if not any(self._repair_batches(queue, n) for n in damaged):
-                return number if queue.unit(number)[4] + queue.unit(number)[5] > offset else number + 1
-        return queue.end_unit
+                return (number, units) if base + covered > offset else (number + 1, b"")
+        return queue.end_unit, b""
 
     # --- by time ---
 
@@ -263,7 +273,7 @@ class QueueReader:
         if queue is None or not queue.min_offset <= offset < queue.visible:
             return -1
         if isinstance(queue, BatchConsumeQueue):
-            number = self._find(queue, offset)
+            number, _ = self._find(queue, offset)
             covers = number < queue.end_unit and queue.unit(number)[4] <= offset
             return self._batch_time(queue, number) if covers else -1
         return self._message_time(queue, offset)
