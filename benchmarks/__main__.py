@@ -8,6 +8,8 @@ BENCHMARKS = (
     "benchmarks.micro.codec",
     "benchmarks.micro.store",
     "benchmarks.micro.broker",
+    "benchmarks.load.engine",
+    "benchmarks.load.scale",
     "benchmarks.load.startup",
     "benchmarks.load.send",
     "benchmarks.load.spark_read",
