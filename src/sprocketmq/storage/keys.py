@@ -24,6 +24,7 @@ _FRONT = b"\0" * 8 + b"\x02"
 
 # Text as bytes when all of it is ASCII, else as UTF-16 units.
 _Units = NDArray[np.uint8] | NDArray[np.uint16]
+_Fours = NDArray[np.uint32] | NDArray[np.uint64]
 
 
 # A batch's arrays take some megabytes that are free again at its end. glibc would give them back to the system and fetch them anew for
@@ -68,10 +69,11 @@ def entries_of_topics(
     closes = np.flatnonzero(units == _END)[1:]
     if not (len(marks) == len(closes) and (marks < closes).all() and (closes[:-1] < marks[1:]).all()):
         closes = closes[np.searchsorted(closes, marks)]  # else every name has one value, and the i-th ends at the i-th 0x02
-    last = units[marks - 1]
-    unique = _values(units, ends, marks, closes, last, b"UNIQ_KEY")
-    words = _words(units, _values(units, ends, marks, closes, last, b"KEYS"))
-    tags = _values(units, ends, marks, closes, last, b"TAGS")
+    fours = _fours(units)
+    lasts = fours[marks - 4]
+    unique = _values(units, ends, marks, closes, fours, lasts, b"UNIQ_KEY")
+    words = _words(units, _values(units, ends, marks, closes, fours, lasts, b"KEYS"))
+    tags = _values(units, ends, marks, closes, fours, lasts, b"TAGS")
 
     # Each record's entries stand together: the unique key first, the tag last, the words between.
     count = len(properties)
@@ -118,21 +120,31 @@ def _joined(texts: Sequence[bytes]) -> tuple[_Units, NDArray[np.int64]]:
     return units, np.cumsum(np.fromiter(lengths, np.int64, len(texts))) + len(_FRONT)
 
 
+def _fours(units: _Units) -> _Fours:
+    """Return every four neighbours as one number."""
+    size = units.itemsize
+    return np.ndarray((len(units) - 3,), np.uint32 if size == 1 else np.uint64, units, 0, (size,))
+
+
 def _values(
     units: _Units,
     ends: NDArray[np.int64],
     marks: NDArray[np.int64],
     closes: NDArray[np.int64],
-    last: _Units,
+    fours: _Fours,
+    lasts: _Fours,
     name: bytes,
 ) -> _Values:
-    """Return the values of one property.
+    """Return the values of one property, whose name has four or eight characters.
 
-    ``marks`` are the places of 0x01, ``closes`` where the values behind them end, ``last`` the last characters of the names before them.
+    ``marks`` are the places of 0x01, ``closes`` where the values behind them end, ``lasts`` the last four characters before them.
     """
-    which = np.flatnonzero(last == name[-1])
-    for back, char in enumerate(reversed(b"\x02" + name[:-1]), 2):  # from the end on, which soon leaves few candidates
-        which = which[units[marks[which] - back] == char]
+    chars = np.frombuffer(name, np.uint8)
+    wanted = _fours(chars if units.itemsize == 1 else chars.astype(np.uint16))
+    which = np.flatnonzero(lasts == wanted[-1])
+    if len(name) == 8:
+        which = which[fours[marks[which] - 8] == wanted[0]]
+    which = which[units[marks[which] - len(name) - 1] == _END]
     starts = marks[which] + 1
     stops = closes[which]
     records = np.searchsorted(ends, starts, "right")
