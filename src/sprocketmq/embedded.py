@@ -272,6 +272,10 @@ class LocalCluster:
                 commitlog_segment_bytes=max(TEMPORARY_COMMITLOG_SEGMENT_BYTES, 4 * options.max_message_bytes),
                 consumequeue_segment_bytes=TEMPORARY_CONSUMEQUEUE_SEGMENT_BYTES,
                 preallocate=False,
+                # How full other programs made this machine's disk is no concern of a test.
+                disk_max_used_ratio=1.0,
+                disk_clean_forcibly_ratio=1.0,
+                disk_warning_ratio=1.0,
             )
         return BrokerConfig(
             store=store,
@@ -502,6 +506,9 @@ class _ChildServers:
             "commitlog_segment_bytes": config.store.commitlog_segment_bytes,
             "consumequeue_segment_bytes": config.store.consumequeue_segment_bytes,
             "preallocate": config.store.preallocate,
+            "disk_max_used_ratio": config.store.disk_max_used_ratio,
+            "disk_clean_forcibly_ratio": config.store.disk_clean_forcibly_ratio,
+            "disk_warning_ratio": config.store.disk_warning_ratio,
             "auto_create_topic": config.auto_create_topic,
             "default_topic_queues": config.default_topic_queues,
             "max_message_bytes": config.max_message_bytes,
