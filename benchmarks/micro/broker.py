@@ -54,18 +54,18 @@ def single(number: int) -> bytes:
     return encode_command(Command(310, opaque=number, ext=to_ext(header), body=BODY))
 
 
-def batch(number: int) -> bytes:
+def batch(number: int, topic: str = "bench") -> bytes:
     each = [f"UNIQ_KEY\x017F000001516DE40737036832F5A0{n:04X}\x02WAIT\x01true\x02TAGS\x01TagA\x02".encode() for n in range(IN_BATCH)]
     properties = "UNIQ_KEY\x017F000001516DE40737036832F5A0FFFF\x02WAIT\x01true\x02"
-    header = SendMessageV2("pg", "bench", number % QUEUES, 1_700_000_000_000, properties=properties, batch=True)
+    header = SendMessageV2("pg", topic, number % QUEUES, 1_700_000_000_000, properties=properties, batch=True)
     body = encode_batch([(0, BODY, one) for one in each])
     return encode_command(Command(320, opaque=number, ext=to_ext(header), body=body))
 
 
-def pull(number: int, count: int) -> bytes:
+def pull(number: int, count: int, topic: str = "bench") -> bytes:
     ext = {
         "consumerGroup": "cg",
-        "topic": "bench",
+        "topic": topic,
         "queueId": "0",
         "queueOffset": str(number * count),
         "maxMsgNums": str(count),
@@ -98,13 +98,16 @@ async def measure(directory: Path) -> dict[str, Any]:
     broker = Broker(BrokerConfig(store=StoreConfig(root=directory), port=0, flush_interval_s=3600))
     await broker.start()
     broker.topics.create_internal("bench", QUEUES)
+    broker.topics.create_internal("inner", QUEUES, attributes={"queue.type": "BatchCQ"})
     conn = ServerConnection(asyncio.get_running_loop(), broker._server)
     conn.connection_made(_Sink())
     work = (
         ("send_64_in_flight", b"".join(map(single, range(IN_FLIGHT))), IN_FLIGHT, 400),
         ("send_batch_of_100", b"".join(map(batch, range(4))), 4 * IN_BATCH, 60),
+        ("send_inner_batch_of_100", b"".join(batch(n, "inner") for n in range(4)), 4 * IN_BATCH, 200),
         ("pull_32", b"".join(pull(n, 32) for n in range(16)), 16 * 32, 100),
         ("pull_4096", b"".join(pull(n, 2048) for n in range(1)), 2048, 100),
+        ("pull_inner_4096", b"".join(pull(n, 2000, "inner") for n in range(1)), 2000, 100),
     )
     figures: dict[str, Any] = {}
     for name, stream, messages, repeats in work:
@@ -127,7 +130,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="sprocketmq-micro-", ignore_cleanup_errors=True) as directory:
         figures = asyncio.run(measure(Path(directory)))
     for name, one in figures.items():
-        print(f"{name:20} {one['us_per_message']['min']:7.2f} us a message   {one['messages_per_s']:10,} messages/s of processor time")
+        print(f"{name:24} {one['us_per_message']['min']:7.2f} us a message   {one['messages_per_s']:10,} messages/s of processor time")
     write_result("micro-broker", {"figures": figures})
     return 0
 

@@ -151,33 +151,34 @@ class Flusher(Generic[_T]):
         try:
             while (thorough := self._jobs.get()) is not None:
                 began = self._clock.monotonic()
-                end, error = self._flush(thorough)
-                tell(self._done, end, thorough, self._clock.monotonic() - began, error)
+                end, settled, error = self._flush(thorough)
+                tell(self._done, end, settled, self._clock.monotonic() - began, error)
             tell(self._end)
         except RuntimeError:  # the loop was closed under us; nobody is left to tell
             log.debug("event loop closed before its flusher was stopped")
 
-    def _flush(self, thorough: bool) -> tuple[int, SprocketError | None]:
+    def _flush(self, thorough: bool) -> tuple[int, bool, SprocketError | None]:
+        """Flush and return up to where, whether the queues were as well, and what failed for good."""
         root = str(self._store.config.root)
         try:
-            return self._store.flush(thorough=thorough), None
+            return self._store.flush(thorough=thorough), thorough, None
         except StoreWriteFailed as e:
             log.warning("the log is flushed, what follows from it must wait: %s", e)
-            return self._store.commitlog_flushed_offset, None
+            return self._store.commitlog_flushed_offset, False, None
         except SprocketError as e:
-            return 0, e
+            return 0, False, e
         except OSError as e:
-            return 0, StoreFailed(root, e.strerror or str(e))
+            return 0, False, StoreFailed(root, e.strerror or str(e))
         except Exception as e:
             log.exception("a flush of %s ended unexpectedly", root)
-            return 0, StoreFailed(root, f"{type(e).__name__}: {e}")
+            return 0, False, StoreFailed(root, f"{type(e).__name__}: {e}")
 
     def _end(self) -> None:
         assert self._stopped is not None
         if not self._stopped.done():
             self._stopped.set_result(None)
 
-    def _done(self, end: int, thorough: bool, took_s: float, error: SprocketError | None) -> None:
+    def _done(self, end: int, settled: bool, took_s: float, error: SprocketError | None) -> None:
         self._busy = False
         if error is not None or self.acks.failed:
             self.fail(error)
@@ -186,7 +187,7 @@ class Flusher(Generic[_T]):
         self.total_s += took_s
         self.longest_s = max(self.longest_s, took_s)
         self.flushed_end = end
-        if thorough:
+        if settled:
             self.settled_end = end
         self._store.publish(end)
         # The disk works on the next group while this one is answered.

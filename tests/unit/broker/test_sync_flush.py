@@ -284,6 +284,27 @@ async def test_a_flush_that_ends_in_a_surprise_is_a_failed_one(start, monkeypatc
     monkeypatch.undo()
 
 
+async def test_queues_a_full_disk_has_no_room_for_keep_nobody_waiting(start, monkeypatch):
+    broker, ask = await start()
+    flush = broker.store.flush
+
+    def no_room(*, thorough=False):
+        flush(thorough=False)
+        if thorough:
+            raise StoreWriteFailed("queues", "No space left on device")
+        return broker.store.commitlog_flushed_offset
+
+    monkeypatch.setattr(broker.store, "flush", no_room)
+    waiting = send(ask)
+    broker.flusher.settle()
+    assert (await waiting).code == 0
+    assert broker.flusher.settled_end < broker.store.commitlog_max_offset
+    monkeypatch.undo()
+    broker.flusher.settle()
+    await until(lambda: broker.flusher.settled_end == broker.store.commitlog_max_offset)
+    assert broker.failure is None
+
+
 async def test_messages_answered_for_are_there_after_a_crash(start, disk, start_broker, connect):
     broker, ask = await start()
     for n in range(20):
