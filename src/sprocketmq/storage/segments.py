@@ -34,9 +34,13 @@ def segment_size_of(segments: list[tuple[int, Entry]]) -> int | None:
     """Return the segment length a directory was written with, or None when it has too little to tell.
 
     Two names tell it by their distance, which damage to a file's content or length cannot change; one file tells it by its length.
+    Where all distances are a multiple of the one length all files have, files are missing in between.
     """
     if len(segments) >= 2:
-        return min(b[0] - a[0] for a, b in pairwise(segments))
+        distance = min(b[0] - a[0] for a, b in pairwise(segments))
+        lengths = {entry.size for _, entry in segments}
+        length = lengths.pop()
+        return length if not lengths and 0 < length < distance and distance % length == 0 else distance
     return segments[0][1].size or None if segments else None
 
 

@@ -1,0 +1,328 @@
+"""Making derived files anew from the commit log: queues, batch queues, key index, checkpoint; in place or in another directory.
+
+The new files are made beside the old ones and take their places when all of them are complete and on the disk, so an interrupted run
+changes nothing. The commit log is only read. It works on stores written by Apache's broker, which takes the outcome for its own: files
+have the sizes the old ones have, and the checkpoint tells that all of it is on the disk.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from sprocketmq.clock import SYSTEM_CLOCK, Clock
+from sprocketmq.errors import ConfigError, SprocketError, StoreDamaged, StoreNotWritable
+from sprocketmq.protocol.hashing import crc32
+from sprocketmq.storage.checkpoint import Checkpoint
+from sprocketmq.storage.commitlog import CommitLog, Segment
+from sprocketmq.storage.config import StoreConfig
+from sprocketmq.storage.fs import REAL_FS, FileSystem
+from sprocketmq.storage.lock import DirectoryLock
+from sprocketmq.storage.pipeline import LogPipeline, workers_for
+from sprocketmq.storage.recovery import DamagedRange
+from sprocketmq.storage.segments import segment_entries, segment_name, segment_size_of
+from sprocketmq.storage.snapshot import FILE_NAME as SNAPSHOT_NAME
+from sprocketmq.storage.snapshot import QueueState, Snapshot
+
+if TYPE_CHECKING:
+    from sprocketmq.storage.index import IndexState, KeyIndex
+    from sprocketmq.storage.queues import QueueTable
+
+QUEUES = "consumequeue"
+BATCH_QUEUES = "batchconsumequeue"
+INDEX = "index"
+CHECKPOINT = "checkpoint"
+DERIVED = (QUEUES, BATCH_QUEUES, INDEX, CHECKPOINT)
+WORK_DIRECTORY = "rebuilding"
+
+_INT = Struct(">i")
+_COPY_BYTES = 1 << 20
+
+
+@dataclass
+class RebuildReport:
+    """What a rebuild read and made."""
+
+    source: str
+    target: str
+    what: tuple[str, ...]
+    log_begin: int = 0
+    log_end: int = 0
+    records: int = 0
+    queues: int = 0
+    kept_queues: int = 0  # of them, those whose messages have all left the log: only their last files say where they end
+    index_entries: int = 0
+    damaged: list[DamagedRange] = field(default_factory=list)
+    workers: int = 0
+    lost_workers: int = 0
+    elapsed_ms: float = 0.0
+
+
+def rebuild(
+    source: Path,
+    target: Path | None = None,
+    *,
+    what: Collection[str] = DERIVED,
+    workers: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+    config: StoreConfig | None = None,
+    fs: FileSystem = REAL_FS,
+    clock: Clock = SYSTEM_CLOCK,
+) -> RebuildReport:
+    """Make the derived files ``what`` of the store ``source`` anew from its commit log, in place or under ``target``.
+
+    In place needs the store for itself (StoreLocked while a broker has it). With a ``target`` the source is only read, also while a
+    broker runs on it; then what the log holds at that moment counts. ``config`` gives file sizes where no old file tells them. ``workers``
+    processes read the log (0: one a core, at most 4). ``progress`` gets bytes read and their total, about.
+
+    Raises ConfigError for unknown names and a target that has such files, StoreDamaged when there is no commit log or a file in its
+    middle is missing, StoreNotWritable when the disk refuses; the old files then still stand.
+    """
+    unknown = sorted(set(what) - set(DERIVED))
+    if unknown or not what:
+        raise ConfigError(f"derived files are {', '.join(DERIVED)}; not {', '.join(unknown) or 'none of them'}")
+    report = RebuildReport(str(source), str(target or source), tuple(name for name in DERIVED if name in what))
+    began = clock.monotonic()
+    log = _open_log(fs, str(source))
+    lock: DirectoryLock | None = None
+    try:
+        if target is None:
+            lock = DirectoryLock(fs, str(source))
+        else:
+            for name in report.what:
+                if fs.exists(f"{target}/{name}"):
+                    raise ConfigError(f"{target} already has {name}: choose another directory for the new files")
+        _Rebuild(fs, clock, log, report, config or StoreConfig(source), in_place=target is None).run(workers, progress)
+    except OSError as e:
+        raise StoreNotWritable(report.target, f"{e.filename or ''} {e.strerror or e}".strip()) from e
+    finally:
+        log.close()
+        if lock is not None:
+            lock.release()
+    report.elapsed_ms = (clock.monotonic() - began) * 1000
+    return report
+
+
+def _open_log(fs: FileSystem, root: str) -> CommitLog:
+    """Open the segments of a log without the right to change them."""
+    directory = f"{root}/commitlog"
+    found = [(start, entry) for start, entry in segment_entries(fs.list(directory)) if entry.size]
+    if not found:
+        raise StoreDamaged(directory, 0, "there is no commit log; is this the directory of a store?")
+    size = segment_size_of(found) or 0
+    log = CommitLog(fs, directory, size, preallocate=False)
+    expected = found[0][0]
+    try:
+        for start, entry in found:
+            path = f"{directory}/{entry.name}"
+            if start != expected or start % size:
+                missing = segment_name(expected)
+                raise StoreDamaged(f"{directory}/{missing}", 0, f"the segment is missing, the next one there is {entry.name}")
+            if entry.size > size:
+                raise StoreDamaged(path, size, f"the file has {entry.size} bytes where segments have {size}")
+            log.segments.append(Segment(fs.open(path, read_only=True), start, entry.size))
+            expected = start + size
+    except (OSError, SprocketError):
+        log.close()
+        raise
+    log.start_at(log.min_offset)
+    return log
+
+
+class _Rebuild:
+    """One run. New files gather in ``work``; in place they then take the places of the old ones."""
+
+    def __init__(self, fs: FileSystem, clock: Clock, log: CommitLog, report: RebuildReport, config: StoreConfig, *, in_place: bool) -> None:
+        from sprocketmq.storage.queues import QueueTable
+
+        self._fs = fs
+        self._clock = clock
+        self._log = log
+        self._report = report
+        self._in_place = in_place
+        self._source = report.source
+        self._work = f"{report.target}/{WORK_DIRECTORY}"
+        self._config = replace(config, root=Path(self._source))
+        self._old = QueueTable(fs, log, self._config)
+        self._old.load()
+        self._snapshot = Snapshot.load(fs, self._source)
+        self._last_physical = 0
+        self._last_ms = 0
+        self._end = log.min_offset
+
+    def run(self, workers: int, progress: Callable[[int, int], None] | None) -> None:
+        fs, report = self._fs, self._report
+        fs.remove_tree(self._work)
+        fs.make_dirs(self._work)
+        try:
+            states, index = self._make(workers_for(workers), progress)
+            if CHECKPOINT in report.what:
+                self._checkpoint().save(fs, f"{self._work}/{CHECKPOINT}")
+            self._put_in_place(states, index)
+        finally:
+            fs.remove_tree(self._work)
+
+    def _make(self, workers: int, progress: Callable[[int, int], None] | None) -> tuple[tuple[QueueState, ...], "IndexState | None"]:
+        from sprocketmq.storage.queues import QueueTable
+
+        report = self._report
+        old = self._old
+        sizes = old._file_bytes
+        config = replace(
+            self._config, root=Path(self._work), consumequeue_segment_bytes=sizes[QUEUES], batchqueue_segment_bytes=sizes[BATCH_QUEUES]
+        )
+        table = QueueTable(self._fs, self._log, config)
+        table.batch_topics = old.batch_topics
+        table.deleted = dict(self._snapshot.deleted) if self._snapshot is not None else {}
+        want_queues = QUEUES in report.what or BATCH_QUEUES in report.what
+        index = self._new_index() if INDEX in report.what else None
+        pipeline = LogPipeline(
+            self._log,
+            self._log.min_offset,
+            workers=workers,
+            resync=True,
+            batch_topics=old.batch_topics,
+            keys=index is not None,
+            progress=progress,
+        )
+        try:
+            for chunk in pipeline.chunks():
+                report.records += chunk.records
+                self._last_physical, self._last_ms = chunk.last_physical, max(self._last_ms, chunk.last_time_ms)
+                if want_queues:
+                    for run in chunk.runs:
+                        table.take_run(run)
+                if index is not None and chunk.keys is not None:
+                    report.index_entries += len(chunk.keys.hashes)
+                    index.add_entries(chunk.keys, chunk.end)
+            self._end = pipeline.end
+            report.log_begin, report.log_end = self._log.min_offset, pipeline.end
+            report.damaged, report.workers, report.lost_workers = pipeline.damaged, workers, pipeline.lost_workers
+            states: tuple[QueueState, ...] = ()
+            if want_queues:
+                table.settle()
+                states = self._sync_queues(table)
+            if index is None:
+                return states, None
+            state = index.sync()
+            if index.failure is not None:
+                raise StoreNotWritable(report.target, index.failure)
+            return states, state
+        finally:
+            table.pool.forget()
+            old.pool.forget()
+            if index is not None:
+                index.close()
+
+    def _sync_queues(self, table: "QueueTable") -> tuple[QueueState, ...]:
+        """Bring the new queues to the disk, and with them those of which only the old files know; return where they are."""
+        fs, report, old = self._fs, self._report, self._old
+        states = list(table.sync())
+        for kind in (QUEUES, BATCH_QUEUES):
+            fs.make_dirs(f"{self._work}/{kind}")
+        for kind, topic, queue_id in old._on_disk:
+            right_kind = (kind == BATCH_QUEUES) == (topic in old.batch_topics)
+            if right_kind and (topic, queue_id) not in table.queues and old._keep_expired(topic, queue_id):
+                self._copy(f"{self._source}/{kind}/{topic}/{queue_id}", f"{self._work}/{kind}/{topic}/{queue_id}")
+                if self._in_place:
+                    states.append(old.queues[topic, queue_id].sync())
+                report.kept_queues += 1
+        report.queues = len(table.queues) + report.kept_queues
+        return tuple(states)
+
+    def _new_index(self) -> "KeyIndex":
+        from sprocketmq.storage.index import KeyIndex
+
+        slots, entries = self._index_geometry()
+        directory = f"{self._work}/{INDEX}"
+        self._fs.make_dirs(directory)
+        index = KeyIndex(self._fs, directory, hash_slots=slots, entries_per_file=entries, clock=self._clock)
+        index.load(log_min=self._log.min_offset, log_end=self._log.min_offset, state=None)
+        return index
+
+    def _index_geometry(self) -> tuple[int, int]:
+        """Return hash slots and entries of an index file: what our own note or an old file tells, else as configured."""
+        from sprocketmq.storage.index import IndexState
+        from sprocketmq.storage.inspection import FileView, hash_slots_of
+
+        state = IndexState.decode(self._snapshot.index) if self._snapshot is not None else None
+        if state is not None:
+            return state.hash_slots, state.entries_per_file
+        directory = f"{self._source}/{INDEX}"
+        for entry in self._fs.list(directory):
+            if not entry.is_dir:
+                with FileView(self._fs, f"{directory}/{entry.name}") as view:
+                    slots = hash_slots_of(view)
+                    if slots:
+                        return slots, (view.size - 40 - 4 * slots) // 20
+        return self._config.max_hash_slots, self._config.max_index_entries
+
+    def _checkpoint(self) -> Checkpoint:
+        """Return the old checkpoint with what has been made anew; Apache's broker begins its recovery behind it."""
+        checkpoint = Checkpoint.load(self._fs, f"{self._source}/{CHECKPOINT}")
+        checkpoint.commitlog_timestamp_ms = self._last_ms
+        if {QUEUES, BATCH_QUEUES} <= set(self._report.what):
+            checkpoint.queues_timestamp_ms = self._last_ms
+            checkpoint.queues_physical_offset = self._last_physical
+        if INDEX in self._report.what:
+            checkpoint.index_timestamp_ms = self._last_ms
+        checkpoint.confirm_offset = self._last_physical
+        return checkpoint
+
+    def _put_in_place(self, states: tuple[QueueState, ...], index: "IndexState | None") -> None:
+        """Let the new files take the places of the old ones, and our own note of how far they go with them."""
+        fs, root, what = self._fs, self._report.target, self._report.what
+        note = self._in_place and set(what) != {CHECKPOINT}
+        if note and self._snapshot is not None:
+            # While files change places the note would be wrong; without it a start derives everything again.
+            fs.unlink(f"{root}/{SNAPSHOT_NAME}")
+            fs.fsync_dir(root)
+        for name in what:
+            if name != CHECKPOINT and fs.exists(f"{root}/{name}"):
+                fs.rename(f"{root}/{name}", f"{self._work}/old-{name}")
+            fs.rename(f"{self._work}/{name}", f"{root}/{name}")
+        fs.fsync_dir(root)
+        snapshot = self._new_snapshot(states, index)
+        if note and snapshot is not None:
+            snapshot.save(fs, root)
+
+    def _new_snapshot(self, states: tuple[QueueState, ...], index: "IndexState | None") -> Snapshot | None:
+        old = self._snapshot
+        if {QUEUES, BATCH_QUEUES} <= set(self._report.what):
+            kept = old.index if old is not None else b""
+            deleted = old.deleted if old is not None else {}
+            return Snapshot(self._end, self._last_record(), states, deleted, index.encode() if index is not None else kept)
+        if old is None or index is None:
+            return old
+        return replace(old, index=index.encode())
+
+    def _last_record(self) -> tuple[int, int, int]:
+        segment = self._log.find(self._last_physical)
+        if not self._report.records or segment is None:
+            return (0, 0, 0)
+        at = self._last_physical - segment.start
+        size = _INT.unpack_from(segment.view, at)[0]
+        return self._last_physical, size, crc32(segment.view[at : at + size])
+
+    def _copy(self, old: str, new: str) -> None:
+        fs = self._fs
+        fs.make_dirs(new)
+        for entry in fs.list(old):
+            if entry.is_dir:
+                continue
+            source = fs.open(f"{old}/{entry.name}", read_only=True)
+            try:
+                copy = fs.open(f"{new}/{entry.name}", create=True)
+                try:
+                    copy.truncate(entry.size)
+                    at = source.data_after(0)
+                    while at is not None and (data := source.pread(_COPY_BYTES, at)):
+                        copy.pwrite(data, at)
+                        at = source.data_after(at + len(data))
+                    copy.fdatasync()
+                finally:
+                    copy.close()
+            finally:
+                source.close()
+        fs.fsync_dir(new)
