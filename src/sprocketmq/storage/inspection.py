@@ -469,7 +469,7 @@ def hash_slots_of(view: FileView) -> int | None:
     at = INDEX_HEADER.size + 4
     tries = MAX_SLOT_TRIES
     while (begin or end) and at < view.size:
-        at = view.data_from(at)
+        at = max(at, view.data_from(at) - len(needle) + 1)  # which begins with zeros itself
         window = view.read(at, WINDOW_BYTES)
         for i in _occurrences(window, needle):
             entries_at = at + i - 4 - INDEX_ENTRY.size * ahead
