@@ -197,12 +197,9 @@ class CommitLog:
             inside = end - segment.start
             data = _data_length(segment.file, inside, segment.size)
             dropped += data
-            if cut or data > _MAX_ZEROED_BYTES:
+            if cut or data > _MAX_ZEROED_BYTES or not _write_zeros(segment.file, inside, data):
                 segment.file.truncate(inside)
                 segment.file.truncate(segment.size)
-            else:
-                for at in range(0, data, len(_ZEROS)):  # in place, which needs no room and keeps reserved blocks
-                    segment.file.pwrite(_ZEROS[: data - at], inside + at)
         self.start_at(end)
         self.flushed_end = min(self.flushed_end, end)
         return dropped
@@ -407,6 +404,16 @@ class CommitLog:
             segment.close()
         self.segments = []
         self._dropped.clear()
+
+
+def _write_zeros(file: File, start: int, length: int) -> bool:
+    """Write zeros in place, which needs no room and keeps reserved blocks; tell whether the disk took them."""
+    try:
+        for at in range(0, length, len(_ZEROS)):
+            file.pwrite(_ZEROS[: length - at], start + at)
+    except OSError:
+        return False
+    return True
 
 
 def _data_length(file: File, start: int, end: int) -> int:
