@@ -189,25 +189,26 @@ class QueueTable:
         """Tell whether a record from the log has a unit in a queue of its topic."""
         return not record[6] & _NO_UNIT or self._has_unit(record[0], record[6])
 
-    def take_run(self, run: QueueRun) -> None:
+    def take_run(self, run: QueueRun, since: int = 0) -> None:
         """Give consecutive records of one queue their units, which the run brings; the outcome is that of ``take_records``.
 
-        The run may begin before a deletion of its topic, or at offsets the queue has given out before.
+        The run may begin before a deletion of its topic, or at offsets the queue has given out before. Records before the place ``since``
+        of the log are left out.
         """
         topic = run.topic.decode("utf-8", "replace")
         unit_bytes = BATCH_UNIT_BYTES if topic in self.batch_topics else UNIT_BYTES
         units = memoryview(run.units)
         count = len(units) // unit_bytes
-        deleted = self.deleted.get(topic, 0)
+        since = max(since, self.deleted.get(topic, 0))
         first, offset = 0, run.first_offset
-        if run.first_physical < deleted:
-            first = bisect_left(range(count), deleted, key=lambda i: _LONG.unpack_from(units, i * unit_bytes)[0])
+        if run.first_physical < since:
+            first = bisect_left(range(count), since, key=lambda i: _LONG.unpack_from(units, i * unit_bytes)[0])
             if first == count:
                 return
             offset = offset + first if unit_bytes == UNIT_BYTES else _LONG.unpack_from(units, first * unit_bytes + 28)[0]
         if run.next_offset > _MAX_QUEUE_OFFSET:
             return
-        queue = self._queue_for(run.topic, run.queue_id, offset, max(run.first_physical, deleted))
+        queue = self._queue_for(run.topic, run.queue_id, offset, max(run.first_physical, since))
         if queue is not None:
             tail = queue.tail[1]
             tail += units[first * unit_bytes :]

@@ -26,27 +26,33 @@ from sprocketmq.errors import (
     StoreWriteFailed,
 )
 from sprocketmq.protocol.batch import BatchEntry
-from sprocketmq.protocol.codes import SYSFLAG_INNER_BATCH, SYSFLAG_NEED_UNWRAP
+from sprocketmq.protocol.codes import SYSFLAG_INNER_BATCH, SYSFLAG_NEED_UNWRAP, SYSFLAG_TRANSACTION_MASK
 from sprocketmq.protocol.hashing import crc32, tags_code_raw
 from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, find_property
 from sprocketmq.protocol.records import HEAD, MAGIC_V1, encode_record, pack_host
 from sprocketmq.storage import recovery
 from sprocketmq.storage.batchqueue import MAX_COUNT, BatchConsumeQueue
 from sprocketmq.storage.checkpoint import Checkpoint
+from sprocketmq.storage.checks import check_directory
 from sprocketmq.storage.commitlog import CommitLog
 from sprocketmq.storage.config import StoreConfig
 from sprocketmq.storage.consumequeue import UNIT
 from sprocketmq.storage.fs import NO_ROOM, REAL_FS, Buffer, FileSystem, RealFileSystem
+from sprocketmq.storage.index import Staged
 from sprocketmq.storage.lock import DirectoryLock
 from sprocketmq.storage.queues import Queue, QueueTable
 from sprocketmq.storage.reading import QueueReader, ReadResult, ReadStatus
 from sprocketmq.storage.recovery import LogScan, RecoveryReport, data_end, parse_record
 from sprocketmq.storage.snapshot import Snapshot
+from sprocketmq.storage.storeindex import StoreIndex
 
 __all__ = ["MessageStore", "ReadResult", "ReadStatus", "RecoveryReport", "StoreConfig"]
 
 # The 88 bytes before the body; what all messages of a batch share is packed once, as the 48 bytes from sysFlag on.
 _BATCH_HEAD = Struct(">iiiiiqq48si")
+# Inner batches and parts of transactions are not for the fast way of appending.
+_UNUSUAL = SYSFLAG_INNER_BATCH | SYSFLAG_TRANSACTION_MASK
+_COMMITTED = 8
 _BATCH_SHARED = Struct(">iq8sq8siq")
 _SHORT = Struct(">h")
 _INT = Struct(">i")
@@ -72,6 +78,9 @@ class MessageStore:
         self._table = QueueTable(fs, self._log, config)
         self._reader = QueueReader(self._log, self._table, config.max_filter_units)
         self._queues = self._table.queues
+        self.index: StoreIndex | None = None
+        # What is staged for the key index: topic, properties, place, store time of each send; None without an index.
+        self._offers: list[Staged] | None = None
         self._touched: list[Queue] = []
         # With SYNC_FLUSH: (end of the log, queue, its end) of commits readers must not see yet.
         self._holds_back = config.flush_disk_type == "SYNC_FLUSH" and not config.read_uncommitted
@@ -93,10 +102,12 @@ class MessageStore:
         """Take the directory, recover what is in it and return what that found. ``progress`` gets the bytes of log read and their total.
 
         Derived files that are missing or damaged are made anew. Raises StoreLocked when another broker has the directory,
-        StoreNotWritable when it cannot be made or written, StoreDamaged when the commit log itself is beyond recovery.
+        StoreNotWritable when it cannot be made or written, StoreNotSupported when it is no store or one of a kind that only Apache's broker
+        reads, StoreDamaged when the commit log itself is beyond recovery.
         """
         began = self._clock.monotonic()
         try:
+            check_directory(self._fs, self._root)
             for name in ("", "/commitlog", "/consumequeue", "/config"):
                 self._fs.make_dirs(self._root + name)
             self._lock = DirectoryLock(self._fs, self._root)
@@ -139,6 +150,8 @@ class MessageStore:
         with self._flush_lock:
             self._log.close()
             self._table.pool.forget()
+            if self.index is not None:
+                self.index.close()
             if self._lock is not None:
                 self._lock.release()
                 self._lock = None
@@ -179,7 +192,7 @@ class MessageStore:
     ) -> tuple[int, int]:
         """Prepare one message for the next ``commit`` and return its queue offset and its place in the log.
 
-        The body is copied. Raises MessageTooLarge, or InvalidMessage for properties over 32,767 bytes and for a topic or queue id that
+        The body is copied. Prepared and rolled back parts of transactions are in no queue and have the offset 0. Raises MessageTooLarge, or InvalidMessage for properties over 32,767 bytes and for a topic or queue id that
         cannot be a directory name; then nothing is staged of it.
         """
         queue = self._queues.get((topic, queue_id)) or self._table.create(topic, queue_id)
@@ -194,7 +207,7 @@ class MessageStore:
             or properties_length > MAX_PROPERTIES_LENGTH
             or queue.unusual
             or len(born_host) + len(store_host) != 16
-            or sys_flag & SYSFLAG_INNER_BATCH
+            or sys_flag & _UNUSUAL
         ):
             return self._stage_unusual(queue, body, properties, tags_code, flag, sys_flag, born_timestamp_ms, born_host, reconsume_times)
         if physical + size + 8 > log.limit:
@@ -225,6 +238,8 @@ class MessageStore:
         log.pieces.append(b"".join((head, body, queue.topic_field, _pack_short(properties_length), properties)))
         log.staged_end = physical + size
         self._last_physical = physical
+        if self._offers is not None:
+            self._offers.append((topic, properties, physical, now))
         if offset == queue.committed:
             self._touched.append(queue)
         tail = queue.tail[1]
@@ -309,7 +324,9 @@ class MessageStore:
         if physical + size + 8 > log.limit:
             physical = self._roll(size)
         self._last_ms = now = max(self._time_ms(), self._last_ms)
-        offset = queue.next
+        transaction = sys_flag & SYSFLAG_TRANSACTION_MASK
+        in_queue = transaction in (0, _COMMITTED)
+        offset = queue.next if in_queue else 0
         record = encode_record(
             topic=queue.topic.encode(),
             body=memoryview(body),
@@ -328,6 +345,10 @@ class MessageStore:
         log.pieces.append(record)
         log.staged_end = physical + size
         self._last_physical = physical
+        if self._offers is not None and transaction != SYSFLAG_TRANSACTION_MASK:
+            self._offers.append((queue.topic, properties, physical, now))
+        if not in_queue:
+            return offset, physical
         if offset == queue.committed:
             self._touched.append(queue)
         if isinstance(queue, BatchConsumeQueue):
@@ -359,7 +380,7 @@ class MessageStore:
         if not entries:
             return first, []
         store_host = self.store_host
-        if queue.unusual or len(born_host) + len(store_host) != 16:
+        if queue.unusual or len(born_host) + len(store_host) != 16 or sys_flag & _UNUSUAL:
             return self._stage_unusual_batch(queue, entries, sys_flag, born_timestamp_ms, born_host, reconsume_times)
         self._last_ms = now = max(self._time_ms(), self._last_ms)
         shared = _BATCH_SHARED.pack(sys_flag, born_timestamp_ms, born_host, now, store_host, reconsume_times, 0)
@@ -373,6 +394,8 @@ class MessageStore:
         log.pieces.append(record_bytes)
         log.staged_end = end
         self._last_physical = physicals[-1]
+        if self._offers is not None:
+            self._offers.append((topic, [entry[2] for entry in entries], physicals, now))
         if first == queue.committed:
             self._touched.append(queue)
         tail = queue.tail[1]
@@ -439,6 +462,10 @@ class MessageStore:
                 queue.visible = queue.committed
         touched.clear()
         self._mark = (end, self._last_physical, self._last_ms)
+        if self._offers:
+            assert self.index is not None
+            self.index.offer(self._offers, end)
+            self._offers = []
 
     def publish(self, end: int) -> None:
         """Let readers see what was committed up to the place ``end`` of the log, as ``flush`` returned it. Only SYNC_FLUSH needs it."""
@@ -457,6 +484,8 @@ class MessageStore:
         for queue in self._touched:
             queue.roll_back()
         self._touched.clear()
+        if self._offers:
+            self._offers.clear()
         self._last_physical = self._mark[1]
 
     # --- reading ---
@@ -499,6 +528,32 @@ class MessageStore:
         if record is None or physical_offset + record[4] > self._log.committed_end:
             return None
         return segment.view[at : at + record[4]]
+
+    def query(
+        self, topic: str, key: str, *, max_count: int = 64, begin_ms: int = 0, end_ms: int = (1 << 63) - 1, by_tag: bool = False
+    ) -> list[memoryview]:
+        """Return the newest ``max_count`` records of a topic that have ``key`` among their keys or as unique key, oldest first.
+
+        With ``by_tag`` those with that tag. Only records stored in ``[begin_ms, end_ms]``, only exact matches. A store without an index
+        finds nothing. May raise OSError.
+        """
+        if self.index is None:
+            return []
+        end = self.commitlog_visible_offset
+        return self.index.query(topic, key, max_count=max_count, begin_ms=begin_ms, end_ms=end_ms, by_tag=by_tag, visible_end=end)
+
+    @property
+    def indexed_until(self) -> tuple[int, int]:
+        """Store time (ms) and place in the log of the newest record of the key index, zeros when there is none."""
+        return self.index.newest if self.index is not None else (0, 0)
+
+    @property
+    def dispatch_lag(self) -> tuple[int, int]:
+        """How many bytes of the log are not in the key index yet, and for how many milliseconds the oldest message has been waiting.
+
+        Queues never lag: their units are made with the records.
+        """
+        return self.index.lag() if self.index is not None else (0, 0)
 
     # --- offsets ---
 
@@ -619,6 +674,8 @@ class MessageStore:
             snapshot.save(self._fs, self._root)
             self._snapshot = snapshot
         paths = self._table.drop_expired()
+        if self.index is not None:
+            paths += self.index.expire(self._log.min_offset)
         self._min_known = self._log.min_offset
         return paths
 
@@ -644,12 +701,15 @@ class MessageStore:
             try:
                 # Units of records behind ``end`` may come along; recovery derives those again and finds them equal.
                 states = self._table.sync()
-                snapshot = Snapshot(end, self._last_record(last_physical, end), states, self._table.deleted)
+                index = self.index.sync() if self.index is not None else b""
+                snapshot = Snapshot(end, self._last_record(last_physical, end), states, self._table.deleted, index)
                 if snapshot != self._snapshot:
                     snapshot.save(self._fs, self._root)
                     self._snapshot = snapshot
                 self._checkpoint.queues_timestamp_ms = store_time
                 self._checkpoint.queues_physical_offset = last_physical
+                if self.index is not None:
+                    self._checkpoint.index_timestamp_ms = self.index.full_until_ms
                 self._checkpoint.save(self._fs, f"{self._root}/checkpoint")
             except OSError as e:
                 if e.errno in NO_ROOM:
@@ -681,14 +741,17 @@ class MessageStore:
             report.rebuilt = bool(log.segments) or on_disk
             table.queues.clear()
             self._snapshot = Snapshot(deleted=table.deleted)
-            start = log.min_offset
+            queued = log.min_offset
             last_time = 0
         else:
             self._snapshot = snapshot
-            start = log.flushed_end = snapshot.position
+            queued = log.flushed_end = snapshot.position
             last_time = self._last_ms
-        report.scanned_from = start
-        end = self._read_log(start, last_time, report, progress)
+        indexed = self._open_index(snapshot)
+        report.scanned_from = min(queued, indexed)
+        end = self._read_log(queued, last_time, report, progress)
+        if self.index is not None:
+            self.index.end_at(end)
         if end == log.min_offset and report.clean and log.has_data():
             raise StoreDamaged(log.segments[0].file.path, 0, "there is data but not one valid record; is this a RocketMQ commit log?")
         if not (report.clean and snapshot is self._snapshot and log.ends_in_last_segment(end) and not report.records):
@@ -707,10 +770,25 @@ class MessageStore:
         self._visible_end = log.committed_end
         return report
 
-    def _read_log(self, start: int, last_time: int, report: RecoveryReport, progress: Callable[[int, int], None] | None) -> int:
-        """Give the records from ``start`` on to the queues and return where the log ends; several processes read a long stretch."""
-        log, table, config = self._log, self._table, self.config
-        resync = not report.clean or report.rebuilt
+    def _open_index(self, snapshot: Snapshot | None) -> int:
+        """Open the key index and return up to which place in the log it is complete."""
+        if not self.config.message_index_enable:
+            return self._log.min_offset + len(self._log.segments) * self._log.segment_bytes
+        self.index = StoreIndex(self._fs, self._log, self.config, self._clock)
+        self._offers = []
+        return self.index.load(snapshot.index if snapshot is not None else b"")
+
+    def _read_log(self, queued: int, last_time: int, report: RecoveryReport, progress: Callable[[int, int], None] | None) -> int:
+        """Give the records that are not in queues and index yet to these and return where the log ends.
+
+        The queues have everything before ``queued``. Several processes read a long stretch.
+        """
+        log, table, index, config = self._log, self._table, self.index, self.config
+        start = report.scanned_from
+        # What is read for the index alone has been read before: damage in it is not the end of the log.
+        resync = not report.clean or report.rebuilt or start < queued
+        if start < queued:
+            last_time = 0
         total = max(data_end(log) - start, 1)
         if config.enable_build_consume_queue_concurrently and total >= recovery.CONCURRENT_BYTES and isinstance(self._fs, RealFileSystem):
             from sprocketmq.storage import pipeline
@@ -723,13 +801,15 @@ class MessageStore:
                 resync=resync,
                 last_time=last_time,
                 batch_topics=table.batch_topics,
-                keys=False,
+                keys=index is not None,
                 progress=progress,
             )
             for chunk in concurrent.chunks():
                 report.records += chunk.records
                 for run in chunk.runs:
-                    table.take_run(run)
+                    table.take_run(run, queued)
+                if index is not None and chunk.keys is not None:
+                    index.take_entries(chunk.keys, chunk.end)
                 self._last_physical = chunk.last_physical
                 self._last_ms = max(self._last_ms, chunk.last_time_ms)
             report.lost_workers = concurrent.lost_workers
@@ -739,7 +819,9 @@ class MessageStore:
         scan = LogScan(log, start, check_crc=True, resync=resync, last_time=last_time)
         for records in scan.batches():
             report.records += len(records)
-            table.take_records(records)
+            table.take_records(records if records[0][3] >= queued else [record for record in records if record[3] >= queued])
+            if index is not None:
+                index.take_records(records, scan.end)
             self._last_physical = records[-1][3]
             self._last_ms = max(self._last_ms, records[-1][7])
             if progress is not None:

@@ -18,6 +18,10 @@ BORN_HOST = pack_host("192.0.2.7", 40001)
 STORE_HOST = pack_host("127.0.0.1", 10911)
 
 
+# Index files of 5,416 bytes with 255 entries.
+SMALL_INDEX = {"max_hash_slots": 64, "max_index_entries": 256}
+
+
 class FaultyFile:
     """A real file whose calls fail when the file system says so."""
 
@@ -84,7 +88,13 @@ class Bench:
 
     def __init__(self, root: Path, **config: Any) -> None:
         self.root = root
-        self.config = {"commitlog_segment_bytes": 64 << 10, "consumequeue_segment_bytes": 1000, "batchqueue_segment_bytes": 460, **config}
+        self.config = {
+            "commitlog_segment_bytes": 64 << 10,
+            "consumequeue_segment_bytes": 1000,
+            "batchqueue_segment_bytes": 460,
+            **SMALL_INDEX,
+            **config,
+        }
         self.fs = FaultyFileSystem()
         self.clock = ManualClock()
         self.store = self._new()

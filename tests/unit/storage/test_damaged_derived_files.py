@@ -126,7 +126,7 @@ def test_files_that_do_not_belong_there_are_left_alone(full: Any) -> None:
         full.root / "consumequeue" / "stray-file",
         full.root / "consumequeue" / "orders" / "not-a-queue" / "x",
         full.root / "consumequeue" / "orders" / "1" / "readme",
-        full.root / "index" / "20260101000000000",
+        full.root / "index" / "notes",
     ]
     for stray in strays:
         stray.parent.mkdir(parents=True, exist_ok=True)

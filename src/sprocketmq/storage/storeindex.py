@@ -1,0 +1,145 @@
+"""The key index of one store and the log it follows: loading it, feeding it, catching up after the disk refused, answering queries.
+
+The index is derived. Nothing that happens to it stops the store: a disk that refuses leaves ``failure``, and the next thorough flush tries to
+catch up from the log.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from sprocketmq.clock import Clock
+from sprocketmq.storage.commitlog import CommitLog
+from sprocketmq.storage.config import StoreConfig
+from sprocketmq.storage.fs import FileSystem
+from sprocketmq.storage.index import IndexState, KeyIndex, Staged, key_hash, record_keys
+from sprocketmq.storage.lookup import Kind, find_records
+from sprocketmq.storage.recovery import LogScan, Scanned, data_end, parse_record
+
+if TYPE_CHECKING:
+    from sprocketmq.storage.runs import KeyEntries
+
+# Attempts to reach a log that goes on growing; what is missing after these is for the next flush.
+_CATCH_UP_ROUNDS = 4
+
+
+class StoreIndex:
+    """The index in the directory ``index`` of a store. One thread feeds and queries; ``sync`` may run in another."""
+
+    def __init__(self, fs: FileSystem, log: CommitLog, config: StoreConfig, clock: Clock) -> None:
+        self._log = log
+        self._keys = KeyIndex(
+            fs, f"{config.root}/index", hash_slots=config.max_hash_slots, entries_per_file=config.max_index_entries, clock=clock
+        )
+
+    # --- recovery ---
+
+    def load(self, state: bytes) -> int:
+        """Take what can be trusted of the files, and return the place in the log from which records must be given to ``take_records``.
+
+        ``state`` is what ``sync`` returned before the last snapshot, or empty.
+        """
+        log = self._log
+        known = IndexState.decode(state) if state else None
+        try:
+            return self._keys.load(log_min=log.min_offset, log_end=data_end(log), state=known, holds=self._holds)
+        except OSError as e:
+            self._stop(e)
+            return data_end(log)
+
+    def _stop(self, error: OSError) -> None:
+        self._keys.failure = error.strerror or str(error)
+        self._keys.behind = True
+
+    def _holds(self, physical: int, hash_: int) -> bool:
+        """Tell whether the log has a record with a key of this hash at a place."""
+        segment = self._log.find(physical)
+        record = parse_record(segment.view, segment.start, physical - segment.start, check_crc=False) if segment is not None else None
+        return record is not None and any(key_hash(key) == hash_ for key in record_keys(record[0].decode("utf-8", "replace"), record[9]))
+
+    def take_records(self, records: list[Scanned], end: int) -> None:
+        """Index records of the log up to ``end``; those that are indexed already are passed over."""
+        self._keys.add_records(records, end)
+
+    def take_entries(self, entries: "KeyEntries", end: int) -> None:
+        """Take the entries of the records up to ``end``, as a worker made them."""
+        self._keys.add_entries(entries, end)
+
+    def end_at(self, end: int) -> None:
+        """Forget the records at and behind ``end``: the log turned out to end there."""
+        try:
+            self._keys.cut(end)
+        except OSError as e:
+            self._stop(e)
+
+    # --- at work ---
+
+    def offer(self, staged: Iterable[Staged], end: int) -> None:
+        """Take what a commit stored; the log now ends at ``end``."""
+        self._keys.offer(staged, end)
+
+    def sync(self) -> bytes:
+        """Bring everything to the disk, catching up first when the disk had refused something; return the state for the snapshot.
+
+        Raises OSError when the disk fails.
+        """
+        if self._keys.behind:
+            self._catch_up()
+        return self._keys.sync().encode()
+
+    def _catch_up(self) -> None:
+        for _ in range(_CATCH_UP_ROUNDS):
+            try:
+                begin = max(self._keys.resume(), self._log.min_offset)
+            except OSError as e:
+                self._stop(e)
+                return
+            scan = LogScan(self._log, begin, check_crc=False, resync=True, stop=self._log.committed_end)
+            for records in scan.batches():
+                self._keys.add_records(records, scan.end)
+            if self._keys.failure is not None or self._keys.caught_up():
+                return
+
+    def expire(self, log_min: int) -> list[str]:
+        """Remove the files whose records have all left the log, and return their paths. Raises OSError."""
+        return self._keys.expire(log_min)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._keys.close()
+
+    # --- questions ---
+
+    def query(
+        self, topic: str, key: str, *, max_count: int, begin_ms: int, end_ms: int, by_tag: bool, visible_end: int
+    ) -> list[memoryview]:
+        """Return records as ``MessageStore.query`` says, of those before the place ``visible_end``. May raise OSError."""
+
+        def record_at(physical: int) -> memoryview | None:
+            segment = self._log.locate(physical) if physical < visible_end else None
+            if segment is None:
+                return None
+            at = physical - segment.start
+            record = parse_record(segment.view, segment.start, at, check_crc=False)
+            return None if record is None or physical + record[4] > visible_end else segment.view[at : at + record[4]]
+
+        kind = Kind.TAG if by_tag else Kind.KEY
+        return find_records(self._keys, record_at, topic, key, max_count=max_count, begin_ms=begin_ms, end_ms=end_ms, kind=kind)
+
+    @property
+    def failure(self) -> str | None:
+        """Why indexing has stopped for now; None while it works."""
+        return self._keys.failure
+
+    @property
+    def newest(self) -> tuple[int, int]:
+        """Store time (ms) and place of the newest indexed record."""
+        return self._keys.newest
+
+    @property
+    def full_until_ms(self) -> int:
+        """The store time (ms) up to which entries are in files that will not change."""
+        return self._keys.full_until_ms
+
+    def lag(self) -> tuple[int, int]:
+        """Return how many bytes of the log are not indexed yet, and for how many milliseconds the oldest message has been waiting."""
+        return self._keys.lag()
