@@ -1,4 +1,4 @@
-"""Administration: topics, groups, statistics, queue offsets, single messages (protocol, section 7.3, and 7.2.2 for 29 to 32)."""
+"""Administration: topics, groups, statistics, queue offsets (protocol, section 7.3, and 7.2.2 for 29 to 32)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -32,7 +32,6 @@ from sprocketmq.protocol.headers import (
     QueueRequest,
     SearchOffset,
     TopicRequest,
-    ViewMessage,
 )
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import SYSTEM_TOPICS
@@ -77,7 +76,6 @@ class AdminHandlers:
             code.GET_MIN_OFFSET: self.min_offset,
             code.SEARCH_OFFSET_BY_TIMESTAMP: self.search_offset,
             code.GET_EARLIEST_MSG_STORETIME: self.earliest_store_time,
-            code.VIEW_MESSAGE_BY_ID: self.view_message,
             code.GET_BROKER_RUNTIME_INFO: self.runtime_info,
             code.GET_BROKER_CONFIG: self.config,
         }
@@ -295,15 +293,6 @@ class AdminHandlers:
         when = self._store.earliest_store_time(request.topic, request.queue_id) if known else -1
         conn.respond(command, ResponseCode.SUCCESS, ext={"timestamp": str(when)})
 
-    def view_message(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 33: the record at a physical offset."""
-        offset = command.header(ViewMessage).offset
-        record = self._store.record_at(offset) if offset >= 0 else None
-        if record is None:
-            conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {offset}")
-        else:
-            conn.respond(command, ResponseCode.SUCCESS, body=record)
-
     # --- the broker itself ---
 
     def runtime_info(self, conn: ServerConnection, command: Command) -> None:
@@ -318,6 +307,7 @@ class AdminHandlers:
         days, rest = divmod(up_s, 86400)
         hours, rest = divmod(rest, 3600)
         minutes, seconds = divmod(rest, 60)
+        behind_bytes, behind_ms = store.dispatch_lag
         total, free = broker.disk_space()
         ratio = f"{1 - free / total:.4f}" if total else "0.0"
         table = broker.stats.table()
@@ -333,7 +323,8 @@ class AdminHandlers:
                 "commitLogDiskRatio": ratio,
                 f"commitLogDiskRatio_{broker.config.store.root}/commitlog": ratio,
                 "consumeQueueDiskRatio": ratio,
-                "dispatchBehindBytes": "0",
+                "dispatchBehindBytes": str(behind_bytes),
+                "dispatchBehindMs": str(behind_ms),
                 "dispatchMaxBuffer": "0",
                 "earliestMessageTimeStamp": str(broker.earliest_message_ms()),
                 "getMessageEntireTimeMax": "0",

@@ -18,6 +18,7 @@ from sprocketmq.broker.groups import GroupTable
 from sprocketmq.broker.locks import LockHandlers, QueueLocks
 from sprocketmq.broker.offsets import OffsetHandlers, OffsetTable
 from sprocketmq.broker.pull import PullHandlers
+from sprocketmq.broker.query import QueryHandlers
 from sprocketmq.broker.registration import Registrar
 from sprocketmq.broker.saving import SavedFile
 from sprocketmq.broker.send import SendHandlers, Stored
@@ -112,6 +113,7 @@ class Broker:
             **OffsetHandlers(self.offsets, self.topics, self.groups, self.store).handlers(),
             **LockHandlers(self.locks, self.topics).handlers(),
             **self._admin.handlers(),
+            **QueryHandlers(self.store).handlers(),
             **self.cleaning.handlers(),
         }
         self._server = RemotingServer(self, name="broker", max_connections=config.max_connections)
