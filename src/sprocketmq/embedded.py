@@ -19,9 +19,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
@@ -43,9 +43,13 @@ START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
 MAX_BROKERS = 26
 
-# A store that lives as long as a test needs neither the reference's 1 GiB log segments nor its 6 MB queue files.
+# A store that lives as long as a test needs neither the reference's 1 GiB log segments, nor its 6 MB queue files, nor index files for
+# twenty million keys.
 TEMPORARY_COMMITLOG_SEGMENT_BYTES = 64 << 20
 TEMPORARY_CONSUMEQUEUE_SEGMENT_BYTES = 20 * 10_000
+TEMPORARY_BATCHQUEUE_SEGMENT_BYTES = 46 * 10_000
+TEMPORARY_HASH_SLOTS = 100_000
+TEMPORARY_INDEX_ENTRIES = 400_000
 
 
 class ClusterFailed(FatalError):
@@ -199,12 +203,12 @@ class LocalCluster:
 
     # --- what tests do ---
 
-    def create_topic(self, topic: str, *, queues: int = 8) -> None:
-        """Create ``topic`` with ``queues`` queues on every broker. Raises as ``AdminClient.create_topic``."""
+    def create_topic(self, topic: str, *, queues: int = 8, attributes: Mapping[str, str] | None = None) -> None:
+        """Create ``topic`` with ``queues`` queues on every broker. Arguments and errors are those of ``AdminClient.create_topic``."""
         from sprocketmq import sync
 
         with sync.AdminClient(namesrv=self.namesrv) as admin:
-            admin.create_topic(topic, queues=queues)
+            admin.create_topic(topic, queues=queues, attributes=attributes)
 
     def messages(self, topic: str, *, count: int | None = None, timeout_s: float = 5.0) -> list[ReceivedMessage]:
         """Return what ``topic`` holds, by queue and offset; nobody's position is changed.
@@ -271,6 +275,9 @@ class LocalCluster:
                 store,
                 commitlog_segment_bytes=max(TEMPORARY_COMMITLOG_SEGMENT_BYTES, 4 * options.max_message_bytes),
                 consumequeue_segment_bytes=TEMPORARY_CONSUMEQUEUE_SEGMENT_BYTES,
+                batchqueue_segment_bytes=TEMPORARY_BATCHQUEUE_SEGMENT_BYTES,
+                max_hash_slots=TEMPORARY_HASH_SLOTS,
+                max_index_entries=TEMPORARY_INDEX_ENTRIES,
                 preallocate=False,
                 # How full other programs made this machine's disk is no concern of a test.
                 disk_max_used_ratio=1.0,
@@ -501,21 +508,13 @@ class _ChildServers:
     def _options(self, name: str) -> list[str]:
         """Return the command line that says what ``_broker_config`` says."""
         config = self._cluster._broker_config("", name, self._cluster.store_of(name))
-        settings = {
-            "flush_disk_type": config.store.flush_disk_type,
-            "commitlog_segment_bytes": config.store.commitlog_segment_bytes,
-            "consumequeue_segment_bytes": config.store.consumequeue_segment_bytes,
-            "preallocate": config.store.preallocate,
-            "disk_max_used_ratio": config.store.disk_max_used_ratio,
-            "disk_clean_forcibly_ratio": config.store.disk_clean_forcibly_ratio,
-            "disk_warning_ratio": config.store.disk_warning_ratio,
-            "auto_create_topic": config.auto_create_topic,
-            "default_topic_queues": config.default_topic_queues,
-            "max_message_bytes": config.max_message_bytes,
-        }
         options = ["--store", str(config.store.root), "--name", name, "--cluster", config.cluster_name, "--stop-with-stdin"]
-        for key, value in settings.items():
-            options += ["--set", f"{key}={str(value).lower() if value is True or value is False else value}"]
+        said = {"root", "store", "broker_name", "cluster_name", "port", "namesrv"}
+        for part in (config, config.store):
+            for one in fields(part):
+                value = getattr(part, one.name)
+                if one.name not in said and value != one.default:
+                    options += ["--set", f"{one.name}={str(value).lower() if isinstance(value, bool) else value}"]
         return options
 
     def _spawn(self, arguments: Sequence[str], deadline: float) -> dict[str, str]:

@@ -59,6 +59,25 @@ def test_a_killed_cluster_loses_nothing_acknowledged(tmp_path):
         assert bodies(mq, 2) == [b"one", b"two"]
 
 
+@pytest.mark.parametrize("in_process", [True, False])
+def test_a_cluster_flushes_before_it_answers_when_told_to_and_has_batch_queues(in_process):
+    with LocalCluster(flush_disk_type="SYNC_FLUSH", in_process=in_process) as mq:
+        mq.create_topic("batches", queues=1, attributes={"queue.type": "BatchCQ"})
+        with sync.Producer("pg", namesrv=mq.namesrv) as producer:
+            results = producer.send_batch([Message("batches", b"%d" % n) for n in range(3)])
+            assert producer.send(Message("batches", b"3", wait_store_ok=False)).queue_offset == 3
+        assert [result.queue_offset for result in results] == [0, 1, 2]
+        assert bodies(mq, 4, "batches") == [b"0", b"1", b"2", b"3"]
+        with sync.AdminClient(namesrv=mq.namesrv) as admin:
+            assert admin.broker_runtime(mq.brokers[0])["flushDiskType"] == "SYNC_FLUSH"
+        assert (mq.store / "batchconsumequeue/batches").is_dir()
+
+
+def test_a_flush_mode_that_is_none_is_refused():
+    with pytest.raises(ConfigError, match="ASYNC_FLUSH or SYNC_FLUSH"):
+        LocalCluster(flush_disk_type="SOMETIMES")
+
+
 def test_several_brokers_share_the_queues_of_a_topic(tmp_path):
     with LocalCluster(tmp_path, brokers=2) as mq:
         mq.create_topic("orders", queues=2)
