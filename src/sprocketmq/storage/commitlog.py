@@ -234,9 +234,7 @@ class CommitLog:
         Raises StoreWriteFailed when the disk refuses: then nothing staged counts, and what had been written of it is erased. Raises
         StoreFailed when erasing fails too, or after a failed flush; then the log takes nothing more.
         """
-        if self.failure is not None:
-            self.discard()
-            raise StoreFailed(self._directory, self.failure)
+        self._refuse_after_failure()
         try:
             for start, pieces in self._chunks:
                 self._write(start, pieces)
@@ -245,15 +243,18 @@ class CommitLog:
         except OSError as e:
             self._erase_uncommitted()
             raise StoreWriteFailed(self._directory, e.strerror or str(e)) from e
-        if self.failure is not None:  # a flush failed while this was written: nothing is acknowledged after that
-            self.discard()
-            raise StoreFailed(self._directory, self.failure)
+        self._refuse_after_failure()  # a flush may have failed while this was written: nothing is acknowledged after that
         self.committed_end = self._chunk_start = self.staged_end
         self.pieces = []
         if self._chunks:
             self._chunks = []
         if self.staged_end >= self._look_at:
             self._look_ahead()
+
+    def _refuse_after_failure(self) -> None:
+        if self.failure is not None:
+            self.discard()
+            raise StoreFailed(self._directory, self.failure)
 
     def _look_ahead(self) -> None:
         """Ask for blocks and for the next segment before the writes get there, and note where to look again."""
