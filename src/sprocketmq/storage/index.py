@@ -71,6 +71,7 @@ MAX_CHAIN_STEPS = 2048
 _BLOCK_ENTRIES = 1 << 16
 _PAGE_SLOTS = 1024  # slots go out in pages of 4 KiB, and runs of pages in pieces of at most 1 MiB
 _RUN = re.compile(rb"\x01{1,256}")
+_SLOT_PIECE_BYTES = 1 << 16
 _SAMPLES = 16
 # Entries hold whole seconds, so their time may be this much too early.
 _RESOLUTION_MS = 1000
@@ -316,7 +317,7 @@ class KeyIndex:
                 return False
             place = places[1]
             used += places[2]
-        return used == header.used_slots and place == header.end_physical and slots == self._read(file, HEADER_BYTES, 4 * self._slot_count)
+        return used == header.used_slots and place == header.end_physical and slots == self._read_slots(file)
 
     def _confirmed(self, file: _IndexFile, log_min: int, holds: Callable[[int, int], bool]) -> bool:
         """Tell whether the log has the keys of some entries of the file, the last one among them."""
@@ -618,7 +619,7 @@ class KeyIndex:
 
     def _load_slots(self, file: _IndexFile) -> None:
         """Have the slots of a file in memory."""
-        slots = bytearray(self._read(file, HEADER_BYTES, 4 * self._slot_count))
+        slots = self._read_slots(file)
         file.pages = bytearray(self._page_count)
         if file.doubtful or "sprocketmq.storage.indexarrays" in sys.modules:
             from sprocketmq.storage import indexarrays
@@ -632,6 +633,21 @@ class KeyIndex:
                 file.unsynced = True
             file.doubtful = False
         file.slots = slots
+
+    def _read_slots(self, file: _IndexFile) -> bytearray:
+        """Return the slots as they are in the file; of a file with few entries most of them are a hole, which is not read."""
+        slots = bytearray(4 * self._slot_count)
+        opened = file.file or self._fs.open(self._path(file.name), read_only=True)
+        try:
+            at = opened.data_after(HEADER_BYTES)
+            while at is not None and at < self._entries_at:
+                data = opened.pread(min(_SLOT_PIECE_BYTES, self._entries_at - at), at)
+                slots[at - HEADER_BYTES : at - HEADER_BYTES + len(data)] = data
+                at = opened.data_after(at + len(data)) if data else None
+        finally:
+            if opened is not file.file:
+                opened.close()
+        return slots
 
     def lag(self) -> tuple[int, int]:
         """Return how many bytes of the log are not indexed yet, and for how many milliseconds the oldest message has been waiting."""
