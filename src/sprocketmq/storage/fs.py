@@ -18,6 +18,8 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 # The kernel takes at most this many pieces in one gathering write (IOV_MAX of Linux and macOS).
 MAX_PIECES = 1024
+# Files that are read whole are small; the queue snapshot of a hundred thousand queues has some megabytes.
+MAX_READ_BYTES = 256 << 20
 
 
 class Entry(NamedTuple):
@@ -86,7 +88,7 @@ class FileSystem(Protocol):
         ...
 
     def read(self, path: str) -> bytes:
-        """Return a whole (small) file."""
+        """Return a whole (small) file; OSError (EFBIG) for one of more than ``MAX_READ_BYTES``."""
         ...
 
     def list(self, path: str) -> list[Entry]:
@@ -165,6 +167,8 @@ class RealFile:
         return data
 
     def map(self, length: int) -> memoryview:
+        if self._fd < 0:  # which would be a mapping of nothing
+            raise OSError(errno.EBADF, "the file is closed", self.path)
         # The view keeps the mapping alive, so nobody has to close it while buffers of it wait in a socket.
         return memoryview(mmap.mmap(self._fd, length, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ))
 
@@ -224,8 +228,14 @@ class RealFileSystem:
         return RealFile(path, os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644))
 
     def read(self, path: str) -> bytes:
-        with open(path, "rb") as f:  # noqa: PTH123
-            return f.read()
+        file = RealFile(path, os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+        try:
+            size = file.size()
+            if size > MAX_READ_BYTES:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
+            return file.pread(size, 0)
+        finally:
+            file.close()
 
     def list(self, path: str) -> list[Entry]:
         return sorted(self._entries(path))

@@ -50,6 +50,7 @@ _ROLLED_BACK = SYSFLAG_TRANSACTION_MASK
 _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
 _INT = Struct(">i")
 _SEARCH_BYTES = 1 << 16
+_GUESS_BUDGET_BYTES = 256 << 20
 # Topics of one name length are told apart by comparing all of them with one; past so many a dictionary does it.
 _MAX_COMPARED_TOPICS = 16
 # A table of property strings is worth it from so many rows on, and one length gets so many tables; the rest goes record by record.
@@ -64,15 +65,21 @@ _Ints = NDArray[np.int64]
 def find_record(view: memoryview, base: int, begin: int, limit: int) -> int:
     """Return where the first valid record that begins in ``[begin, limit)`` of ``view`` is, or -1; ``view`` begins at log position ``base``.
 
-    A body can hold bytes that make a valid record at just this place, so this is a guess until a reader coming from before agrees.
+    A body can hold bytes that make a valid record at just this place, so this is a guess until a reader coming from before agrees. It is
+    also -1 when so many forged ones are there that comparing their checksums would take long.
     """
+    budget = _GUESS_BUDGET_BYTES
     at = begin
     while at < limit:
         window = bytes(view[at + 4 : min(at + _SEARCH_BYTES, limit) + 7])
         places = [i for magic in RECORD_MAGICS for i in _all(window, magic)]
         for i in sorted(places):
-            if at + i < limit and parse_record(view, base, at + i, check_crc=True) is not None:
-                return at + i
+            if at + i < limit and (record := parse_record(view, base, at + i, check_crc=False)) is not None:
+                if parse_record(view, base, at + i, check_crc=True) is not None:
+                    return at + i
+                budget -= record[4]
+                if budget < 0:
+                    return -1
         at += _SEARCH_BYTES
     return -1
 

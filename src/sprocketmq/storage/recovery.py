@@ -16,7 +16,7 @@ from sprocketmq.protocol.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_INNER_BATCH,
 from sprocketmq.protocol.hashing import crc32, tags_code_raw
 from sprocketmq.protocol.names import SCHEDULE_TOPIC
 from sprocketmq.protocol.properties import find_property
-from sprocketmq.protocol.records import FIXED_OVERHEAD, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from sprocketmq.protocol.records import FIXED_OVERHEAD, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MAX_RECORD_SIZE
 from sprocketmq.storage.commitlog import CommitLog, Segment
 
 # size, magic, CRC, queue id, (flag), queue offset, physical offset, sysFlag; the times and lengths follow behind hosts of two sizes.
@@ -30,6 +30,10 @@ _BOTH_V6 = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
 
 RECORD_MAGICS = (_INT.pack(MAGIC_V1), _INT.pack(MAGIC_V2))
 _SEARCH_BYTES = 1 << 20
+# A hostile producer can nest thousands of forged records in a body, each as long as the rest of it. Behind damage each costs a checksum,
+# so past this many bytes only short ones are believed: some seconds instead of hours.
+SEARCH_BUDGET_BYTES = 4 << 30
+_ALWAYS_SEARCHED_BYTES = 64 << 10
 # Disks write this much as a whole.
 SECTOR_BYTES = 512
 # The log is parsed in windows that double up to the size the reference cuts its log into; the first is small as most starts find
@@ -92,6 +96,7 @@ class LogScan:
         self.end = start
         self.damaged: list[DamagedRange] = []
         self._last_time = last_time
+        self._searched = 0
 
     def batches(self) -> Iterator[list[Scanned]]:
         """Yield the records in log order, some thousand at a time."""
@@ -106,6 +111,10 @@ class LogScan:
                 records, used, wanted = parse_records(
                     bytes(segment.view[pos : min(pos + window_bytes, size)]), base + pos, segment.size - pos, check_crc=self._check_crc
                 )
+                if not records and wanted > MAX_RECORD_SIZE:
+                    # Checked where it lies: no copy of what may be a gigabyte.
+                    record = parse_record(segment.view, base, pos, check_crc=self._check_crc)
+                    records, used = ([], 0) if record is None else ([record], wanted)
                 if records:
                     if gap is not None:
                         self.damaged.append(DamagedRange(gap[0], gap[1], base + pos))
@@ -115,7 +124,7 @@ class LogScan:
                     self._last_time = records[-1][7]
                     yield records
                     window_bytes = min(window_bytes * 2, _WINDOW_BYTES)
-                elif window_bytes < wanted <= size - pos:
+                elif window_bytes < wanted <= min(size - pos, MAX_RECORD_SIZE):
                     window_bytes = wanted
                 elif is_blank(segment.view, pos):
                     self.end = base + segment.size
@@ -138,9 +147,14 @@ class LogScan:
                 candidate = begin + i - 4
                 if candidate <= pos:
                     continue
-                record = parse_record(segment.view, segment.start, candidate, check_crc=True)
                 # An older time is a remnant of a log that once was longer, not what followed the damage.
-                if record is not None and record[7] >= self._last_time:
+                record = parse_record(segment.view, segment.start, candidate, check_crc=False)
+                if record is None or record[7] < self._last_time:
+                    continue
+                self._searched += record[4]
+                if self._searched > SEARCH_BUDGET_BYTES and record[4] > _ALWAYS_SEARCHED_BYTES:
+                    continue
+                if parse_record(segment.view, segment.start, candidate, check_crc=True) is not None:
                     return candidate
             at = segment.file.data_after(at + _SEARCH_BYTES) if at + _SEARCH_BYTES < segment.size else None
         return segment.size

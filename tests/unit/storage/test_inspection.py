@@ -61,7 +61,7 @@ def test_every_file_of_apaches_stores_is_identified_and_read_to_its_end(stores, 
             assert sum(i.length for i in items) == path.stat().st_size
         assert [i.problem for i in items if i.problem] == [] or name == "crash-lag"
         for item in items:
-            assert all(0 <= f.at and f.at + f.length <= max(item.length, f.length) for f in item.fields)
+            assert all(f.at >= 0 and f.at + f.length <= max(item.length, f.length) for f in item.fields)
 
 
 @pytest.mark.parametrize("name", NAMES)
