@@ -1,7 +1,7 @@
 """Getting the log to the disk: one thread that flushes, when it does so, and who is told.
 
 One flush is under way at a time; everything committed meanwhile goes with the next. With SYNC_FLUSH that makes a group commit: the more
-sends wait, the more share one flush.
+sends wait, the more share one flush. Queues and index follow from time to time (``settle``), in another thread, and hold up nobody.
 
 ::
 
@@ -15,6 +15,8 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -25,6 +27,9 @@ from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.storage.store import MessageStore
 
 log = logging.getLogger(__name__)
+
+# Recovery after a crash reads at most this much of the log, and what was written while the queues were on their way to the disk.
+SETTLE_EVERY_BYTES = 256 << 20
 
 _T = TypeVar("_T")
 
@@ -43,6 +48,7 @@ class Flusher(Generic[_T]):
         *,
         interval_s: float = 0.5,
         failed: Callable[[SprocketError], None] = lambda _: None,
+        executor: Executor | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._store = store
@@ -51,8 +57,9 @@ class Flusher(Generic[_T]):
         self._answer: Callable[[list[_T], int], None] = lambda *_: None
         self._published: Callable[[int], None] = lambda _: None
         self._failed = failed
+        self._executor = executor
         self._clock = clock
-        self._jobs: SimpleQueue[bool | None] = SimpleQueue()
+        self._jobs: SimpleQueue[bool] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="sprocketmq-flush", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Future[None] | None = None
@@ -60,7 +67,7 @@ class Flusher(Generic[_T]):
         self._timer: asyncio.TimerHandle | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._busy = False
-        self._settle_next = False
+        self._settling: asyncio.Task[None] | None = None
         self.flushed_end = 0
         self.settled_end = -1
         self.count = 0
@@ -87,7 +94,7 @@ class Flusher(Generic[_T]):
             await idle
 
     async def stop(self) -> None:
-        """End the thread after the flush it is at; what still waits is dropped without an answer. May be called twice."""
+        """End after the flush under way; what still waits is dropped without an answer. May be called twice."""
         for timer in (self._timer, self._deadline_timer):
             if timer is not None:
                 timer.cancel()
@@ -95,9 +102,11 @@ class Flusher(Generic[_T]):
         if self._loop is None or self._stopped is not None:
             return
         self._stopped = self._loop.create_future()
-        self._jobs.put(None)
+        self._jobs.put(False)
         await self._stopped
         self._thread.join()
+        if self._settling is not None:
+            await asyncio.wait([self._settling])
 
     # --- what the sends say ---
 
@@ -127,11 +136,15 @@ class Flusher(Generic[_T]):
             self._await_deadline()
 
     def settle(self) -> None:
-        """Flush the queues as well, when the log has grown since that was done: a recovery after a crash then has less to read."""
-        if self._store.commitlog_max_offset != self.settled_end and not self.acks.failed:
-            self._settle_next = True
-            if not self._busy:
-                self._begin()
+        """Bring queues and index to the disk as well, when the log has grown since: a recovery after a crash then has less to read."""
+        if (
+            self._settling is None
+            and self._loop is not None
+            and self._stopped is None
+            and not self.acks.failed
+            and self._store.commitlog_max_offset != self.settled_end
+        ):
+            self._settling = self._loop.create_task(self._settle())
 
     # --- flushing ---
 
@@ -142,59 +155,69 @@ class Flusher(Generic[_T]):
         if self._busy or self.acks.failed or self._loop is None or self._stopped is not None:
             return
         self._busy = True
-        thorough, self._settle_next = self._settle_next, False
-        self._jobs.put(thorough)
+        self._jobs.put(True)
 
     def _run(self) -> None:
         assert self._loop is not None
         tell = self._loop.call_soon_threadsafe
         try:
-            while (thorough := self._jobs.get()) is not None:
+            while self._jobs.get():
                 began = self._clock.monotonic()
-                end, settled, error = self._flush(thorough)
-                tell(self._done, end, settled, self._clock.monotonic() - began, error)
+                end, error = self._attempt(self._store.flush_log)
+                tell(self._done, end, error, self._clock.monotonic() - began)
             tell(self._end)
         except RuntimeError:  # the loop was closed under us; nobody is left to tell
             log.debug("event loop closed before its flusher was stopped")
 
-    def _flush(self, thorough: bool) -> tuple[int, bool, SprocketError | None]:
-        """Flush and return up to where, whether the queues were as well, and what failed for good."""
+    def _attempt(self, flush: Callable[[], int]) -> tuple[int, SprocketError | None]:
+        """Flush and return up to where, or what failed."""
         root = str(self._store.config.root)
         try:
-            return self._store.flush(thorough=thorough), thorough, None
-        except StoreWriteFailed as e:
-            log.warning("the log is flushed, what follows from it must wait: %s", e)
-            return self._store.commitlog_flushed_offset, False, None
+            return flush(), None
         except SprocketError as e:
-            return 0, False, e
+            return 0, e
         except OSError as e:
-            return 0, False, StoreFailed(root, e.strerror or str(e))
+            return 0, StoreFailed(root, e.strerror or str(e))
         except Exception as e:
             log.exception("a flush of %s ended unexpectedly", root)
-            return 0, False, StoreFailed(root, f"{type(e).__name__}: {e}")
+            return 0, StoreFailed(root, f"{type(e).__name__}: {e}")
 
     def _end(self) -> None:
         assert self._stopped is not None
         if not self._stopped.done():
             self._stopped.set_result(None)
 
-    def _done(self, end: int, settled: bool, took_s: float, error: SprocketError | None) -> None:
+    def _done(self, end: int, error: SprocketError | None, took_s: float) -> None:
         self._busy = False
+        if error is None:
+            self.count += 1
+            self.total_s += took_s
+            self.longest_s = max(self.longest_s, took_s)
+        self._note(end, error)
+
+    async def _settle(self) -> None:
+        assert self._loop is not None
+        flush = partial(self._store.flush, thorough=True)
+        end, error = await self._loop.run_in_executor(self._executor, self._attempt, flush)
+        self._settling = None
+        if isinstance(error, StoreWriteFailed):
+            log.warning("the log is flushed, what follows from it must wait: %s", error)
+            return
+        if error is None:
+            self.settled_end = end
+        self._note(end, error)
+
+    def _note(self, end: int, error: SprocketError | None) -> None:
         if error is not None or self.acks.failed:
             self.fail(error)
             return
-        self.count += 1
-        self.total_s += took_s
-        self.longest_s = max(self.longest_s, took_s)
-        self.flushed_end = end
-        if settled:
-            self.settled_end = end
-        self._store.publish(end)
+        if end > self.flushed_end:
+            self.flushed_end = end
+            self._store.publish(end)
         # The disk works on the next group while this one is answered.
-        if self._settle_next:
-            self._begin()
-        else:
-            self.wrote()
+        self.wrote()
+        if end - self.settled_end >= SETTLE_EVERY_BYTES:
+            self.settle()
         self._give(self.acks.covered(end), STORED)
         self._published(end)
 

@@ -69,8 +69,8 @@ class Broker:
             declare=self.store.declare_batch_topic,
         )
         self.groups = GroupTable(auto_create=config.auto_create_group, clock=clock, changed=self._groups_changed)
-        # One thread for small files and one for what may take long; the log has a thread of its own.
-        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="sprocketmq-disk")
+        # For small files, and for what may take long: settling the queues, cleaning. The log has a thread of its own.
+        self._threads = ThreadPoolExecutor(max_workers=3, thread_name_prefix="sprocketmq-disk")
         folder = f"{config.store.root}/config"
         self._topics_file = SavedFile(ConfigFile(f"{folder}/topics.json", fs), self.topics.snapshot, self._threads)
         self._groups_file = SavedFile(ConfigFile(f"{folder}/subscriptionGroup.json", fs), self.groups.snapshot, self._threads)
@@ -92,7 +92,9 @@ class Broker:
             max_bytes=config.max_waiting_bytes,
         )
         self.cleaning = Cleaning(config, self.store, self.topics, self._threads, fs=fs, clock=clock)
-        self.flusher = Flusher(self.store, self.acks, interval_s=config.flush_interval_s, failed=self._fail, clock=clock)
+        self.flusher = Flusher(
+            self.store, self.acks, interval_s=config.flush_interval_s, failed=self._fail, executor=self._threads, clock=clock
+        )
         self.sends = SendHandlers(
             config,
             self.store,

@@ -90,6 +90,7 @@ class MessageStore:
         self._checkpoint = Checkpoint()
         self._snapshot = Snapshot()
         self._flush_lock = threading.Lock()
+        self._log_lock = threading.Lock()
         self._lock: DirectoryLock | None = None
         self._last_ms = 0
         self._last_physical = 0
@@ -147,7 +148,7 @@ class MessageStore:
 
     def abandon(self) -> None:
         """Let go of files and directory without flushing or marking anything: what a killed process leaves behind."""
-        with self._flush_lock:
+        with self._flush_lock, self._log_lock:
             self._log.close()
             self._table.pool.forget()
             if self.index is not None:
@@ -683,6 +684,14 @@ class MessageStore:
         """Give back the space of deleted log files, except where readers still hold buffers; may run in another thread. Raises OSError."""
         self._log.release_dropped()
 
+    def flush_log(self) -> int:
+        """Bring the commit log to the disk and return up to where; a ``flush`` of queues under way does not hold it up.
+
+        May run in a thread of its own. Raises StoreFailed as ``flush`` does.
+        """
+        with self._log_lock:
+            return self._log.flush()
+
     def flush(self, *, thorough: bool = False) -> int:
         """Bring the commit log to the disk and return up to where; with ``thorough`` the queues as well, and note how far all that is.
 
@@ -694,7 +703,7 @@ class MessageStore:
         with self._flush_lock:
             end, last_physical, store_time = self._mark
             behind = end - self._snapshot.position >= SNAPSHOT_EVERY_BYTES or self._snapshot.position < self._log.min_offset
-            flushed = self._log.flush()
+            flushed = self.flush_log()
             self._checkpoint.commitlog_timestamp_ms = store_time
             if not thorough and not behind:
                 return flushed

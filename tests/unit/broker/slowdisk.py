@@ -10,6 +10,8 @@ from sprocketmq.storage.fs import RealFileSystem
 class SlowDisk(RealFileSystem):
     """``hold`` makes every flush of the log wait for ``let_go``; ``fail`` makes it fail. ``flushes`` counts those that began.
 
+    ``hold_queues`` and ``queue_flushes`` are the same for the files of queues.
+
     ``before_write`` is called before each write to the log.
     """
 
@@ -18,13 +20,20 @@ class SlowDisk(RealFileSystem):
         self._open.set()
         self.error = 0
         self.flushes = 0
+        self._queues_open = threading.Event()
+        self._queues_open.set()
+        self.queue_flushes = 0
         self.before_write = lambda: None
 
     def hold(self):
         self._open.clear()
 
+    def hold_queues(self):
+        self._queues_open.clear()
+
     def let_go(self):
         self._open.set()
+        self._queues_open.set()
 
     def fail(self, number=errno.EIO):
         self.error = number
@@ -32,13 +41,32 @@ class SlowDisk(RealFileSystem):
 
     def open(self, path, *, create=False):
         file = super().open(path, create=create)
-        return _LogFile(file, self) if "/commitlog/" in str(path) else file
+        if "/commitlog/" in str(path):
+            return _LogFile(file, self)
+        return _QueueFile(file, self) if "/consumequeue/" in str(path) else file
 
     def flush(self):
         self.flushes += 1
         assert self._open.wait(20), "the test never let the disk go on"
         if self.error:
             raise OSError(self.error, os.strerror(self.error))
+
+    def flush_queue(self):
+        self.queue_flushes += 1
+        assert self._queues_open.wait(20), "the test never let the disk go on"
+
+
+class _QueueFile:
+    def __init__(self, file, disk):
+        self._file = file
+        self._disk = disk
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+    def fdatasync(self):
+        self._disk.flush_queue()
+        self._file.fdatasync()
 
 
 class _LogFile:

@@ -278,10 +278,46 @@ async def test_a_send_that_is_written_while_a_flush_fails_is_not_acknowledged(st
 
 async def test_a_flush_that_ends_in_a_surprise_is_a_failed_one(start, monkeypatch):
     broker, ask = await start()
-    monkeypatch.setattr(broker.store, "flush", lambda **_: 1 / 0)
+    monkeypatch.setattr(broker.store, "flush_log", lambda: 1 / 0)
     assert (await send(ask)).code == 14
     assert "ZeroDivisionError" in str(broker.failure)
     monkeypatch.undo()
+
+
+async def test_sends_do_not_wait_for_the_queues_on_their_way_to_the_disk(start, disk):
+    broker, ask = await start()
+    assert (await send(ask)).code == 0
+    disk.hold_queues()
+    broker.flusher.settle()
+    await until(lambda: disk.queue_flushes)
+    for _ in range(3):
+        assert (await send(ask)).code == 0
+    assert broker.flusher.settled_end < broker.flusher.flushed_end
+    broker.flusher.settle()  # one at a time
+    disk.let_go()
+    await until(lambda: broker.flusher.settled_end > 0)
+
+
+async def test_a_log_that_grew_much_is_settled_without_being_asked(start, monkeypatch):
+    monkeypatch.setattr("sprocketmq.broker.flushing.SETTLE_EVERY_BYTES", 10_000)
+    broker, ask = await start()
+    assert (await send(ask)).code == 0
+    assert broker.flusher.settled_end == -1
+    assert (await send(ask, bytes(10_000))).code == 0
+    await until(lambda: broker.flusher.settled_end > 10_000)
+
+
+async def test_a_broker_that_stops_lets_a_settling_end(start, disk):
+    broker, ask = await start()
+    assert (await send(ask)).code == 0
+    disk.hold_queues()
+    broker.flusher.settle()
+    await until(lambda: disk.queue_flushes)
+    stopping = asyncio.ensure_future(broker.stop())
+    await until(lambda: broker.flusher._stopped is not None)
+    assert not stopping.done()
+    disk.let_go()
+    await stopping
 
 
 async def test_queues_a_full_disk_has_no_room_for_keep_nobody_waiting(start, monkeypatch):
