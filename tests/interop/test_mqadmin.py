@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from tests.interop.apache import JavaClient
@@ -98,3 +99,26 @@ def test_consumer_progress_shows_the_lag(java: JavaClient, our_cluster: OurProce
     lines = [row for row in rows(printed) if row[0] == "Lagging"]
     assert sum(int(row[3]) for row in lines) == len(results) + 4, printed
     assert sum(int(row[4]) for row in lines) == len(results), printed
+
+
+async def test_messages_are_found_by_key_by_unique_key_and_by_offset_id(java: JavaClient, our_cluster: OurProcess) -> None:
+    namesrv = our_cluster.namesrv
+    async with AdminClient(namesrv=namesrv) as admin, Producer("admin_producer", namesrv=namesrv) as producer:
+        await admin.create_topic("Queried", queues=2)
+        sent = [await producer.send(Message("Queried", b"%d" % i, tag="TagA", keys=[f"key-{i}", "all"])) for i in range(5)]
+        sent += await producer.send_batch([Message("Queried", b"%d" % i, keys=[f"key-{i}", "all"]) for i in range(5, 10)])
+    for number, result in enumerate(sent):
+        printed = java.mqadmin("queryMsgByKey", "-n", namesrv, "-t", "Queried", "-k", f"key-{number}")
+        assert [row[:3] for row in rows(printed)] == [[result.msg_id, str(result.queue_id), str(result.queue_offset)]], printed
+    every = rows(java.mqadmin("queryMsgByKey", "-n", namesrv, "-t", "Queried", "-k", "all"))
+    assert {row[0] for row in every} == {result.msg_id for result in sent}
+    assert "no message" in java.mqadmin("queryMsgByKey", "-n", namesrv, "-t", "Queried", "-k", "key-10")
+    # These two commands write the body to a file of a fixed name under the system's temporary directory.
+    for command, msg_id in (("queryMsgByUniqueKey", sent[3].msg_id), ("queryMsgById", sent[3].offset_msg_id)):
+        printed = java.mqadmin(command, "-n", namesrv, "-t", "Queried", "-i", msg_id)
+        assert re.search(r"Keys: +\[key-3 all\]", printed), printed
+        assert re.search(rf"Queue Offset: +{sent[3].queue_offset}\n", printed), printed
+        body = re.search(r"Message Body Path: +(\S+)", printed)
+        assert body is not None, printed
+        assert Path(body[1]).read_bytes() == b"3"
+        Path(body[1]).unlink()
