@@ -34,6 +34,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import chain
 from struct import Struct
 from struct import error as StructError
 from typing import TYPE_CHECKING, NamedTuple
@@ -469,48 +470,34 @@ class KeyIndex:
         if len(staged) < PLAIN_SENDS and "sprocketmq.storage.indexarrays" not in sys.modules:
             self._add_plainly(staged)
             return
-        part: list[Staged] = []
-        size = 0
-        for send in staged:
-            part.append(send)
-            size += len(send[1]) if isinstance(send[1], bytes) else sum(map(len, send[1]))
+        sizes = [len(strings) if isinstance(strings, bytes) else sum(map(len, strings)) for _, strings, _, _ in staged]
+        begin = size = 0
+        for end, more in enumerate(sizes if sum(sizes) >= _SLICE_BYTES else (), 1):
+            size += more
             if size >= _SLICE_BYTES:
-                self._index_part(part)
-                part = []
-                size = 0
-        if part:
-            self._index_part(part)
+                self._index_part(staged[begin:end])
+                begin, size = end, 0
+        if begin < len(staged):
+            self._index_part(staged[begin:])
 
-    def _index_part(self, sends: list[Staged]) -> None:
+    def _index_part(self, sends: Sequence[Staged]) -> None:
         import numpy as np
 
         from sprocketmq.storage.keys import entries_of_topics
 
-        topics: dict[str, int] = {}
-        properties: list[bytes] = []
-        physicals: list[int] = []
-        owners, times, counts = [], [], []
-        for topic, strings, places, time_ms in sends:
-            if isinstance(strings, bytes) or isinstance(places, int):
-                properties.append(strings)  # type: ignore[arg-type]
-                physicals.append(places)  # type: ignore[arg-type]
-                counts.append(1)
-            else:
-                properties += strings
-                physicals += places
-                counts.append(len(strings))
-            owners.append(topics.setdefault(topic, len(topics)))
-            times.append(time_ms)
-        repeats = np.array(counts)
-        self._add(
-            entries_of_topics(
-                [topic.encode() for topic in topics],
-                np.repeat(np.array(owners), repeats),
-                properties,
-                np.array(physicals, np.int64),
-                np.repeat(np.array(times, np.int64), repeats),
-            )
-        )
+        topics, strings, places, times = zip(*sends, strict=True)
+        properties: Sequence[bytes] = strings
+        numbers = {topic: number for number, topic in enumerate(dict.fromkeys(topics))}
+        owners = np.fromiter(map(numbers.__getitem__, topics), np.int64, len(sends))
+        times_ms = np.array(times, np.int64)
+        if list in set(map(type, strings)):
+            several = [[one] if isinstance(one, bytes) else one for one in strings]
+            counts = np.fromiter(map(len, several), np.int64, len(several))
+            owners, times_ms = np.repeat(owners, counts), np.repeat(times_ms, counts)
+            properties = list(chain.from_iterable(several))
+            places = tuple(chain.from_iterable([one] if isinstance(one, int) else one for one in places))
+        physicals = np.fromiter(places, np.int64, len(properties))
+        self._add(entries_of_topics([topic.encode() for topic in numbers], owners, properties, physicals, times_ms))
 
     def _add(self, entries: "KeyEntries") -> None:
         from sprocketmq.storage import indexarrays
