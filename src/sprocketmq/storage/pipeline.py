@@ -4,7 +4,7 @@
 
       the log      |  task 0  |  task 1  |  task 2  |  task 3  | ...    cut every 4 MiB, wherever that falls
                         |          |          |          |
-      workers        parse      parse      parse      parse             two tasks each at a time; the start of a task's first record
+      workers        parse      parse      parse      parse             this process and others; where a task's first record begins
                         |          |          |          |              is a guess, as a cut can fall into a body
       ring         [ chunk 0 ][        ][ chunk 2 ][        ] ...       in as they come, out by number
                         |
@@ -16,6 +16,8 @@ Where something is no record, ``LogScan`` decides what is damage and where the l
 is that of reading the log here, record by record.
 """
 
+import contextlib
+import fcntl
 import os
 import selectors
 import subprocess
@@ -30,7 +32,7 @@ from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.storage.commitlog import CommitLog, Segment
 from sprocketmq.storage.recovery import DamagedRange, LogScan, data_end, is_blank
 from sprocketmq.storage.runs import ParsedChunk
-from sprocketmq.storage.worker import FRAME, Setup, Task, decode_chunk, encode_frame
+from sprocketmq.storage.worker import FRAME, Setup, Task, decode_chunk, encode_frame, read_task
 
 # The reference cuts its log into pieces of this size for the same purpose, and has as many in its ring.
 TASK_BYTES = 4 << 20
@@ -41,7 +43,10 @@ _TASKS_AHEAD = 2
 # Answers wait in memory up to this much; beyond, only the one that is next in order is read.
 _MAX_WAITING_BYTES = 48 << 20
 _READ_BYTES = 1 << 20
+# 4 MiB of the smallest records, or of properties that are nothing but keys, give some 60 MiB.
+_MAX_ANSWER_BYTES = 256 << 20
 _STALL_S = 60.0
+_F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", None)
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
@@ -76,7 +81,7 @@ class Ring(Generic[T]):
 
 
 def workers_for(wanted: int) -> int:
-    """Return how many processes to start: ``wanted``, or for 0 one a core and at most 4."""
+    """Return how many processes are to read, this one included: ``wanted``, or for 0 one a core and at most 4."""
     if wanted:
         return wanted
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -111,9 +116,12 @@ class _Worker:
         self.input = self.process.stdin.fileno()
         self.output = self.process.stdout.fileno()
         os.set_blocking(self.output, False)
+        if _F_SETPIPE_SZ is not None:
+            with contextlib.suppress(OSError):  # beyond what this user may have
+                fcntl.fcntl(self.output, _F_SETPIPE_SZ, _READ_BYTES)  # room for an answer or two, or its writer would wait for us
         self.tasks: deque[tuple[int, Task]] = deque()
-        self._parts: list[bytes] = []
-        self._gathered = 0
+        self._received = bytearray(_READ_BYTES)
+        self._filled = 0
         self._send(encode_frame(setup))
 
     def give(self, number: int, task: Task) -> None:
@@ -125,29 +133,31 @@ class _Worker:
         # Frames are far shorter than a pipe holds and few are on their way, so this never waits.
         os.write(self.input, data)
 
-    def receive(self) -> tuple[list[memoryview], bool]:
-        """Return the frames that have arrived by now, and whether the process is still there."""
-        try:
-            data = os.read(self.output, _READ_BYTES)
-        except BlockingIOError:
-            return [], True
-        if not data:
-            return [], False
-        self._parts.append(data)
-        self._gathered += len(data)
-        first = self._parts[0]
-        if len(first) < FRAME.size or self._gathered < FRAME.size + FRAME.unpack_from(first)[0]:
-            if len(first) < FRAME.size:
-                self._parts = [b"".join(self._parts)]
-            return [], True
+    def receive(self) -> tuple[list[ParsedChunk], bool]:
+        """Return the chunks that have arrived by now, and whether the process is still there. Raises MsgspecError for nonsense."""
+        buffer = self._received
+        with memoryview(buffer) as view:
+            try:
+                count = os.readv(self.output, [view[self._filled :]])
+            except BlockingIOError:
+                return [], True
+        self._filled += count
         frames = []
-        rest = memoryview(b"".join(self._parts))
-        while len(rest) >= FRAME.size and len(rest) >= FRAME.size + (size := FRAME.unpack_from(rest)[0]):
-            frames.append(rest[FRAME.size : FRAME.size + size])
-            rest = rest[FRAME.size + size :]
-        self._parts = [bytes(rest)] if rest else []
-        self._gathered = len(rest)
-        return frames, True
+        at = 0
+        while self._filled - at >= FRAME.size:
+            end = at + FRAME.size + FRAME.unpack_from(buffer, at)[0]
+            if end > self._filled:
+                if end - at > _MAX_ANSWER_BYTES:
+                    raise msgspec.DecodeError(f"an answer of {end - at} bytes is none")
+                if end - at > len(buffer):
+                    buffer += bytes(end - at - len(buffer))
+                break
+            frames.append(decode_chunk(memoryview(buffer)[at + FRAME.size : end]))
+            at = end
+        if at:
+            buffer[: self._filled - at] = buffer[at : self._filled]
+            self._filled -= at
+        return frames, count > 0
 
     def close(self) -> None:
         """End the process, which only reads, and wait for its end."""
@@ -162,8 +172,8 @@ class _Worker:
 class LogPipeline:
     """Read the records of a log from ``start`` to its end as chunks, in log order.
 
-    ``end``, ``damaged`` and ``resync`` are those of ``LogScan``. ``workers`` processes read; with 0 this one does all of it. A process that
-    dies, or says nothing for ``stall_s``, is done without: the rest is read here. ``lost_workers`` counts them.
+    ``end``, ``damaged`` and ``resync`` are those of ``LogScan``. ``workers`` processes read: this one, when it has nothing else to do, and
+    others started for it. One that dies, or says nothing for ``stall_s``, is done without; ``lost_workers`` counts them.
     """
 
     def __init__(
@@ -188,6 +198,7 @@ class LogPipeline:
         self._last_time = last_time
         self._batch_topics = frozenset(topic.encode() for topic in batch_topics)
         self._keys = keys
+        self._setup = Setup(sorted(self._batch_topics), keys)
         self._progress = progress
         self._clock = clock
         self._task_bytes = task_bytes
@@ -288,10 +299,9 @@ class LogPipeline:
     def _start_workers(self) -> None:
         if not sys.executable:
             return
-        setup = Setup(sorted(self._batch_topics), self._keys)
-        for _ in range(self._wanted):
+        for _ in range(self._wanted - 1):
             try:
-                self._workers.append(_Worker(setup))
+                self._workers.append(_Worker(self._setup))
             except OSError:  # no more processes to be had: those we have will do, or none
                 self.lost_workers += 1
 
@@ -315,43 +325,66 @@ class LogPipeline:
             answer = self._ring.take()
             if answer is not None:
                 return answer
-            if not self._workers:
-                if self._upcoming is None:
-                    return None
+            if self._workers and self._receive(0):
+                continue
+            if self._upcoming is not None and self._may_read(self._upcoming[0]):
                 number, task = self._upcoming
                 self._upcoming = next(self._tasks, None)
-                self._ring.put(number, _Answer(task, None))
-                continue
-            if not any(worker.tasks for worker in self._workers):
+                # Alone, this process knows where the task's first record begins when its turn has come.
+                self._put(number, task, self._read_here(task) if self._workers else None)
+            elif any(worker.tasks for worker in self._workers):
+                if not self._receive(self._stall_s):
+                    for worker in [worker for worker in self._workers if worker.tasks]:
+                        self._lose(worker)
+            else:
                 return None
-            self._wait()
 
-    def _wait(self) -> None:
-        """Wait for answers and put them into the ring; a worker that ended leaves its tasks to this process."""
-        workers = self._workers
+    def _may_read(self, number: int) -> bool:
+        return number == self._ring.next or (self._ring.has_room(number) and self._waiting_bytes <= _MAX_WAITING_BYTES)
+
+    def _put(self, number: int, task: Task, chunk: ParsedChunk | None) -> None:
+        size = _size(chunk) if chunk is not None else 0
+        self._waiting_bytes += size
+        self._ring.put(number, _Answer(task, chunk, size))
+
+    def _read_here(self, task: Task) -> ParsedChunk | None:
+        segment = self._log.find(task.begin)
+        return read_task(segment.view, task, self._setup) if segment is not None else None
+
+    def _receive(self, timeout_s: float) -> bool:
+        """Put answers into the ring that are there or come in time; tell whether there was anything. One that ended leaves its tasks here."""
+        workers = [worker for worker in self._workers if worker.tasks]
         if self._waiting_bytes > _MAX_WAITING_BYTES:
-            workers = [worker for worker in workers if worker.tasks and worker.tasks[0][0] == self._ring.next] or workers
+            workers = [worker for worker in workers if worker.tasks[0][0] == self._ring.next]
+        if not workers:
+            return False
         with selectors.DefaultSelector() as selector:
             for worker in workers:
                 selector.register(worker.output, selectors.EVENT_READ, worker)
-            ready = [key.data for key, _ in selector.select(self._stall_s)]
-        for worker in ready or list(workers):
-            frames, alive = worker.receive() if ready else ([], False)
+            ready = [key.data for key, _ in selector.select(timeout_s)]
+        for worker in ready:
+            alive = False
             try:
-                for frame in frames:
-                    chunk = decode_chunk(frame)
+                chunks, alive = worker.receive()
+                for chunk in chunks:
                     number, task = worker.tasks.popleft()
                     self._newest_ms = max(self._newest_ms, chunk.last_time_ms)
-                    self._waiting_bytes += len(frame)
-                    self._ring.put(number, _Answer(task, chunk, len(frame)))
+                    self._put(number, task, chunk)
             except (msgspec.MsgspecError, IndexError):  # it talks nonsense
                 alive = False
             if not alive:
                 self._lose(worker)
+        return bool(ready)
 
     def _lose(self, worker: _Worker) -> None:
         self._workers.remove(worker)
         self.lost_workers += 1
         worker.close()
         for number, task in worker.tasks:
-            self._ring.put(number, _Answer(task, None))
+            self._put(number, task, None)
+
+
+def _size(chunk: ParsedChunk) -> int:
+    """Return about how much memory a chunk takes."""
+    entries = len(chunk.keys.hashes) if chunk.keys is not None else 0
+    return entries * 20 + sum(len(run.units) + 200 for run in chunk.runs)

@@ -21,6 +21,7 @@ from sprocketmq.storage.store import MessageStore, StoreConfig
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"
 NAMES = ["plain", "batchcq", "delay-retry", "compressed", "crash", "crash-lag", "propcrc"]
 BORN_HOST = pack_host("192.0.2.7", 40001)
+INDEX = {"max_hash_slots": 64, "max_index_entries": 256}
 MakeBench = Callable[..., Any]  # of conftest.Bench
 
 
@@ -37,12 +38,14 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def files(root: Path) -> dict[str, bytes]:
-    """Return the content of all files, without those that say when or by whom they were written."""
-    kept = [path for path in root.rglob("*") if path.is_file() and path.name not in {"abort", "lock"} and "index" not in path.parts]
-    found = {str(path.relative_to(root)): path.read_bytes() for path in kept}
+    """Return the content of all files; those of the index, which are named for the time, by number."""
+    paths = [path for path in sorted(root.rglob("*")) if path.is_file() and path.name not in {"abort", "lock"}]
+    index = [path for path in paths if path.parent.name == "index"]
+    found = {str(path.relative_to(root)): path.read_bytes() for path in paths if path not in index}
+    found |= {f"index/{i}": path.read_bytes() for i, path in enumerate(index)}
     snapshot = Snapshot.decode(found["dispatched"])
     assert snapshot is not None
-    found["dispatched"] = replace(snapshot, index=b"").encode()  # index files are named by the time of their making
+    found["dispatched"] = replace(snapshot, index=b"").encode()  # it names the index files
     return found
 
 
@@ -50,7 +53,7 @@ def recovered(root: Path, *, concurrent: bool, **config: Any) -> tuple[RecoveryR
     """Open a copy of a store, close it, and return what that found and left."""
     copy = root.with_name(f"{root.name}-{'concurrent' if concurrent else 'classic'}")
     shutil.copytree(root, copy)
-    store = MessageStore(StoreConfig(copy, enable_build_consume_queue_concurrently=concurrent, **config))
+    store = MessageStore(StoreConfig(copy, enable_build_consume_queue_concurrently=concurrent, **INDEX, **config))
     report = store.open()
     store.close()
     return report, files(copy)
@@ -61,6 +64,7 @@ def same_both_ways(root: Path, **config: Any) -> RecoveryReport:
     concurrent, found = recovered(root, concurrent=True, **config)
     assert found.keys() == expected.keys()
     assert [name for name in expected if found[name] != expected[name]] == []
+    assert any(name.startswith("index") for name in found)
     assert classic.workers == 0
     assert concurrent.workers > 0
     assert concurrent.lost_workers == 0
