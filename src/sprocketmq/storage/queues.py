@@ -8,6 +8,7 @@ import contextlib
 from bisect import bisect_left
 from dataclasses import replace
 from struct import Struct
+from typing import NamedTuple
 
 from sprocketmq.errors import FatalError, InvalidMessage
 from sprocketmq.protocol.codes import SYSFLAG_INNER_BATCH, SYSFLAG_TRANSACTION_MASK
@@ -39,6 +40,15 @@ BATCH_ROOT = "batchconsumequeue"
 Queue = ConsumeQueue | BatchConsumeQueue
 
 
+class _Held(NamedTuple):
+    """A record whose queue offset was not the one expected; the next record of the queue tells which of the two is right."""
+
+    expected: int
+    offset: int
+    next_offset: int
+    unit: bytes
+
+
 class QueueTable:
     """All queues of one store, by topic and queue id.
 
@@ -56,6 +66,7 @@ class QueueTable:
         self.deleted: dict[str, int] = {}
         self.batch_topics: frozenset[str] = frozenset()
         self._on_disk: list[tuple[str, str, int]] = []
+        self._held: dict[tuple[str, int], _Held] = {}
 
     # --- what is there ---
 
@@ -163,19 +174,23 @@ class QueueTable:
             if sys_flag & _NO_UNIT and not self._has_unit(topic, sys_flag):
                 continue
             queue = queues.get((topic, queue_id))
-            if queue is None or offset != queue.next:
-                queue = self._queue_for(topic, queue_id, offset, physical)
-                if queue is None:
-                    continue
-                queues[topic, queue_id] = queue
-            if queue.unit_bytes == UNIT_BYTES:
+            if queue is not None and offset == queue.next:
                 tail = queue.tail[1]
-                tail += pack(physical, size, code)
-                queue.next = offset + 1
+                if queue.unit_bytes == UNIT_BYTES:
+                    tail += pack(physical, size, code)
+                    queue.next = offset + 1
+                else:
+                    tail += BATCH_UNIT.pack(physical, size, code, store_time, offset, count, COMPACTED, 0)
+                    queue.next = offset + count
+                continue
+            name = topic.decode("utf-8", "replace")
+            if name in self.batch_topics:
+                unit, end = BATCH_UNIT.pack(physical, size, code, store_time, offset, count, COMPACTED, 0), offset + count
             else:
-                tail = queue.tail[1]
-                tail += BATCH_UNIT.pack(physical, size, code, store_time, offset, count, COMPACTED, 0)
-                queue.next = offset + count
+                unit, end = pack(physical, size, code), offset + 1
+            queue = self._queue_for(name, queue_id, physical, offset, end, unit)
+            if queue is not None:
+                queues[topic, queue_id] = queue
         for queue in queues.values():
             self._made_visible(queue)
 
@@ -208,11 +223,9 @@ class QueueTable:
             offset = offset + first if unit_bytes == UNIT_BYTES else _LONG.unpack_from(units, first * unit_bytes + 28)[0]
         if run.next_offset > _MAX_QUEUE_OFFSET:
             return
-        queue = self._queue_for(run.topic, run.queue_id, offset, max(run.first_physical, since))
+        rest = bytes(units[first * unit_bytes :])
+        queue = self._queue_for(topic, run.queue_id, max(run.first_physical, since), offset, run.next_offset, rest, sure=count - first > 1)
         if queue is not None:
-            tail = queue.tail[1]
-            tail += units[first * unit_bytes :]
-            queue.next = run.next_offset
             self._made_visible(queue)
 
     @staticmethod
@@ -220,27 +233,60 @@ class QueueTable:
         queue.commit()
         queue.visible = queue.committed
 
-    def _queue_for(self, name: bytes, queue_id: int, offset: int, physical: int) -> Queue | None:
-        """Return the queue a record from the log belongs to, ready to take the unit of ``offset``; None for a record without a queue."""
-        topic = name.decode("utf-8", "replace")
-        queue = self.queues.get((topic, queue_id))
-        if physical < self.deleted.get(topic, 0) or offset > _MAX_QUEUE_OFFSET:
+    def _queue_for(
+        self, topic: str, queue_id: int, physical: int, offset: int, next_offset: int, units: bytes, *, sure: bool = False
+    ) -> Queue | None:
+        """Give the units of ``[offset, next_offset)`` to the queue they belong to and return it, or None when none took them.
+
+        A record with another offset than the next one is either damaged, as no CRC covers it, or the first one behind damage, or of a
+        topic that was deleted and made again. It waits until the next one of the queue follows it, or does not; ``sure`` says that it does.
+        """
+        if physical < self.deleted.get(topic, 0) or next_offset > _MAX_QUEUE_OFFSET:
             return None
+        queue = self.queues.get((topic, queue_id))
         if queue is None:
             if name_problem(topic, MAX_INTERNAL_TOPIC_LENGTH):
                 return None
             queue = self.create(topic, queue_id)
             queue.begin_at(offset)
-        elif offset < queue.next:
-            # Offsets given out twice: the topic was deleted in between, or a flush took units along that the snapshot does not cover.
-            queue.commit()
-            queue.go_back(offset)
-        elif offset - queue.next > _MAX_QUEUE_GAP:
-            return None
-        elif offset > queue.next:
-            queue.commit()
-            queue.skip_to(offset)
+        elif offset != queue.next:
+            held = self._held.pop((topic, queue_id), None)
+            if held is not None and held.expected == queue.next and held.next_offset == offset and offset - queue.next <= _MAX_QUEUE_GAP:
+                self._move(queue, held.offset)
+                self._append(queue, held.unit, offset)
+            elif sure:
+                if offset - queue.next > _MAX_QUEUE_GAP:
+                    return None
+                self._move(queue, offset)
+            else:
+                self._held[topic, queue_id] = _Held(queue.next, offset, next_offset, units)
+                return None
+        self._append(queue, units, next_offset)
         return queue
+
+    @staticmethod
+    def _append(queue: Queue, units: bytes, next_offset: int) -> None:
+        tail = queue.tail[1]
+        tail += units
+        queue.next = next_offset
+
+    @staticmethod
+    def _move(queue: Queue, offset: int) -> None:
+        queue.commit()
+        if offset < queue.next:
+            queue.go_back(offset)
+        elif offset > queue.next:
+            queue.skip_to(offset)
+
+    def take_held(self) -> None:
+        """Decide about the records that nothing followed, at the end of the log: behind a gap or at the beginning of a queue they count."""
+        for key, held in self._held.items():
+            queue = self.queues.get(key)
+            if queue is not None and queue.next == held.expected and (0 < held.offset - queue.next <= _MAX_QUEUE_GAP or held.offset == 0):
+                self._move(queue, held.offset)
+                self._append(queue, held.unit, held.next_offset)
+                self._made_visible(queue)
+        self._held.clear()
 
     def forget_leftovers(self) -> None:
         """Drop what a deletion that was cut short has left of topics that have no messages since. Raises OSError."""
@@ -250,6 +296,7 @@ class QueueTable:
 
     def settle(self) -> None:
         """Write out what the log gave, and drop everything else from the queue files. Raises OSError."""
+        self.take_held()
         for kind, topic, queue_id in self._on_disk:
             queue = self.queues.get((topic, queue_id))
             if queue is not None and kind == self._kind(queue):
@@ -339,16 +386,20 @@ class QueueTable:
             self._file_bytes[kind] = max(votes, key=lambda size: (votes[size], size))
 
     def _find_batch_topics(self) -> frozenset[str]:
-        """Return the topics whose queues are batch queues: as their configuration says, or without one, their directory."""
+        """Return the topics whose queues are batch queues: as their configuration says, or when it does not say, their directory."""
         topics = {entry.name for entry in self._fs.list(f"{self._root}/{BATCH_ROOT}") if entry.is_dir}
+        filled = {topic for kind, topic, _ in self._on_disk if kind == BATCH_ROOT}
         config = ConfigFile(f"{self._root}/config/topics.json", self._fs).load() or {}
         table = config.get("topicConfigTable")
         if isinstance(table, dict):
             for name, topic in table.items():
-                attributes = topic.get("attributes") if isinstance(topic, dict) else None
-                if isinstance(attributes, dict) and attributes.get("queue.type") == "BatchCQ":
+                if not isinstance(topic, dict):
+                    continue
+                attributes = topic.get("attributes")
+                kind = attributes.get("queue.type") if isinstance(attributes, dict) else None
+                if kind == "BatchCQ":
                     topics.add(name)
-                elif isinstance(topic, dict):
+                elif kind == "SimpleCQ" or name not in filled:  # the file has no checksum: damage must not hide a topic's messages
                     topics.discard(name)
         return frozenset(topics)
 

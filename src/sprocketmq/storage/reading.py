@@ -8,14 +8,15 @@ from struct import Struct
 import msgspec
 
 from sprocketmq.protocol.codes import SYSFLAG_BORN_HOST_V6
+from sprocketmq.protocol.records import MAGIC_V1, MAGIC_V2
 from sprocketmq.storage.batchqueue import BATCH_UNIT, BATCH_UNIT_BYTES, COMPACTED, UNIT_COVERS, BatchConsumeQueue, BatchUnit
 from sprocketmq.storage.commitlog import CommitLog, Segment
 from sprocketmq.storage.consumequeue import UNIT, ConsumeQueue
 from sprocketmq.storage.queues import QueueTable
 from sprocketmq.storage.recovery import LogScan, Scanned, parse_record
 
-# What identifies a record: size, (magic, CRC), queue id, (flag), queue offset, physical offset.
-_IDENTITY = Struct(">i8xi4xqq")
+# What identifies a record: size, magic, (CRC), queue id, (flag), queue offset, physical offset.
+_IDENTITY = Struct(">ii4xi4xqq")
 _INT = Struct(">i")
 _LONG = Struct(">q")
 # Tag codes are 32-bit hashes; smaller values are addresses of extension units, which match until the unit itself is read.
@@ -97,11 +98,11 @@ class QueueReader:
         total = 0
         position = offset
         missing = False
-        bad = queue.bad
+        overhead = queue.overhead
         buffers: list[memoryview] = []
         segment: Segment | None = None
         view = run_view = _NOTHING
-        segment_start = segment_end = run_start = start = last = last_position = 0
+        segment_start = segment_end = run_start = start = 0
         end = -1
         stop = min(offset + (max_count if tag_codes is None else max(self._max_filter_units, max_count)), high)
         identity = _IDENTITY.unpack_from
@@ -109,27 +110,28 @@ class QueueReader:
             if tag_codes is not None and code not in tag_codes and code >= _LOWEST_TAG_CODE and size > 0:
                 position += 1
                 continue
-            if physical != end or (bad and position in bad):
-                # The run of neighbours in the log ends here. Its sizes were confirmed by the next unit's offset each, the last one
-                # is by its record; queues are derived files and may be damaged.
-                if last != start and not self._has_size(last, end - last) and self._repair(queue, last_position, stop):
+            if segment is None or not segment_start <= physical < segment_end:
+                segment = self._log.locate(physical)
+                if segment is not None:
+                    segment_start, segment_end = segment.start, segment.start + segment.size
+                    view = segment.view
+            # Queues are derived files and may be damaged, and of a record the CRC covers the body alone: a reader that goes by these
+            # fields must not be led astray by them.
+            if (
+                segment is None
+                or size < overhead
+                or physical + size > segment_end
+                or (
+                    (found := identity(view, physical - segment_start)) != (size, MAGIC_V1, queue_id, position, physical)
+                    and found != (size, MAGIC_V2, queue_id, position, physical)
+                )
+            ):
+                if self._repair(queue, position, stop):
                     return self._read_messages(queue, offset, max_count, max_bytes, tag_codes)
-                if segment is None or not segment_start <= physical < segment_end:
-                    segment = self._log.locate(physical)
-                    if segment is not None:
-                        segment_start, segment_end = segment.start, segment.start + segment.size
-                        view = segment.view
-                if (
-                    segment is None
-                    or size < 88
-                    or physical + size > segment_end
-                    or identity(view, physical - segment_start) != (size, queue_id, position, physical)
-                ):
-                    if self._repair(queue, position, stop):
-                        return self._read_messages(queue, offset, max_count, max_bytes, tag_codes)
-                    missing = True
-                    position += 1
-                    continue
+                missing = True
+                position += 1
+                continue
+            if physical != end:  # the run of neighbours in the log ends here
                 if count:
                     if total + size > max_bytes:
                         break
@@ -139,8 +141,6 @@ class QueueReader:
                 run_start = segment_start
             elif total + size > max_bytes:
                 break
-            last = physical
-            last_position = position
             end = physical + size
             total += size
             count += 1
@@ -150,8 +150,6 @@ class QueueReader:
         if not count:
             status = ReadStatus.MESSAGE_WAS_REMOVING if missing else ReadStatus.NO_MATCHED_MESSAGE
             return ReadResult(status, position, low, high, [], 0)
-        if last != start and not self._has_size(last, end - last) and self._repair(queue, last_position, stop):
-            return self._read_messages(queue, offset, max_count, max_bytes, tag_codes)
         buffers.append(run_view[start - run_start : end - run_start])
         if len(buffers) > MAX_RUNS:
             buffers = [memoryview(b"".join(buffers))]
@@ -291,17 +289,12 @@ class QueueReader:
 
     # --- units and records ---
 
-    def _has_size(self, physical: int, size: int) -> bool:
-        """Tell whether the record at a place in the log says it has this size."""
-        segment = self._log.locate(physical)
-        return segment is not None and _INT.unpack_from(segment.view, physical - segment.start)[0] == size
-
     def _is_record(self, queue: ConsumeQueue, offset: int, physical: int, size: int) -> bool:
         """Tell whether the log has the record of ``offset`` of the queue at this place and with this size."""
         segment = self._log.locate(physical)
         if segment is None or size < queue.overhead or physical + size > segment.start + segment.size:
             return False
-        return _IDENTITY.unpack_from(segment.view, physical - segment.start) == (size, queue.queue_id, offset, physical)
+        return _identifies(segment, queue.queue_id, offset, physical, size)
 
     def _batch_segment(self, queue: BatchConsumeQueue, unit: BatchUnit) -> Segment | None:
         """Return the segment that holds the record a unit tells of; None when there is no such record."""
@@ -310,7 +303,7 @@ class QueueReader:
         if segment is None or covered <= 0 or size < queue.overhead or physical + size > segment.start + segment.size:
             return None
         at = physical - segment.start
-        if _IDENTITY.unpack_from(segment.view, at) == (size, queue.queue_id, base, physical):
+        if _identifies(segment, queue.queue_id, base, physical, size):
             return segment
         # An inner batch may name another first offset in its properties than in its head.
         record = parse_record(segment.view, segment.start, at, check_crc=False)
@@ -396,6 +389,12 @@ class QueueReader:
         if not changed:
             queue.bad |= {number}
         return changed
+
+
+def _identifies(segment: Segment, queue_id: int, offset: int, physical: int, size: int) -> bool:
+    """Tell whether the record at a place says that it is this one."""
+    own_size, magic, *rest = _IDENTITY.unpack_from(segment.view, physical - segment.start)
+    return own_size == size and magic in (MAGIC_V1, MAGIC_V2) and rest == [queue_id, offset, physical]
 
 
 def _store_time(segment: Segment, physical: int) -> int:

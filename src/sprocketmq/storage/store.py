@@ -770,6 +770,7 @@ class MessageStore:
         if report.rebuilt or not report.clean:
             table.settle()
             table.forget_leftovers()
+        table.take_held()
         table.correct_min_offsets()
         self._min_known = log.min_offset
         self._checkpoint.confirm_offset = self._last_physical
