@@ -172,8 +172,13 @@ class Cleaning:
             return removed
         oldest = plan.segments[0]
         age_h = (now - oldest.modified_ms) / 3_600_000
+        paths: list[str] = []
         try:
-            paths = store.delete_before(oldest.start + oldest.size)
+            for work in store.delete_steps(oldest.start + oldest.size, paths):
+                if work is None:
+                    await asyncio.sleep(0)
+                else:
+                    await asyncio.get_running_loop().run_in_executor(self._executor, work)
         except (SprocketError, OSError) as e:
             log.error("old messages cannot be deleted: %s", e)  # noqa: TRY400
             return []
@@ -186,7 +191,6 @@ class Cleaning:
             plan.cause.value,
             look.used * 100,
         )
-        await self._in_thread(store.release_deleted)
         return removed + paths
 
     async def _in_thread(self, work: Callable[[], _T]) -> _T | None:
@@ -203,6 +207,7 @@ class Cleaning:
 
     def _look(self, segments: list[tuple[int, int, str]]) -> _Look:
         fs = self._fs
+        self._store.release_deleted()  # what readers held a while ago
         used = max(used_part(*fs.usage(f"{self._root}/{name}")) for name in ("commitlog", "consumequeue"))
         return _Look(used, [SegmentAge(start, size, fs.modified_ms(path)) for start, size, path in segments])
 

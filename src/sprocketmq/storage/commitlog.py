@@ -60,18 +60,15 @@ class Segment:
         self._view = None  # the mapping goes when the last buffer cut from it goes
         self.file.close()
 
-    def retire(self) -> None:
-        """Give the segment up to a thread that will ``release`` it; nothing else may be asked of it then."""
-        if self._view is not None:
-            self._mapping = self._view.obj
-            self._view = None
-
     def release(self) -> bool:
-        """Close the file and unmap it; False while buffers cut from it are in use, then try again.
+        """Close the file and unmap it, when nobody asks for anything of it any more; False while buffers cut from it are in use.
 
         The last one to let go of a gigabyte waits 0.2 s for the system to clear it away, which should not be the thread that serves.
         """
         self.file.close()
+        if self._view is not None:
+            self._mapping = self._view.obj
+            self._view = None
         unmap = getattr(self._mapping, "close", None)
         if unmap is not None:
             try:
@@ -88,7 +85,8 @@ class CommitLog:
     One thread stages, commits and reads; ``flush`` may run in another at the same time.
 
     ``committed_end`` is the end of what readers may see, ``staged_end`` where the next record goes, ``limit`` the end of the segment
-    it goes to, ``pieces`` the staged records of that segment. The store's append code uses these directly.
+    it goes to, ``pieces`` the staged records of that segment. The store's append code uses these directly. ``dropped`` are segments whose
+    space is still to be given back.
     """
 
     __slots__ = (
@@ -97,11 +95,11 @@ class CommitLog:
         "_chunk_start",
         "_chunks",
         "_directory",
-        "_dropped",
         "_fs",
         "_look_at",
         "_names_changed",
         "committed_end",
+        "dropped",
         "failure",
         "flushed_end",
         "limit",
@@ -122,7 +120,7 @@ class CommitLog:
         self.pieces: list[Buffer] = []
         self._chunks: list[tuple[int, list[Buffer]]] = []
         self._names_changed = False
-        self._dropped: deque[Segment] = deque()
+        self.dropped: deque[Segment] = deque()
         self.flushed_end = 0
         self.start_at(0)
 
@@ -365,8 +363,7 @@ class CommitLog:
             segment = self.segments[0]
             self._fs.unlink(segment.file.path)
             self.segments = self.segments[1:]  # a flush under way goes through the list it has
-            segment.retire()
-            self._dropped.append(segment)
+            self.dropped.append(segment)
             paths.append(segment.file.path)
         return paths
 
@@ -375,13 +372,13 @@ class CommitLog:
 
         Call it again from time to time. Raises OSError.
         """
-        count = len(self._dropped)
+        count = len(self.dropped)
         if count:
             self._fs.fsync_dir(self._directory)
         for _ in range(count):
-            segment = self._dropped.popleft()
+            segment = self.dropped.popleft()
             if not segment.release():
-                self._dropped.append(segment)
+                self.dropped.append(segment)
 
     # --- reading ---
 
@@ -401,10 +398,10 @@ class CommitLog:
         """Close the files. Buffers handed out stay readable."""
         if self._ahead is not None:
             self._ahead.close()
-        for segment in (*self.segments, *self._dropped):
+        for segment in (*self.segments, *self.dropped):
             segment.close()
         self.segments = []
-        self._dropped.clear()
+        self.dropped.clear()
 
 
 def _write_zeros(file: File, start: int, length: int) -> bool:

@@ -6,6 +6,7 @@ commit log; what is on the disk only saves reading that again.
 
 import contextlib
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import replace
 from struct import Struct
 from typing import NamedTuple
@@ -40,6 +41,11 @@ BATCH_ROOT = "batchconsumequeue"
 Queue = ConsumeQueue | BatchConsumeQueue
 
 
+def first_unit(queue: Queue) -> int:
+    """Return the number of the first unit that can be read."""
+    return queue.min_unit if isinstance(queue, BatchConsumeQueue) else queue.min_offset
+
+
 class _Held(NamedTuple):
     """A record whose queue offset was not the one expected; the next record of the queue tells which of the two is right."""
 
@@ -67,6 +73,7 @@ class QueueTable:
         self.batch_topics: frozenset[str] = frozenset()
         self._on_disk: list[tuple[str, str, int]] = []
         self._held: dict[tuple[str, int], _Held] = {}
+        self.corrected_to = 0  # where the log began when all min offsets were last corrected
 
     # --- what is there ---
 
@@ -334,8 +341,23 @@ class QueueTable:
 
     def correct_min_offsets(self) -> None:
         """Move the min offsets past units whose record has left the log."""
-        for queue in self.queues.values():
-            self._correct_min_offset(queue, self._log.min_offset)
+        for _ in self.correct_in_steps(len(self.queues) + 1):
+            pass
+
+    def correct_in_steps(self, count: int) -> Iterator[list[Queue]]:
+        """Do that for ``count`` queues at a time, and yield these. Meanwhile ``correct`` the others before their units are read."""
+        log_min = self._log.min_offset
+        queues = list(self.queues.values())
+        for at in range(0, len(queues), count):
+            group = queues[at : at + count]
+            for queue in group:
+                self._correct_min_offset(queue, log_min)
+            yield group
+        self.corrected_to = log_min
+
+    def correct(self, queue: Queue) -> None:
+        """Move the min offset of one queue past units whose record has left the log."""
+        self._correct_min_offset(queue, self._log.min_offset)
 
     def past_expired(self, state: QueueState) -> QueueState:
         """Return a snapshot's state of a queue without what has left the log since."""
@@ -351,7 +373,7 @@ class QueueTable:
         """Remove the queue files that hold only units of records that have left the log, and return their paths. Raises OSError."""
         paths = []
         for queue in self.queues.values():
-            paths += queue.drop_files(queue.min_unit if isinstance(queue, BatchConsumeQueue) else queue.min_offset)
+            paths += queue.drop_files(first_unit(queue))
         return paths
 
     @staticmethod

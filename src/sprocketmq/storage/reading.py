@@ -12,7 +12,7 @@ from sprocketmq.protocol.records import MAGIC_V1, MAGIC_V2
 from sprocketmq.storage.batchqueue import BATCH_UNIT, BATCH_UNIT_BYTES, COMPACTED, UNIT_COVERS, BatchConsumeQueue, BatchUnit
 from sprocketmq.storage.commitlog import CommitLog, Segment
 from sprocketmq.storage.consumequeue import UNIT, ConsumeQueue
-from sprocketmq.storage.queues import QueueTable
+from sprocketmq.storage.queues import Queue, QueueTable
 from sprocketmq.storage.recovery import LogScan, Scanned, parse_record
 
 # What identifies a record: size, magic, (CRC), queue id, (flag), queue offset, physical offset.
@@ -66,13 +66,20 @@ class QueueReader:
         self._queues = table.queues
         self._max_filter_units = max_filter_units
 
+    def queue(self, topic: str, queue_id: int) -> Queue | None:
+        """Return a queue as it is after everything that has left the log; None for one nobody wrote to."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is not None and self._table.corrected_to != self._log.min_offset:
+            self._table.correct(queue)  # a deletion is under way, and this one's turn has not come
+        return queue
+
     # --- by offset ---
 
     def read(
         self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int, stop_count: int, tag_codes: frozenset[int] | None
     ) -> ReadResult:
         """Read as ``MessageStore.read`` says."""
-        queue = self._queues.get((topic, queue_id))
+        queue = self.queue(topic, queue_id)
         if queue is None:
             return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0, [], 0)
         low = queue.min_offset
@@ -235,7 +242,7 @@ class QueueReader:
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool) -> int:
         """Look up as ``MessageStore.offset_by_time`` says."""
-        queue = self._queues.get((topic, queue_id))
+        queue = self.queue(topic, queue_id)
         if queue is None or queue.visible <= queue.min_offset:
             return queue.min_offset if queue is not None else 0
         low = queue.min_offset
@@ -267,7 +274,7 @@ class QueueReader:
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
         """Return the store timestamp (ms) of one queue offset, -1 when there is no such message."""
-        queue = self._queues.get((topic, queue_id))
+        queue = self.queue(topic, queue_id)
         if queue is None or not queue.min_offset <= offset < queue.visible:
             return -1
         if isinstance(queue, BatchConsumeQueue):

@@ -9,7 +9,7 @@ import errno
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
 
 from isal.isal_zlib import crc32 as _crc32
@@ -40,7 +40,7 @@ from sprocketmq.storage.consumequeue import UNIT
 from sprocketmq.storage.fs import NO_ROOM, REAL_FS, Buffer, FileSystem, RealFileSystem
 from sprocketmq.storage.index import Staged
 from sprocketmq.storage.lock import DirectoryLock
-from sprocketmq.storage.queues import Queue, QueueTable
+from sprocketmq.storage.queues import Queue, QueueTable, first_unit
 from sprocketmq.storage.reading import QueueReader, ReadResult, ReadStatus
 from sprocketmq.storage.recovery import LogScan, RecoveryReport, data_end, parse_record
 from sprocketmq.storage.snapshot import Snapshot
@@ -58,6 +58,8 @@ _SHORT = Struct(">h")
 _INT = Struct(">i")
 _pack_short = _SHORT.pack
 SNAPSHOT_EVERY_BYTES = 256 << 20
+# Correcting a queue's min offset and looking at its files takes 40 to 100 us.
+QUEUES_PER_STEP = 50
 
 
 class MessageStore:
@@ -560,7 +562,7 @@ class MessageStore:
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the first queue offset that can be read; 0 for a queue nobody wrote to."""
-        queue = self._queues.get((topic, queue_id))
+        queue = self._reader.queue(topic, queue_id)
         return queue.min_offset if queue is not None else 0
 
     def max_offset(self, topic: str, queue_id: int) -> int:
@@ -654,6 +656,8 @@ class MessageStore:
         """
         try:
             paths = self._log.drop_before(physical)
+            if self._table.corrected_to != self._log.min_offset:
+                self._table.correct_min_offsets()
             if self._min_known != self._log.min_offset and self._flush_lock.acquire(blocking=False):
                 try:
                     paths += self._expire_queues()
@@ -664,16 +668,57 @@ class MessageStore:
         else:
             return paths
 
-    def _expire_queues(self) -> list[str]:
-        """Move min offsets past what left the log and drop the files that hold only such units."""
-        self._table.correct_min_offsets()
+    def delete_steps(self, physical: int, paths: list[str]) -> Iterator[Callable[[], None] | None]:
+        """Do what ``delete_before`` does in steps of a few milliseconds; the owner may do anything else between them.
+
+        A step may yield a function: run it in another thread before going on, it waits for the disk. The paths are added to ``paths``.
+        Raises StoreWriteFailed when the disk refuses. What is left undone when the steps are not gone through is done by a later deletion.
+        """
+        table, log = self._table, self._log
+        try:
+            paths += log.drop_before(physical)
+            log_min = log.min_offset
+            if self._min_known == log_min:
+                return
+            expired: list[Queue] = []
+            for group in table.correct_in_steps(QUEUES_PER_STEP):
+                expired += [queue for queue in group if queue.files_before(first_unit(queue))]
+                yield None
+            yield lambda: self._settle_deletion(expired, paths)
+            for queue in expired:
+                if self._queues.get((queue.topic, queue.queue_id)) is queue:
+                    paths += queue.drop_files(first_unit(queue))
+                    yield None
+            self._min_known = log_min
+        except OSError as e:
+            raise StoreWriteFailed(self._root, e.strerror or str(e)) from e
+
+    def _settle_deletion(self, expired: list[Queue], paths: list[str]) -> None:
+        """Make the deletion of log files last, drop index files, and prepare for the files of ``expired`` queues to go."""
+        self.release_deleted()  # first of all, as a full disk takes no snapshot
+        if self.index is not None:
+            paths += self.index.expire(self._log.min_offset)
+        try:
+            if expired:
+                with self._flush_lock:
+                    self._note_expired()
+        except OSError as e:
+            if e.errno not in NO_ROOM:
+                raise
+            expired.clear()  # they go with the next deletion
+
+    def _note_expired(self) -> None:
+        """Save a snapshot without what has left the log: were the files gone first, a start would read the whole log."""
         known = self._snapshot
         states = tuple(self._table.past_expired(state) for state in known.queues)
         if states != known.queues:
-            # Were the files gone while the snapshot still says they are needed, a start would read the whole log.
             snapshot = Snapshot(known.position, known.last_record, states, known.deleted, known.index)
             snapshot.save(self._fs, self._root)
             self._snapshot = snapshot
+
+    def _expire_queues(self) -> list[str]:
+        """Drop the files that hold only units of records that have left the log."""
+        self._note_expired()
         paths = self._table.drop_expired()
         if self.index is not None:
             paths += self.index.expire(self._log.min_offset)
@@ -682,7 +727,10 @@ class MessageStore:
 
     def release_deleted(self) -> None:
         """Give back the space of deleted log files, except where readers still hold buffers; may run in another thread. Raises OSError."""
-        self._log.release_dropped()
+        if self._log.dropped:
+            with self._flush_lock:
+                pass  # a flush under way may be reading what was dropped
+            self._log.release_dropped()
 
     def flush_log(self) -> int:
         """Bring the commit log to the disk and return up to where; a ``flush`` of queues under way does not hold it up.

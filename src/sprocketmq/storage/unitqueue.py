@@ -149,17 +149,19 @@ class UnitQueue:
             self._fs.make_dirs(self._directory)
             return self._pool.get(path, size=self._file_bytes)
 
+    def files_before(self, number: int) -> list[str]:
+        """Return the paths of the files that hold only units before ``number``, oldest first and never the one written to."""
+        end = min(number, self.end_unit - 1) * self.unit_bytes
+        if end < self._file_bytes:
+            return []  # which of thousands of young queues spares a look at each directory
+        return [self._path(start) for start in sorted(self.files()) if start + self._file_bytes <= end]
+
     def drop_files(self, number: int) -> list[str]:
         """Remove the files that hold only units before ``number``, never the one written to, and return their paths. Raises OSError."""
-        dropped = []
-        last = (self.end_unit - 1) * self.unit_bytes
-        for start in sorted(self.files()):
-            if start + self._file_bytes > min(number * self.unit_bytes, last):
-                break
-            path = self._path(start)
+        dropped = self.files_before(number)
+        for path in dropped:
             self._pool.forget(path)
             self._fs.unlink(path)
-            dropped.append(path)
         return dropped
 
     # --- recovery ---

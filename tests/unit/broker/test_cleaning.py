@@ -70,13 +70,15 @@ class FakeStore:
     def segments(self):
         return [(start, 1000, f"/store/commitlog/{start:020d}") for start in self.starts]
 
-    def delete_before(self, position):
+    def delete_steps(self, position, paths):
         self.asked.append(position)
         if self.error:
             raise self.error
         gone = [start for start in self.starts if start + 1000 <= position]
         self.starts = self.starts[len(gone) :]
-        return [f"/store/commitlog/{start:020d}" for start in gone]
+        paths += [f"/store/commitlog/{start:020d}" for start in gone]
+        yield None
+        yield self.release_deleted
 
     def release_deleted(self):
         self.released += 1
