@@ -51,8 +51,9 @@ WINDOW_BYTES = 1 << 20
 PREVIEW_BYTES = 4096
 # Configuration files are small; a store of a million topics stays below this.
 MAX_JSON_BYTES = 256 << 20
-# Nested forgeries could make the search for the next record compare checksums for hours; no honest damage comes near this.
-SEARCH_BUDGET_BYTES = 16 << 30
+# Nested forgeries could make the search for the next record compare checksums for hours; past this many bytes only short ones are believed.
+SEARCH_BUDGET_BYTES = 4 << 30
+_ALWAYS_SEARCHED_BYTES = 64 << 10
 # Places at which the first entry of an index file may be tried to lie.
 MAX_SLOT_TRIES = 10_000
 
@@ -296,12 +297,14 @@ def next_record(view: FileView, at: int, base: int, segment_bytes: int, *, since
         if len(window) < FIXED_OVERHEAD:
             break
         for candidate in sorted(begin + i - 4 for magic in _MAGICS for i in _occurrences(window, magic)):
-            if candidate <= at or budget <= 0:
+            if candidate <= at:
                 continue
             # All but the checksum first: of bytes that only look like a magic number, none gets as far as the checksum.
             found = dissect(view, candidate, base, segment_bytes - candidate, check_crc=False)
             if not found.problem and found.get("store_timestamp_ms") >= since_ms:
                 budget -= found.length
+                if budget < 0 and found.length > _ALWAYS_SEARCHED_BYTES:
+                    continue
                 if not dissect(view, candidate, base, segment_bytes - candidate).problem:
                     return candidate
         if len(window) < WINDOW_BYTES:

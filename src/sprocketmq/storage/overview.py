@@ -240,7 +240,9 @@ class _Summary:
         high = segments[-1][0] + self._store.segment_bytes if segments else 0
         end = max((c for c in candidates if low <= c < high), default=low)
         stop = end + (64 << 20)
-        while (view := self._segment(end)) is not None:
+        before = -1
+        while before < end and (view := self._segment(end)) is not None:
+            before = end
             for item in log_items(view, self._log_start, segment_bytes=self._store.segment_bytes, start=end - self._log_start):
                 if item.kind == "blank":
                     end = self._log_start + self._store.segment_bytes
