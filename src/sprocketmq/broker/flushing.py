@@ -81,10 +81,11 @@ class Flusher(Generic[_T]):
         self._published = published
 
     def start(self) -> None:
-        """Begin; the store is open."""
+        """Begin; the store is open. What recovery found and does not know to be on the disk goes there."""
         self._loop = asyncio.get_running_loop()
         self.flushed_end = self._store.commitlog_flushed_offset
         self._thread.start()
+        self.wrote()
 
     async def drain(self) -> None:
         """Return when nothing waits any more: it is on the disk, late, or lost."""

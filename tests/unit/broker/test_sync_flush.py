@@ -320,6 +320,15 @@ async def test_a_broker_that_stops_lets_a_settling_end(start, disk):
     await stopping
 
 
+async def test_what_a_crash_left_off_the_disk_does_not_count_against_the_limit(start, start_broker, connect):
+    broker, ask = await start(store={"flush_disk_type": "ASYNC_FLUSH"}, flush_interval_s=3600)
+    await send(ask, bytes(50_000))
+    await broker.abort()
+    again = await start_broker("sync", store=SYNC, max_waiting_bytes=10_000)
+    await until(lambda: again.unflushed_bytes == 0)
+    assert (await send(await connect(again))).code == 0
+
+
 async def test_queues_a_full_disk_has_no_room_for_keep_nobody_waiting(start, monkeypatch):
     broker, ask = await start()
     flush = broker.store.flush
