@@ -58,7 +58,7 @@ MAX_COUNT = 100_000_000  # slots and entries of a file
 
 # What was stored and is not indexed yet: past this much of the log, or this many sends, the next commit indexes it. Arrays of a few
 # thousand messages cost least per message.
-MAX_PENDING_BYTES = 4 << 20
+MAX_PENDING_BYTES = 16 << 20
 MAX_PENDING_SENDS = 4096
 # Fewer sends than this are indexed without numpy as long as nothing else has loaded it: that takes 0.1 s. While it is being loaded more
 # may wait.

@@ -26,7 +26,13 @@ from sprocketmq.errors import (
     StoreWriteFailed,
 )
 from sprocketmq.protocol.batch import BatchEntry
-from sprocketmq.protocol.codes import SYSFLAG_INNER_BATCH, SYSFLAG_NEED_UNWRAP, SYSFLAG_TRANSACTION_MASK
+from sprocketmq.protocol.codes import (
+    SYSFLAG_BORN_HOST_V6,
+    SYSFLAG_INNER_BATCH,
+    SYSFLAG_NEED_UNWRAP,
+    SYSFLAG_STORE_HOST_V6,
+    SYSFLAG_TRANSACTION_MASK,
+)
 from sprocketmq.protocol.hashing import crc32, tags_code_raw
 from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, find_property
 from sprocketmq.protocol.records import HEAD, MAGIC_V1, encode_record, pack_host
@@ -53,6 +59,7 @@ _BATCH_HEAD = Struct(">iiiiiqq48si")
 # Inner batches and parts of transactions are not for the fast way of appending.
 _UNUSUAL = SYSFLAG_INNER_BATCH | SYSFLAG_TRANSACTION_MASK
 _COMMITTED = 8
+_V6_HOSTS = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
 _BATCH_SHARED = Struct(">iq8sq8siq")
 _SHORT = Struct(">h")
 _INT = Struct(">i")
@@ -330,21 +337,28 @@ class MessageStore:
         transaction = sys_flag & SYSFLAG_TRANSACTION_MASK
         in_queue = transaction in (0, _COMMITTED)
         offset = queue.next if in_queue else 0
-        record = encode_record(
-            topic=queue.topic.encode(),
-            body=memoryview(body),
-            properties=properties,
-            queue_id=queue.queue_id,
-            queue_offset=offset,
-            physical_offset=physical,
-            born_timestamp_ms=born_timestamp_ms,
-            born_host=born_host,
-            store_timestamp_ms=now,
-            store_host=self.store_host,
-            flag=flag,
-            sys_flag=sys_flag,
-            reconsume_times=reconsume_times,
-        )
+        store_host, queue_id = self.store_host, queue.queue_id
+        if queue.overhead > 218 or len(born_host) + len(store_host) != 16 or sys_flag & _V6_HOSTS:
+            record = encode_record(
+                topic=queue.topic.encode(),
+                body=memoryview(body),
+                properties=properties,
+                queue_id=queue_id,
+                queue_offset=offset,
+                physical_offset=physical,
+                born_timestamp_ms=born_timestamp_ms,
+                born_host=born_host,
+                store_timestamp_ms=now,
+                store_host=store_host,
+                flag=flag,
+                sys_flag=sys_flag,
+                reconsume_times=reconsume_times,
+            )
+        else:
+            crc = _crc32(body) & 0x7FFFFFFF
+            rest = (born_timestamp_ms, born_host, now, store_host, reconsume_times, 0, len(body))
+            head = HEAD.pack(size, MAGIC_V1, crc, queue_id, flag, offset, physical, sys_flag, *rest)
+            record = b"".join((head, body, queue.topic_field, _pack_short(len(properties)), properties))
         log.pieces.append(record)
         log.staged_end = physical + size
         self._last_physical = physical
