@@ -649,7 +649,7 @@ class MessageStore:
         with self._flush_lock:
             deleted = {t: at for t, at in self._table.deleted.items() if at > self._log.min_offset}
             # Were the log shorter after a power failure, later records of the topic would come to lie before its deletion.
-            deleted[topic] = self._log.flush()
+            deleted[topic] = self.flush_log()
             remaining = tuple(q for q in self._snapshot.queues if q.topic != topic)
             snapshot = Snapshot(self._snapshot.position, self._snapshot.last_record, remaining, deleted, self._snapshot.index)
             try:
