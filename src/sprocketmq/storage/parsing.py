@@ -59,6 +59,8 @@ _MAX_TABLES = 4
 # Keys of the rest are cut out of so many property bytes at a time: hostile ones hold a key in every second byte.
 _KEY_SLICE_BYTES = 1 << 18
 
+_NO_ENTRIES = KeyEntries(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))
+
 _Ints = NDArray[np.int64]
 
 
@@ -418,11 +420,11 @@ def _hash(columns: NDArray[np.uint32], place: tuple[int, int], seed: NDArray[np.
     return h
 
 
-def _merged(entries: list[KeyEntries]) -> KeyEntries | None:
-    """Return several rows of entries as one, in log order; None without entries."""
-    entries = [some for some in entries if len(some.hashes)]
-    if len(entries) <= 1:
-        return entries[0] if entries else None
+def _merged(entries: list[KeyEntries]) -> KeyEntries:
+    """Return several rows of entries as one, in log order."""
+    entries = [some for some in entries if len(some.hashes)] or [_NO_ENTRIES]
+    if len(entries) == 1:
+        return entries[0]
     physicals = np.concatenate([some.physicals for some in entries])
     order = np.argsort(physicals, kind="stable")  # a record's entries are in one of them, in their order
     hashes = np.concatenate([some.hashes for some in entries])

@@ -33,7 +33,7 @@ class KeyEntries(NamedTuple):
 
 
 class ParsedChunk(NamedTuple):
-    """The records of the log between positions ``start`` and ``end``, as units and keys."""
+    """The records of the log between positions ``start`` and ``end``, as units and, when asked for, keys."""
 
     start: int
     end: int
