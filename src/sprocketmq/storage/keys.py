@@ -7,7 +7,8 @@ that is multiplied by one vector of powers; and the hash of ``prefix + value`` i
 topic is hashed once.
 """
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -21,6 +22,10 @@ _END = 2  # behind every value
 _BLANK = 0x20  # between the words of KEYS
 # Before the first name: a separator, and enough room to look back from the first value for the longest name.
 _FRONT = b"\0" * 8 + b"\x02"
+
+_WORD = re.compile(rb"[^ ]+")
+# Property strings of one length are tried as a table from so many on; fewer cost less one by one.
+_MIN_ALIKE = 64
 
 # Text as bytes when all of it is ASCII, else as UTF-16 units.
 _Units = NDArray[np.uint8] | NDArray[np.uint16]
@@ -62,6 +67,113 @@ def entries_of_topics(
     times_ms: NDArray[np.int64],
 ) -> KeyEntries:
     """Return the index entries of records of several topics: record i is of ``topics[owners[i]]``. Otherwise as ``entries_of``."""
+    texts = [topic.decode("utf-8", "replace") for topic in topics]
+    plain = np.array([java_hash(text + "#") & 0xFFFFFFFF for text in texts], np.uint32)[owners]
+    tagged = np.array([java_hash(text + "#T#") & 0xFFFFFFFF for text in texts], np.uint32)[owners]
+    parts = list(_hashed(properties, plain, tagged))
+    counts = np.zeros(len(properties), np.int64)
+    for rows, each, _ in parts:
+        counts[rows] = each
+    if len(parts) == 1 and len(parts[0][0]) == len(properties):
+        hashes = parts[0][2]  # in order already
+    else:
+        hashes = np.empty(int(counts.sum()), np.int32)
+        begins = np.cumsum(counts) - counts
+        for rows, each, some in parts:
+            hashes[np.repeat(begins[rows] - (np.cumsum(each) - each), each) + np.arange(len(some))] = some
+    return KeyEntries(hashes, np.repeat(physicals, counts), np.repeat(times_ms, counts))
+
+
+# Some records by their numbers, how many keys each has, and the hashes of these keys.
+_Part = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]
+
+
+def _hashed(properties: Sequence[bytes], plain: NDArray[np.uint32], tagged: NDArray[np.uint32]) -> Iterator[_Part]:
+    """Yield the keys of all records that have any; ``plain`` and ``tagged`` are what the hashes of keys and tags begin with."""
+    lengths = np.fromiter(map(len, properties), np.int64, len(properties))
+    order = np.argsort(lengths, kind="stable")
+    ordered = lengths[order]
+    left = []
+    for group in np.split(order, np.flatnonzero(ordered[1:] != ordered[:-1]) + 1):
+        rows = group
+        if len(rows) >= _MIN_ALIKE and (length := int(lengths[rows[0]])):
+            strings = properties if len(rows) == len(properties) else [properties[row] for row in rows.tolist()]
+            table = np.frombuffer(b"".join(strings), np.uint8).reshape(len(rows), length)
+            alike, hashes = _hash_alike(table, plain[rows], tagged[rows])
+            yield rows[alike], np.full(len(alike), hashes.shape[1]), hashes.reshape(-1)
+            rows = np.delete(rows, alike)
+        left.append(rows)
+    rows = np.sort(np.concatenate(left)) if left else order
+    if len(rows):
+        each, hashes = _hash_any([properties[row] for row in rows.tolist()], plain[rows], tagged[rows])
+        yield rows, each, hashes
+
+
+def _hash_alike(
+    table: NDArray[np.uint8], plain: NDArray[np.uint32], tagged: NDArray[np.uint32]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Return which rows of property strings are laid out as the first one is, and a row with the key hashes of each of them.
+
+    Most clients write all their messages in one way: the same names in the same order, ids and keys of the same length.
+    """
+    none = np.empty(0, np.int64), np.empty((0, 0), np.int32)
+    first = table[0]
+    text = first.tobytes()
+    pieces = text.split(b"\x02")
+    if not text.isascii() or pieces.pop():
+        return none
+    places: dict[bytes, tuple[int, int]] = {}
+    fixed = np.ones(len(text), np.bool_)
+    at = 0
+    for piece in pieces:
+        name, _, value = piece.partition(b"\x01")
+        end = at + len(piece)
+        if not value or name in places:
+            return none
+        places[name] = end - len(value), end
+        fixed[end - len(value) : end] = False
+        at = end + 1
+    begin, end = places.get(b"KEYS", (0, 0))
+    fixed[begin:end] = first[begin:end] == _BLANK
+    words = [(begin + m.start(), begin + m.end()) for m in _WORD.finditer(text[begin:end])]
+    rows = _fitting(table, first, fixed, begin, end)
+    if len(rows) < len(table):
+        table, plain, tagged = table[rows], plain[rows], tagged[rows]
+    wanted = [(place, plain) for place in (places.get(b"UNIQ_KEY"), *words) if place] + [
+        (place, tagged) for place in (places.get(b"TAGS"),) if place
+    ]
+    hashes = np.empty((len(rows), len(wanted)), np.int32)
+    for column, ((begin, end), seeds) in enumerate(wanted):
+        hashes[:, column] = _hash_rows(table[:, begin:end], seeds)
+    return rows, hashes
+
+
+def _fitting(table: NDArray[np.uint8], first: NDArray[np.uint8], fixed: NDArray[np.bool_], begin: int, end: int) -> NDArray[np.int64]:
+    """Return which rows have the bytes of the first one wherever these are ``fixed``, elsewhere no separators and only ASCII.
+
+    And no blanks in ``[begin, end)`` that are not fixed. One pass over all rows at once tells it when that is all of them.
+    """
+    count = len(table)
+    whole = table.reshape(-1)
+    mask = np.where(fixed, np.uint8(0xFF), np.uint8(0x80))
+    unlike = whole[len(first) :] ^ whole[: -len(first)]  # each row and the one before
+    unlike &= np.tile(mask, count - 1)
+    if (
+        not unlike.any()
+        and np.count_nonzero(whole <= _END) == count * np.count_nonzero(first <= _END)
+        and np.count_nonzero(table[:, begin:end] == _BLANK) == count * np.count_nonzero(first[begin:end] == _BLANK)
+    ):
+        return np.arange(count)
+    wrong = (table ^ first) & mask != 0
+    wrong |= (table <= _END) != (first <= _END)
+    wrong[:, begin:end] |= (table[:, begin:end] == _BLANK) != (first[begin:end] == _BLANK)
+    return np.flatnonzero(~wrong.any(axis=1))
+
+
+def _hash_any(
+    properties: Sequence[bytes], plain: NDArray[np.uint32], tagged: NDArray[np.uint32]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Return how many keys each record has, and their hashes, whatever the property strings look like."""
     units, ends = _joined(properties)
     if len(ends) and not (units[ends - 1] == _END).all():  # the last separator of a property string may be missing
         units, ends = _joined([p if not p or p.endswith(b"\x02") else p + b"\x02" for p in properties])
@@ -89,18 +201,13 @@ def entries_of_topics(
             (base + behind)[tags[0]],
         )
     )
-    records = np.repeat(np.arange(count), per_record)
     starts = np.empty(len(places), np.int64)
     lengths = np.empty(len(places), np.int64)
+    seeds = np.repeat(plain, per_record)
     starts[places] = np.concatenate((unique[1], words[1], tags[1]))
     lengths[places] = np.concatenate((unique[2], words[2], tags[2]))
-    texts = [topic.decode("utf-8", "replace") for topic in topics]
-    plain = np.array([java_hash(text + "#") & 0xFFFFFFFF for text in texts], np.uint32)
-    tagged = np.array([java_hash(text + "#T#") & 0xFFFFFFFF for text in texts], np.uint32)
-    seeds = plain[owners[records]]
-    if len(tags[0]):
-        seeds[(base + behind)[tags[0]]] = tagged[owners[tags[0]]]
-    return KeyEntries(_key_hashes(units, starts, lengths, seeds), physicals[records], times_ms[records])
+    seeds[(base + behind)[tags[0]]] = tagged[tags[0]]
+    return per_record, _key_hashes(units, starts, lengths, seeds)
 
 
 # Values in a row of units: to which record they belong, where each starts, how long it is.
@@ -178,7 +285,7 @@ def _words(units: _Units, values: _Values) -> _Values:
 
 def _key_hashes(units: _Units, starts: NDArray[np.int64], lengths: NDArray[np.int64], seeds: NDArray[np.uint32]) -> NDArray[np.int32]:
     """Return the key hash of each piece of ``units`` as if a text that hashes to its seed stood before it."""
-    hashes = np.empty(len(starts), np.uint32)
+    hashes = np.empty(len(starts), np.int32)
     if len(starts):
         longest = int(lengths.max())
         order = np.argsort(lengths.astype(np.uint16) if longest < 1 << 16 else lengths, kind="stable")  # 16 bits are sorted by radix
@@ -186,11 +293,16 @@ def _key_hashes(units: _Units, starts: NDArray[np.int64], lengths: NDArray[np.in
         borders = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
         for group in np.split(order, borders):
             length = int(lengths[group[0]])
-            powers = _powers(length)
             # Every window of this length, as rows that overlap; taking some of them copies only those.
             windows = np.ndarray((len(units) - length + 1, length), units.dtype, units, 0, (units.itemsize, units.itemsize))
-            rows = windows[starts[group]].astype(np.uint32)
-            hashes[group] = seeds[group] * powers[0] + np.einsum("ij,j->i", rows, powers[1:])
+            hashes[group] = _hash_rows(windows[starts[group]], seeds[group])
+    return hashes
+
+
+def _hash_rows(rows: _Units, seeds: NDArray[np.uint32]) -> NDArray[np.int32]:
+    """Return the key hash of each row of units as if a text that hashes to its seed stood before it."""
+    powers = _powers(rows.shape[1])
+    hashes: NDArray[np.uint32] = seeds * powers[0] + np.einsum("ij,j->i", rows.astype(np.uint32), powers[1:])
     # |h| is its two's complement when negative; -2^31 has none and becomes 0.
     return np.abs(hashes.view(np.int32)) & np.int32(0x7FFFFFFF)
 

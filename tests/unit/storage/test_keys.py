@@ -1,11 +1,14 @@
 """Keys hashed by the thousand are what they are one by one."""
 
+from unittest.mock import patch
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sprocketmq.protocol.hashing import java_hash
 from sprocketmq.protocol.properties import encode_properties
+from sprocketmq.storage import keys
 from sprocketmq.storage.keys import entries_of, entries_of_topics, hash_keys
 from sprocketmq.storage.runs import KeyEntries
 
@@ -32,6 +35,13 @@ def entries(topic: str, properties: list[bytes]) -> KeyEntries:
 
 
 def check(topic: str, properties: list[bytes]) -> None:
+    """Compare with one by one, both as it is and with strings of one length always tried as a table."""
+    for fewest in (keys._MIN_ALIKE, 1):
+        with patch.object(keys, "_MIN_ALIKE", fewest):
+            compare(topic, properties)
+
+
+def compare(topic: str, properties: list[bytes]) -> None:
     found = entries(topic, properties)
     wanted = [(key_hash(key), i * 1000, i + 7) for i, p in enumerate(properties) for key in expected_keys(topic, p)]
     assert list(zip(found.hashes.tolist(), found.physicals.tolist(), found.times_ms.tolist(), strict=True)) == wanted
@@ -78,6 +88,30 @@ def test_keys_of_strings_nobody_would_write(records: list[str]) -> None:
 @given(st.lists(st.binary(max_size=30).map(lambda junk: b"TAGS\x01a\x02" + junk), max_size=6))
 def test_keys_of_strings_that_are_no_text(records: list[bytes]) -> None:
     check("t", records)
+
+
+@given(
+    st.lists(st.tuples(names, texts), max_size=4),
+    st.lists(st.lists(st.tuples(st.integers(0, 30), st.sampled_from("ab \x01\x02é\0")), max_size=2), max_size=12),
+)
+def test_keys_of_strings_that_are_nearly_alike(pairs: list[tuple[str, str]], changes: list[list[tuple[int, str]]]) -> None:
+    text = "".join(f"{name}\x01{value}\x02" for name, value in pairs)
+    strings = []
+    for some in changes:
+        string = text
+        for at, char in some:
+            string = string[:at] + char + string[at + 1 :] if at < len(string) else string
+        strings.append(string.encode())
+    check("t", strings)
+
+
+def test_keys_of_many_strings_written_in_one_way() -> None:
+    plain = [b"UNIQ_KEY\x01%08X\x02KEYS\x01k%03d shared\x02TAGS\x01t%d\x02" % (i, i, i % 3) for i in range(200)]
+    check("t", plain)
+    odd = [(1, b"TAGS\x01t\x02"), (70, b""), (71, plain[5].replace(b" ", b"-")), (72, plain[6].replace(b"0", b" ")), (150, plain[7][:-1])]
+    for at, string in odd:
+        plain[at] = string
+    check("t", plain)
 
 
 def test_a_missing_last_separator_does_not_let_values_run_together() -> None:
