@@ -22,18 +22,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from sprocketmq.clock import ManualClock
-from sprocketmq.errors import SprocketError
+from sprocketmq.errors import RemoteProtocolError, SprocketError
 from sprocketmq.protocol.batch import encode_batch, split_batch
 from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.protocol.properties import encode_properties
-from sprocketmq.protocol.records import decode_records, pack_host
-from sprocketmq.storage.config import StoreConfig
+from sprocketmq.protocol.records import ReceivedMessage, decode_records, pack_host, walk_records
+from sprocketmq.storage.config import ConfigFile, StoreConfig
 from sprocketmq.storage.store import MessageStore, ReadStatus
 from sprocketmq.testing.simfs import KILL_MODES, MODES, CrashMode, SimFileSystem
 
 ROOT: Final = Path("/store")
 HOST: Final = pack_host("127.0.0.1", 10911)
-TOPICS: Final = ("orders", "payments", "%RETRY%billing")
+BATCH_TOPIC: Final = "lists"
+TOPICS: Final = ("orders", "%RETRY%billing", BATCH_TOPIC)
+TOPICS_FILE: Final = {"topicConfigTable": {BATCH_TOPIC: {"topicName": BATCH_TOPIC, "attributes": {"queue.type": "BatchCQ"}}}}
 QUEUES: Final = 2
 SMALL_FILES: Final[dict[str, Any]] = {
     "commitlog_segment_bytes": 16 << 10,
@@ -101,6 +103,11 @@ class Book:
             return ""
         return problem
 
+    def may_go(self, key: Key, offset: int) -> bool:
+        """Tell whether a message may be gone because it has expired."""
+        known = self.queues.get(key, [])
+        return offset < len(known) and known[offset].physical < self.expired
+
     def _problem(self, key: Key, low: int, high: int, found: dict[int, bytes], durable: int) -> str:
         known = self.queues.get(key, [])
         if high > len(known):
@@ -112,20 +119,28 @@ class Book:
         for offset, written in enumerate(known):
             if written.end <= durable and written.physical >= self.expired and offset not in found:
                 return f"{written.identity} at offset {offset} is lost; the queue is [{low}, {high})"
+        if high and high - 1 not in found and known[high - 1].physical >= self.expired:
+            return f"the queue ends at {high}, but its last message is offset {max(found, default=-1)}"
         return ""
 
 
-def new_store(fs: SimFileSystem, **settings: Any) -> MessageStore:
-    """Return a store on a simulated file system, with small files."""
-    store = MessageStore(StoreConfig(ROOT, **{**SMALL_FILES, **settings}), fs=fs, clock=fs.clock)
+def open_store(fs: SimFileSystem, flush: str) -> MessageStore:
+    """Return an open store on a simulated file system, with small files and one topic of batch queues."""
+    store = MessageStore(StoreConfig(ROOT, flush_disk_type=flush, **SMALL_FILES), fs=fs, clock=fs.clock)
     store.store_host = HOST
+    store.open()
+    topics = ConfigFile(ROOT / "config/topics.json", fs)
+    if topics.load() is None:  # as a broker does, before the first message of the topic
+        topics.save(TOPICS_FILE)
+    store.declare_batch_topic(BATCH_TOPIC)
     return store
 
 
-def read_queue(store: MessageStore, key: Key) -> tuple[int, int, dict[int, bytes]]:
+def read_queue(store: MessageStore, key: Key, *, damage_seen: list[int] | None = None) -> tuple[int, int, dict[int, bytes]]:
     """Return a queue's min and max offset and the bodies by offset, checked as a consumer checks them.
 
-    Raises CrashFound when offsets go back or a read gets nowhere, RemoteProtocolError when a record is damaged.
+    The places of records that a consumer can tell to be damaged go to ``damage_seen``; without it they raise RemoteProtocolError.
+    Raises CrashFound when offsets go back or a read gets nowhere.
     """
     low, high = store.min_offset(*key), store.max_offset(*key)
     found: dict[int, bytes] = {}
@@ -137,30 +152,50 @@ def read_queue(store: MessageStore, key: Key) -> tuple[int, int, dict[int, bytes
         if result.status not in {ReadStatus.FOUND, ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING}:
             raise CrashFound(f"a read of {key} at {offset} in [{low}, {high}) says {result.status.value}")
         for buffer in result.buffers:
-            for message in decode_records(buffer, verify_crc=True):
+            for message in _messages(buffer, key, damage_seen):
                 if message.queue_offset <= last or (message.topic, message.queue_id) != key:
-                    raise CrashFound(f"{key} has {message!r} at {message.queue_offset} behind {last}")
+                    if damage_seen is None:
+                        raise CrashFound(f"{key} has {message!r} at {message.queue_offset} behind {last}")
+                    damage_seen.append(message.commitlog_offset)
+                    continue
                 last = message.queue_offset
                 found[last] = message.body
         offset = result.next_offset
     return low, high, found
 
 
+def _messages(buffer: memoryview, key: Key, damage_seen: list[int] | None) -> Iterator[ReceivedMessage]:
+    if damage_seen is None:
+        yield from decode_records(buffer, verify_crc=True)
+        return
+    for at, size in walk_records(buffer):
+        record = buffer[at : at + size]
+        try:
+            messages = [(m, m.topic, m.queue_id) for m in decode_records(record, verify_crc=True)]
+            known = [m for m, topic, queue_id in messages if (topic, queue_id) == key and m.body is not None]
+        except RemoteProtocolError:
+            known = []
+        if not known:
+            damage_seen.append(int.from_bytes(record[28:36], "big"))
+        yield from known
+
+
 class Workload:
     """A seeded user of a store: sends, flushes, deletes, restarts; ``book`` says what came of it."""
 
-    def __init__(self, seed: str, *, flush: str, fs: SimFileSystem | None = None) -> None:
+    def __init__(self, seed: str, *, flush: str, deletes: bool = True) -> None:
         self.rng = random.Random(f"workload {seed}")
-        self.fs = fs or SimFileSystem(clock=ManualClock())
-        self.settings = {"flush_disk_type": flush}
+        self.fs = SimFileSystem(clock=ManualClock())
+        self.flush_type = flush
+        self.deletes = deletes
         self.book = Book()
-        self.store = new_store(self.fs, **self.settings)
         self.count = 0
+        self.store: MessageStore
         self._flushing = False
 
     def start(self) -> None:
         """Open the store; all it does from here on is part of the workload."""
-        self.store.open()
+        self.store = open_store(self.fs, self.flush_type)
 
     def step(self) -> None:
         """Do the next thing."""
@@ -169,10 +204,9 @@ class Workload:
             self.send()
         elif kind < 0.90:
             self.flush(thorough=self.rng.random() < 0.35)
-        elif kind < 0.93:
-            self.delete_topic(self.rng.choice(TOPICS))
         elif kind < 0.95:
-            self.expire()
+            if self.deletes:
+                self.delete_topic(self.rng.choice(TOPICS)) if kind < 0.93 else self.expire()
         elif kind < 0.975:
             self.restart(clean=True)
         else:
@@ -198,19 +232,27 @@ class Workload:
             offset, physical = store.stage_message(*key, bodies[0], texts[0], tags_code=tags_code(tag), **common)
             places = [physical]
         else:
-            entries = split_batch(encode_batch([(0, body, text) for body, text in zip(bodies, texts, strict=True)]))
-            offset, places = store.stage_batch(*key, entries, sys_flag=0, **common)
+            batch = encode_batch([(0, body, text) for body, text in zip(bodies, texts, strict=True)])
+            if key[0] == BATCH_TOPIC and rng.random() < 0.8:
+                offset, physical = store.stage_inner_batch(*key, batch, texts[0], count=size, tags_code=tags_code(tag), **common)
+                places = [physical]
+            else:
+                offset, places = store.stage_batch(*key, split_batch(batch), sys_flag=0, **common)
         ends = [*places[1:], store._log.staged_end]
         for i, identity in enumerate(identities):
-            self.book.note(key, offset + i, Written(identity, bodies[i], places[i], ends[i]))
+            record = min(i, len(places) - 1)  # an inner batch is one record
+            self.book.note(key, offset + i, Written(identity, bodies[i], places[record], ends[record]))
 
     def flush(self, *, thorough: bool) -> None:
         """Flush; every now and then messages are committed meanwhile, as the broker's other thread does it."""
         covered = self.store.commitlog_max_offset
         self._flushing = True
-        self.store.flush(thorough=thorough)
+        end = self.store.flush(thorough=thorough)
         self._flushing = False
-        self.book.flushed = max(self.book.flushed, covered)
+        if end < covered:
+            raise CrashFound(f"a flush says it reached {end}, but {covered} was committed before it")
+        self.store.publish(end)
+        self.book.flushed = max(self.book.flushed, end)
 
     def meanwhile(self) -> None:
         """Be the other thread: called before calls of a flush."""
@@ -223,12 +265,13 @@ class Workload:
         self.book.deleting = topic
         self.store.delete_topic(topic)
         self.book.deleted(topic)
+        self.store.declare_batch_topic(BATCH_TOPIC)
 
     def expire(self) -> None:
         """Drop the oldest segments, as retention does."""
-        segments = self.store._log.segments
-        if len(segments) > 1 and hasattr(self.store, "delete_before"):
-            position = self.rng.choice(segments[1:]).start
+        segments = self.store.segments()
+        if len(segments) > 1:
+            position = self.rng.choice(segments[1:])[0]
             self.book.expired = max(self.book.expired, position)
             self.store.delete_before(position)
 
@@ -239,18 +282,18 @@ class Workload:
         else:
             self.store.abandon()
             if self.rng.random() < 0.5:
-                lost = self.rng.choice(("/dispatched", "/consumequeue/", "/checkpoint"))
+                lost = self.rng.choice(("/dispatched", "/consumequeue/", "/batchconsumequeue/", "/index/", "/checkpoint"))
                 for path in self.fs.paths():
                     if path.startswith(f"{ROOT}{lost}"):
                         self.fs.unlink(path)
-        self.store = new_store(self.fs, **self.settings)
-        self.store.open()
+        self.store = open_store(self.fs, self.flush_type)
         if clean:
             self.book.flushed = self.book.committed
 
     def stop(self) -> None:
         """Let go of the store."""
-        self.store.abandon()
+        if hasattr(self, "store"):
+            self.store.abandon()
 
 
 class Explorer:
@@ -321,8 +364,7 @@ def check_crash(disk: SimFileSystem, book: Book, rng: random.Random, *, killed: 
             inner.append(disk.crash(rng, rng.choice(MODES)))
 
     disk.on_call = during_recovery
-    store = new_store(disk, flush_disk_type=flush)
-    store.open()
+    store = open_store(disk, flush)
     disk.on_call = None
     try:
         shown = _look(store, book, durable)
@@ -331,9 +373,9 @@ def check_crash(disk: SimFileSystem, book: Book, rng: random.Random, *, killed: 
         store.abandon()
     mode = rng.choice(MODES)
     again = disk.crash(rng, mode)
-    _same_again(again, expected, flush, f"after writing on and a second crash ({mode})")
+    _same_again(again, book, expected, flush, f"after writing on and a second crash ({mode})")
     for other in inner:
-        _same_again(other, shown, flush, "after a crash during recovery")
+        _same_again(other, book, shown, flush, "after a crash during recovery")
 
 
 def _keys(store: MessageStore, book: Book) -> Iterator[Key]:
@@ -365,18 +407,22 @@ def _write_on(store: MessageStore, shown: Shown, rng: random.Random) -> Shown:
             raise CrashFound(f"{key} gives offset {offset} to the first message after a restart, its max offset was {high}")
         expected[key] = (low, high + 1, {**found, offset: body})
     store.commit()
-    store.flush(thorough=rng.random() < 0.5)
+    store.publish(store.flush(thorough=rng.random() < 0.5))
     return expected
 
 
-def _same_again(disk: SimFileSystem, expected: Shown, flush: str, when: str) -> None:
-    store = new_store(disk, flush_disk_type=flush)
-    store.open()
+def _same_again(disk: SimFileSystem, book: Book, expected: Shown, flush: str, when: str) -> None:
+    store = open_store(disk, flush)
     try:
         for key, (low, high, found) in expected.items():
-            got = read_queue(store, key)
-            if got != (low, high, found):
-                missing, more = sorted(found.keys() - got[2].keys()), sorted(got[2].keys() - found.keys())
-                raise CrashFound(f"{key} is [{got[0]}, {got[1]}) where it was [{low}, {high}) {when}: gone {missing[:5]}, new {more[:5]}")
+            got_low, got_high, got = read_queue(store, key)
+            missing = [offset for offset in sorted(found.keys() - got.keys()) if not book.may_go(key, offset)]
+            more = [o for o in sorted(got.keys() - found.keys()) if not (book.may_go(key, o) and got[o] == book.queues[key][o].body)]
+            changed = [offset for offset in found.keys() & got.keys() if found[offset] != got[offset]]
+            if missing or more or changed or got_high != high or (got_low != low and not book.may_go(key, max(low, got_low) - 1)):
+                raise CrashFound(
+                    f"{key} is [{got_low}, {got_high}) where it was [{low}, {high}) {when}: "
+                    f"gone {missing[:5]}, new {more[:5]}, changed {changed[:5]}"
+                )
     finally:
         store.abandon()

@@ -25,7 +25,6 @@ import errno
 import itertools
 import mmap
 import os
-import posixpath
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -646,8 +645,8 @@ class SimFileSystem:
         create = create and not read_only
         with self._lock:
             self._check_power()
-            directory = self._directory(posixpath.dirname(path))
-            name = posixpath.basename(path)
+            directory = self._directory(path.rpartition("/")[0])
+            name = path.rpartition("/")[2]
             node = directory.live.get(name)
             if isinstance(node, _Directory):
                 raise _error(errno.EISDIR, path)
@@ -731,21 +730,21 @@ class SimFileSystem:
             fault = self._begin("rename", new)
             if fault is not None:
                 raise _error(fault.error, new)
-            source, target = self._directory(posixpath.dirname(old)), self._directory(posixpath.dirname(new))
-            node = source.live.get(posixpath.basename(old))
+            source, target = self._directory(old.rpartition("/")[0]), self._directory(new.rpartition("/")[0])
+            node = source.live.get(old.rpartition("/")[2])
             if node is None:
                 raise _error(errno.ENOENT, old)
             if isinstance(node, _Directory):
                 raise _error(errno.EISDIR, old)
             if old != new:
-                self._rename_names((source, posixpath.basename(old), None), (target, posixpath.basename(new), node))
+                self._rename_names((source, old.rpartition("/")[2], None), (target, new.rpartition("/")[2], node))
 
     def unlink(self, path: str) -> None:
         with self._lock:
             fault = self._begin("unlink", path)
             if fault is not None:
                 raise _error(fault.error, path)
-            directory, name = self._directory(posixpath.dirname(path)), posixpath.basename(path)
+            directory, name = self._directory(path.rpartition("/")[0]), path.rpartition("/")[2]
             node = directory.live.get(name)
             if node is None:
                 raise _error(errno.ENOENT, path)
@@ -758,10 +757,10 @@ class SimFileSystem:
         with self._lock:
             self._check_power()
             try:
-                parent = self._directory(posixpath.dirname(path))
+                parent = self._directory(path.rpartition("/")[0])
             except FileNotFoundError:
                 return
-            directory = parent.live.get(posixpath.basename(path))
+            directory = parent.live.get(path.rpartition("/")[2])
             if directory is None:
                 return
             if isinstance(directory, _Node):
@@ -774,7 +773,7 @@ class SimFileSystem:
             fault = self._begin("remove_tree", path)
             if fault is not None:
                 raise _error(fault.error, path)
-            self._rename_names((parent, posixpath.basename(path), None))
+            self._rename_names((parent, path.rpartition("/")[2], None))
 
     def usage(self, path: str) -> tuple[int, int]:
         """Return the size of the disk and what is free of it; without a capacity a terabyte."""
