@@ -1,0 +1,116 @@
+"""What finding messages by key costs: offering, indexing and asking. ``python -m benchmarks.micro.index``.
+
+Messages come in batches of 32 with a unique key, one more key and a tag, so three entries each, into files of the usual size. Beside the
+arrays stands a plain loop that does the same for one key after the other. Figures are processor time of the fastest round.
+"""
+
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.report import write_result
+from sprocketmq.clock import SYSTEM_CLOCK
+from sprocketmq.storage import indexarrays, keys
+from sprocketmq.storage.fs import REAL_FS
+from sprocketmq.storage.index import KeyIndex, Staged, key_string
+
+ROUNDS = 5
+IN_BATCH = 32
+MESSAGES = 4096 * 16
+PLAIN_MESSAGES = 4096
+RECORD_BYTES = 1200
+QUESTIONS = 500
+
+# Microseconds of processor time; of a message, and of a question.
+GOALS = {"offer": 0.15, "index": 0.5, "find_key": 100.0, "find_tag": 1000.0}
+
+
+def properties(number: int) -> bytes:
+    return b"UNIQ_KEY\x01C00002025F95%020X\x02KEYS\x01order-%08d\x02TAGS\x01TagA\x02WAIT\x01true\x02" % (number * 7919, number)
+
+
+def batches(first: int, count: int) -> list[Staged]:
+    return [
+        (
+            "orders",
+            [properties(n) for n in range(begin, begin + IN_BATCH)],
+            [n * RECORD_BYTES for n in range(begin, begin + IN_BATCH)],
+            1_700_000_000_000 + begin,
+        )
+        for begin in range(first, first + count, IN_BATCH)
+    ]
+
+
+def cpu_us(action: Callable[[], object], units: int) -> float:
+    began = time.process_time()
+    action()
+    return (time.process_time() - began) / units * 1e6
+
+
+def main() -> int:
+    assert indexarrays
+    assert keys  # loaded, as in a broker that has been at work
+    root = Path(tempfile.mkdtemp(prefix="sprocketmq-bench-"))
+    best: dict[str, float] = {}
+
+    def note(name: str, value: float) -> None:
+        best[name] = round(min(best.get(name, value), value), 3)
+
+    try:
+        index = KeyIndex(REAL_FS, str(root / "index"), hash_slots=5_000_000, entries_per_file=20_000_000, clock=SYSTEM_CLOCK)
+        index.load(log_min=0, log_end=0, state=None)
+        for round_ in range(ROUNDS):
+            staged = batches(round_ * MESSAGES, MESSAGES)
+            offers = [((send,), (round_ * MESSAGES + (i + 1) * IN_BATCH) * RECORD_BYTES) for i, send in enumerate(staged)]
+            portions = [offers[at : at + 128] for at in range(0, len(offers), 128)]
+            offering = indexing = 0.0
+            for portion in portions:
+
+                def offer(portion: list[tuple[tuple[Staged], int]] = portion) -> None:
+                    for sends, end in portion[:-1]:
+                        index.offer(sends, end)
+
+                offering += cpu_us(offer, MESSAGES)
+                index.offer(*portion[-1])
+                indexing += cpu_us(index.process, MESSAGES)
+            note("offer", offering)
+            note("index", indexing)
+            note("sync", cpu_us(index.sync, MESSAGES))
+        total = ROUNDS * MESSAGES
+        for _ in range(ROUNDS):
+            step = total // QUESTIONS
+            note("find_key", cpu_us(lambda step=step: [ask(index, f"order-{n * step:08d}", 1) for n in range(QUESTIONS)], QUESTIONS))
+            note("find_unknown", cpu_us(lambda: [ask(index, f"none-{n}", 0) for n in range(QUESTIONS)], QUESTIONS))
+            note("find_tag", cpu_us(lambda: [ask(index, "TagA", 64, tag=True) for _ in range(10)], 10))
+        index.close()
+        for round_ in range(ROUNDS):
+            index = KeyIndex(REAL_FS, str(root / f"plain{round_}"), hash_slots=5_000_000, entries_per_file=20_000_000, clock=SYSTEM_CLOCK)
+            index.load(log_min=0, log_end=0, state=None)
+            staged = batches(0, PLAIN_MESSAGES)
+            note("index_plain_loop", cpu_us(lambda index=index, staged=staged: index._add_plainly(staged), PLAIN_MESSAGES))
+            index.close()
+    finally:
+        shutil.rmtree(root)
+    missed = [name for name, goal in GOALS.items() if best[name] > goal]
+    for name, value in best.items():
+        unit = "us a question" if name.startswith("find") else "us a message"
+        print(f"{name:20s} {value:9.3f} {unit}" + (f"   (goal: {GOALS[name]} us)" if name in GOALS else ""))
+    path = write_result("micro-index", {"unit": "processor microseconds", "goals": GOALS, "missed": missed, "figures": best})
+    print(f"written to {path}")
+    return 1 if missed else 0
+
+
+def ask(index: KeyIndex, key: str, count: int, *, tag: bool = False) -> None:
+    found = 0
+    for _ in index.candidates(key_string("orders", key, tag=tag)):
+        found += 1
+        if found == count:
+            break
+    assert found == count, (key, found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
