@@ -269,7 +269,15 @@ class LocalCluster:
 
     def _broker_config(self, namesrv: str, name: str, root: Path) -> BrokerConfig:
         options = self._broker_options
-        store = StoreConfig(root=root, max_message_bytes=options.max_message_bytes, flush_disk_type=options.flush_disk_type)
+        store = StoreConfig(
+            root=root,
+            max_message_bytes=options.max_message_bytes,
+            flush_disk_type=options.flush_disk_type,
+            # How full other programs made this machine's disk is no concern of a test or a notebook.
+            disk_max_used_ratio=1.0,
+            disk_clean_forcibly_ratio=1.0,
+            disk_warning_ratio=1.0,
+        )
         if self._wanted_store is None:
             store = replace(
                 store,
@@ -279,10 +287,6 @@ class LocalCluster:
                 max_hash_slots=TEMPORARY_HASH_SLOTS,
                 max_index_entries=TEMPORARY_INDEX_ENTRIES,
                 preallocate=False,
-                # How full other programs made this machine's disk is no concern of a test.
-                disk_max_used_ratio=1.0,
-                disk_clean_forcibly_ratio=1.0,
-                disk_warning_ratio=1.0,
             )
         return BrokerConfig(
             store=store,

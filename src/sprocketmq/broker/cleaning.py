@@ -84,7 +84,7 @@ class Cleaning:
         self._unmeasured = False
         self._timer: asyncio.TimerHandle | None = None
         self._round: asyncio.Task[None] | None = None
-        self._running = False
+        self._running = self._stopping = False
 
     def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
         return {
@@ -98,11 +98,13 @@ class Cleaning:
     def start(self) -> None:
         """Look at the disk now and from time to time."""
         self._running = True
+        self._stopping = False
         self._begin()
 
     async def stop(self) -> None:
         """End after the step under way; may be called twice."""
         self._running = False
+        self._stopping = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -144,6 +146,8 @@ class Cleaning:
         for step in range(MAX_SEGMENTS_PER_ROUND):
             if step:
                 await asyncio.sleep(self._pause_s)
+            if self._stopping:
+                break
             more = await self._step(manual, first=step == 0)
             removed += more
             if not more:

@@ -33,7 +33,10 @@ async def start_broker(tmp_path, clock):
     started = []
 
     async def start(folder="store", *, namesrv=(), disk=None, store=None, **settings):
-        store = StoreConfig(root=tmp_path / folder, **{"commitlog_segment_bytes": 16 << 20, "preallocate": False, **(store or {})})
+        store = StoreConfig(
+            root=tmp_path / folder,
+            **{"commitlog_segment_bytes": 16 << 20, "preallocate": False, "disk_warning_ratio": 1.0, **(store or {})},
+        )
         config = BrokerConfig(store=store, port=0, namesrv=namesrv, **settings)
         broker = Broker(config, clock=clock, fs=disk or fs.REAL_FS)
         started.append(broker)
