@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sprocketmq.errors import RemoteProtocolError
-from sprocketmq.protocol.batch import MAX_BATCH_COUNT, encode_batch, split_batch
+from sprocketmq.protocol.batch import MAX_BATCH_COUNT, count_batch, encode_batch, split_batch
 
 entries = st.tuples(st.integers(-(2**31), 2**31 - 1), st.binary(max_size=60), st.binary(max_size=40))
 
@@ -85,3 +85,29 @@ def test_more_entries_than_the_reference_can_count_are_refused():
     assert len(split_batch(one * MAX_BATCH_COUNT)) == MAX_BATCH_COUNT
     with pytest.raises(RemoteProtocolError, match="32767"):
         split_batch(one * (MAX_BATCH_COUNT + 1))
+
+
+@given(st.lists(entries, max_size=8), st.data())
+def test_counting_and_splitting_agree_on_whatever_arrives(messages, data):
+    body = bytearray(encode_batch(messages))
+    for _ in range(data.draw(st.integers(0, 3))):
+        if body:
+            at = data.draw(st.integers(0, len(body) - 1))
+            body[at : at + 4] = data.draw(
+                st.one_of(st.binary(max_size=4), st.sampled_from([b"\0\0\0\0", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff"]))
+            )
+
+    def outcome(count):
+        try:
+            return count()
+        except RemoteProtocolError as e:
+            return str(e)
+
+    assert outcome(lambda: count_batch(memoryview(body))) == outcome(lambda: len(split_batch(bytes(body))))
+
+
+def test_more_entries_than_the_reference_can_count_are_not_counted():
+    entry = encode_batch([(0, b"", b"")])
+    assert count_batch(entry * MAX_BATCH_COUNT) == MAX_BATCH_COUNT
+    with pytest.raises(RemoteProtocolError, match="32768 messages"):
+        count_batch(entry * (MAX_BATCH_COUNT + 1))
