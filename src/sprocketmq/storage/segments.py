@@ -75,6 +75,12 @@ class FilePool:
             self._files.popitem(last=False)[1].close()
         return file
 
+    def drop(self, path: str) -> None:
+        """Close one file: it is about to go."""
+        file = self._files.pop(path, None)
+        if file is not None:
+            file.close()
+
     def forget(self, prefix: str = "") -> None:
         """Close the files whose path starts with ``prefix``: they are about to go, or everything is."""
         for path in [path for path in self._files if path.startswith(prefix)]:

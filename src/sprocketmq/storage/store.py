@@ -64,7 +64,9 @@ _BATCH_SHARED = Struct(">iq8sq8siq")
 _SHORT = Struct(">h")
 _INT = Struct(">i")
 _pack_short = _SHORT.pack
+# A thorough flush takes some 50 us a queue, which should not be more than a fraction of what writing the log in between takes.
 SNAPSHOT_EVERY_BYTES = 256 << 20
+SNAPSHOT_EVERY_BYTES_A_QUEUE = 64 << 10
 # Correcting a queue's min offset and looking at its files takes 40 to 100 us.
 QUEUES_PER_STEP = 50
 
@@ -757,14 +759,16 @@ class MessageStore:
     def flush(self, *, thorough: bool = False) -> int:
         """Bring the commit log to the disk and return up to where; with ``thorough`` the queues as well, and note how far all that is.
 
-        A killed broker's next start reads the log from the last thorough flush on; the log growing by 256 MiB since makes any flush one.
+        A killed broker's next start reads the log from the last thorough flush on; the log growing by 256 MiB since,
+        with more than 4,096 queues by 64 KiB a queue, makes any flush one.
         May run in another thread than the rest. Raises StoreWriteFailed when the log is flushed and a full disk has no room for the queues,
         which the next thorough flush tries again. Raises StoreFailed when the disk fails, and from then on the store takes no messages:
         what the system still holds of them is unknown, and only a restart finds out.
         """
         with self._flush_lock:
             end, last_physical, store_time = self._mark
-            behind = end - self._snapshot.position >= SNAPSHOT_EVERY_BYTES or self._snapshot.position < self._log.min_offset
+            limit = max(SNAPSHOT_EVERY_BYTES, SNAPSHOT_EVERY_BYTES_A_QUEUE * len(self._queues))
+            behind = end - self._snapshot.position >= limit or self._snapshot.position < self._log.min_offset
             flushed = self.flush_log()
             self._checkpoint.commitlog_timestamp_ms = store_time
             if not thorough and not behind:
