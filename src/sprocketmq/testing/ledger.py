@@ -113,6 +113,15 @@ class Ledger:
         if entry.lane is not None:
             self._places.setdefault(entry.lane, []).append((queue, offset, entry.number, identity))
 
+    def read_again(self) -> None:
+        """Forget what came back, to read everything once more."""
+        for entry in self._entries.values():
+            entry.received = 0
+        self._received = 0
+        for noted in (self._phantom, self._wrong, self._duplicates, self._misplaced):
+            noted.clear()
+        self._places.clear()
+
     def check(self) -> LedgerReport:
         """Balance the books as they are now."""
         lost = tuple(identity for identity, e in self._entries.items() if e.acknowledged and not e.received)

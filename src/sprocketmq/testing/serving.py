@@ -1,0 +1,117 @@
+"""A ``sprocketmq serve`` process to be killed: what a test of crashes runs against.
+
+::
+
+    server = ServeProcess(tmp_path / "store", flush_disk_type="SYNC_FLUSH")
+    namesrv = server.start()
+    ...
+    server.kill()          # SIGKILL, at any moment, also before it is ready
+"""
+
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+READY_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 30.0
+
+
+class ServeFailed(AssertionError):
+    """The process did not become ready, or did not end in order; the text holds what it said."""
+
+
+class ServeProcess:
+    """Nameserver and broker in one child process on free ports of this machine, over one store directory.
+
+    ``settings`` are those of the configuration file. ``start`` runs a new process each time; leaving ``with`` kills what runs. The child
+    ends by itself when this process does.
+    """
+
+    def __init__(self, store: Path, **settings: object) -> None:
+        self.store = store
+        self.settings = settings
+        self._child: subprocess.Popen[bytes] | None = None
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``
+
+    def launch(self) -> None:
+        """Start the process and do not wait for it."""
+        self.kill()
+        self._said.seek(0)
+        self._said.truncate()
+        command = [sys.executable, "-m", "sprocketmq", "serve", "--namesrv-port", "0", "--port", "0", "--stop-with-stdin"]
+        command += ["--store", str(self.store)]
+        for key, value in self.settings.items():
+            command += ["--set", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
+        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, bufsize=0)
+
+    def start(self) -> str:
+        """Start the process and return the nameserver's address when it takes traffic. Raises ServeFailed."""
+        self.launch()
+        return self.ready()
+
+    def ready(self) -> str:
+        """Wait for the launched process and return the nameserver's address. Raises ServeFailed."""
+        child = self._child
+        assert child is not None, "launch it first"
+        assert child.stdout is not None
+        line = b""
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        with selectors.DefaultSelector() as selector:
+            selector.register(child.stdout, selectors.EVENT_READ)
+            while not line.endswith(b"\n"):
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    break
+                more = child.stdout.read(4096)
+                if not more:
+                    break
+                line += more
+        fields = dict(part.split("=", 1) for part in line.decode().split() if "=" in part)
+        if not line.startswith(b"ready "):
+            self.kill()
+            raise ServeFailed(f"`sprocketmq serve` did not become ready: {self.said() or line.decode() or 'it said nothing'}")
+        return fields["namesrv"]
+
+    def said(self) -> str:
+        """Return what the process wrote to standard error so far."""
+        self._said.seek(0)
+        return self._said.read().decode(errors="replace").strip()
+
+    def kill(self) -> None:
+        """End the process as ``kill -9`` does and wait until it is gone; harmless when none runs."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            child.wait()
+            for pipe in (child.stdin, child.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+    def stop(self) -> None:
+        """Stop the process in order. Raises ServeFailed when it ends otherwise or takes too long."""
+        child = self._child
+        if child is None:
+            return
+        child.terminate()
+        try:
+            code = child.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            code = -1
+        self.kill()
+        if code:
+            raise ServeFailed(f"`sprocketmq serve` ended with {code}: {self.said()}")
+
+    def close(self) -> None:
+        """Kill what runs and let go of everything."""
+        self.kill()
+        self._said.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
