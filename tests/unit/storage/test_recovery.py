@@ -60,6 +60,7 @@ def test_a_start_after_a_kill_reads_only_what_followed_the_last_thorough_flush(b
 
 def test_a_long_way_since_the_last_thorough_flush_makes_the_next_one_thorough(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "SNAPSHOT_EVERY_BYTES", 10_000)
+    monkeypatch.setattr(store_module, "SNAPSHOT_EVERY_BYTES_A_QUEUE", 0)
     bench.send_batch([b"x" * 1000] * 12)
     bench.store.flush()
     assert bench.crash().report.records == 0
