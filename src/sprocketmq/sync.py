@@ -454,3 +454,6 @@ class AdminClient(_Face[client.AdminClient]):
     committed = _blocking(client.AdminClient.committed)
     commit = _blocking(client.AdminClient.commit)
     consume_stats = _blocking(client.AdminClient.consume_stats)
+    query_by_key = _blocking(client.AdminClient.query_by_key)
+    query_by_unique_key = _blocking(client.AdminClient.query_by_unique_key)
+    view_message = _blocking(client.AdminClient.view_message)

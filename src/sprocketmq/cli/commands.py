@@ -156,6 +156,26 @@ def consume(
     raise typer.Exit(consume.run(namesrv, options, as_json=json))
 
 
+@app.command("query")
+def query(
+    topic: Topic,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="One of the messages' keys, or a message id.")],
+    count: Annotated[int, typer.Option(min=1, max=64, help="At most so many, the newest.")] = 64,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help="Stored at this time or later; epoch seconds or ISO 8601.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Stored at this time or earlier.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Write bodies as they are, without line ends.")] = False,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    json: Json = False,
+) -> None:
+    """Print the messages of a topic that have a key or an id, one a line, the oldest first. Exit code 1 when there are none.
+
+    An id is the one their producer gave them, or the broker's. With --json every line is an object that `produce --jsonl` reads back.
+    """
+    from sprocketmq.cli import query
+
+    raise typer.Exit(query.run(namesrv, query.Options(topic, key, count=count, since=since, until=until, raw=raw), as_json=json))
+
+
 # --- stores on disk -----------------------------------------------------------------------------------------------------
 
 

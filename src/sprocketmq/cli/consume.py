@@ -54,7 +54,7 @@ class Options:
         start_of(self.start)
 
 
-def start_of(text: str) -> Literal["first", "last"] | float:
+def start_of(text: str, option: str = "--from") -> Literal["first", "last"] | float:
     """Return ``"first"``, ``"last"`` or epoch seconds of ``--from``: a number, or an ISO 8601 time (local unless it names a zone)."""
     if text == "first":
         return "first"
@@ -67,7 +67,7 @@ def start_of(text: str) -> Literal["first", "last"] | float:
     try:
         return datetime.fromisoformat(text).astimezone().timestamp()
     except (ValueError, OverflowError):
-        raise ConfigError(f"--from takes first, last, epoch seconds or a time such as 2024-05-01T12:00:00, not {text!r}") from None
+        raise ConfigError(f"{option} takes first, last, epoch seconds or a time such as 2024-05-01T12:00:00, not {text!r}") from None
 
 
 def as_json_line(message: ReceivedMessage) -> bytes:

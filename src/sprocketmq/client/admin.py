@@ -1,4 +1,4 @@
-"""Administration by way of nameservers and brokers: topics, routes, clusters, offsets."""
+"""Administration by way of nameservers and brokers: topics, routes, clusters, offsets, single messages."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,8 @@ from sprocketmq.client.instance import Instance, response_error
 from sprocketmq.client.offsets import Offsets
 from sprocketmq.client.routes import Route
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
-from sprocketmq.errors import ConfigError, TopicNotFound
+from sprocketmq.errors import ConfigError, RemoteProtocolError, TopicNotFound
+from sprocketmq.net.address import format_address
 from sprocketmq.protocol.bodies import ClusterInfo, ConsumeStats, RuntimeInfo, TopicConfig, TopicList, TopicRoute, TopicStats
 from sprocketmq.protocol.codes import PERM_INHERIT, PERM_READ, PERM_WRITE, RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command, to_ext
@@ -18,18 +19,24 @@ from sprocketmq.protocol.headers import (
     ConsumeStatsRequest,
     CreateTopic,
     DeleteTopicInNamesrv,
+    QueryMessage,
     RouteRequest,
     TopicRequest,
+    ViewMessage,
 )
+from sprocketmq.protocol.ids import parse_offset_msg_id
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import check_group, check_topic
+from sprocketmq.protocol.records import ReceivedMessage, decode_records, walk_records
 
 ADMIN_TIMEOUT_S = 5.0
 MAX_QUEUES = 65_536
+# As many as a broker returns of one key.
+MAX_FOUND = 64
 
 
 class AdminClient:
-    """Create, look at and delete topics; look at routes, brokers and offsets.
+    """Create, look at and delete topics; look at routes, brokers, offsets and single messages.
 
     ``namesrv`` as for Producer. Use ``async with``. Methods raise BrokerError when a server refuses, BrokerBusy when it cannot now,
     NameserverUnavailable, ConnectFailed, ConnectionLost or RequestTimeout when it does not answer.
@@ -195,6 +202,55 @@ class AdminClient:
         total.offset_table = dict(sorted(total.offset_table.items()))
         return total
 
+    # --- single messages ---
+
+    async def query_by_key(
+        self, topic: str, key: str, *, max_count: int = MAX_FOUND, begin_ms: int = 0, end_ms: int = 2**63 - 1
+    ) -> list[ReceivedMessage]:
+        """Return the newest messages of ``topic`` that have ``key`` among their keys or as id, the oldest of them first.
+
+        At most ``max_count``, which brokers limit to 64 each; stored in ``[begin_ms, end_ms]`` (wall-clock milliseconds). Of a batch that is
+        kept whole those with the key, which its broker only finds when the batch has it as well. Raises TopicNotFound.
+        """
+        if not 1 <= max_count <= 0x7FFFFFFF:
+            raise ConfigError(f"max_count must be positive, not {max_count}")
+        return (await self._query(topic, key, max_count, begin_ms, end_ms, unique=False))[-max_count:]
+
+    async def query_by_unique_key(self, topic: str, msg_id: str) -> list[ReceivedMessage]:
+        """Return the messages of ``topic`` with this id (``SendResult.msg_id``): one, unless it was sent again; none when it is not known.
+
+        The id of a batch that is kept whole gives all its messages. Raises TopicNotFound.
+        """
+        return await self._query(topic, msg_id, MAX_FOUND, 0, 2**63 - 1, unique=True)
+
+    async def view_message(self, offset_msg_id: str) -> list[ReceivedMessage]:
+        """Return the message with a broker's id (``SendResult.offset_msg_id``) from the broker it names; none when it is not there.
+
+        Of a batch that is kept whole all messages, as they share the id. Raises ConfigError for a text that is no such id.
+        """
+        try:
+            ip, port, physical = parse_offset_msg_id(offset_msg_id)
+        except RemoteProtocolError as e:
+            raise ConfigError(str(e)) from None
+        self._instance.check()
+        address = format_address(ip, port)
+        response = await self._ask(address, RequestCode.VIEW_MESSAGE_BY_ID, to_ext(ViewMessage(physical)))
+        if response.code == ResponseCode.SYSTEM_ERROR and (response.remark or "").startswith("can not find message"):
+            return []
+        return decode_records(bytes(self._expect_success(response, address).body), verify_crc=True)
+
+    async def _query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, *, unique: bool) -> list[ReceivedMessage]:
+        route = await self._route(topic)
+        ext = to_ext(QueryMessage(topic, key, max_count, begin_ms, end_ms, "U" if unique else "K", unique))
+        masters = route.masters
+        responses = await asyncio.gather(*(self._ask(address, RequestCode.QUERY_MESSAGE, ext) for address in masters.values()))
+        found: list[ReceivedMessage] = []
+        for (name, address), response in zip(masters.items(), responses, strict=True):
+            if response.code != ResponseCode.QUERY_NOT_FOUND:
+                body = bytes(self._expect_success(response, address, topic).body)
+                found += _with_key(body, name, key, unique=unique)
+        return sorted(found, key=lambda message: message.store_timestamp_ms)
+
     # --- inside ---
 
     async def _route(self, topic: str) -> Route:
@@ -232,3 +288,19 @@ class AdminClient:
         if response.code != ResponseCode.SUCCESS:
             raise response_error(response, address, topic)
         return response
+
+
+def _with_key(body: bytes, broker_name: str, key: str, *, unique: bool) -> list[ReceivedMessage]:
+    """Return the messages of records that have a key, or with ``unique`` that id; Apache's brokers compare hashes only."""
+
+    def has_key(message: ReceivedMessage) -> bool:
+        return message.properties.get("UNIQ_KEY") == key or (not unique and key in message.keys)
+
+    found = []
+    for at, size in walk_records(body):
+        record = ReceivedMessage(body, at, size, broker_name)
+        record.verify_crc()
+        messages = decode_records(memoryview(body)[at : at + size], broker_name=broker_name)
+        matching = [message for message in messages if has_key(message)]
+        found += matching or (messages if has_key(record) else [])
+    return found

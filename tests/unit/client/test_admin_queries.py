@@ -1,0 +1,121 @@
+"""AdminClient finds single messages, by key, id and place."""
+
+import asyncio
+
+import pytest
+
+from sprocketmq import AdminClient, Message, Producer
+from sprocketmq.client.admin import _with_key
+from sprocketmq.embedded import LocalCluster
+from sprocketmq.errors import ConfigError, TopicNotFound
+from sprocketmq.protocol.batch import encode_batch
+from sprocketmq.protocol.properties import encode_properties
+from sprocketmq.protocol.records import encode_record, pack_host
+
+
+@pytest.fixture
+async def mq():
+    async with LocalCluster(brokers=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def admin(mq):
+    async with AdminClient(namesrv=mq.namesrv) as client:
+        await client.create_topic("orders", queues=2)
+        yield client
+
+
+@pytest.fixture
+async def producer(mq, admin):
+    async with Producer("pg", namesrv=mq.namesrv) as client:
+        yield client
+
+
+def bodies(messages):
+    return [bytes(message.body) for message in messages]
+
+
+async def test_messages_are_found_on_all_brokers(admin, producer):
+    sent = []
+    for queue in await admin.queues("orders"):
+        for n in range(2):
+            body = f"{queue.broker_name}-{queue.queue_id}-{n}".encode()
+            sent.append((body, await producer.send(Message("orders", body, keys=["all", body.decode()], queue=queue))))
+    assert sorted(bodies(await admin.query_by_key("orders", "all"))) == sorted(body for body, _ in sent)
+    for body, result in sent:
+        (message,) = await admin.query_by_key("orders", body.decode())
+        assert (message.msg_id, message.broker_name) == (result.msg_id, result.broker_name)
+        assert bodies(await admin.query_by_unique_key("orders", result.msg_id)) == [body]
+        assert bodies(await admin.query_by_key("orders", result.msg_id)) == [body]
+        assert bodies(await admin.view_message(result.offset_msg_id)) == [body]
+    assert await admin.query_by_unique_key("orders", "all") == []
+    assert await admin.query_by_key("orders", "none") == []
+
+
+async def test_the_newest_are_returned_oldest_first(admin, producer):
+    for n in range(5):
+        await producer.send(Message("orders", b"%d" % n, keys=["k"]))
+    found = await admin.query_by_key("orders", "k", max_count=3)
+    assert len(found) == 3
+    times = [message.store_timestamp_ms for message in found]
+    assert times == sorted(times)
+    last = max(message.store_timestamp_ms for message in await admin.query_by_key("orders", "k"))
+    assert await admin.query_by_key("orders", "k", begin_ms=last + 1) == []
+
+
+async def test_messages_of_a_batch_that_is_kept_whole(admin, producer):
+    await admin.create_topic("bulk", queues=1, attributes={"queue.type": "BatchCQ"})
+    results = await producer.send_batch([Message("bulk", b"a", keys=["k"]), Message("bulk", b"b", keys=["l"])])
+    await asyncio.sleep(0)
+    assert await admin.query_by_key("bulk", "k") == []  # the batch itself has no keys
+    place = results[0].offset_msg_id
+    assert bodies(await admin.view_message(place)) == [b"a", b"b"]
+
+
+async def test_what_does_not_exist_is_told(admin, mq, producer):
+    sent = await producer.send(Message("orders", b"x"))
+    with pytest.raises(TopicNotFound):
+        await admin.query_by_key("missing", "k")
+    with pytest.raises(ConfigError, match="max_count must be positive"):
+        await admin.query_by_key("orders", "k", max_count=0)
+    with pytest.raises(ConfigError, match="offset message id"):
+        await admin.view_message("nonsense")
+    assert await admin.view_message(sent.offset_msg_id[:16] + f"{1 << 40:016X}") == []
+
+
+# --- brokers that compare hashes only ---
+
+
+def record(body, *, sys_flag=0, **properties):
+    return encode_record(
+        topic=b"t",
+        body=body,
+        properties=encode_properties(properties),
+        queue_id=0,
+        queue_offset=0,
+        physical_offset=0,
+        born_timestamp_ms=1,
+        born_host=pack_host("127.0.0.1", 1),
+        store_timestamp_ms=1,
+        store_host=pack_host("127.0.0.1", 1),
+        flag=0,
+        sys_flag=sys_flag,
+        reconsume_times=0,
+    )
+
+
+def test_other_keys_of_the_same_hash_are_left_out():
+    data = record(b"1", KEYS="Aa x") + record(b"2", KEYS="BB") + record(b"3", UNIQ_KEY="BB") + record(b"4")
+    assert bodies(_with_key(data, "b", "BB", unique=False)) == [b"2", b"3"]
+    assert bodies(_with_key(data, "b", "BB", unique=True)) == [b"3"]
+    assert bodies(_with_key(data, "b", "Aa", unique=False)) == [b"1"]
+
+
+def test_of_a_batch_the_messages_with_the_key_count_or_all_when_only_the_batch_has_it():
+    inner = encode_batch([(0, b"1", encode_properties({"KEYS": "a"})), (0, b"2", encode_properties({"KEYS": "b"}))])
+    data = record(inner, sys_flag=0xC0, UNIQ_KEY="BATCH", KEYS="a b c")
+    assert bodies(_with_key(data, "b", "b", unique=False)) == [b"2"]
+    assert bodies(_with_key(data, "b", "c", unique=False)) == [b"1", b"2"]
+    assert bodies(_with_key(data, "b", "BATCH", unique=True)) == [b"1", b"2"]
+    assert bodies(_with_key(data, "b", "d", unique=False)) == []
