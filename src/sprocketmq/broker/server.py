@@ -189,13 +189,20 @@ class Broker:
             tree = file.load()
             if tree is not None:
                 take(tree)
-        for known in self.topics:
-            if known.batch_queues:
-                self.store.declare_batch_topic(known.name)
+        self._match_queue_kinds()
         for topic in self.store.topics_on_disk():
             if topic not in self.topics:
                 used = [queue_id for queue_id in range(MAX_ADOPTED_QUEUES) if self.store.max_offset(topic, queue_id) > 0]
                 self.topics.adopt(topic, max(used, default=0) + 1, batch_queues=topic in self.store.batch_topics)
+
+    def _match_queue_kinds(self) -> None:
+        """See to it that topics and store agree which have batch queues; the store knows better, as it has the messages."""
+        for topic in self.topics:
+            if topic.batch_queues:
+                self.store.declare_batch_topic(topic.name)
+            elif topic.name in self.store.batch_topics:
+                log.warning("topic %s has batch queues, its entry gets the attribute that says so", topic.name)
+                self.topics.mark_batch_queues(topic)
 
     async def _resolve(self) -> str:
         """Return the IP address that records carry as their store host."""

@@ -8,7 +8,7 @@ import msgspec
 
 from sprocketmq.broker.attributes import BATCH_QUEUES, CLEANUP_POLICY, MESSAGE_TYPE, QUEUE_TYPE, AttributeRefused, change_attributes
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
-from sprocketmq.errors import FatalError
+from sprocketmq.errors import FatalError, SprocketError
 from sprocketmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
 from sprocketmq.protocol.codes import PERM_INHERIT, PERM_READ, PERM_WRITE, SYSFLAG_MULTI_TAGS, ResponseCode
 from sprocketmq.protocol.headers import CreateTopic
@@ -129,7 +129,7 @@ class TopicTable:
     """All topics by name, with the data version nameservers compare.
 
     ``changed`` is called with the topics that were created or altered, after each change; the owner saves and announces them.
-    ``declare`` is called with the name of each new topic of batch queues before it is there, and may refuse it with FatalError.
+    ``declare`` is called with the name of each new topic of batch queues before it is there, and may refuse it with an error.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class TopicTable:
         if new and config.attributes.get(QUEUE_TYPE) == BATCH_QUEUES:
             try:
                 self._declare(config.topic_name)
-            except FatalError as e:
+            except SprocketError as e:
                 raise TopicRefused(ResponseCode.SYSTEM_ERROR, str(e)) from None
         self._put(config)
         self.data_version = self.data_version.next(self._clock.time_ms())
@@ -299,6 +299,11 @@ class TopicTable:
     def adopt(self, name: str, queues: int, *, batch_queues: bool) -> None:
         """Bring back a topic that has messages in the store but no entry, as after a kill between the two."""
         self.create_internal(name, queues, attributes={QUEUE_TYPE: BATCH_QUEUES} if batch_queues else NO_ATTRIBUTES)
+
+    def mark_batch_queues(self, topic: Topic) -> None:
+        """Give a topic the attribute it should have had: its queues are batch queues."""
+        topic.take(msgspec.structs.replace(topic.config, attributes={**topic.config.attributes, QUEUE_TYPE: BATCH_QUEUES}))
+        self._changed([topic.config])
 
     def check_not_own(self, name: str) -> None:
         """Raise TopicRefused for the broker's own topics, which administrators may not touch."""

@@ -104,6 +104,28 @@ async def test_a_topic_without_its_entry_is_still_one_of_batch_queues(ask, start
     assert await again.bodies(TOPIC, queue=1) == [b"a", b"b"]
 
 
+async def test_a_topic_whose_entry_lost_its_attribute_gets_it_back(ask, start_broker, connect, tmp_path):
+    await keyed(ask, [b"a", b"b"])
+    await ask.close()
+    await ask.broker.stop()
+    path = tmp_path / "store/config/topics.json"
+    path.write_text(path.read_text().replace('"queue.type":"BatchCQ"', ""))
+    again = await connect(await start_broker())
+    assert again.broker.topics.get(TOPIC).config.attributes == {"queue.type": "BatchCQ"}
+    assert (await keyed(again, [b"c"], number=2)).ext["batchUniqId"] == "id2"
+    assert await again.bodies(TOPIC) == [b"a", b"b", b"c"]
+
+
+async def test_an_entry_with_an_impossible_name_does_not_keep_a_broker_from_starting(ask, start_broker, connect, tmp_path):
+    await ask.close()
+    await ask.broker.stop()
+    path = tmp_path / "store/config/topics.json"
+    path.write_text(path.read_text().replace('"batches"', '"no/name"'))
+    again = await connect(await start_broker())
+    assert (await again.send("no/name")).code == 13
+    assert (await again.send("orders")).code == 0
+
+
 async def test_a_deleted_topic_may_come_back_as_one_of_plain_queues(ask, start_broker, connect):
     await keyed(ask, [b"a", b"b"])
     assert (await ask(215, {"topic": TOPIC})).code == 0
