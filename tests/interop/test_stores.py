@@ -83,6 +83,24 @@ async def test_apaches_broker_goes_on_with_our_store(java: apache.JavaClient, mo
     assert [view["msg_id"] for view in after if view["body"] == b"new"] == [result["msg_id"]]
 
 
+async def test_our_broker_goes_on_with_a_store_of_apaches_that_was_killed(java: apache.JavaClient, moving: Moving) -> None:
+    namesrv, topic = moving.namesrv, "MovingFromApache"
+    broker = moving.apaches("before")
+    try:
+        java.mqadmin("updateTopic", "-n", namesrv, "-c", CLUSTER, "-t", topic, "-r", "3", "-w", "3")
+        await write(java, namesrv, topic, 500)
+        before = java_pull_all(java, namesrv, topic)
+    finally:
+        broker.kill()
+    with moving.ours("after"):
+        assert java_pull_all(java, namesrv, topic) == before
+        await write(java, namesrv, topic, 10)
+        after = java_pull_all(java, namesrv, topic)
+    known = {view["msg_id"] for view in before}
+    assert [view for view in after if view["msg_id"] in known] == before
+    assert len(after) == len(before) + 10 + 2 * len(variety(topic))
+
+
 # --- stores with everything in them, in many small files ---
 
 
@@ -157,7 +175,7 @@ def assert_grown(names: stores.Names, after: stores.Listing, before: stores.List
 
 @pytest.mark.parametrize("how", ["clean", "killed"])
 async def test_a_store_of_ours_with_everything_in_it_moves_there_and_back(java: apache.JavaClient, moving: Moving, how: str) -> None:
-    """Written by our engine (closed, or killed by SIGKILL), gone on with by Apache's broker (killed, or closed), gone on with by ours."""
+    """Written by our engine (closed, or killed by SIGKILL), gone on with by Apache's broker (killed, or stopped), then by ours (stopped, or killed)."""
     namesrv = moving.namesrv
     names = stores.Names(how)
     said = stores.write_in_a_process(moving.store, moving.port, names, how)
@@ -172,12 +190,14 @@ async def test_a_store_of_ours_with_everything_in_it_moves_there_and_back(java: 
             broker.kill()
         else:
             broker.stop()
-    with moving.ours("after", stores.OUR_SETTINGS):
+    with moving.ours("after", stores.OUR_SETTINGS) as ours:
         listed = {topic: await pull_all(namesrv, topic) for topic in names.queues}
         assert_grown(names, listed, said, b"apache")
         assert_java_reads(java, namesrv, listed)
         assert_queries_find(java, namesrv, names, listed)
         append_by_apaches_client(java, namesrv, names, listed, b"ours")
+        if how == "killed":
+            ours.kill()
     assert_grown(names, stores.read_closed(moving.store, names), listed, b"ours")
 
 
