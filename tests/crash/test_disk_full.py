@@ -138,10 +138,10 @@ class BrokerHere:
     async def settle(self) -> None:
         """Let it flush its queues now."""
         assert self.broker is not None
-        count = self.broker.flusher.count
-        self.broker.flusher.settled_end = -1
-        self.broker.flusher.settle()
-        await eventually(lambda: not self.alive or self.broker.flusher.count > count)
+        flusher = self.broker.flusher
+        flusher.settled_end = -1
+        flusher.settle()
+        await eventually(lambda: flusher._settling is None)
 
     async def stop(self) -> None:
         assert self.broker is not None
