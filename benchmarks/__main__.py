@@ -7,9 +7,12 @@ import time
 BENCHMARKS = (
     "benchmarks.micro.codec",
     "benchmarks.micro.store",
+    "benchmarks.micro.index",
     "benchmarks.micro.broker",
     "benchmarks.load.engine",
     "benchmarks.load.scale",
+    "benchmarks.load.rebuild",
+    "benchmarks.load.restart",
     "benchmarks.load.startup",
     "benchmarks.load.send",
     "benchmarks.load.spark_read",
