@@ -50,6 +50,13 @@ async def test_update_topic_creates_and_changes_and_delete_topic_removes(java: J
     assert "AdminMade" not in java.mqadmin("topicList", "-n", namesrv).split()
 
 
+async def test_cleaning_commands_are_answered(java: JavaClient, our_cluster: OurProcess) -> None:
+    cluster, _ = await broker_names(our_cluster)
+    for command in ("cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"):
+        where = ("-n", our_cluster.namesrv, "-c", cluster)
+        assert "success" in java.mqadmin(command, *where), command
+
+
 async def test_update_topic_carries_attributes(java: JavaClient, our_cluster: OurProcess) -> None:
     cluster, broker = await broker_names(our_cluster)
     made = java.mqadmin("updateTopic", "-n", our_cluster.namesrv, "-c", cluster, "-t", "Attributed", "-a", "+message.type=FIFO")
