@@ -66,7 +66,7 @@ def run(options: Options) -> int:
         if file.kind == "index" and limit is not None:
             limit += 2  # its header and its slots are always shown
         printer = _Printer(file, view, options, rows, limit)
-        printer.print(items_of(file, view, offset=options.offset))
+        printer.print(items_of(file, view, offset=options.offset, topic=options.topic))
         printer.finish()
     return 0
 
@@ -89,7 +89,7 @@ def _print_log(store: StoreDirectory, options: Options) -> None:
         file = StoreFile(f"{store.root}/commitlog/{entry.name}", "commitlog", start, store.segment_bytes, root=store.root)
         with FileView(REAL_FS, file.path) as view:
             printer = _Printer(file, view, options, rows, left)
-            printer.print(items_of(file, view, offset=offset if start < offset else None))
+            printer.print(items_of(file, view, offset=offset if start < offset else None, topic=options.topic))
             left = printer.left
     if printer is not None:
         printer.finish()
@@ -163,7 +163,7 @@ class _Printer:
         topic = self._options.topic
         if topic is None:
             return True
-        return bool(item.problem) if item.kind in ("damaged", "blank", "unwritten") else item.get("topic") == topic
+        return bool(item.problem) or item.get("topic") == topic
 
     def _as_json(self, item: Item) -> dict[str, Any]:
         found: dict[str, Any] = {"kind": item.kind, "offset": item.place, "at": item.at, "length": item.length}

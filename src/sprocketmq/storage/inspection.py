@@ -58,6 +58,7 @@ _ALWAYS_SEARCHED_BYTES = 64 << 10
 MAX_SLOT_TRIES = 10_000
 
 _HEAD = Struct(">iiiiiqqiq")  # a record's first 48 bytes
+_IDENTITY = Struct(">ii20xq")  # size, magic, place in the log
 _INT = Struct(">i")
 _SHORT = Struct(">h")
 _LONG = Struct(">q")
@@ -282,6 +283,26 @@ def log_items(view: FileView, base: int, *, segment_bytes: int = 0, start: int =
         else:
             yield found
             at += found.length
+
+
+def topic_items(view: FileView, base: int, topic: str, *, segment_bytes: int = 0, start: int = 0) -> Iterator[Item]:
+    """Yield the records of one topic in a segment from byte ``start`` on, and what is damaged."""
+    from sprocketmq.storage.logwindows import parse_window
+
+    name = topic.encode()
+    segment_bytes = max(segment_bytes, view.size)
+    at = start
+    while at < view.size:
+        window, used = parse_window(view.read(at, WINDOW_BYTES), base + at)
+        for physical, found in zip(window.physicals.tolist(), window.topics, strict=True):
+            if found == name:
+                yield dissect(view, physical - base, base, segment_bytes - (physical - base))
+        at += used
+        if not used:
+            item = next(log_items(view, base, segment_bytes=segment_bytes, start=at))
+            if item.problem or item.get("topic") == topic:
+                yield item
+            at += item.length
 
 
 def next_record(view: FileView, at: int, base: int, segment_bytes: int, *, since_ms: int = 0) -> int:
@@ -734,14 +755,17 @@ def _first(items: Iterator[Item]) -> list[Item]:
     return [item for item, _ in zip(items, range(8), strict=False)]
 
 
-def items_of(file: StoreFile, view: FileView, *, offset: int | None = None) -> Iterator[Item]:
-    """Yield what is in a file, from ``offset`` on.
+def items_of(file: StoreFile, view: FileView, *, offset: int | None = None, topic: str | None = None) -> Iterator[Item]:
+    """Yield what is in a file, from ``offset`` on; of a log's records, with ``topic``, only those of one topic.
 
     ``offset`` is a log position for the commit log (the record that holds it comes first), a queue offset for queues, an entry's number
     for an index file; other files take none. Raises NotAStoreFile when the file has no such offset.
     """
     if file.kind == "commitlog":
-        return _log_from(file, view, offset)
+        start = 0 if offset is None else _item_start(file, view, offset)
+        if topic is not None:
+            return topic_items(view, file.start, topic, segment_bytes=file.segment_bytes, start=start)
+        return log_items(view, file.start, segment_bytes=file.segment_bytes, start=start)
     if file.kind == "consumequeue":
         return _queue_from(file, view, offset)
     if file.kind == "batchconsumequeue":
@@ -753,17 +777,34 @@ def items_of(file: StoreFile, view: FileView, *, offset: int | None = None) -> I
     return small_items(view, file.kind)
 
 
-def _log_from(file: StoreFile, view: FileView, offset: int | None) -> Iterator[Item]:
-    if offset is None:
-        return log_items(view, file.start, segment_bytes=file.segment_bytes)
-    at = offset - file.start
-    if not 0 <= at < max(view.size, 1):
+def _item_start(file: StoreFile, view: FileView, offset: int) -> int:
+    """Return the byte of a segment where the record (or what else is there) begins that holds log position ``offset``."""
+    wanted = offset - file.start
+    if not 0 <= wanted < max(view.size, 1):
         raise NotAStoreFile(
             file.path, f"log position {offset} is not in this file, which holds {file.start} to {file.start + view.size - 1}"
         )
-    if not dissect(view, at, file.start, file.segment_bytes - at, check_crc=False).problem:
-        return log_items(view, file.start, segment_bytes=file.segment_bytes, start=at)
-    return (i for i in log_items(view, file.start, segment_bytes=file.segment_bytes) if i.at + i.length > at)
+    if not dissect(view, wanted, file.start, file.segment_bytes - wanted, check_crc=False).problem:
+        return wanted
+    unpack = _IDENTITY.unpack_from
+    at = 0
+    while True:  # from head to head, as long as each says rightly where it lies
+        window = view.read(at, WINDOW_BYTES)
+        pos, begin = 0, at
+        while len(window) - pos >= _IDENTITY.size:
+            size, magic, physical = unpack(window, pos)
+            if magic not in (MAGIC_V1, MAGIC_V2) or physical != file.start + at or size < FIXED_OVERHEAD:
+                break
+            if at + size > wanted:
+                return at
+            at += size
+            pos += size
+        if at == begin:
+            break
+    for item in log_items(view, file.start, segment_bytes=file.segment_bytes, start=at):
+        if item.at + item.length > wanted:
+            return item.at
+    return at
 
 
 def _queue_from(file: StoreFile, view: FileView, offset: int | None) -> Iterator[Item]:

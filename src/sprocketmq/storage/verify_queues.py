@@ -450,13 +450,20 @@ class QueueChecks:
         cache = self._codes
         found = np.zeros(len(properties), np.int64)
         for i, text in enumerate(properties):
-            if b"TAGS\x01" in text and (tag := find_property(text, b"TAGS")):
-                code = cache.get(tag)
-                if code is None:
-                    code = tags_code_raw(tag)
-                    if len(cache) < 65_536:
-                        cache[tag] = code
-                found[i] = code
+            at = text.find(b"TAGS\x01")
+            if at < 0:
+                continue
+            if at == 0 or text[at - 1] == 2:
+                end = text.find(b"\x02", at)
+                tag = text[at + 5 : end] if end >= 0 else text[at + 5 :]
+            else:  # inside another name or value
+                tag = find_property(text, b"TAGS") or b""
+            code = cache.get(tag)
+            if code is None:
+                code = tags_code_raw(tag) if tag else 0
+                if len(cache) < 65_536:
+                    cache[tag] = code
+            found[i] = code
         return found
 
     def finish(self, log_min: int, log_end: int, configured: frozenset[str] | None) -> None:
