@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from asking import Asking
 
+from sprocketmq import PushConsumer
 from sprocketmq.broker import Broker, BrokerConfig
 from sprocketmq.broker.cleaning import Cleaning
 from sprocketmq.errors import StoreDamaged, StoreWriteFailed
@@ -383,3 +384,30 @@ async def test_cleaning_queues_and_unused_topics_answers_as_apache_does(served):
     broker.topics.delete("orders")
     assert (await ask(316)).code == 0
     assert broker.store.topics_on_disk() == []
+
+
+async def test_a_consumer_group_behind_the_beginning_goes_on_there(tmp_path, clock, namesrv):
+    disk = Disk(clock)
+    store = StoreConfig(root=tmp_path / "store", commitlog_segment_bytes=SEGMENT, max_message_bytes=32 << 10)
+    broker = Broker(BrokerConfig(store=store, port=0, clean_interval_s=3600, namesrv=(namesrv.address,)), fs=disk, clock=clock)
+    await broker.start()
+    broker.topics.create_internal("orders", 1)
+    ask = Asking(broker)
+    await ask.open()
+    sent = await fill(ask)
+    broker.offsets.commit("late", "orders", 0, 1)
+    disk.age_h = 100
+    disk.used = 0.8
+    await broker.cleaning.clean()
+    low = broker.store.min_offset("orders", 0)
+    assert low > 1
+    found = []
+    async with PushConsumer("late", {"orders": "*"}, namesrv=namesrv.address) as consumer:
+        async with asyncio.timeout(20):
+            async for batch in consumer.batches():
+                found += [message.body for message in batch]
+                if len(found) >= len(sent) - low:
+                    break
+    assert found == sent[low:]
+    await ask.close()
+    await broker.stop()
