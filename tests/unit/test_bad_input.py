@@ -453,3 +453,41 @@ def test_a_second_serve_on_the_same_port_does_not_disturb_the_first(mq, bystande
     port = mq.namesrv.partition(":")[2]
     result = serve("--namesrv-port", port, "--port", "0", "--store", str(tmp_path))
     assert_one_clear_line(result, f"cannot listen on {mq.namesrv}")
+
+
+# --- stores that a broker must not, or cannot, take over ----------------------------------------------------------------
+
+
+def serve_on(store, capfd):
+    code = main(["serve", "--store", str(store), "--port", "0", "--namesrv-port", "0"])
+    out, err = capfd.readouterr()
+    assert "Traceback" not in err
+    assert out == ""
+    return code, err
+
+
+def test_a_directory_that_is_no_store_is_refused_and_left_alone(tmp_path, capfd):
+    (tmp_path / "photo.jpg").write_bytes(b"x")
+    code, err = serve_on(tmp_path, capfd)
+    assert code == 1
+    assert "this directory holds files (photo.jpg), but no store; choose an empty directory" in err
+    assert os.listdir(tmp_path) == ["photo.jpg"]
+
+
+def test_a_configuration_file_of_another_shape_is_named_with_the_next_step(tmp_path, capfd):
+    path = tmp_path / "config" / "topics.json"
+    path.parent.mkdir()
+    path.write_text('{"topicConfigTable":{"orders":5}}')
+    code, err = serve_on(tmp_path, capfd)
+    assert code == 2
+    assert f"{path} is no such file as brokers write" in err
+    assert f"`sprocketmq inspect {path}` shows it" in err
+
+
+def test_a_configuration_file_that_is_damaged_is_told_of(tmp_path, caplog):
+    path = tmp_path / "config" / "topics.json"
+    path.parent.mkdir()
+    path.write_bytes(b"{" * 100_000)
+    with LocalCluster(store=tmp_path):
+        pass
+    assert f"{path} is damaged and there is no good" in caplog.text

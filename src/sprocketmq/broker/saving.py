@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
@@ -25,9 +26,17 @@ class SavedFile:
         self._written = 0
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def path(self) -> str:
+        """Where the file is."""
+        return self._file.path
+
     def load(self) -> dict[Any, Any] | None:
-        """Return the file's content, or None when there is none; blocks."""
-        return self._file.load()
+        """Return the file's content, or None when there is none or it cannot be read, of which the log tells; blocks."""
+        tree = self._file.load()
+        if tree is None and os.path.exists(self.path) and os.path.getsize(self.path):  # noqa: PTH110, PTH202
+            log.error("%s is damaged and there is no good %s.bak: the broker begins without what was in it", self.path, self.path)
+        return tree
 
     @property
     def dirty(self) -> bool:

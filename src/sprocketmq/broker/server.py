@@ -25,7 +25,7 @@ from sprocketmq.broker.send import SendHandlers, Stored
 from sprocketmq.broker.stats import SAMPLE_INTERVAL_S, Stats
 from sprocketmq.broker.topics import TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
-from sprocketmq.errors import ConfigError, SprocketError
+from sprocketmq.errors import ConfigError, RemoteProtocolError, SprocketError
 from sprocketmq.net.address import format_address, parse_address
 from sprocketmq.net.server import RemotingServer, ServerConnection
 from sprocketmq.protocol.bodies import TopicConfig
@@ -188,7 +188,12 @@ class Broker:
         ):
             tree = file.load()
             if tree is not None:
-                take(tree)
+                try:
+                    take(tree)
+                except RemoteProtocolError as e:
+                    raise ConfigError(
+                        f"{file.path} is no such file as brokers write: {e}; `sprocketmq inspect {file.path}` shows it, mend it or remove it"
+                    ) from None
         self._match_queue_kinds()
         for topic in self.store.topics_on_disk():
             if topic not in self.topics:
