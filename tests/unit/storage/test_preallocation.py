@@ -1,15 +1,20 @@
 """Room ahead of the log's writes, and what becomes of it when the disk is full or the log is cut."""
 
 import errno
+import random
 import threading
+from pathlib import Path
 
 import pytest
 
+from sprocketmq.protocol.records import pack_host
 from sprocketmq.storage import commitlog, preallocation
 from sprocketmq.storage.commitlog import CommitLog
 from sprocketmq.storage.fs import RealFileSystem
 from sprocketmq.storage.preallocation import Preallocator
 from sprocketmq.storage.segments import segment_name
+from sprocketmq.storage.store import MessageStore, StoreConfig
+from sprocketmq.testing.simfs import MODES, SimFileSystem, SimulatedCrash
 
 MIB = 1 << 20
 WAIT_S = 10
@@ -248,3 +253,34 @@ def test_a_store_that_stopped_ends_with_a_segment_of_zeros_and_opens_again(make_
 
 def test_the_numbers_fit_each_other():
     assert commitlog.PREALLOCATE_LOW_BYTES < commitlog.PREALLOCATE_STEP_BYTES <= preallocation.STEP_BYTES
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_crash_while_segments_are_made_never_leaves_a_gap(mode):
+    rng = random.Random(mode)
+    config = StoreConfig(Path("/store"), commitlog_segment_bytes=4 << 10, consumequeue_segment_bytes=400)
+    host = pack_host("127.0.0.1", 10911)
+
+    def send_much(store):
+        for count in (1, 20, 1, 30):  # within a segment, and over several at once, where nobody has made them
+            for _ in range(count):
+                store.stage_message("orders", 0, b"x" * 500, b"", tags_code=0, born_timestamp_ms=1, born_host=host)
+            store.commit()
+
+    whole = SimFileSystem()
+    store = MessageStore(config, fs=whole)
+    store.open()
+    begin = whole.calls
+    send_much(store)
+    for call in range(begin, whole.calls):
+        disk = SimFileSystem()
+        store = MessageStore(config, fs=disk)
+        store.open()
+        disk.crash_at(call)
+        with pytest.raises(SimulatedCrash):
+            send_much(store)
+        for _ in range(4):
+            again = MessageStore(config, fs=disk.crash(rng, mode))
+            again.open()
+            send_much(again)
+            again.close()
