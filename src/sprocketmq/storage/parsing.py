@@ -59,6 +59,12 @@ _MAX_TABLES = 4
 # Keys of the rest are cut out of so many property bytes at a time: hostile ones hold a key in every second byte.
 _KEY_SLICE_BYTES = 1 << 18
 
+# A chunk with more properties than this ends where they hold so many words: each may be a key, and take 20 bytes on its way.
+_MANY_PROPERTY_BYTES = 1 << 20
+_MAX_WORDS = 1 << 18
+# A layout with more words in its KEYS is not worth a table, whose columns are hashed one by one.
+_MAX_TABLE_WORDS = 16
+
 _NO_ENTRIES = KeyEntries(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))
 
 _Ints = NDArray[np.int64]
@@ -101,7 +107,7 @@ def parse_chunk(
     """Return what the records that begin in ``[begin, limit)`` of ``view`` yield; the last may end behind ``limit``.
 
     ``view`` is a whole segment and begins at log position ``base``; a record is expected at ``begin``. The chunk ends at the first thing
-    that is no valid record, body CRC included. Queues of ``batch_topics`` get 46-byte units. Without ``keys`` none are gathered.
+    that is no valid record, body CRC included, and may end earlier when it has very many keys. Queues of ``batch_topics`` get 46-byte units. Without ``keys`` none are gathered.
     """
     records = _Records(view, base, begin, limit)
     if not records.count:
@@ -169,6 +175,15 @@ class _Records:
             if sector_lost(properties, base + int(length_at[row]) + 2):
                 count = row
                 break
+        if (
+            int(np.where(good, properties_length, 0)[:count].sum()) + sum(len(record[9]) for record in self.odd.values())
+            > _MANY_PROPERTY_BYTES
+        ):
+            words = _blanks(data, begin, length_at[:count] + 2, at[:count] + size[:count], good[:count])
+            for row, record in self.odd.items():
+                if row < count:
+                    words[row] = record[9].count(b" ")
+            count = min(count, max(1, int(np.searchsorted(np.cumsum(words), _MAX_WORDS))))
         self.count = count
         if not count:
             return
@@ -369,13 +384,13 @@ class _Layout:
                 fixed[begin : begin + len(value)] = False
                 # Named twice, a property is for the readers of single records to judge.
                 places[name] = (begin, begin + len(value)) if name not in places else (0, -1)
-        self.regular = (0, -1) not in places.values()
         self.unique = places.get(b"UNIQ_KEY", (0, 0))
         self.tag = places.get(b"TAGS", (0, 0))
         begin, end = places.get(b"KEYS", (0, 0))
         blanks = [i for i in range(begin, end) if text[i] == 0x20]
         fixed[blanks] = True
         self.words = [(a, b) for a, b in zip([begin, *(i + 1 for i in blanks)], [*blanks, end], strict=True) if b > a]
+        self.regular = (0, -1) not in places.values() and len(self.words) <= _MAX_TABLE_WORDS
         self._text = np.frombuffer(text, np.uint8)
         self._fixed = np.flatnonzero(fixed)
         self._free = np.flatnonzero(~fixed)
@@ -471,6 +486,12 @@ def _rows(view: memoryview, starts: _Ints, length: int) -> NDArray[Any]:
     windows = np.ndarray((max(len(view) - length + 1, 0),), f"V{length}", view, 0, (1,))
     rows: NDArray[Any] = windows[starts]
     return rows
+
+
+def _blanks(data: NDArray[np.uint8], begin: int, starts: _Ints, ends: _Ints, which: NDArray[np.bool_]) -> _Ints:
+    """Return how many blanks are in each of some stretches of ``data``, none of them before ``begin``; 0 for those not in ``which``."""
+    blanks = np.flatnonzero(data[begin : int(ends[-1])] == 0x20) + begin
+    return np.where(which, np.searchsorted(blanks, ends) - np.searchsorted(blanks, starts), 0)
 
 
 def _leading(flags: NDArray[np.bool_]) -> int:

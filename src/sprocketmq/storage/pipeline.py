@@ -251,8 +251,7 @@ class LogPipeline:
                 self._last_time = chunk.last_time_ms
                 yield chunk
                 self._tell_progress()
-                if answer is not None and position >= answer.task.limit:
-                    continue
+                continue
             following = self._follow(segment, position)
             if following is None:
                 break

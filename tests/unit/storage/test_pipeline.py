@@ -14,6 +14,7 @@ import pytest
 
 from sprocketmq.protocol.codes import SYSFLAG_INNER_BATCH
 from sprocketmq.protocol.records import MAGIC_BLANK, encode_record, pack_host
+from sprocketmq.storage import parsing
 from sprocketmq.storage.commitlog import CommitLog
 from sprocketmq.storage.fs import REAL_FS
 from sprocketmq.storage.pipeline import RING_SLOTS, LogPipeline, Ring, workers_for
@@ -410,3 +411,19 @@ def test_a_worker_ends_when_its_input_closes(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "sprocketmq.storage.worker"], input=b"", capture_output=True, timeout=30, check=False)
     assert done.returncode == 0
     assert done.stderr == b""
+
+
+def test_a_stretch_full_of_keys_comes_in_several_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    maker = LogMaker(tmp_path, segment=4 << 20)
+    for i in range(150):
+        maker.add(b"a b", properties=b"KEYS\x01" + b"k " * (5000 + i) + b"\x02")
+    log = maker.open()
+    expected = units_by_queue(LogPipeline(log, 0, workers=1, resync=True).chunks())
+    monkeypatch.setattr(parsing, "_MANY_PROPERTY_BYTES", 100_000)
+    monkeypatch.setattr(parsing, "_MAX_WORDS", 100_000)
+    chunks = list(LogPipeline(log, 0, workers=1, resync=True).chunks())
+    assert len(chunks) > 5
+    assert all(chunk.keys is not None and len(chunk.keys.hashes) <= 110_000 for chunk in chunks)
+    assert units_by_queue(iter(chunks)) == expected
+    log.close()
+    assert same_as_classic(maker).damaged == []
