@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import struct
 import tarfile
 from collections import Counter
@@ -126,6 +127,34 @@ def test_a_store_whose_topic_was_deleted_and_made_again_is_in_order(make_bench):
         bench.send(b"new")
     bench.stop()
     assert verify(str(bench.root)).ok
+
+
+@pytest.mark.parametrize("first", ["commitlog", "consumequeue"])
+def test_a_copy_taken_bit_by_bit_while_a_broker_writes_has_only_notes(make_bench, tmp_path, first):
+    """Whatever was copied first is behind the rest."""
+    bench = make_bench()
+    copy = tmp_path / "copy"
+
+    def grow():
+        for i in range(100):
+            bench.send(b"x" * 300, queue=i % 2, tag="t")
+        bench.store.flush(thorough=True)
+
+    grow()
+    shutil.copytree(bench.root / first, copy / first)
+    grow()
+    bench.send(b"last")
+    for path in bench.root.iterdir():
+        if path.is_dir() and path.name != first:
+            shutil.copytree(path, copy / path.name)
+        elif not path.is_dir():
+            shutil.copy(path, copy)
+    report = verify(str(copy))
+    assert report.ok, report.findings
+    if first == "commitlog":
+        assert {"unit ahead", "snapshot ahead", "checkpoint ahead"} <= set(kinds(report, "note"))
+    else:
+        assert kinds(report, "note")["queue behind"] == 2
 
 
 def test_an_empty_store_is_in_order(make_bench):
