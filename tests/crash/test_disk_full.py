@@ -22,6 +22,7 @@ from sprocketmq.broker import Broker, BrokerConfig
 from sprocketmq.clock import SYSTEM_CLOCK, ManualClock
 from sprocketmq.net.client import ConnectionPool
 from sprocketmq.protocol.batch import encode_batch
+from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.records import decode_records
 from sprocketmq.storage.config import StoreConfig
 from sprocketmq.testing import eventually
@@ -68,14 +69,14 @@ class BrokerProcess:
             "flush_interval_s": 0.05,
             "default_topic_queues": LANES,
             # Segments that go to make room would take acknowledged messages along, as they should.
-            "clean_file_forcibly": "false",
+            "clean_file_forcibly": False,
             **settings,
         }
         self.process: subprocess.Popen[bytes] | None = None
         self.address = ""
 
     async def start(self) -> None:
-        sets = [f"--set={key}={value}" for key, value in self.settings.items()]
+        sets = [f"--set={key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in self.settings.items()]
         command = [sys.executable, "-m", "sprocketmq", "serve", "--port=0", "--namesrv-port=0", f"--store={self.store}", *sets]
         self.process = await asyncio.to_thread(subprocess.Popen, command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert self.process.stdout is not None
@@ -119,10 +120,9 @@ class BrokerHere:
             Path("/store"),
             commitlog_segment_bytes=SEGMENT_BYTES,
             consumequeue_segment_bytes=QUEUE_SEGMENT_BYTES,
-            clean_file_forcibly=False,
-            **self.settings,
+            **{"clean_file_forcibly": False, **self.settings},
         )
-        config = BrokerConfig(store=store, port=0, clean_interval_s=0.2, flush_interval_s=0.05, default_topic_queues=LANES)
+        config = BrokerConfig(store=store, port=0, clean_interval_s=0.1, flush_interval_s=0.05, default_topic_queues=LANES)
         self.broker = Broker(config, fs=self.fs)
         await self.broker.start()
 
@@ -281,14 +281,17 @@ class Traffic:
 
         await asyncio.gather(*(one(lane) for lane in range(LANES)))
 
+    async def pull(self, lane: int, offset: int) -> Command:
+        ext = {"consumerGroup": "cg", "topic": TOPIC, "queueId": str(lane), "queueOffset": str(offset), "maxMsgNums": "500"}
+        ext |= {"sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0"}
+        return await self.conn.request(11, ext=ext, timeout_s=WAIT_S)
+
     async def check(self, *, again: bool = False) -> None:
         """Read on where the last check ended, with ``again`` from the beginning, and balance the books."""
         for lane in range(LANES):
             offset = 0 if again else self.ends[lane]
             while True:
-                ext = {"consumerGroup": "cg", "topic": TOPIC, "queueId": str(lane), "queueOffset": str(offset), "maxMsgNums": "500"}
-                ext |= {"sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0"}
-                answer = await self.conn.request(11, ext=ext, timeout_s=WAIT_S)
+                answer = await self.pull(lane, offset)
                 if answer.code != 0:
                     assert answer.code == 19, (answer.code, answer.remark)  # the end
                     break
@@ -383,3 +386,92 @@ async def test_a_disk_that_refuses_writes_without_being_full_is_tried_until_it_t
 async def test_a_simulated_disk_fills_up_in_the_same_way(warning_ratio: float) -> None:
     fs = SimFileSystem(clock=ManualClock(SYSTEM_CLOCK.time_ms()))
     await fill_and_free(BrokerHere(fs, disk_warning_ratio=warning_ratio), SimulatedDisk(fs))
+
+
+class Newest:
+    """Senders of a broker that must give up old messages to take new ones, and what they were told is stored where."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self.traffic = traffic
+        self.stored: list[dict[int, int]] = [{} for _ in range(LANES)]
+        self.lowest = [0] * LANES
+        self.refused = 0
+
+    async def send(self, lane: int) -> bool:
+        body = self.traffic.rng.randbytes(8000)
+        ext = {"a": "pg", "b": TOPIC, "c": "TBW102", "d": str(LANES), "e": str(lane), "f": "0", "g": "1", "h": "0", "i": "", "j": "0"}
+        answer = await self.traffic.conn.request(310, ext={**ext, "k": "false", "m": "false"}, body=body, timeout_s=WAIT_S)
+        if answer.code == REFUSED:
+            self.refused += 1
+            return False
+        assert answer.code == 0, (answer.code, answer.remark)
+        self.stored[lane][int(answer.ext["queueOffset"])] = crc32(body)
+        return True
+
+    async def some(self, count: int) -> None:
+        async def one(lane: int) -> None:
+            for _ in range(count):
+                await eventually(lambda: self.send(lane), timeout_s=WAIT_S, what="a send")
+
+        await asyncio.gather(*(one(lane) for lane in range(LANES)))
+
+    async def check(self) -> None:
+        """Read each queue from the beginning it has now: everything stored from there on must be there."""
+        for lane, stored in enumerate(self.stored):
+            offset: int | None = None
+            answer = await self.traffic.pull(lane, 0)
+            if answer.code == 21:
+                offset = int(answer.ext["nextBeginOffset"])
+                assert offset == int(answer.ext["minOffset"])
+            low = offset = offset or 0
+            assert low >= self.lowest[lane], "the beginning of a queue went back"
+            self.lowest[lane] = low
+            while True:
+                answer = await self.traffic.pull(lane, offset)
+                if answer.code == 21 and int(answer.ext["nextBeginOffset"]) > offset:
+                    low = offset = int(answer.ext["nextBeginOffset"])  # more was deleted meanwhile
+                    continue
+                if answer.code != 0:
+                    assert answer.code == 19, (answer.code, answer.remark)
+                    break
+                for message in decode_records(answer.body, verify_crc=True):
+                    assert message.queue_offset == offset, f"queue {lane} has a gap at {offset}"
+                    assert stored.get(offset, crc32(message.body)) == crc32(message.body), f"offset {offset} is another message"
+                    offset += 1
+            lost = [known for known in stored if known >= offset]
+            assert not lost, f"queue {lane} ends at {offset}, acknowledged up to {max(lost)}"
+
+
+async def test_a_disk_too_small_for_everything_keeps_the_newest_through_kills(tmp_path: Path) -> None:
+    print(f"SPROCKETMQ_CRASH_SEED={SEED}")
+    folder = tmp_path / "disk"
+    mounted = may_mount(folder)
+    broker: BrokerProcess | BrokerHere
+    if mounted:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={16 << 10}k", "tmpfs", folder], check=True)
+        broker = BrokerProcess(folder / "store", clean_file_forcibly=True, clean_interval_s=0.1)
+    else:
+        fs = SimFileSystem(capacity=16 << 20, clock=ManualClock(SYSTEM_CLOCK.time_ms()))
+        broker = BrokerHere(fs, clean_file_forcibly=True)
+    newest = Newest(Traffic(SEED))
+    try:
+        for _ in range(CYCLES):
+            await broker.start()
+            await newest.traffic.connect(broker.address)
+            await newest.some(200)  # 6.4 MB each time
+            await newest.check()
+            await newest.traffic.close()
+            await broker.kill()
+        await broker.start()
+        await newest.traffic.connect(broker.address)
+        await newest.check()
+        assert min(newest.lowest) > 0, "nothing was deleted"
+        await newest.traffic.close()
+        await broker.stop()
+    finally:
+        await newest.traffic.close()
+        if mounted:
+            if broker.alive:
+                await broker.kill()
+            subprocess.run(["umount", folder], check=True)
+    print(f"{CYCLES} kills: {sum(map(len, newest.stored))} stored, {sum(newest.lowest)} deleted, {newest.refused} refused")
