@@ -94,7 +94,8 @@ class _Verification:
             name for name, value in (configured or {}).items() if _queue_type(value) == "BatchCQ"
         }
         segments = self._check_names()
-        queues = QueueChecks(store, self._findings, batch_topics=frozenset(batch_topics), in_use=self._in_use)
+        deleted = self._snapshot.deleted if self._snapshot is not None else {}
+        queues = QueueChecks(store, self._findings, batch_topics=frozenset(batch_topics), deleted=deleted, in_use=self._in_use)
         index = IndexChecks(store, self._findings, in_use=self._in_use) if self._with_index else None
         try:
             self._read_log(segments, queues, index)

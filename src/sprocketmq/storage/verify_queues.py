@@ -5,7 +5,7 @@ queue; which units were met is remembered as ranges, and at the end what lies ou
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -246,8 +246,7 @@ class QueueCheck:
         for start, stop in self._missing.pairs:
             path, at = self.place(start) if not self.batch else (self.directory, None)
             if stop == end and context.in_use:
-                what = f"queue {self.name} is {stop - start:,} messages behind the log: the next start catches up"
-                findings.add(NOTE, "queue behind", path, at, what)
+                context.behind(self.batch, stop - start)
             else:
                 what = f"messages {start} to {stop - 1} of queue {self.name} have no unit"
                 findings.add(ERROR, "missing unit", path, at, what, repair)
@@ -316,6 +315,20 @@ class _Context:
         self.log_end = log_end
         self.lost = lost
         self.in_use = in_use
+        self._behind = {False: [0, 0], True: [0, 0]}
+
+    def behind(self, batch: bool, messages: int) -> None:
+        """Take note that the files of a queue lack its last messages, as those of a running broker do."""
+        self._behind[batch][0] += 1
+        self._behind[batch][1] += messages
+
+    def report_behind(self) -> None:
+        """Say in one line each how many plain and batch queues are behind."""
+        for batch, (queues, messages) in self._behind.items():
+            if queues:
+                what = f"the files of {queues:,} queues are {messages:,} messages behind the log: a running broker has them in memory, a start catches up"
+                path = f"{self.root}/{'batchconsumequeue' if batch else 'consumequeue'}"
+                self.findings.add(NOTE, "queues behind", path, None, what)
 
     def repair(self, batch: bool) -> str:
         return f"sprocketmq rebuild {self.root} --only {'batchconsumequeue' if batch else 'consumequeue'}"
@@ -324,8 +337,11 @@ class _Context:
 class QueueChecks:
     """All queues of a store. ``take`` gets the log's windows in order, ``finish`` reports."""
 
-    def __init__(self, store: StoreDirectory, findings: Findings, *, batch_topics: frozenset[str], in_use: bool) -> None:
+    def __init__(
+        self, store: StoreDirectory, findings: Findings, *, batch_topics: frozenset[str], deleted: Mapping[str, int], in_use: bool
+    ) -> None:
         self._store = store
+        self._deleted = deleted
         self._findings = findings
         self._batch_topics = batch_topics
         self._in_use = in_use
@@ -417,7 +433,13 @@ class QueueChecks:
         return queue
 
     def _take(self, queue: QueueCheck, window: Window, chosen: _Longs, codes: _Longs, path: str, segment_start: int) -> None:
+        deleted = self._deleted.get(queue.topic)
+        if deleted is not None:  # messages before the topic's deletion have no units
+            later = window.physicals[chosen] >= deleted
+            chosen, codes = chosen[later], codes[later]
         if queue.batch:
+            if not len(chosen):
+                return
             inner = [_inner(window.properties[i]) for i in chosen.tolist()]
             offsets = np.array(
                 [base if base is not None else int(window.queue_offsets[i]) for (base, _), i in zip(inner, chosen, strict=True)]
