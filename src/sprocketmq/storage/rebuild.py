@@ -1,7 +1,7 @@
 """Making derived files anew from the commit log: queues, batch queues, key index, checkpoint; in place or in another directory.
 
-The new files are made beside the old ones and take their places when all of them are complete and on the disk, so an interrupted run
-changes nothing. The commit log is only read. It works on stores written by Apache's broker, which takes the outcome for its own: files
+The new files are made beside the old ones and take their places when all of them are complete and on the disk: until then an interrupted
+run changes nothing, and from then on it leaves what the next start derives again. The commit log is only read. It works on stores written by Apache's broker, which takes the outcome for its own: files
 have the sizes the old ones have, and the checkpoint tells that all of it is on the disk.
 """
 
@@ -15,6 +15,7 @@ from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import ConfigError, SprocketError, StoreDamaged, StoreNotWritable
 from sprocketmq.protocol.hashing import crc32
 from sprocketmq.storage.checkpoint import Checkpoint
+from sprocketmq.storage.checks import check_directory
 from sprocketmq.storage.commitlog import CommitLog, Segment
 from sprocketmq.storage.config import StoreConfig
 from sprocketmq.storage.fs import REAL_FS, FileSystem
@@ -74,10 +75,10 @@ def rebuild(
 
     In place needs the store for itself (StoreLocked while a broker has it). With a ``target`` the source is only read, also while a
     broker runs on it; then what the log holds at that moment counts. ``config`` gives file sizes where no old file tells them. ``workers``
-    processes read the log (0: one a core, at most 4). ``progress`` gets bytes read and their total, about.
+    processes read the log, this one included (0: one a core, at most 4). ``progress`` gets bytes read and their total, about.
 
     Raises ConfigError for unknown names and a target that has such files, StoreDamaged when there is no commit log or a file in its
-    middle is missing, StoreNotWritable when the disk refuses; the old files then still stand.
+    middle is missing, StoreNotSupported in place of what a broker would not open, StoreNotWritable when the disk refuses.
     """
     unknown = sorted(set(what) - set(DERIVED))
     if unknown or not what:
@@ -88,6 +89,7 @@ def rebuild(
     lock: DirectoryLock | None = None
     try:
         if target is None:
+            check_directory(fs, str(source))
             lock = DirectoryLock(fs, str(source))
         else:
             for name in report.what:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sprocketmq.errors import ConfigError, StoreDamaged, StoreLocked, StoreNotWritable
+from sprocketmq.errors import ConfigError, StoreDamaged, StoreLocked, StoreNotSupported, StoreNotWritable
 from sprocketmq.storage.checkpoint import Checkpoint
 from sprocketmq.storage.fs import REAL_FS
 from sprocketmq.storage.rebuild import DERIVED, WORK_DIRECTORY, rebuild
@@ -234,3 +234,17 @@ def test_leftovers_of_an_interrupted_run_go(tmp_path: Path) -> None:
     rebuild(root, workers=1)
     assert queue_files(root) == before
     assert not (root / WORK_DIRECTORY).exists()
+
+
+def test_queues_in_a_database_are_not_replaced_but_files_may_be_made_elsewhere(tmp_path: Path) -> None:
+    root = unpack("plain", tmp_path)
+    queues = queue_files(root)
+    shutil.rmtree(root / "consumequeue")
+    shutil.rmtree(root / "batchconsumequeue", ignore_errors=True)
+    (root / "consumequeue").mkdir()
+    (root / "consumequeue" / "CURRENT").write_text("MANIFEST-000001\n")
+    with pytest.raises(StoreNotSupported):
+        rebuild(root, workers=1)
+    assert (root / "consumequeue" / "CURRENT").exists()
+    rebuild(root, tmp_path / "new", workers=1, config=StoreConfig(root, consumequeue_segment_bytes=1000))
+    assert queue_files(tmp_path / "new") == queues
