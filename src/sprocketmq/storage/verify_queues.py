@@ -498,6 +498,7 @@ class QueueChecks:
                 without[queue.topic] = without.get(queue.topic, 0) + 1
             else:
                 queue.finish(self._files, context)
+        context.report_behind()
         for topic in without:
             what = (
                 f"messages of topic {topic!r} are in the log, but there is no such topic (deleted, most likely) and it has no queue files"
