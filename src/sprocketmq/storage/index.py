@@ -60,9 +60,9 @@ MAX_COUNT = 100_000_000  # slots and entries of a file
 # thousand messages cost least per message.
 MAX_PENDING_BYTES = 16 << 20
 MAX_PENDING_SENDS = 4096
-# Fewer sends than this are indexed without numpy as long as nothing else has loaded it: that takes 0.1 s. While it is being loaded more
+# Fewer messages than this are indexed without numpy as long as nothing else has loaded it: that takes 0.1 s. While it is being loaded more
 # may wait.
-PLAIN_SENDS = 256
+PLAIN_MESSAGES = 256
 MAX_PENDING_BYTES_WHILE_LOADING = 32 << 20
 # Property strings hashed in one go: hostile ones have a key in every second byte, and a key takes some 100 bytes of arrays.
 _SLICE_BYTES = 1 << 19
@@ -113,6 +113,9 @@ def record_keys(topic: str, properties: bytes) -> list[str]:
         keys.append(key_string(topic, tag, tag=True))
     return keys
 
+
+# Reads the log for the index: the hashes of the keys of the record at a place, and where the next one begins; None without a record there.
+KeysAt = Callable[[int], tuple[Sequence[int], int] | None]
 
 # What one send stored: topic, property string, place of the record, store time in ms; for a batch on a plain queue the property strings
 # and places of all its records.
@@ -219,11 +222,19 @@ class KeyIndex:
 
     # --- opening ---
 
-    def load(self, *, log_min: int, log_end: int, state: IndexState | None, holds: Callable[[int, int], bool] | None = None) -> int:
+    def load(
+        self,
+        *,
+        log_min: int,
+        log_end: int,
+        state: IndexState | None,
+        clean: bool = False,
+        keys_at: KeysAt | None = None,
+    ) -> int:
         """Take the files that can be trusted, remove the others, and return the log position from which records must be indexed.
 
-        With a ``state`` those are the files it has, as they were then. Without one they are taken as they are when everything in them
-        fits together and ``holds(place, key hash)``, when given, confirms some of their entries by the log. Places that are not in
+        With a ``state`` those are the files it has, as they were then; ``clean`` says that nothing was indexed after it. Without one they are taken as they are when everything in them
+        fits together and the log, when ``keys_at`` reads it, confirms their beginnings and some of their entries. Places that are not in
         ``[log_min, log_end]`` fit neither. Files of other sizes than configured keep theirs, and so do all that follow. Raises OSError.
         """
         self._fs.make_dirs(self._directory)
@@ -232,7 +243,7 @@ class KeyIndex:
             for entry in self._fs.list(self._directory)
             if not entry.is_dir and len(entry.name) == NAME_DIGITS and entry.name.isascii() and entry.name.isdigit()
         }
-        kept = self._restore(state, found, log_min) if state is not None else self._adopt(found, log_min, log_end, holds)
+        kept = self._restore(state, found, log_min, clean=clean) if state is not None else self._adopt(found, log_min, log_end, keys_at)
         names = {file.name for file in self._files}
         for name in found:
             if name not in names:
@@ -251,7 +262,7 @@ class KeyIndex:
         self.position = self._offered_end = max(self.position, log_min)
         return self.position
 
-    def _restore(self, state: IndexState, found: dict[str, int], log_min: int) -> bool:
+    def _restore(self, state: IndexState, found: dict[str, int], log_min: int, *, clean: bool) -> bool:
         """Take the files of ``state`` that are there as it has them, up to the first that is not; tell whether there is none such."""
         self._shape(state.hash_slots, state.entries_per_file)
         for name, raw, last in state.files:
@@ -263,14 +274,17 @@ class KeyIndex:
             file.last = self._read(file, self._entry_at(file.header.next - 1), ENTRY_BYTES)
             if file.last != last:
                 return False
-            if self._read(file, 0, HEADER_BYTES) != raw or any(self._read(file, self._entry_at(file.header.next), ENTRY_BYTES)):
-                # More was indexed before the process ended: that is forgotten, and the slots may be ahead as well.
+            as_noted = self._read(file, 0, HEADER_BYTES) == raw
+            if file.header.next == self._file_entries and not as_noted:
+                return False
+            if file.header.next < self._file_entries and not (clean and as_noted):
+                # More was indexed, of which any part may be on the disk. That is forgotten, and the slots may be ahead as well.
                 file.doubtful = file.unsynced = True
                 self._erase_behind(file)
             self._files.append(file)
         return True
 
-    def _adopt(self, found: dict[str, int], log_min: int, log_end: int, holds: Callable[[int, int], bool] | None) -> bool:
+    def _adopt(self, found: dict[str, int], log_min: int, log_end: int, keys_at: KeysAt | None) -> bool:
         """Take files nobody vouches for, up to the first that does not hold together or does not fit the log; tell whether all do."""
         if found and self._file_bytes not in found.values():
             self._shape_like(max(found))
@@ -284,10 +298,9 @@ class KeyIndex:
                 not 1 < header.next <= self._file_entries
                 or not 0 <= header.begin_physical <= header.end_physical < log_end
                 or not 0 <= header.begin_ms <= header.end_ms
-                or (header.begin_physical > log_min if before is None else header.begin_physical < before.end_physical)
-                or (before is not None and before.next != self._file_entries)
+                or (before is not None and (header.begin_physical < before.end_physical or before.next != self._file_entries))
                 or not self._sound(file)
-                or (holds is not None and not self._confirmed(file, log_min, holds))
+                or (keys_at is not None and not self._confirmed(file, before, log_min, keys_at))
             ):
                 return False
             file.last = self._read(file, self._entry_at(header.next - 1), ENTRY_BYTES)
@@ -320,13 +333,28 @@ class KeyIndex:
             used += places[2]
         return used == header.used_slots and place == header.end_physical and slots == self._read_slots(file)
 
-    def _confirmed(self, file: _IndexFile, log_min: int, holds: Callable[[int, int], bool]) -> bool:
-        """Tell whether the log has the keys of some entries of the file, the last one among them."""
+    def _confirmed(self, file: _IndexFile, before: Header | None, log_min: int, keys_at: KeysAt) -> bool:
+        """Tell whether the log has the keys of some entries of the file, the last one among them, and none between it and the one before."""
         count = file.header.next
         for number in {max(1, count - 1 - i * count // _SAMPLES) for i in range(_SAMPLES)}:
             hash_, physical, _, _ = self._entry(file, number)
-            if physical >= log_min and not holds(physical, hash_):
+            if physical >= log_min:
+                record = keys_at(physical)
+                if record is None or hash_ not in record[0]:
+                    return False
+        place = log_min
+        if before is not None and before.end_physical >= log_min:
+            if before.end_physical == file.header.begin_physical:
+                return True
+            record = keys_at(before.end_physical)
+            if record is None:
                 return False
+            place = record[1]
+        while place < file.header.begin_physical:
+            record = keys_at(place)
+            if record is None or record[0]:
+                return False
+            place = record[1]
         return True
 
     def _find_newest(self) -> tuple[int, int]:
@@ -467,7 +495,7 @@ class KeyIndex:
             return not self.behind
 
     def _index(self, staged: Sequence[Staged]) -> None:
-        if len(staged) < PLAIN_SENDS and "sprocketmq.storage.indexarrays" not in sys.modules:
+        if "sprocketmq.storage.indexarrays" not in sys.modules and sum(map(_message_count, staged)) < PLAIN_MESSAGES:
             self._add_plainly(staged)
             return
         sizes = [len(strings) if isinstance(strings, bytes) else sum(map(len, strings)) for _, strings, _, _ in staged]
@@ -829,6 +857,10 @@ class KeyIndex:
         self._names_changed = True
         with contextlib.suppress(FileNotFoundError):
             self._fs.unlink(self._path(file.name))
+
+
+def _message_count(send: Staged) -> int:
+    return 1 if isinstance(send[1], bytes) else len(send[1])
 
 
 def _seconds(elapsed_ms: int) -> int:

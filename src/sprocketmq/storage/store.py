@@ -822,7 +822,7 @@ class MessageStore:
             self._snapshot = snapshot
             queued = log.flushed_end = snapshot.position
             last_time = self._last_ms
-        indexed = self._open_index(snapshot)
+        indexed = self._open_index(snapshot if snapshot is self._snapshot else None, clean=report.clean)
         report.scanned_from = min(queued, indexed)
         end = self._read_log(queued, last_time, report, progress)
         if self.index is not None:
@@ -846,13 +846,13 @@ class MessageStore:
         self._visible_end = log.committed_end
         return report
 
-    def _open_index(self, snapshot: Snapshot | None) -> int:
+    def _open_index(self, snapshot: Snapshot | None, *, clean: bool) -> int:
         """Open the key index and return up to which place in the log it is complete."""
         if not self.config.message_index_enable:
             return self._log.min_offset + len(self._log.segments) * self._log.segment_bytes
         self.index = StoreIndex(self._fs, self._log, self.config, self._clock)
         self._offers = []
-        return self.index.load(snapshot.index if snapshot is not None else b"")
+        return self.index.load(snapshot.index if snapshot is not None else b"", clean=clean)
 
     def _read_log(self, queued: int, last_time: int, report: RecoveryReport, progress: Callable[[int, int], None] | None) -> int:
         """Give the records that are not in queues and index yet to these and return where the log ends.

@@ -11,9 +11,9 @@ from sprocketmq.clock import Clock
 from sprocketmq.storage.commitlog import CommitLog
 from sprocketmq.storage.config import StoreConfig
 from sprocketmq.storage.fs import FileSystem
-from sprocketmq.storage.index import IndexState, KeyIndex, Staged, key_hash, record_keys
+from sprocketmq.storage.index import ROLLED_BACK, IndexState, KeyIndex, Staged, key_hash, record_keys
 from sprocketmq.storage.lookup import Kind, find_records
-from sprocketmq.storage.recovery import LogScan, Scanned, data_end, parse_record
+from sprocketmq.storage.recovery import LogScan, Scanned, data_end, is_blank, parse_record
 
 if TYPE_CHECKING:
     from sprocketmq.storage.runs import KeyEntries
@@ -33,15 +33,15 @@ class StoreIndex:
 
     # --- recovery ---
 
-    def load(self, state: bytes) -> int:
+    def load(self, state: bytes, *, clean: bool) -> int:
         """Take what can be trusted of the files, and return the place in the log from which records must be given to ``take_records``.
 
-        ``state`` is what ``sync`` returned before the last snapshot, or empty.
+        ``state`` is what ``sync`` returned before the last snapshot, or empty; ``clean`` says that nothing came after that.
         """
         log = self._log
         known = IndexState.decode(state) if state else None
         try:
-            return self._keys.load(log_min=log.min_offset, log_end=data_end(log), state=known, holds=self._holds)
+            return self._keys.load(log_min=log.min_offset, log_end=data_end(log), state=known, clean=clean, keys_at=self._keys_at)
         except OSError as e:
             self._stop(e)
             return data_end(log)
@@ -50,11 +50,17 @@ class StoreIndex:
         self._keys.failure = error.strerror or str(error)
         self._keys.behind = True
 
-    def _holds(self, physical: int, hash_: int) -> bool:
-        """Tell whether the log has a record with a key of this hash at a place."""
+    def _keys_at(self, physical: int) -> tuple[list[int], int] | None:
+        """Return the hashes of the keys of the record at a place in the log, and where the next one begins; None without a record there."""
         segment = self._log.find(physical)
-        record = parse_record(segment.view, segment.start, physical - segment.start, check_crc=False) if segment is not None else None
-        return record is not None and any(key_hash(key) == hash_ for key in record_keys(record[0].decode("utf-8", "replace"), record[9]))
+        if segment is None:
+            return None
+        at = physical - segment.start
+        record = parse_record(segment.view, segment.start, at, check_crc=False)
+        if record is None:
+            return ([], segment.start + segment.size) if is_blank(segment.view, at) else None
+        keys = record_keys(record[0].decode("utf-8", "replace"), record[9]) if record[6] & ROLLED_BACK != ROLLED_BACK else []
+        return [key_hash(key) for key in keys], physical + record[4]
 
     def take_records(self, records: list[Scanned], end: int) -> None:
         """Index records of the log up to ``end``; those that are indexed already are passed over."""

@@ -17,7 +17,7 @@ from sprocketmq.clock import ManualClock
 from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.storage import index as index_module
 from sprocketmq.storage.fs import RealFileSystem
-from sprocketmq.storage.index import IndexState, KeyIndex, Staged, key_hash, key_string, record_keys
+from sprocketmq.storage.index import IndexState, KeyIndex, KeysAt, Staged, key_hash, key_string, record_keys
 from sprocketmq.storage.keys import entries_of
 from sprocketmq.storage.recovery import Scanned
 
@@ -71,6 +71,18 @@ def make_records(count: int, *, start: int = 0) -> list[Record]:
 
 def as_scanned(records: list[Record]) -> list[Scanned]:
     return [(topic.encode(), 0, 0, physical, 100, 0, 0, time_ms, 1, properties) for topic, properties, physical, time_ms in records]
+
+
+def reading(records: list[Record]) -> KeysAt:
+    """What an index is told of a log with these records."""
+
+    def keys_at(physical: int) -> tuple[list[int], int] | None:
+        for topic, properties, place, _ in records:
+            if place == physical:
+                return [key_hash(key) for key in record_keys(topic, properties)], place + 100
+        return None
+
+    return keys_at
 
 
 class Box:
@@ -345,16 +357,11 @@ def test_files_of_a_broker_that_stopped_are_taken_as_they_are(box: Box) -> None:
     box.add(records[:50])
     box.index.sync()
     modified = {path.name: path.stat().st_mtime_ns for path in box.root.iterdir()}
-    assert box.load(None, log_end=6000, holds=lambda physical, hash_: holds(records, physical, hash_)) == 4900
+    assert box.load(None, log_end=6000, keys_at=reading(records)) == 4900
     assert {path.name: path.stat().st_mtime_ns for path in box.root.iterdir()} == modified
     box.add(records[40:])
     box.index.sync()
     assert box.files() == Reference().put_all(records).files
-
-
-def holds(records: list[Record], physical: int, hash_: int) -> bool:
-    topic, properties, _, _ = records[physical // 100]
-    return hash_ in [key_hash(key) for key in record_keys(topic, properties)]
 
 
 def test_a_file_cut_within_the_keys_of_a_record_gets_the_missing_ones(make_box: Callable[..., Box]) -> None:
@@ -408,14 +415,16 @@ def test_damaged_files_go_with_all_behind_them_and_are_made_again(box: Box, kind
     assert box.files() == files
 
 
-@pytest.mark.parametrize("gone", [0, 1])
-def test_missing_files_are_made_again(box: Box, gone: int) -> None:
+@pytest.mark.parametrize("noted", [True, False])
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_missing_files_are_made_again(box: Box, gone: int, noted: bool) -> None:
     records = make_records(30)
     box.add(records)
     state = box.index.sync()
     files = box.files()
     sorted(box.root.iterdir())[gone].unlink()
-    start = box.load(state)
+    start = box.load(state if noted else None, keys_at=reading(records))
+    assert len(box.files()) == gone
     box.add(records[start // 100 :])
     box.index.sync()
     assert box.files() == files
@@ -425,7 +434,7 @@ def test_files_of_another_log_are_not_taken(box: Box) -> None:
     box.add(make_records(30))
     box.index.sync()
     other = make_records(30, start=1000)
-    assert box.load(None, log_end=3000, holds=lambda physical, hash_: holds(other, physical, hash_)) == 0
+    assert box.load(None, log_end=3000, keys_at=reading(other)) == 0
     assert box.files() == []
 
 

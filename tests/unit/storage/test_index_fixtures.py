@@ -49,9 +49,11 @@ class Fixture:
         at = physical - segment.start
         return segment.view[at : at + unpack_from(">i", segment.view, at)[0]]
 
-    def holds(self, physical: int, hash_: int) -> bool:
-        found = [record for record in self.records if record[3] == physical]
-        return bool(found) and hash_ in [key_hash(key) for key in record_keys(found[0][0].decode(), found[0][9])]
+    def keys_at(self, physical: int) -> tuple[list[int], int] | None:
+        for record, following in zip(self.records, [*(r[3] for r in self.records[1:]), self.end], strict=True):
+            if record[3] == physical:
+                return [key_hash(key) for key in record_keys(record[0].decode(), record[9])], following
+        return None
 
     def messages(self, topic: str) -> list[dict[str, Any]]:
         return [message for queue in self.listing["topics"][topic]["queues"].values() for message in queue["messages"]]
@@ -104,7 +106,7 @@ def test_an_index_made_from_the_log_is_the_same_to_the_byte(
 def test_their_files_are_taken_as_they_are_and_continued(open_fixture: Callable[[str], Fixture], tmp_path: Path, name: str) -> None:
     fixture = open_fixture(name)
     theirs = fixture.index_files()
-    start = fixture.index.load(log_min=0, log_end=fixture.end, state=None, holds=fixture.holds)
+    start = fixture.index.load(log_min=0, log_end=fixture.end, state=None, keys_at=fixture.keys_at)
     assert start == unpack_from(">q", theirs[-1], 24)[0]
     assert fixture.index_files() == theirs
     fixture.index.add_records([record for record in fixture.records if record[3] >= start], fixture.end)
@@ -161,5 +163,5 @@ def test_a_copy_under_another_log_is_not_taken(open_fixture: Callable[[str], Fix
     with tarfile.open(FIXTURES / "delay-retry.tar.gz") as archive:
         archive.extractall(tmp_path / "other", filter="data")
     shutil.copytree(tmp_path / "other" / "store" / "index", fixture.root / "index")
-    assert fixture.index.load(log_min=0, log_end=fixture.end, state=None, holds=fixture.holds) == 0
+    assert fixture.index.load(log_min=0, log_end=fixture.end, state=None, keys_at=fixture.keys_at) == 0
     assert fixture.index_files() == []
