@@ -2,11 +2,13 @@
 
 Two processes with a store each, one with 8 queues and one with 100 topics of 100, append batches of 32 KiB (32 messages of 1 KiB), going
 round their queues, and flush as a broker does: the log twice a second, everything once a round. Their rounds alternate and the median of
-their rates counts; the other process waits meanwhile. Memory and open files are those of the process after its rounds; a restart is a new
-process's ``open``, after a clean stop and after one that was no stop at all. Exits 1 when a figure misses its goal.
+their rates counts; the other process waits meanwhile. Memory and open files are those of the process after its rounds, and of a broker with
+as many queues; a restart is a new process's ``open``, after a clean stop and after one that was no stop at all. Exits 1 when a figure misses
+its goal.
 """
 
 import argparse
+import asyncio
 import json
 import os
 import random
@@ -19,8 +21,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.load.sides import serve
 from benchmarks.report import spread, write_result
+from sprocketmq import AdminClient, Message, Producer
 from sprocketmq.protocol.batch import BatchEntry, encode_batch, split_batch
+from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.records import pack_host
 from sprocketmq.storage.store import MessageStore, ReadStatus, StoreConfig
 
@@ -35,6 +40,8 @@ GOALS = {
     "append_ratio": (">=", 0.6),
     "rss_mb": ("<", 500.0),
     "open_files": ("<", 1024),
+    "broker_rss_mb": ("<", 500.0),
+    "broker_open_files": ("<", 1024),
     "restart_clean_s": ("<", 5.0),
     "restart_unclean_s": ("<", 5.0),
     # What it costs with the longest backlog, over what it costs with the shortest: noise allowed for, growth not.
@@ -58,14 +65,14 @@ def queue_names(count: int) -> list[tuple[str, int]]:
     return [(f"scale-{topic:03d}", queue) for queue in range(QUEUES_EACH) for topic in range(count // QUEUES_EACH)]
 
 
-def process_facts() -> dict[str, float]:
+def process_facts(process: int | str = "self") -> dict[str, float]:
     """Return resident memory in MB (all of it, and without mapped files) and the number of open files."""
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in status.splitlines() if line.startswith(("VmRSS", "RssAnon", "VmHWM"))}
+    status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
+    kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in status.splitlines() if line.startswith(("VmRSS", "RssAnon"))}
     return {
         "rss_mb": kilobytes["VmRSS"] / 1000,
         "rss_anonymous_mb": kilobytes["RssAnon"] / 1000,
-        "open_files": len(os.listdir("/proc/self/fd")),
+        "open_files": len(os.listdir(f"/proc/{process}/fd")),
     }
 
 
@@ -211,6 +218,26 @@ def restart(root: Path, queues: int, *, clean: bool) -> dict[str, Any]:
     return opened
 
 
+async def fill_broker(namesrv: str, queues: list[tuple[str, int]]) -> None:
+    """Create the topics at the only broker and send a batch to every queue, 32 batches at a time."""
+    body = os.urandom(1024)
+    async with AdminClient(namesrv=namesrv) as admin, Producer("scale", namesrv=namesrv) as producer:
+        ((_, (broker,)),) = (await admin.cluster()).cluster_addr_table.items()
+        for topic in sorted({topic for topic, _ in queues}):
+            await admin.create_topic(topic, queues=QUEUES_EACH)
+        for at in range(0, len(queues), 32):
+            places = [MessageQueue(topic, broker, queue_id) for topic, queue_id in queues[at : at + 32]]
+            batches = ([Message(place.topic, body, queue=place) for _ in range(8)] for place in places)
+            await asyncio.gather(*(producer.send_batch(batch) for batch in batches))
+
+
+def broker_facts(directory: Path, queues: int) -> dict[str, float]:
+    """Return memory and open files of `sprocketmq serve` when every one of its queues has got a batch of 8 messages."""
+    with serve(directory) as (namesrv, pid):
+        asyncio.run(fill_broker(namesrv, queue_names(queues)))
+        return process_facts(pid)
+
+
 def measure(directory: Path, many: int, rounds: int, batches: int) -> dict[str, Any]:
     """Run everything and return the figures."""
     roots = {FEW: directory / "few", many: directory / "many"}
@@ -246,6 +273,7 @@ def measure(directory: Path, many: int, rounds: int, batches: int) -> dict[str, 
     finally:
         grown.end()
     shutil.rmtree(directory / "grown")
+    broker = broker_facts(directory / "broker", many)
     ratios = [high / low for high, low in zip(rates[many], rates[FEW], strict=True)]
     few, lots = spread(rates[FEW], 0), spread(rates[many], 0)
     return {
@@ -257,6 +285,8 @@ def measure(directory: Path, many: int, rounds: int, batches: int) -> dict[str, 
         f"thorough_flush_s_with_{many}_queues": spread(flushes[many]),
         **{name: round(value, 1) for name, value in facts.items()},
         "rss_mb_with_8_queues": round(few_facts["rss_mb"], 1),
+        "broker_rss_mb": round(broker["rss_mb"], 1),
+        "broker_open_files": broker["open_files"],
         "close_s": round(closed["close_s"], 3),
         "restart_clean_s": round(after_clean["open_s"], 3),
         "restart_unclean_s": round(after_kill["open_s"], 3),
