@@ -34,6 +34,7 @@ from sprocketmq.storage.checkpoint import Checkpoint
 from sprocketmq.storage.consumequeue import FILLER_SIZE
 from sprocketmq.storage.consumequeue import UNIT as QUEUE_UNIT
 from sprocketmq.storage.fs import REAL_FS, File, FileSystem
+from sprocketmq.storage.recovery import sector_lost
 from sprocketmq.storage.segments import parse_segment_name, segment_entries, segment_size_of
 from sprocketmq.storage.snapshot import FILE_NAME as DISPATCHED
 from sprocketmq.storage.snapshot import VERSION as DISPATCHED_VERSION
@@ -236,6 +237,8 @@ def dissect(view: FileView, at: int, base: int, room: int, *, check_crc: bool = 
         return item(f"property length {props_length} does not make up a record of {size} bytes")
     properties = view.read(at + props_at, props_length)
     found.append(Field("properties", props_at, props_length, _properties(properties)))
+    if sector_lost(properties, base + at + props_at):
+        return item("of the properties a whole disk sector is zeros: the write was torn", length=size)
     if check_crc:
         if body_length and (actual := view.crc(at + body_at, body_length)) != crc:
             return item(f"the body's CRC is {actual}, the record says {crc}", length=size)

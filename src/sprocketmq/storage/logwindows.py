@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sprocketmq.protocol.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6
 from sprocketmq.protocol.records import FIXED_OVERHEAD, MAGIC_V1, MAGIC_V2
 from sprocketmq.storage.inspection import PROPERTY_CRC_BYTES, property_crc
+from sprocketmq.storage.recovery import sector_lost
 
 WINDOW_BYTES = 8 << 20
 # A record that is larger than a window is read whole, up to this.
@@ -98,6 +99,10 @@ def parse_window(data: bytes, physical: int) -> tuple[Window, int]:
     for i in np.flatnonzero((padded[tail] == 0x5F) & (padded[tail + 7] == 0x23)).tolist():
         stated = property_crc(properties[i])
         if stated is not None and stated != _crc32(view[positions[i] : int(end[i]) - PROPERTY_CRC_BYTES]) & 0x7FFFFFFF:
+            count = i
+            break
+    for i, text in enumerate(properties[:count]):
+        if b"\0" in text and sector_lost(text, physical + int(props_at[i])):
             count = i
             break
     used = int(end[count - 1]) if count else 0

@@ -258,18 +258,25 @@ class QueueTable:
             queue.begin_at(offset)
         elif offset != queue.next:
             held = self._held.pop((topic, queue_id), None)
-            if held is not None and held.expected == queue.next and held.next_offset == offset and offset - queue.next <= _MAX_QUEUE_GAP:
+            if held is not None and held.expected == queue.next and self._follows(held, offset):
                 self._move(queue, held.offset)
-                self._append(queue, held.unit, offset)
-            elif sure:
-                if offset - queue.next > _MAX_QUEUE_GAP:
-                    return None
-                self._move(queue, offset)
-            else:
+                self._append(queue, held.unit, held.next_offset)
+                self._made_visible(queue)
+            if offset - queue.next > _MAX_QUEUE_GAP:
+                return None
+            if offset != queue.next and not sure:
                 self._held[topic, queue_id] = _Held(queue.next, offset, next_offset, units)
                 return None
+            self._move(queue, offset)
         self._append(queue, units, next_offset)
         return queue
+
+    @staticmethod
+    def _follows(held: _Held, offset: int) -> bool:
+        """Tell whether a record with ``offset`` shows that the held one before it was right: it is the next, or both lie behind gaps."""
+        if held.offset - held.expected > _MAX_QUEUE_GAP:
+            return False
+        return held.next_offset == offset or held.expected < held.offset < held.next_offset < offset
 
     @staticmethod
     def _append(queue: Queue, units: bytes, next_offset: int) -> None:
