@@ -41,9 +41,10 @@ SMALL_FILES: Final[dict[str, Any]] = {
     "commitlog_segment_bytes": 16 << 10,
     "consumequeue_segment_bytes": 20 * 25,
     "batchqueue_segment_bytes": 46 * 10,
-    "max_hash_slots": 16,
+    "max_hash_slots": 25,
     "max_index_entries": 100,
 }
+DAMAGE_KINDS: Final = frozenset(("log damaged", "offset gap", "lost messages"))
 """File sizes at which a short workload fills many files of every kind."""
 
 Key = tuple[str, int]
@@ -254,12 +255,18 @@ class Workload:
         self.store.publish(end)
         self.book.flushed = max(self.book.flushed, end)
 
-    def meanwhile(self) -> None:
-        """Be the other thread: called before calls of a flush."""
-        if self._flushing and self.rng.random() < 0.1:
-            self._flushing = False
+    def meanwhile(self, path: str) -> None:
+        """Be the other threads: called before the calls of a flush."""
+        if not self._flushing or self.rng.random() > 0.1:
+            return
+        self._flushing = False
+        if "/commitlog" in path or self.rng.random() < 0.7:
             self.send()
-            self._flushing = True
+        else:
+            end = self.store.flush_log()
+            self.store.publish(end)
+            self.book.flushed = max(self.book.flushed, end)
+        self._flushing = True
 
     def delete_topic(self, topic: str) -> None:
         self.book.deleting = topic
@@ -343,7 +350,7 @@ class Explorer:
             self.points += 1
         if self.points >= self._wanted:
             raise _Enough
-        self._workload.meanwhile()
+        self._workload.meanwhile(path)
 
 
 class _Enough(Exception):
@@ -368,11 +375,14 @@ def check_crash(disk: SimFileSystem, book: Book, rng: random.Random, *, killed: 
     disk.on_call = None
     try:
         shown = _look(store, book, durable)
+        _ask(store, book, shown, rng)
         expected = _write_on(store, shown, rng)
     finally:
         store.abandon()
     mode = rng.choice(MODES)
     again = disk.crash(rng, mode)
+    if rng.random() < 0.05:
+        _verify(again, flush)
     _same_again(again, book, expected, flush, f"after writing on and a second crash ({mode})")
     for other in inner:
         _same_again(other, book, shown, flush, "after a crash during recovery")
@@ -382,6 +392,18 @@ def _keys(store: MessageStore, book: Book) -> Iterator[Key]:
     known = set(book.queues)
     known.update((topic, queue) for topic in {*store.topics_on_disk(), *TOPICS} for queue in range(QUEUES))
     yield from sorted(known)
+
+
+def _verify(disk: SimFileSystem, flush: str) -> None:
+    """Start and stop a store in order and let ``sprocketmq verify`` look at every file."""
+    from sprocketmq.storage.findings import ERROR
+    from sprocketmq.storage.verification import verify
+
+    open_store(disk, flush).close()
+    # A hole that a power failure left in what was not flushed is damage, and there is nothing to repair.
+    found = [f for f in verify(str(ROOT), fs=disk).findings if f.severity == ERROR and f.kind not in DAMAGE_KINDS]
+    if found:
+        raise CrashFound(f"verify says: {found[:3]}")
 
 
 Shown = dict[Key, tuple[int, int, dict[int, bytes]]]
@@ -395,6 +417,20 @@ def _look(store: MessageStore, book: Book, durable: int) -> Shown:
         if problem:
             raise CrashFound(f"{key}: {problem}")
     return shown
+
+
+def _ask(store: MessageStore, book: Book, shown: Shown, rng: random.Random) -> None:
+    """Look some messages up by their keys."""
+    for key in rng.sample(sorted(shown), 2):
+        known = book.queues.get(key, [])
+        found = shown[key][2]
+        # Of an inner batch only the first message's key is the record's own.
+        offsets = [o for o in found if o < len(known) and (o == 0 or known[o - 1].physical != known[o].physical)]
+        for offset in rng.sample(offsets, min(2, len(offsets))):
+            identity = known[offset].identity
+            bodies = [m.body for record in store.query(key[0], identity) for m in decode_records(record, verify_crc=True)]
+            if found[offset] not in bodies:
+                raise CrashFound(f"{identity} at offset {offset} of {key} is not found by its key")
 
 
 def _write_on(store: MessageStore, shown: Shown, rng: random.Random) -> Shown:
