@@ -129,3 +129,19 @@ async def test_messages_are_found_by_key_by_unique_key_and_by_offset_id(java: Ja
         assert body is not None, printed
         assert Path(body[1]).read_bytes() == b"3"
         Path(body[1]).unlink()
+
+
+def test_stats_settings_and_cleaning_are_there_for_operators(java: JavaClient, our_cluster: OurProcess) -> None:
+    namesrv, broker = our_cluster.namesrv, our_cluster.broker
+    java.send(namesrv, [{"topic": "Watched", "body": b"%d" % i} for i in range(8)])
+    assert len(java.consume(namesrv, "watching_group", "Watched", 8)) == 8
+    java.send(namesrv, [{"topic": "Watched", "body": b"more"}] * 3)
+    (row,) = [row for row in rows(java.mqadmin("statsAll", "-n", namesrv)) if row[0] == "Watched"]
+    assert row[1:3] == ["watching_group", "3"], "the group's lag"
+    settings = dict(
+        line.split("=", 1) for line in java.mqadmin("getBrokerConfig", "-n", namesrv, "-b", broker).splitlines() if " = " in line
+    )
+    stripped = {name.strip(): value.strip() for name, value in settings.items()}
+    assert (stripped["flushDiskType"], stripped["mappedFileSizeCommitLog"]) == ("ASYNC_FLUSH", str(1 << 30))
+    assert "success" in java.mqadmin("deleteExpiredCommitLog", "-n", namesrv, "-b", broker)
+    assert len(java.consume(namesrv, "watching_group", "Watched", 3)) == 3, "nothing in use was deleted"
