@@ -103,7 +103,21 @@ class _Ranges:
 class QueueCheck:
     """One queue under comparison. ``next`` is the queue offset behind the last record seen, None before the first."""
 
-    __slots__ = ("_missing", "_problems", "batch", "cursor", "directory", "file_bytes", "files", "met", "next", "queue_id", "topic", "unit")
+    __slots__ = (
+        "_missing",
+        "_problems",
+        "batch",
+        "cursor",
+        "directory",
+        "file_bytes",
+        "files",
+        "last",
+        "met",
+        "next",
+        "queue_id",
+        "topic",
+        "unit",
+    )
 
     def __init__(self, topic: str, queue_id: int, directory: str, files: dict[int, int], file_bytes: int, *, batch: bool) -> None:
         self.topic = topic
@@ -114,6 +128,7 @@ class QueueCheck:
         self.batch = batch
         self.unit = _BATCH if batch else _PLAIN
         self.next: int | None = None
+        self.last = -1  # where the last row of records without a gap began
         self.cursor: int | None = None  # the unit of a batch queue that should come next
         self.met = _Ranges()
         self._missing = _Ranges()
@@ -148,10 +163,13 @@ class QueueCheck:
 
     # --- records, in log order ---
 
-    def continue_at(self, first: int, physical: int, lost: list[tuple[int, int]], findings: Findings, log_path: tuple[str, int]) -> None:
-        """Take note that the next record has queue offset ``first``: the one that is due, an earlier one, or a later one."""
-        due = self.next
-        self.next = first
+    def continue_at(self, first: int, physical: int, lost: int, findings: Findings, log_path: tuple[str, int]) -> None:
+        """Take note that the next record has queue offset ``first``: the one that is due, an earlier one, or a later one.
+
+        ``lost`` is where the last damage of the log began; -1 for none: offsets may be missing behind it.
+        """
+        due, before = self.next, self.last
+        self.next, self.last = first, physical
         if due is None or first == due:
             return
         if first < due:
@@ -162,7 +180,7 @@ class QueueCheck:
                 self.cursor = None
             else:
                 self.met.cut(first)
-        elif not lost:
+        elif lost < before:
             path, at = log_path
             what = f"queue {self.name} goes on at offset {first}, but {due} is due: the messages between are missing in the log"
             findings.add(ERROR, "offset gap", path, at, what, f"sprocketmq inspect {path} --offset {physical}")
@@ -351,7 +369,7 @@ class QueueChecks:
         self._codes: dict[bytes, int] = {}
         self._queues: dict[int, QueueCheck] = {}
         self.lost: list[tuple[int, int]] = []
-        self._lost_since: list[tuple[int, int]] = []
+        self._lost_at = -1
         for kind in ("consumequeue", "batchconsumequeue"):
             for topic, queue_id, directory in store.queues(kind):
                 self._open(topic, queue_id, directory, batch=kind == "batchconsumequeue")
@@ -408,7 +426,7 @@ class QueueChecks:
         """Take note that a stretch of the log holds no records: offsets may be missing behind it."""
         if len(self.lost) < MAX_RANGES:
             self.lost.append((start, end))
-        self._lost_since.append((start, end))
+        self._lost_at = start
 
     def take(self, window: Window, path: str, segment_start: int) -> None:
         """Compare the units of a window's records."""
@@ -421,7 +439,6 @@ class QueueChecks:
         for key, chosen in groups_of(keys):
             if key >= 0 and (queue := self._queue(key)) is not None:
                 self._take(queue, window, chosen, codes[chosen], path, segment_start)
-        self._lost_since = []
 
     def _queue(self, key: int) -> QueueCheck | None:
         queue = self._queues.get(key)
@@ -457,7 +474,7 @@ class QueueChecks:
             part = chosen[start:stop]
             physical = int(window.physicals[part[0]])
             place = (path, physical - segment_start)
-            queue.continue_at(int(offsets[start]), physical, self._lost_since, self._findings, place)
+            queue.continue_at(int(offsets[start]), physical, self._lost_at, self._findings, place)
             physicals, sizes = window.physicals[part], window.sizes[part]
             if queue.batch:
                 queue.compare_batch(
