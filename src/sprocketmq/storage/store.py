@@ -852,7 +852,12 @@ class MessageStore:
             return self._log.min_offset + len(self._log.segments) * self._log.segment_bytes
         self.index = StoreIndex(self._fs, self._log, self.config, self._clock)
         self._offers = []
-        return self.index.load(snapshot.index if snapshot is not None else b"", clean=clean)
+        indexed = self.index.load(snapshot.index if snapshot is not None else b"", clean=clean)
+        if snapshot is not None and indexed > snapshot.position and not clean:
+            # The flush took entries along of records that came meanwhile; the log will say whether they made it to the disk.
+            self.index.end_at(snapshot.position)
+            return snapshot.position
+        return indexed
 
     def _read_log(self, queued: int, last_time: int, report: RecoveryReport, progress: Callable[[int, int], None] | None) -> int:
         """Give the records that are not in queues and index yet to these and return where the log ends.
