@@ -159,7 +159,7 @@ class QueueTable:
             queue.state = state
             if name_problem(state.topic, MAX_INTERNAL_TOPIC_LENGTH) or not queue.intact(state.last):
                 return f"the queue files of {name} are missing or damaged"
-            if state.last[0] >= snapshot.position:
+            if state.last[1] and state.last[0] >= snapshot.position:
                 # The flush took units along of records that came meanwhile; the log will say whether they made it to the disk.
                 queue.go_back(self._first_offset_behind(queue, snapshot.position))
             self.queues[state.topic, state.queue_id] = queue
@@ -198,6 +198,8 @@ class QueueTable:
             queue = self._queue_for(name, queue_id, physical, offset, end, unit)
             if queue is not None:
                 queues[topic, queue_id] = queue
+            elif (topic, queue_id) in queues:  # the next record decides about this one, even if it is the one expected
+                self._made_visible(queues.pop((topic, queue_id)))
         for queue in queues.values():
             self._made_visible(queue)
 
@@ -256,7 +258,7 @@ class QueueTable:
                 return None
             queue = self.create(topic, queue_id)
             queue.begin_at(offset)
-        elif offset != queue.next:
+        elif offset != queue.next or (topic, queue_id) in self._held:
             held = self._held.pop((topic, queue_id), None)
             if held is not None and held.expected == queue.next and self._follows(held, offset):
                 self._move(queue, held.offset)

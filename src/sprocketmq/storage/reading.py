@@ -264,7 +264,10 @@ class QueueReader:
             suspects = [n for n in (number - 1, number, number + 1) if queue.min_unit <= n < queue.end_unit]
             damaged = [n for n in suspects if self._batch_time(queue, n) != queue.unit(n)[3]]
             if not any(self._repair_batches(queue, n) for n in damaged):
-                return queue.unit(number)[4]
+                base = queue.unit(number)[4]
+                if base >= queue.visible:  # committed, but not for readers yet: the last one they see
+                    base = queue.unit(self._find(queue, queue.visible - 1)[0])[4]
+                return base
         return queue.min_offset
 
     def _batch_time(self, queue: BatchConsumeQueue, number: int) -> int:
