@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sprocketmq.protocol.codes import SYSFLAG_TRANSACTION_MASK
+from sprocketmq.protocol.properties import find_property
 from sprocketmq.storage.findings import ERROR, NOTE, WARNING, Findings
 from sprocketmq.storage.fs import File
 from sprocketmq.storage.inspection import INDEX_HEADER, FileView, hash_slots_of
@@ -163,6 +164,7 @@ class IndexChecks:
         self._done_to = -1  # the place of the last entry
         self._missing = 0
         self._first_missing = -1
+        self._missing_tags = 0
         self._missing_before = 0
         self._behind = 0
 
@@ -238,7 +240,11 @@ class IndexChecks:
                 what = f"{len(wrong) - 5:,} more entries are wrong"
                 self._findings.add(ERROR, "index entry", file.path, file.entry_at(numbers + int(wrong[5])), what, self._repair)
             met |= np.isin(wanted, actual)
-        self._count_missing(expected.physicals[~met])
+        if not met.all():
+            tags = [_only_tag(text) for text in properties]
+            tagged = entries_of_topics(list(topics), owners, tags, window.physicals[keyed], window.times_ms[keyed])
+            of_tags = np.isin(wanted[~met], ((tagged.physicals - start) << 31) | tagged.hashes.astype(np.int64))
+            self._count_missing(expected.physicals[~met], of_tags)
 
     def _check_times(self, file: _IndexFile, first: int, found: NDArray[Any], times_ms: _Longs) -> None:
         seconds = np.clip((times_ms - file.begin_ms) // 1000, 0, 0x7FFFFFFF)
@@ -248,12 +254,11 @@ class IndexChecks:
             what = f"{len(wrong):,} entries have another time than their message, the first is entry {first + i}"
             self._findings.add(ERROR, "index time", file.path, file.entry_at(first + i) + 12, what, self._repair)
 
-    def _count_missing(self, places: _Longs) -> None:
-        if not len(places):
-            return
+    def _count_missing(self, places: _Longs, of_tags: NDArray[np.bool_]) -> None:
         before = places < self._begins if self._begins is not None else np.ones(len(places), bool)
-        behind = places >= self._done_to if self._waiting is None else np.zeros(len(places), bool)
-        inside = ~before & ~behind
+        behind = (places > self._done_to) | ((places == self._done_to) & ~of_tags) if self._waiting is None else np.zeros(len(places), bool)
+        self._missing_tags += int((of_tags & ~before & ~behind).sum())
+        inside = ~before & ~behind & ~of_tags
         self._missing_before += int(before.sum())
         self._behind += int((behind & ~before).sum())
         if inside.any():
@@ -281,6 +286,9 @@ class IndexChecks:
         if self._missing:
             what = f"{self._missing:,} keys of messages are not in the index, the first belongs to the message at {self._first_missing}"
             self._findings.add(WARNING, "index gap", directory, None, what, self._repair)
+        if self._missing_tags:
+            what = f"{self._missing_tags:,} tags of messages are not in the index, as brokers before 5.5 leave them out"
+            self._findings.add(NOTE, "index without tags", directory, None, what, self._repair)
         if self._missing_before:
             what = f"{self._missing_before:,} keys of messages older than the oldest index file are not in the index"
             self._findings.add(NOTE, "index begins later", directory, None, what, self._repair)
@@ -293,3 +301,8 @@ class IndexChecks:
         """Close the file that is being read."""
         if self._file is not None:
             self._file.close()
+
+
+def _only_tag(properties: bytes) -> bytes:
+    tag = find_property(properties, b"TAGS")
+    return b"TAGS\x01" + tag + b"\x02" if tag else b""

@@ -496,6 +496,21 @@ def test_a_missing_index_file_is_found(tmp_path):
     assert found(verify(str(store)), "index begins later").severity == "note"
 
 
+def test_an_index_without_tags_is_that_of_an_older_broker(make_bench):
+    bench = make_bench()
+    for i in range(20):
+        properties = b"XAGS\x01t\x02KEYS\x01k%d\x02" % i
+        bench.store.stage_message("orders", 0, b"b", properties, tags_code=116, born_timestamp_ms=1, born_host=pack_host("192.0.2.1", 1))
+    bench.store.commit()
+    bench.stop()
+    data = bench.segment().read_bytes()
+    bench.segment().write_bytes(data.replace(b"XAGS", b"TAGS"))
+    report = verify(str(bench.root))
+    without = found(report, "index without tags")
+    assert (report.ok, without.severity) == (True, "note")
+    assert without.what.startswith("20 tags of messages are not in the index")
+
+
 # --- small files --------------------------------------------------------------------------------------------------------
 
 
