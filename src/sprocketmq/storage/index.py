@@ -314,7 +314,8 @@ class KeyIndex:
         with FileView(self._fs, self._path(name)) as view:
             slots = hash_slots_of(view)
             entries = (view.size - HEADER_BYTES - 4 * slots) // ENTRY_BYTES if slots else 0
-        if slots and slots <= MAX_COUNT and 1 < entries <= MAX_COUNT:
+            torn = any(view.read(max(view.size - ENTRY_BYTES, 0), ENTRY_BYTES))  # it ends where the writes did, not where it should
+        if not torn and slots and slots <= MAX_COUNT and 1 < entries <= MAX_COUNT:
             self._shape(slots, entries)
 
     def _sound(self, file: _IndexFile) -> bool:

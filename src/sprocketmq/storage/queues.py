@@ -410,11 +410,26 @@ class QueueTable:
         """Go on with the file size most queues on disk have: Apache's broker opens no store with mixed sizes."""
         votes: dict[int, int] = {}
         for topic, queue_id in [found[1:] for found in self._on_disk if found[0] == kind][:64]:
-            size = segment_size_of(segment_entries(self._fs.list(self._directory(kind, topic, queue_id))))
-            if size and size % unit_bytes == 0:
+            directory = self._directory(kind, topic, queue_id)
+            segments = segment_entries(self._fs.list(directory))
+            size = segment_size_of(segments)
+            if size and size % unit_bytes == 0 and not (len(segments) == 1 and self._is_torn(f"{directory}/{segments[0][1].name}", size)):
                 votes[size] = votes.get(size, 0) + 1
         if votes:
             self._file_bytes[kind] = max(votes, key=lambda size: (votes[size], size))
+
+    def _is_torn(self, path: str, size: int) -> bool:
+        """Tell whether a file ends in data: where the writes ended before a power failure, and not where it should."""
+        if size in self._file_bytes.values():
+            return False
+        try:
+            file = self._fs.open(path, read_only=True)
+        except OSError:
+            return True
+        try:
+            return any(file.pread(UNIT_BYTES, size - UNIT_BYTES))
+        finally:
+            file.close()
 
     def _find_batch_topics(self) -> frozenset[str]:
         """Return the topics whose queues are batch queues: as their configuration says, or when it does not say, their directory."""
