@@ -100,8 +100,9 @@ def relink(slots: bytearray, block: bytes, first: int) -> Linked | None:
 
 def place(slots: bytearray, block: bytes, first: int) -> None:
     """Let the slots name the entries of a block, whatever these say about their chains."""
-    hashes = np.frombuffer(block, ENTRY)["hash"].astype(np.int32)
-    _chain(slots, np.where(hashes < 0, np.int32(0), hashes), first)
+    table = np.frombuffer(slots, _SLOT)
+    hashes = np.frombuffer(block, ENTRY)["hash"].astype(np.uint32) & np.uint32(0x7FFFFFFF)
+    table[hashes % np.uint32(len(table))] = np.arange(first, first + len(hashes))  # of several in one slot the last one stays
 
 
 def used_slots(slots: bytearray, count: int) -> int:

@@ -4,14 +4,13 @@ The index is derived. Nothing that happens to it stops the store: a disk that re
 catch up from the log.
 """
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from sprocketmq.clock import Clock
 from sprocketmq.storage.commitlog import CommitLog
 from sprocketmq.storage.config import StoreConfig
 from sprocketmq.storage.fs import FileSystem
-from sprocketmq.storage.index import ROLLED_BACK, IndexState, KeyIndex, Staged, key_hash, record_keys
+from sprocketmq.storage.index import ROLLED_BACK, IndexState, KeyIndex, key_hash, record_keys
 from sprocketmq.storage.lookup import Kind, find_records
 from sprocketmq.storage.recovery import LogScan, Scanned, data_end, is_blank, parse_record
 
@@ -30,6 +29,7 @@ class StoreIndex:
         self._keys = KeyIndex(
             fs, f"{config.root}/index", hash_slots=config.max_hash_slots, entries_per_file=config.max_index_entries, clock=clock
         )
+        self.offer = self._keys.offer  # no call more than needed on the way of a message
 
     # --- recovery ---
 
@@ -78,10 +78,6 @@ class StoreIndex:
             self._stop(e)
 
     # --- at work ---
-
-    def offer(self, staged: Iterable[Staged], end: int) -> None:
-        """Take what a commit stored; the log now ends at ``end``."""
-        self._keys.offer(staged, end)
 
     def sync(self) -> bytes:
         """Bring everything to the disk, catching up first when the disk had refused something; return the state for the snapshot.
