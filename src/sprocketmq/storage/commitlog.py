@@ -307,6 +307,8 @@ class CommitLog:
                 file.close()
                 raise
             self._names_changed = True
+        elif self._ahead is not None and self._ahead.named != start:
+            self._names_changed = True
         segment = Segment(file, start, self.segment_bytes)
         self.segments.append(segment)
         if self._ahead is not None:
@@ -336,6 +338,8 @@ class CommitLog:
         if self.failure is not None:
             raise StoreFailed(self._directory, self.failure)
         try:
+            if self._ahead is not None and self._ahead.failure is not None:
+                raise self._ahead.failure
             if self._names_changed:
                 self._names_changed = False
                 self._fs.fsync_dir(self._directory)

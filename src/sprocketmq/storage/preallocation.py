@@ -38,11 +38,26 @@ class _Job(NamedTuple):
 class Preallocator:
     """One worker that makes room for one log. ``reserved_end`` is the place in the log its blocks reach to.
 
+    ``named`` is the start of the last segment it made whose name is on the disk, ``failure`` why a name may not be.
+
     All calls come from the thread that appends. Without ``background`` each job is done at once, in the call that asks for it: a
     simulated file system needs its calls in a fixed order.
     """
 
-    __slots__ = ("_background", "_busy", "_directory", "_fs", "_generation", "_jobs", "_lock", "_ready", "_thread", "reserved_end")
+    __slots__ = (
+        "_background",
+        "_busy",
+        "_directory",
+        "_fs",
+        "_generation",
+        "_jobs",
+        "_lock",
+        "_ready",
+        "_thread",
+        "failure",
+        "named",
+        "reserved_end",
+    )
 
     def __init__(self, fs: FileSystem, directory: str, *, background: bool) -> None:
         self._fs = fs
@@ -51,10 +66,12 @@ class Preallocator:
         self._generation = 0
         self._busy = False
         self._ready: tuple[int, File] | None = None  # (start of the segment, its file)
-        self._lock = threading.Lock()  # held while a job runs and while its outcome is taken
+        self._lock = threading.Lock()  # held while a job touches a segment and while its outcome is taken
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self.reserved_end = 0
+        self.named = -1
+        self.failure: OSError | None = None
 
     @property
     def ready(self) -> bool:
@@ -72,7 +89,10 @@ class Preallocator:
         self._ask(_Job(self._generation, path, None, segment_start, segment_bytes, segment_start, end))
 
     def take(self, segment_start: int) -> File | None:
-        """Return the file of the segment that starts there, or None when it is not made; waits for no more than a system call that runs."""
+        """Return the file of the segment that starts there, or None when it is not made; unless it is ``named`` its name must be synced.
+
+        Waits at most for blocks that are being reserved at this moment.
+        """
         if self._ready is None and self._busy:  # overtaken: what there is must do, and nobody may touch the file behind the taker's back
             self._generation += 1
             with self._lock:
@@ -123,32 +143,45 @@ class Preallocator:
             self._run(job)
 
     def _run(self, job: _Job) -> None:
-        with self._lock:
-            try:
-                if job.generation == self._generation:
-                    self._make_room(job)
-            except OSError:
-                pass  # the appender finds out when it gets there, and says so
-            finally:
-                self._busy = False
+        try:
+            if job.file is None and job.generation == self._generation:
+                # Else a power failure may keep this name without that of the segment before it.
+                self._fs.fsync_dir(self._directory)
+            with self._lock:
+                made = job.generation == self._generation and self._make_room(job)
+            if made:
+                self._sync_name(job.segment_start)
+        except OSError:
+            pass  # the appender finds out when it gets there, and says so
+        finally:
+            self._busy = False
 
-    def _make_room(self, job: _Job) -> None:
+    def _make_room(self, job: _Job) -> bool:
+        """Do what a job is about, and tell whether it made a segment."""
         file = job.file
         if file is not None:
             self._reserve(file, job)
-            return
-        self._fs.fsync_dir(self._directory)  # else a power failure may keep this name without that of the segment before it
+            return False
         file = self._fs.open(job.path, create=True)
         try:
             file.truncate(job.segment_bytes)
             self._reserve(file, job)
-            self._fs.fsync_dir(self._directory)
         except OSError:
             file.close()
             with contextlib.suppress(OSError):
                 self._fs.unlink(job.path)
             raise
         self._ready = (job.segment_start, file)
+        return True
+
+    def _sync_name(self, segment_start: int) -> None:
+        """Bring the name of a segment that may be taken meanwhile to the disk. A failure is the next flush's: the system tells it but once."""
+        try:
+            self._fs.fsync_dir(self._directory)
+        except OSError as e:
+            self.failure = e
+            raise
+        self.named = segment_start
 
     def _reserve(self, file: File, job: _Job) -> None:
         at = job.begin
