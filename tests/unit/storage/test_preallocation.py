@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sprocketmq.errors import StoreFailed
 from sprocketmq.protocol.records import pack_host
 from sprocketmq.storage import commitlog, preallocation
 from sprocketmq.storage.commitlog import CommitLog
@@ -284,3 +285,36 @@ def test_a_crash_while_segments_are_made_never_leaves_a_gap(mode):
             again.open()
             send_much(again)
             again.close()
+
+
+def test_a_segment_can_be_taken_before_its_name_is_on_the_disk(fs, ahead, tmp_path, monkeypatch):
+    synced = []
+    held = threading.Event()
+
+    def fsync_dir(path):
+        synced.append(path)
+        if len(synced) == 2:
+            assert held.wait(WAIT_S)
+
+    monkeypatch.setattr(fs, "fsync_dir", fsync_dir, raising=False)
+    ahead.prepare(str(tmp_path / segment_name(MIB)), MIB, MIB)
+    until(lambda: len(synced) == 2)
+    file = ahead.take(MIB)
+    assert file.size() == MIB
+    assert ahead.named != MIB
+    held.set()
+    until(lambda: ahead.named == MIB)
+    file.close()
+
+
+def test_a_name_that_did_not_reach_the_disk_fails_the_next_flush(make_log):
+    fs = SlowFileSystem()
+    log = make_log(64 << 10, fs)
+    append(log)
+    log.flush()
+    log._ahead.failure = OSError(errno.EIO, "Input/output error")
+    append(log)
+    with pytest.raises(StoreFailed, match="Input/output"):
+        log.flush()
+    with pytest.raises(StoreFailed):
+        append(log)
