@@ -35,7 +35,8 @@ def print_hex(item: Item, view: FileView, *, title: str, shown: Callable[[str, A
 
 
 def _row(at: int, data: bytes, style: list[str]) -> Text:
-    line = Text(f"{at:012x}  ", style="dim")
+    line = Text()
+    line.append(f"{at:012x}  ", style="dim")
     for i, byte in enumerate(data):
         line.append(f"{byte:02x}", style=style[i])
         line.append("  " if i == _ROW // 2 - 1 else " ")

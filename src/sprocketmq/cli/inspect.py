@@ -26,7 +26,7 @@ from sprocketmq.storage.inspection import (
 from sprocketmq.storage.overview import Overview, StoreDirectory
 
 DEFAULT_LIMIT = 20
-_BODY_COLUMN = 40
+_TEXT_COLUMN = 40
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ def _record_rows(item: Item) -> list[tuple[object, ...]]:
     properties = item.get("properties")
     body = item.get("body")
     text = body.get("text")
-    shown = clean(text[:_BODY_COLUMN]) if text is not None else "(binary)"
+    shown = clean(text[:_TEXT_COLUMN]) if text is not None else "(binary)"
     flags = sys_flag_names(item.get("sys_flag"))
     return [
         (
@@ -277,8 +277,8 @@ def _record_rows(item: Item) -> list[tuple[object, ...]]:
             item.get("queue_id"),
             item.get("queue_offset"),
             _time(item.get("store_timestamp_ms")),
-            clean(properties.get("TAGS", "")),
-            clean(properties.get("KEYS", "")),
+            clean(properties.get("TAGS", "")[:_TEXT_COLUMN]),
+            clean(properties.get("KEYS", "")[:_TEXT_COLUMN]),
             " ".join([*(f"({flag})" for flag in flags), shown]),
         )
     ]

@@ -22,10 +22,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 else "right")
+        table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
-    Console().print(table, markup=False)
+    console = Console()
+    # Squeezed into a narrow terminal cells would be cut; the terminal's own wrapping keeps all of them, and copies well.
+    console.width = max(console.width, console.measure(table).maximum)
+    console.print(table, markup=False)
 
 
 def plural(count: int, noun: str) -> str:
