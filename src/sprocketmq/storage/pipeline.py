@@ -19,7 +19,7 @@ is that of reading the log here, record by record.
 import contextlib
 import fcntl
 import os
-import selectors
+import select
 import subprocess
 import sys
 from collections import deque
@@ -30,6 +30,7 @@ import msgspec
 
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.storage.commitlog import CommitLog, Segment
+from sprocketmq.storage.fs import will_need
 from sprocketmq.storage.recovery import DamagedRange, LogScan, data_end, is_blank
 from sprocketmq.storage.runs import ParsedChunk
 from sprocketmq.storage.worker import FRAME, Setup, Task, decode_chunk, encode_frame, read_task
@@ -38,11 +39,13 @@ from sprocketmq.storage.worker import FRAME, Setup, Task, decode_chunk, encode_f
 TASK_BYTES = 4 << 20
 RING_SLOTS = 16
 MAX_DEFAULT_WORKERS = 4
-# A worker's next task is with it before it has answered the last one.
-_TASKS_AHEAD = 2
+# Tasks a worker has at a time: it goes on while this process is busy with something else for some milliseconds.
+_TASKS_AHEAD = 4
 # Answers wait in memory up to this much; beyond, only the one that is next in order is read.
 _MAX_WAITING_BYTES = 48 << 20
 _READ_BYTES = 1 << 20
+# The system is asked to fetch the log so far ahead of the cutting.
+_AHEAD_BYTES = 32 << 20
 # 4 MiB of the smallest records, or of properties that are nothing but keys, give some 60 MiB.
 _MAX_ANSWER_BYTES = 256 << 20
 _STALL_S = 60.0
@@ -292,6 +295,9 @@ class LogPipeline:
                     break
                 at = max(at, segment.start + data - (segment.start + data) % self._task_bytes)
                 limit = min(at - at % self._task_bytes + self._task_bytes, end)
+                ahead = at - segment.start + _AHEAD_BYTES
+                if ahead < segment.size:
+                    will_need(segment.view, ahead, ahead + self._task_bytes)
                 yield Task(segment.file.path, segment.start, segment.size, at, limit)
                 at = limit
 
@@ -352,15 +358,16 @@ class LogPipeline:
 
     def _receive(self, timeout_s: float) -> bool:
         """Put answers into the ring that are there or come in time; tell whether there was anything. One that ended leaves its tasks here."""
-        workers = [worker for worker in self._workers if worker.tasks]
+        busy = [worker for worker in self._workers if worker.tasks]
         if self._waiting_bytes > _MAX_WAITING_BYTES:
-            workers = [worker for worker in workers if worker.tasks[0][0] == self._ring.next]
-        if not workers:
+            busy = [worker for worker in busy if worker.tasks[0][0] == self._ring.next]
+        if not busy:
             return False
-        with selectors.DefaultSelector() as selector:
-            for worker in workers:
-                selector.register(worker.output, selectors.EVENT_READ, worker)
-            ready = [key.data for key, _ in selector.select(timeout_s)]
+        poll = select.poll()
+        for worker in busy:
+            poll.register(worker.output, select.POLLIN)
+        outputs = {output for output, _ in poll.poll(timeout_s * 1000)}
+        ready = [worker for worker in busy if worker.output in outputs]
         for worker in ready:
             alive = False
             try:

@@ -12,7 +12,7 @@ from struct import Struct
 
 import msgspec
 
-from sprocketmq.storage.fs import REAL_FS, will_need
+from sprocketmq.storage.fs import REAL_FS
 from sprocketmq.storage.runs import KeyEntries, ParsedChunk, QueueRun
 
 FRAME = Struct("<I")
@@ -118,7 +118,6 @@ def main() -> None:
             view = file.map(task.size)
             file.close()
             path = task.path
-        will_need(view, task.begin - task.base, task.limit - task.base)
         answer = memoryview(encode_chunk(read_task(view, task, setup)))
         while answer:
             answer = answer[os.write(1, answer) :]
