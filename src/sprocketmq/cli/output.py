@@ -5,6 +5,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+# Cells are cut where they are made; this only keeps rich from its own limit, the terminal's width.
+MAX_TABLE_WIDTH = 10_000
+
 
 def print_json(value: Any) -> None:
     """Print one JSON document on one line."""
@@ -27,7 +30,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
         table.add_row(*(str(cell) for cell in row))
     console = Console()
     # Squeezed into a narrow terminal cells would be cut; the terminal's own wrapping keeps all of them, and copies well.
-    console.width = max(console.width, console.measure(table).maximum)
+    wide = console.options.update(max_width=MAX_TABLE_WIDTH)
+    console.width = max(console.width, console.measure(table, options=wide).maximum)
     console.print(table, markup=False)
 
 
