@@ -56,10 +56,11 @@ ENTRY_BYTES = ENTRY.size
 NAME_DIGITS = 17
 MAX_COUNT = 100_000_000  # slots and entries of a file
 
-# What was stored and is not indexed yet: past this much of the log, or this many sends, the next commit indexes it. Arrays of a few
-# thousand messages cost least per message.
+# What was stored and is not indexed yet: past this much of the log, or this many sends, each commit indexes some thousand messages of it.
+# Arrays of that length cost least per message, and keep the messages behind them waiting for about 2 ms.
 MAX_PENDING_BYTES = 16 << 20
 MAX_PENDING_SENDS = 4096
+_INLINE_MESSAGES = 4096
 # Fewer messages than this are indexed without numpy as long as nothing else has loaded it: that takes 0.1 s. While it is being loaded more
 # may wait.
 PLAIN_MESSAGES = 256
@@ -233,9 +234,10 @@ class KeyIndex:
     ) -> int:
         """Take the files that can be trusted, remove the others, and return the log position from which records must be indexed.
 
-        With a ``state`` those are the files it has, as they were then; ``clean`` says that nothing was indexed after it. Without one they are taken as they are when everything in them
-        fits together and the log, when ``keys_at`` reads it, confirms their beginnings and some of their entries. Places that are not in
-        ``[log_min, log_end]`` fit neither. Files of other sizes than configured keep theirs, and so do all that follow. Raises OSError.
+        With a ``state`` those are the files it has, as they were then; ``clean`` says that nothing was indexed after it. Without one they
+        are taken as they are when everything in them fits together and the log, when ``keys_at`` reads it, confirms their beginnings and
+        some of their entries. Places that are not in ``[log_min, log_end]`` fit neither. Files of other sizes than configured keep theirs,
+        and so do all that follow. Raises OSError.
         """
         self._fs.make_dirs(self._directory)
         found = {
@@ -416,7 +418,7 @@ class KeyIndex:
         self._offered_end = end
         waiting = end - self.position
         if (waiting >= MAX_PENDING_BYTES or len(self._pending) >= MAX_PENDING_SENDS) and self._has_arrays(waiting):
-            self.process()
+            self.process(_INLINE_MESSAGES)
 
     def _has_arrays(self, waiting: int) -> bool:
         """Have numpy loaded in a thread, and tell whether it is, or too much waits to go on waiting for it."""
@@ -431,15 +433,22 @@ class KeyIndex:
         self._loader = None
         return True
 
-    def process(self) -> None:
-        """Index everything offered before the call. Never raises; a disk that refuses shows in ``failure``."""
+    def process(self, most: int = sys.maxsize) -> None:
+        """Index what was offered before the call, or about ``most`` messages of it.
+
+        Never raises; a disk that refuses shows in ``failure``.
+        """
         with self._lock:
             if self.behind:
                 return
             end = self._offered_end
-            staged = []
-            while self._pending:  # the appending thread may add more meanwhile, whose end then is later than ``end``
+            staged: list[Staged] = []
+            while self._pending and most > 0:  # the appending thread may add more meanwhile, whose end then is later than ``end``
                 staged.append(self._pending.popleft())
+                most -= _message_count(staged[-1])
+            if self._pending:
+                following = self._pending[0][2]
+                end = min(end, following if isinstance(following, int) else following[0])
             self._do(lambda: self._index(staged), end)
 
     def _do(self, work: Callable[[], None], end: int) -> None:

@@ -590,6 +590,22 @@ def test_much_that_is_offered_is_indexed_at_once(box: Box, monkeypatch: pytest.M
     assert box.index.lag()[0] == 0
 
 
+def test_no_commit_waits_for_more_than_some_thousand_messages(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sprocketmq.storage.indexarrays  # noqa: F401
+
+    monkeypatch.setattr(index_module, "MAX_PENDING_BYTES", 1000)
+    monkeypatch.setattr(index_module, "_INLINE_MESSAGES", 8)
+    records = make_records(40)
+    box.index.offer([("t", [r[1] for r in records[:5]], [r[2] for r in records[:5]], 1000), *records[5:30]], 3000)
+    assert box.index.position == 800
+    box.index.offer(records[30:], 4000)
+    assert box.index.position == 1600
+    box.index.sync()
+    assert box.index.position == 4000
+    expected = [("t", properties, physical, 1000) for _, properties, physical, _ in records[:5]]
+    assert box.files() == Reference().put_all(expected + records[5:]).files
+
+
 def test_arrays_are_loaded_in_a_thread_while_messages_wait(box: Box, without_arrays: None, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
     monkeypatch.setattr(index_module, "_load_arrays", go_on.wait)
