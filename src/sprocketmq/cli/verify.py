@@ -38,7 +38,7 @@ def _print(report: VerifyReport) -> None:
             print(f"    next: {clean(finding.repair)}")
     print(
         f"{report.root}: log {report.log_start} to {report.log_end}, {plural(report.records, 'record')}, {plural(report.queues, 'queue')}, "
-        f"{report.index_entries:,} index entries, {report.bytes_read:,} bytes in {report.elapsed_s:.1f} s"
+        f"{report.index_entries:,} index entries, {report.log_bytes:,} bytes in {report.elapsed_s:.1f} s"
     )
     if report.ok and not report.notes:
         print("everything is in order")

@@ -50,8 +50,8 @@ DEFAULT_HASH_SLOTS = 5_000_000
 # What is read at once, and how much of a body or a damaged stretch an item carries.
 WINDOW_BYTES = 1 << 20
 PREVIEW_BYTES = 4096
-# Configuration files are small; a store of a million topics stays below this.
-MAX_JSON_BYTES = 256 << 20
+# Configuration files are small: this is some 200,000 topics.
+MAX_JSON_BYTES = 64 << 20
 # Nested forgeries could make the search for the next record compare checksums for hours; past this many bytes only short ones are believed.
 SEARCH_BUDGET_BYTES = 4 << 30
 _ALWAYS_SEARCHED_BYTES = 64 << 10

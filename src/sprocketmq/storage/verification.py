@@ -51,7 +51,7 @@ class VerifyReport:
     records: int = 0
     queues: int = 0
     index_entries: int = 0
-    bytes_read: int = 0
+    log_bytes: int = 0
     elapsed_s: float = 0.0
 
     @property
@@ -118,6 +118,7 @@ class _Verification:
         report.errors, report.warnings, report.notes = (self._findings.total(s) for s in (ERROR, WARNING, NOTE))
         report.log_start = log_min
         report.log_end = self._log_end
+        report.log_bytes = max(self._log_end - log_min, 0)
         report.elapsed_s = time.monotonic() - began
         return report
 
@@ -195,7 +196,6 @@ class _Verification:
                     gap = None
                 self._take(window, path, start, queues, index)
             done += entry.size
-        self._report.bytes_read = done
         if gap is not None:
             self._report_tail(*gap, segments)
 
