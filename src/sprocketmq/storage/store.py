@@ -774,9 +774,10 @@ class MessageStore:
             if not thorough and not behind:
                 return flushed
             try:
-                # Units of records behind ``end`` may come along; recovery derives those again and finds them equal.
+                # Units and keys of records behind ``end`` may come along; recovery derives those again and finds them equal.
                 states = self._table.sync()
                 index = self.index.sync() if self.index is not None else b""
+                self.flush_log()  # these records must be on the disk before anything says that they are in queues and index
                 snapshot = Snapshot(end, self._last_record(last_physical, end), states, self._table.deleted, index)
                 if snapshot != self._snapshot:
                     snapshot.save(self._fs, self._root)
@@ -852,12 +853,7 @@ class MessageStore:
             return self._log.min_offset + len(self._log.segments) * self._log.segment_bytes
         self.index = StoreIndex(self._fs, self._log, self.config, self._clock)
         self._offers = []
-        indexed = self.index.load(snapshot.index if snapshot is not None else b"", clean=clean)
-        if snapshot is not None and indexed > snapshot.position and not clean:
-            # The flush took entries along of records that came meanwhile; the log will say whether they made it to the disk.
-            self.index.end_at(snapshot.position)
-            return snapshot.position
-        return indexed
+        return self.index.load(snapshot.index if snapshot is not None else b"", clean=clean)
 
     def _read_log(self, queued: int, last_time: int, report: RecoveryReport, progress: Callable[[int, int], None] | None) -> int:
         """Give the records that are not in queues and index yet to these and return where the log ends.
