@@ -28,9 +28,6 @@ from sprocketmq.storage.store import MessageStore
 
 log = logging.getLogger(__name__)
 
-# Recovery after a crash reads at most this much of the log, and what was written while the queues were on their way to the disk.
-SETTLE_EVERY_BYTES = 256 << 20
-
 _T = TypeVar("_T")
 
 
@@ -217,7 +214,7 @@ class Flusher(Generic[_T]):
             self._store.publish(end)
         # The disk works on the next group while this one is answered.
         self.wrote()
-        if end - self.settled_end >= SETTLE_EVERY_BYTES:
+        if end - self.settled_end >= self._store.settle_every_bytes:
             self.settle()
         self._give(self.acks.covered(end), STORED)
         self._published(end)

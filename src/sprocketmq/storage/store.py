@@ -748,6 +748,11 @@ class MessageStore:
                 pass  # a flush under way may be reading what was dropped
             self._log.release_dropped()
 
+    @property
+    def settle_every_bytes(self) -> int:
+        """How much log there may be behind the last thorough flush before the next one is due; a start after a kill reads that much."""
+        return max(SNAPSHOT_EVERY_BYTES, SNAPSHOT_EVERY_BYTES_A_QUEUE * len(self._queues))
+
     def flush_log(self) -> int:
         """Bring the commit log to the disk and return up to where; a ``flush`` of queues under way does not hold it up.
 
@@ -767,8 +772,7 @@ class MessageStore:
         """
         with self._flush_lock:
             end, last_physical, store_time = self._mark
-            limit = max(SNAPSHOT_EVERY_BYTES, SNAPSHOT_EVERY_BYTES_A_QUEUE * len(self._queues))
-            behind = end - self._snapshot.position >= limit or self._snapshot.position < self._log.min_offset
+            behind = end - self._snapshot.position >= self.settle_every_bytes or self._snapshot.position < self._log.min_offset
             flushed = self.flush_log()
             self._checkpoint.commitlog_timestamp_ms = store_time
             if not thorough and not behind:
