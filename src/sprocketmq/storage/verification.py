@@ -109,7 +109,7 @@ class _Verification:
             self._check_topics(configured)
             self._check_offsets(queues)
             self._check_leftovers()
-            report.queues = sum(1 for _ in queues)
+            report.queues = sum(1 for queue in queues if queue.files)
         finally:
             queues.close()
             if index is not None:

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from sprocketmq.errors import SprocketError, StoreDamaged, StoreLocked, StoreNotSupported, StoreNotWritable
+from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.hashing import crc32
 from sprocketmq.protocol.records import encode_record, pack_host
 from sprocketmq.storage import inspection, recovery
@@ -49,7 +50,26 @@ def unpack(name, to):
 
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory):
-    return {name: unpack(name, tmp_path_factory.mktemp(name)) for name in ("plain", "batchcq", "propcrc")}
+    found = {name: unpack(name, tmp_path_factory.mktemp(name)) for name in ("plain", "batchcq", "propcrc")}
+    return found | {"ours": our_store(tmp_path_factory.mktemp("ours") / "store")}
+
+
+def our_store(root):
+    """A small store of our own with everything in it: plain and batch queues, an index, a deleted topic."""
+    sizes = {"commitlog_segment_bytes": 16_384, "consumequeue_segment_bytes": 1000, "batchqueue_segment_bytes": 460}
+    store = MessageStore(StoreConfig(root, max_hash_slots=64, max_index_entries=256, **sizes))
+    store.open()
+    store.declare_batch_topic("Bcq1")
+    born = {"born_timestamp_ms": 1, "born_host": HOST}
+    body = encode_batch([(0, b"inner", b"TAGS\x01t\x02")] * 3)
+    for i in range(120):
+        properties = b"TAGS\x01t\x02KEYS\x01k%d\x02" % i
+        store.stage_message("PlainA" if i % 5 else "gone", i % 2, b"x" * 200, properties, tags_code=116, **born)
+        store.stage_inner_batch("Bcq1", 0, body, b"UNIQ_KEY\x01u%d\x02" % i, count=3, tags_code=0, **born)
+        store.commit()
+    store.delete_topic("gone")
+    store.close()
+    return root
 
 
 def tree(root):
@@ -150,7 +170,12 @@ def test_every_number_of_an_index_at_its_extremes(originals, tmp_path):
     try_extremes(originals["plain"], tmp_path / "store", "index/20261121025211689", header + slot + entry)
 
 
-@pytest.mark.parametrize("name", ["plain", "batchcq", "propcrc"])
+def test_our_own_store_is_in_order(originals):
+    report = look_at_store(originals["ours"])
+    assert (report.findings, report.records, report.queues) == ([], 240, 3)
+
+
+@pytest.mark.parametrize("name", ["plain", "batchcq", "propcrc", "ours"])
 def test_damage_anywhere_is_an_answer_not_a_surprise(originals, tmp_path, name):
     seed = 20_261_121
     rng = random.Random(seed)
