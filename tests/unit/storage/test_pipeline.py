@@ -4,6 +4,8 @@ import os
 import random
 import signal
 import struct
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Iterator
 from itertools import pairwise
@@ -405,9 +407,6 @@ def test_workers_end_when_the_reading_is_given_up(tmp_path: Path) -> None:
 
 
 def test_a_worker_ends_when_its_input_closes(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
     done = subprocess.run([sys.executable, "-m", "sprocketmq.storage.worker"], input=b"", capture_output=True, timeout=30, check=False)
     assert done.returncode == 0
     assert done.stderr == b""
@@ -427,3 +426,31 @@ def test_a_stretch_full_of_keys_comes_in_several_chunks(tmp_path: Path, monkeypa
     assert units_by_queue(iter(chunks)) == expected
     log.close()
     assert same_as_classic(maker).damaged == []
+
+
+PARENT = """
+import sys, time
+from sprocketmq.storage.commitlog import CommitLog
+from sprocketmq.storage.fs import REAL_FS
+from sprocketmq.storage.pipeline import LogPipeline
+log = CommitLog(REAL_FS, sys.argv[1], 32768, preallocate=False)
+log.load()
+pipeline = LogPipeline(log, 0, workers=3, resync=True, task_bytes=4096)
+chunks = pipeline.chunks()
+next(chunks)
+print(len(pipeline._workers), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_killed_parent_leaves_no_worker_behind(tmp_path: Path) -> None:
+    log = filled(tmp_path).open()
+    directory = log._directory
+    log.close()
+    command = [sys.executable, "-c", PARENT, directory]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        assert parent.stderr is not None
+        assert parent.stdout.readline() == b"2\n"
+        parent.kill()
+        assert parent.stderr.read() == b"", "this ends when the last process that has the pipe does"
