@@ -34,7 +34,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import chain
+from itertools import chain, pairwise
 from struct import Struct
 from struct import error as StructError
 from typing import TYPE_CHECKING, NamedTuple
@@ -508,25 +508,17 @@ class KeyIndex:
         if "sprocketmq.storage.indexarrays" not in sys.modules and sum(map(_message_count, staged)) < PLAIN_MESSAGES:
             self._add_plainly(staged)
             return
-        sizes = [len(strings) if isinstance(strings, bytes) else sum(map(len, strings)) for _, strings, _, _ in staged]
-        begin = size = 0
-        for end, more in enumerate(sizes if sum(sizes) >= _SLICE_BYTES else (), 1):
-            size += more
-            if size >= _SLICE_BYTES:
-                self._index_part(staged[begin:end])
-                begin, size = end, 0
-        if begin < len(staged):
-            self._index_part(staged[begin:])
-
-    def _index_part(self, sends: Sequence[Staged]) -> None:
+        if not staged:
+            return
         import numpy as np
 
         from sprocketmq.storage.keys import entries_of_topics
 
-        topics, strings, places, times = zip(*sends, strict=True)
+        topics, strings, places, times = zip(*staged, strict=True)
         properties: Sequence[bytes] = strings
         numbers = {topic: number for number, topic in enumerate(dict.fromkeys(topics))}
-        owners = np.fromiter(map(numbers.__getitem__, topics), np.int64, len(sends))
+        names = [topic.encode() for topic in numbers]
+        owners = np.fromiter(map(numbers.__getitem__, topics), np.int64, len(staged))
         times_ms = np.array(times, np.int64)
         if list in set(map(type, strings)):
             several = [[one] if isinstance(one, bytes) else one for one in strings]
@@ -535,7 +527,12 @@ class KeyIndex:
             properties = list(chain.from_iterable(several))
             places = tuple(chain.from_iterable([one] if isinstance(one, int) else one for one in places))
         physicals = np.fromiter(places, np.int64, len(properties))
-        self._add(entries_of_topics([topic.encode() for topic in numbers], owners, properties, physicals, times_ms))
+        lengths = np.fromiter(map(len, properties), np.int64, len(properties))
+        ends = np.cumsum(lengths)
+        borders = np.searchsorted(ends, np.arange(_SLICE_BYTES, ends[-1], _SLICE_BYTES), "right")
+        for begin, end in pairwise([0, *np.unique(borders).tolist(), len(properties)]):
+            some = slice(begin, end)
+            self._add(entries_of_topics(names, owners[some], properties[some], physicals[some], times_ms[some], lengths[some]))
 
     def _add(self, entries: "KeyEntries") -> None:
         from sprocketmq.storage import indexarrays

@@ -65,12 +65,18 @@ def entries_of_topics(
     properties: Sequence[bytes],
     physicals: NDArray[np.int64],
     times_ms: NDArray[np.int64],
+    lengths: NDArray[np.int64] | None = None,
 ) -> KeyEntries:
-    """Return the index entries of records of several topics: record i is of ``topics[owners[i]]``. Otherwise as ``entries_of``."""
+    """Return the index entries of records of several topics: record i is of ``topics[owners[i]]``. Otherwise as ``entries_of``.
+
+    ``lengths`` are those of the property strings, for callers that have them.
+    """
+    if lengths is None:
+        lengths = np.fromiter(map(len, properties), np.int64, len(properties))
     texts = [topic.decode("utf-8", "replace") for topic in topics]
     plain = np.array([java_hash(text + "#") & 0xFFFFFFFF for text in texts], np.uint32)[owners]
     tagged = np.array([java_hash(text + "#T#") & 0xFFFFFFFF for text in texts], np.uint32)[owners]
-    parts = list(_hashed(properties, plain, tagged))
+    parts = list(_hashed(properties, lengths, plain, tagged))
     counts = np.zeros(len(properties), np.int64)
     for rows, each, _ in parts:
         counts[rows] = each
@@ -88,9 +94,10 @@ def entries_of_topics(
 _Part = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]
 
 
-def _hashed(properties: Sequence[bytes], plain: NDArray[np.uint32], tagged: NDArray[np.uint32]) -> Iterator[_Part]:
+def _hashed(
+    properties: Sequence[bytes], lengths: NDArray[np.int64], plain: NDArray[np.uint32], tagged: NDArray[np.uint32]
+) -> Iterator[_Part]:
     """Yield the keys of all records that have any; ``plain`` and ``tagged`` are what the hashes of keys and tags begin with."""
-    lengths = np.fromiter(map(len, properties), np.int64, len(properties))
     order = np.argsort(lengths, kind="stable")
     ordered = lengths[order]
     left = []
