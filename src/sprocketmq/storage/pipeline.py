@@ -23,7 +23,7 @@ import select
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Generic, TypeVar
 
 import msgspec
@@ -221,8 +221,8 @@ class LogPipeline:
         """Return how far the dispatched records are behind: bytes to the log's end, ms of store time to the newest record read."""
         return max(self._total_end - self.end, 0), max(self._newest_ms - self._last_time, 0)
 
-    def chunks(self) -> Iterator[ParsedChunk]:
-        """Yield what the log holds, in order. The processes end with the iteration, however it ends; use it once."""
+    def chunks(self) -> Generator[ParsedChunk, None, None]:
+        """Yield what the log holds, in order. The processes end with the iteration or when it is closed; use it once."""
         try:
             self._start_workers()
             yield from self._ordered()

@@ -6,6 +6,7 @@ have the sizes the old ones have, and the checkpoint tells that all of it is on 
 """
 
 from collections.abc import Callable, Collection
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from struct import Struct
@@ -189,15 +190,16 @@ class _Rebuild:
             progress=progress,
         )
         try:
-            for chunk in pipeline.chunks():
-                report.records += chunk.records
-                self._last_physical, self._last_ms = chunk.last_physical, max(self._last_ms, chunk.last_time_ms)
-                if want_queues:
-                    for run in chunk.runs:
-                        table.take_run(run)
-                if index is not None and chunk.keys is not None:
-                    report.index_entries += len(chunk.keys.hashes)
-                    index.add_entries(chunk.keys, chunk.end)
+            with closing(pipeline.chunks()) as chunks:
+                for chunk in chunks:
+                    report.records += chunk.records
+                    self._last_physical, self._last_ms = chunk.last_physical, max(self._last_ms, chunk.last_time_ms)
+                    if want_queues:
+                        for run in chunk.runs:
+                            table.take_run(run)
+                    if index is not None and chunk.keys is not None:
+                        report.index_entries += len(chunk.keys.hashes)
+                        index.add_entries(chunk.keys, chunk.end)
             self._end = pipeline.end
             report.log_begin, report.log_end = self._log.min_offset, pipeline.end
             report.damaged, report.workers, report.lost_workers = pipeline.damaged, workers, pipeline.lost_workers

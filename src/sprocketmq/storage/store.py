@@ -885,14 +885,15 @@ class MessageStore:
                 keys=index is not None,
                 progress=progress,
             )
-            for chunk in concurrent.chunks():
-                report.records += chunk.records
-                for run in chunk.runs:
-                    table.take_run(run, queued)
-                if index is not None and chunk.keys is not None:
-                    index.take_entries(chunk.keys, chunk.end)
-                self._last_physical = chunk.last_physical
-                self._last_ms = max(self._last_ms, chunk.last_time_ms)
+            with contextlib.closing(concurrent.chunks()) as chunks:
+                for chunk in chunks:
+                    report.records += chunk.records
+                    for run in chunk.runs:
+                        table.take_run(run, queued)
+                    if index is not None and chunk.keys is not None:
+                        index.take_entries(chunk.keys, chunk.end)
+                    self._last_physical = chunk.last_physical
+                    self._last_ms = max(self._last_ms, chunk.last_time_ms)
             report.lost_workers = concurrent.lost_workers
             report.damaged = concurrent.damaged
             report.log_end = concurrent.end

@@ -401,7 +401,7 @@ def test_workers_end_when_the_reading_is_given_up(tmp_path: Path) -> None:
     chunks = pipeline.chunks()
     next(chunks)
     [worker] = pipeline._workers
-    chunks.close()  # type: ignore[attr-defined]
+    chunks.close()
     assert worker.process.returncode is not None
     log.close()
 

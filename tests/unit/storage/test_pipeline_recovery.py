@@ -123,7 +123,7 @@ def busy_store(bench: Any, seed: int) -> None:
 
 
 @pytest.mark.usefixtures("in_process")
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("harm", ["killed", "torn", "damaged", "no-note", "deleted-topic-comes-back"])
 def test_killed_and_damaged_stores(make_bench: MakeBench, seed: int, harm: str) -> None:
     bench = make_bench()
