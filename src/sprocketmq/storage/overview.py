@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any
 
-from sprocketmq.errors import SprocketError
+from sprocketmq.errors import SprocketError, StoreDamaged, StoreNotSupported
 from sprocketmq.protocol.jsondialect import loads
+from sprocketmq.storage.checks import check_directory
 from sprocketmq.storage.consumequeue import FILLER_SIZE
 from sprocketmq.storage.consumequeue import UNIT as QUEUE_UNIT
 from sprocketmq.storage.fs import REAL_FS, Entry, FileSystem
@@ -268,6 +269,11 @@ def _leading(view: FileView, layout: Struct, count: int, test: Callable[[tuple[i
 
 
 def _foreign_notes(store: StoreDirectory) -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        try:
+            check_directory(store.fs, store.root)
+        except (StoreDamaged, StoreNotSupported) as e:
+            yield f"a broker does not open it: {e}"
     for name, what in (
         ("consumequeue_ext", "filter data of Apache's broker (enableConsumeQueueExt)"),
         ("timerwheel", "a timer wheel of Apache's broker (timerWheelEnable)"),

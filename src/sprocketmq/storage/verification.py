@@ -14,17 +14,18 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
+from sprocketmq.errors import StoreDamaged, StoreNotSupported
 from sprocketmq.protocol.names import SCHEDULE_TOPIC
 from sprocketmq.protocol.records import FIXED_OVERHEAD, MAGIC_BLANK
 from sprocketmq.storage.checkpoint import FILE_BYTES as CHECKPOINT_BYTES
 from sprocketmq.storage.checkpoint import Checkpoint
+from sprocketmq.storage.checks import check_directory
 from sprocketmq.storage.findings import ERROR, NOTE, WARNING, Finding, Findings
 from sprocketmq.storage.fs import REAL_FS, Entry, FileSystem
 from sprocketmq.storage.inspection import FileView, dissect, next_record
 from sprocketmq.storage.overview import StoreDirectory
 from sprocketmq.storage.segments import parse_segment_name, segment_name
 from sprocketmq.storage.snapshot import FILE_NAME as DISPATCHED
-from sprocketmq.storage.snapshot import VERSION as DISPATCHED_VERSION
 from sprocketmq.storage.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -79,8 +80,20 @@ class _Verification:
         self._last_ms = 0
         self._last_physical = -1
         self._log_end = store.segments[0][0] if store.segments else 0
+        self._refused = self._check_kind()
         self._snapshot = self._load_snapshot()
         self._boundary_met = False
+
+    def _check_kind(self) -> str:
+        """Report what keeps a broker from opening the store, and return the path that is at fault."""
+        try:
+            check_directory(self._store.fs, self._store.root)
+        except StoreNotSupported as e:
+            self._findings.add(ERROR, "not supported", e.path, None, e.reason, e.next_step)
+            return e.path
+        except (StoreDamaged, OSError):
+            pass  # a log that is gone is found below, with more about it
+        return ""
 
     def run(self) -> VerifyReport:
         from sprocketmq.storage.verify_index import IndexChecks
@@ -100,7 +113,8 @@ class _Verification:
         try:
             self._read_log(segments, queues, index)
             log_min = segments[0][0] if segments else 0
-            queues.finish(log_min, self._log_end, frozenset(configured) if configured is not None else None)
+            if not self._refused.startswith(f"{store.root}/consumequeue"):  # else they are in a database
+                queues.finish(log_min, self._log_end, frozenset(configured) if configured is not None else None)
             if index is not None:
                 index.finish(self._log_end)
                 report.index_entries = index.entries
@@ -293,15 +307,9 @@ class _Verification:
             return None
         path = f"{self._store.root}/{DISPATCHED}"
         snapshot = Snapshot.decode(data)
-        if snapshot is None:
-            version = _TWO_INTS.unpack(data[:8])[1] if len(data) >= 8 and data[:4] == b"SPMQ" else 0
-            newer = version > DISPATCHED_VERSION
-            what = (
-                f"version {version} is newer than this SprocketMQ knows"
-                if newer
-                else "the file is damaged: the next start reads the whole log"
-            )
-            self._findings.add(WARNING, "snapshot", path, 4 if newer else 0, what, "use the newer SprocketMQ" if newer else self._repair())
+        if snapshot is None and self._refused != path:
+            what = "the file is damaged: the next start reads the whole log"
+            self._findings.add(WARNING, "snapshot", path, 0, what, self._repair())
         return snapshot
 
     def _repair(self, what: str = "") -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sprocketmq.protocol.hashing import crc32
 from sprocketmq.protocol.records import encode_record, pack_host
 from sprocketmq.storage import verify_queues
 from sprocketmq.storage.findings import MAX_OF_A_KIND
@@ -551,13 +552,26 @@ def test_a_snapshot_that_is_damaged_newer_or_ahead_is_found(make_bench):
     data = path.read_bytes()
     path.write_bytes(data[:-1])
     assert "the file is damaged" in found(verify(str(bench.root)), "snapshot").what
-    path.write_bytes(data[:4] + struct.pack(">i", 1000) + data[8:])
-    assert "version 1000 is newer" in found(verify(str(bench.root)), "snapshot").what
+    newer = data[:4] + struct.pack(">i", 1000) + data[8:-4]
+    path.write_bytes(newer + struct.pack(">i", crc32(newer)))
+    report = verify(str(bench.root))
+    assert kinds(report) == {"not supported": 1}
+    assert "written by a newer SprocketMQ (format 1000 at byte 4" in report.findings[0].what
     snapshot = Snapshot.decode(data)
     path.write_bytes(Snapshot(10**6, snapshot.last_record, snapshot.queues).encode())
     assert "knows the log up to 1000000" in found(verify(str(bench.root)), "snapshot ahead").what
     path.write_bytes(Snapshot(snapshot.position - 1, snapshot.last_record, snapshot.queues).encode())
     assert "not where a record begins" in found(verify(str(bench.root)), "snapshot").what
+
+
+def test_a_store_that_only_apaches_broker_reads_is_named_as_such(plain):
+    shutil.rmtree(plain / "consumequeue")
+    (plain / "consumequeue").mkdir()
+    (plain / "consumequeue" / "CURRENT").write_bytes(b"MANIFEST-000001\n")
+    report = verify(str(plain))
+    assert kinds(report) == {"not supported": 1}
+    assert "RocksDB" in report.findings[0].what
+    assert f"sprocketmq rebuild {plain}" in report.findings[0].repair
 
 
 def test_leftovers_are_notes(plain):
