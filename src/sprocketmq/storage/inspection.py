@@ -539,7 +539,7 @@ def index_items(view: FileView, slots: int | None, *, first_entry: int = 1) -> I
     capacity = (view.size - INDEX_HEADER.size - 4 * (slots or 0)) // INDEX_ENTRY.size
     if not 0 <= count <= capacity:
         problem = f"the next entry's number {count} is impossible, the file has room for {capacity}"
-    elif slots is None:
+    elif slots is None and count > 1:
         problem = "no number of hash slots fits the file"
     yield Item(
         "header",

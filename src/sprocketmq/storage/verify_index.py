@@ -45,6 +45,8 @@ class _IndexFile:
             self._say(ERROR, "index header", size, f"the file has {size} bytes, too few for a header")
             return
         self.begin_ms, self.end_ms, self.begin, self.end, self.used, count = INDEX_HEADER.unpack(header)
+        if slots is None and 0 <= count <= 1:
+            return  # a new file without entries, of a proportion that nothing in it tells
         if slots is None or slots > MAX_SLOTS:
             self._say(ERROR, "index header", 0, "no number of hash slots fits the file: its header or its entries are damaged")
             return

@@ -488,6 +488,13 @@ def test_a_slot_that_points_nowhere_is_found(plain):
     assert f"slot {used} points to entry 0" in found(verify(str(plain)), "index slot").what
 
 
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_new_index_file_of_any_size_is_in_order(plain, count):
+    header = struct.pack(">qqqqii", 1795229533086, 1795229533086, 152139, 152139, 0, count)
+    (plain / "index" / "20261121025213412").write_bytes(header + bytes(4 * 10 + 20 * 7))
+    assert verify(str(plain)).findings == []
+
+
 def test_a_missing_index_file_is_found(tmp_path):
     store = unpack("batchcq", tmp_path)
     (store / "index" / "20261121025446677").unlink()
