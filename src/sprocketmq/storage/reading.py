@@ -312,12 +312,7 @@ class QueueReader:
         segment = self._log.locate(physical)
         if segment is None or covered <= 0 or size < queue.overhead or physical + size > segment.start + segment.size:
             return None
-        at = physical - segment.start
-        if _identifies(segment, queue.queue_id, base, physical, size):
-            return segment
-        # An inner batch may name another first offset in its properties than in its head.
-        record = parse_record(segment.view, segment.start, at, check_crc=False)
-        return segment if record is not None and (record[1], record[2], record[4]) == (queue.queue_id, base, size) else None
+        return segment if _identifies(segment, queue.queue_id, base, physical, size) else None
 
     def _has_count(self, queue: BatchConsumeQueue, number: int) -> bool:
         """Tell whether a unit covers as many queue offsets as its record."""
@@ -355,12 +350,13 @@ class QueueReader:
                 break
         lost = []
         for q in range(offset, stop):
+            physical, size, _ = queue.unit(q)
+            if self._is_record(queue, q, physical, size):
+                continue  # whatever record with a damaged offset claims to be this one
             if q in found:
                 queue.rewrite(q, found[q])
             else:
-                physical, size, _ = queue.unit(q)
-                if not self._is_record(queue, q, physical, size):
-                    lost.append(q)
+                lost.append(q)
         queue.bad |= frozenset(lost)
         return True
 
