@@ -91,6 +91,12 @@ class Book:
             raise CrashFound(f"queue {key} gave offset {offset} to {written.identity} where {len(known)} was next")
         known.append(written)
 
+    def withdraw(self, end: int) -> None:
+        """Note that what was staged behind ``end`` was refused."""
+        for known in self.queues.values():
+            while known and known[-1].end > end:
+                known.pop()
+
     def deleted(self, topic: str) -> None:
         """Note that a topic is gone."""
         self.deleting = ""
@@ -218,7 +224,11 @@ class Workload:
         """Stage some messages, single and in batches, and commit them."""
         for _ in range(self.rng.choice((1, 1, 2, 5))):
             self._stage((self.rng.choice(TOPICS), self.rng.randrange(QUEUES)), self.rng.choice((1, 1, 1, 4, 12)))
-        self.store.commit()
+        try:
+            self.store.commit()
+        except SprocketError:
+            self.book.withdraw(self.store.commitlog_max_offset)
+            raise
         self.book.committed = self.store.commitlog_max_offset
 
     def _stage(self, key: Key, size: int) -> None:
