@@ -134,12 +134,15 @@ class QueueTable:
 
     # --- opening ---
 
-    def load(self) -> bool:
-        """Look what is on the disk, without reading any of it, and tell whether there are queues."""
+    def load(self, *, clean: bool) -> bool:
+        """Look what is on the disk, without reading much of it, and tell whether there are queues.
+
+        After a stop that was not ``clean`` a queue's only file may be as long as the writes to it went.
+        """
         self._on_disk = self._directories()
         self.batch_topics = self._find_batch_topics()
         for kind, unit_bytes in ((PLAIN_ROOT, UNIT_BYTES), (BATCH_ROOT, BATCH_UNIT_BYTES)):
-            self._adopt_file_size(kind, unit_bytes)
+            self._adopt_file_size(kind, unit_bytes, trusted=clean)
         return bool(self._on_disk)
 
     def restore(self, snapshot: Snapshot) -> str:
@@ -406,14 +409,15 @@ class QueueTable:
                     found += [(kind, topic.name, int(name)) for name in names if name.isascii() and name.isdigit() and len(name) < 10]
         return found
 
-    def _adopt_file_size(self, kind: str, unit_bytes: int) -> None:
+    def _adopt_file_size(self, kind: str, unit_bytes: int, *, trusted: bool) -> None:
         """Go on with the file size most queues on disk have: Apache's broker opens no store with mixed sizes."""
         votes: dict[int, int] = {}
         for topic, queue_id in [found[1:] for found in self._on_disk if found[0] == kind][:64]:
             directory = self._directory(kind, topic, queue_id)
             segments = segment_entries(self._fs.list(directory))
             size = segment_size_of(segments)
-            if size and size % unit_bytes == 0 and not (len(segments) == 1 and self._is_torn(f"{directory}/{segments[0][1].name}", size)):
+            alone = len(segments) == 1 and not trusted
+            if size and size % unit_bytes == 0 and not (alone and self._is_torn(f"{directory}/{segments[0][1].name}", size)):
                 votes[size] = votes.get(size, 0) + 1
         if votes:
             self._file_bytes[kind] = max(votes, key=lambda size: (votes[size], size))

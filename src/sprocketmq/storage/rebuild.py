@@ -148,7 +148,7 @@ class _Rebuild:
         self._work = f"{report.target}/{WORK_DIRECTORY}"
         self._config = replace(config, root=Path(self._source))
         self._old = QueueTable(fs, log, self._config)
-        self._old.load()
+        self._old.load(clean=not fs.exists(f"{self._source}/abort"))
         self._snapshot = Snapshot.load(fs, self._source)
         self._last_physical = 0
         self._last_ms = 0

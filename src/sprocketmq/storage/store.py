@@ -814,7 +814,7 @@ class MessageStore:
         log.load()
         self._checkpoint = Checkpoint.load(self._fs, f"{self._root}/checkpoint")
         table = self._table
-        on_disk = table.load()
+        on_disk = table.load(clean=report.clean)
         snapshot = Snapshot.load(self._fs, self._root)
         report.reason = self._restore(snapshot)
         if report.reason or snapshot is None:
