@@ -13,6 +13,7 @@ help:
 	@echo "make interop   test against Apache RocketMQ 5.5.0 (needs Java 17 and Maven)"
 	@echo "make bench     run the benchmarks; JSON goes to benchmarks/results"
 	@echo "make fuzz      long fuzz run (FUZZ_SECONDS=600)"
+	@echo "make crash-long  long crash run (CRASH_CYCLES=1000 CRASH_POINTS=200000 CRASH_FLIPS=50000 CRASH_SEED=...)"
 
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "SprocketMQ needs Python 3.11 or newer: install it, or run make PYTHON=/path/to/python3"; exit 1; }
@@ -47,8 +48,12 @@ fuzz: $(STAMP)
 	SPROCKETMQ_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest tests/fuzz -s --timeout=0
 
 CRASH_CYCLES ?= 1000
+CRASH_POINTS ?= 200000
+CRASH_FLIPS  ?= 50000
+CRASH_SEED   ?= $(shell date +%s)
 crash-long: $(STAMP)
-	SPROCKETMQ_CRASH_CYCLES=$(CRASH_CYCLES) $(BIN)/python -m pytest tests/crash -s --timeout=0
+	SPROCKETMQ_CRASH_CYCLES=$(CRASH_CYCLES) SPROCKETMQ_CRASH_POINTS=$(CRASH_POINTS) SPROCKETMQ_CRASH_FLIPS=$(CRASH_FLIPS) \
+	SPROCKETMQ_CRASH_SEED=$(CRASH_SEED) $(BIN)/python -m pytest tests/crash -n 2 -rP --timeout=0
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache dist
