@@ -77,7 +77,8 @@ class _Verification:
         # Apache's broker leaves an empty abort.bak behind; only abort itself says that a broker runs, or was killed.
         self._in_use = "abort" in store.entries
         self._report = VerifyReport(store.root)
-        self._last_ms = 0
+        self._previous_ms = 0  # the store time of the record ahead
+        self._last_ms = 0  # the latest of all
         self._last_physical = -1
         self._log_end = store.segments[0][0] if store.segments else 0
         self._refused = self._check_kind()
@@ -252,12 +253,13 @@ class _Verification:
     def _take(self, window: "Window", path: str, start: int, queues: "QueueChecks", index: "IndexChecks | None") -> None:
         times = window.times_ms
         back = times[1:] < times[:-1]
-        if int(times[0]) < self._last_ms or back.any():
-            at = 0 if int(times[0]) < self._last_ms else int(back.argmax()) + 1
-            before = self._last_ms if at == 0 else int(times[at - 1])
+        if int(times[0]) < self._previous_ms or back.any():
+            at = 0 if int(times[0]) < self._previous_ms else int(back.argmax()) + 1
+            before = self._previous_ms if at == 0 else int(times[at - 1])
             physical = int(window.physicals[at])
             what = f"the store time {times[at]} of the record at {physical} is before that of the one ahead of it, {before}: lookups by time may miss"
             self._findings.add(WARNING, "store time", path, physical - start, what)
+        self._previous_ms = int(times[-1])
         self._last_ms = max(self._last_ms, int(times.max()))
         self._last_physical = int(window.physicals[-1])
         self._log_end = window.end
