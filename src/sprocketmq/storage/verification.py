@@ -245,7 +245,7 @@ class _Verification:
                         reason = f"a BLANK says {_TWO_INTS.unpack(head)[0]} bytes are left, there are {size - at}"
                     elif not record.problem:
                         reason = dissect(view, at, start, size - at).problem or reason
-                    begin, at, want = at, next_record(view, at, start, size, since_ms=self._last_ms), WINDOW_BYTES
+                    begin, at, want = at, next_record(view, at, start, size, since_ms=self._previous_ms), WINDOW_BYTES
                     yield start + begin, start + at, None, reason
         finally:
             file.close()
