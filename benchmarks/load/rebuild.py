@@ -202,7 +202,7 @@ def main() -> int:
     """Measure, write the result file, print, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--messages", type=int, default=2_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--without-apache", action="store_true", help="leave out the rival (no Java here)")
     options = parser.parse_args()
     count = options.messages
