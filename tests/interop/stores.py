@@ -222,13 +222,9 @@ def read_closed(root: Path, names: Names) -> Listing:
 
 def write_in_a_process(root: Path, port: int, names: Names, how: str) -> Listing:
     """Have a process write a store and stop ``clean`` or ``killed``; return what it said is in it."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.interop.stores", str(root), str(port), names.word, how],
-        stdout=subprocess.PIPE,
-        timeout=60,
-        check=False,
-        text=True,
-    )
+    command = [sys.executable, "-m", "tests.interop.stores", str(root), str(port), names.word, how]
+    project = Path(__file__).parents[2]
+    done = subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=False, text=True, cwd=project)
     assert done.returncode == (-signal.SIGKILL if how == "killed" else 0)
     said: Listing = json.loads(done.stdout)
     return {topic: [{**view, "body": base64.b64decode(view["body"])} for view in views] for topic, views in said.items()}
