@@ -302,8 +302,8 @@ class LogPipeline:
                 at = limit
 
     def _start_workers(self) -> None:
-        if not sys.executable:
-            return
+        if not sys.executable or getattr(sys, "frozen", False):
+            return  # a program packed into one file would start itself again
         for _ in range(self._wanted - 1):
             try:
                 self._workers.append(_Worker(self._setup))

@@ -76,7 +76,7 @@ class RecoveryReport:
     cut_bytes: int = 0  # leftovers dropped behind the log's end
     damaged: list[DamagedRange] = field(default_factory=list)
     elapsed_ms: float = 0.0
-    workers: int = 0  # processes that read the log, 0 when this one did
+    workers: int = 0  # processes that read the log, this one included; 0 when it was read record by record
     lost_workers: int = 0  # of them, those that ended before their time; the rest was read without them
 
 

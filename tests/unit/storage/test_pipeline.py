@@ -393,6 +393,10 @@ def test_without_a_way_to_start_processes_the_log_is_read_here(tmp_path: Path, m
     assert same_as_classic(maker, kind=LogPipeline).lost_workers == 2
     monkeypatch.setattr("sys.executable", "")
     assert same_as_classic(maker, kind=LogPipeline).lost_workers == 0
+    monkeypatch.undo()
+    monkeypatch.setattr("sys.frozen", True, raising=False)
+    monkeypatch.setattr("subprocess.Popen", None)
+    assert same_as_classic(maker, kind=LogPipeline).lost_workers == 0
 
 
 def test_workers_end_when_the_reading_is_given_up(tmp_path: Path) -> None:

@@ -248,3 +248,19 @@ def test_queues_in_a_database_are_not_replaced_but_files_may_be_made_elsewhere(t
     assert (root / "consumequeue" / "CURRENT").exists()
     rebuild(root, tmp_path / "new", workers=1, config=StoreConfig(root, consumequeue_segment_bytes=1000))
     assert queue_files(tmp_path / "new") == queues
+
+
+def test_segments_that_lost_their_ends_are_read_as_far_as_they_go_and_stay_as_they_are(make_bench: MakeBench) -> None:
+    bench = make_bench(commitlog_segment_bytes=8192)
+    places = [bench.send(b"x" * 300)[1] for _ in range(60)]
+    bench.stop()
+    segments = sorted((bench.root / "commitlog").iterdir())
+    cut = next(place for place in places if place > 8192 + 4000) - 8192
+    for path, length in ((segments[1], cut), (segments[-1], 3)):
+        with path.open("r+b") as file:
+            file.truncate(length)
+    last = int(segments[-1].name)
+    kept = [place for place in places if place < 8192 + cut or 2 * 8192 <= place < last]
+    report = rebuild(bench.root, bench.root.parent / "new", workers=1)
+    assert report.records == len(kept)
+    assert (segments[1].stat().st_size, segments[-1].stat().st_size) == (cut, 3)
