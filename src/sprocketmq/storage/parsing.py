@@ -54,8 +54,10 @@ _GUESS_BUDGET_BYTES = 256 << 20
 # Topics of one name length are told apart by comparing all of them with one; past so many a dictionary does it.
 _MAX_COMPARED_TOPICS = 16
 # A table of property strings is worth it from so many rows on, and one length gets so many tables; the rest goes record by record.
-_MIN_TABLE_ROWS = 12
+_MIN_TABLE_ROWS = 40
 _MAX_TABLES = 4
+# After so many layouts that hardly any row shared, the properties of a stretch are too different for tables.
+_MAX_POOR_LAYOUTS = 8
 # Keys of the rest are cut out of so many property bytes at a time: hostile ones hold a key in every second byte.
 _KEY_SLICE_BYTES = 1 << 18
 
@@ -230,7 +232,8 @@ class _Records:
                 rows, names = rows[~same], names[~same]
                 if not len(rows):
                     break
-            self.topic[rows] = [number(name.tobytes()) for name in names]
+            raw = names.tobytes()
+            self.topic[rows] = [number(raw[at : at + length]) for at in range(0, len(raw), length)]
 
     def read_properties(self, *, keys: bool) -> KeyEntries | None:
         """Fill in tag codes and what inner batches cover; return the key entries of all records, in log order."""
@@ -252,12 +255,13 @@ class _Records:
         starts = _Seeds(np.array(seeds, np.uint32), np.array(tag_seeds, np.uint32))
         lengths = self.properties_length[rest]
         left: list[_Ints] = []
+        poor = 0
         for length in np.flatnonzero(np.bincount(lengths)).tolist():
             rows = rest[lengths == length]
             if not length:
                 continue
             for _ in range(_MAX_TABLES):
-                if len(rows) < _MIN_TABLE_ROWS:
+                if len(rows) < _MIN_TABLE_ROWS or poor >= _MAX_POOR_LAYOUTS:
                     break
                 table = _rows(self.view, self.properties_at[rows], length).view(np.uint8).reshape(len(rows), length)
                 layout = _Layout(table[0].tobytes())
@@ -266,6 +270,7 @@ class _Records:
                     taken, rows = rows, rows[:0]
                 else:
                     taken, table, rows = rows[fits], table[fits], rows[~fits]
+                poor += len(taken) < _MIN_TABLE_ROWS
                 if not len(taken):
                     left.append(rows[:1])
                     rows = rows[1:]
@@ -282,9 +287,13 @@ class _Records:
                         times = np.repeat(self.store_time[taken], each)
                         entries.append(KeyEntries(hashes.reshape(-1), np.repeat(self.physical[taken], each), times))
             left.append(rows)
-        for row in np.concatenate(left).tolist() if left else []:
-            texts[row] = text = self._properties(row)
-            self.code[row] = unit_code(b"", text, 0)
+        if left:
+            rows = np.concatenate(left)
+            begins = self.properties_at[rows].tolist()
+            ends = (self.properties_at[rows] + self.properties_length[rows]).tolist()
+            found = [bytes(self.view[begin:end]) for begin, end in zip(begins, ends, strict=True)]
+            self.code[rows] = [unit_code(b"", text, 0) for text in found]
+            texts.update(zip(rows.tolist(), found, strict=True))
         if not keys:
             return None
         entries += self._keys_of(texts)
@@ -296,17 +305,18 @@ class _Records:
 
     def _keys_of(self, texts: dict[int, bytes]) -> list[KeyEntries]:
         """Return the key entries of single records, given by row and property string."""
-        rows = [row for row in sorted(texts) if self.sys_flag[row] & SYSFLAG_TRANSACTION_MASK != _ROLLED_BACK]
+        rows = np.array(sorted(texts), np.int64)
+        rows = rows[(self.sys_flag[rows] & SYSFLAG_TRANSACTION_MASK) != _ROLLED_BACK]
+        strings = [texts[row] for row in rows.tolist()]
         entries = []
-        first = 0
-        gathered = 0
-        for i, row in enumerate(rows):
-            gathered += len(texts[row])
-            if gathered >= _KEY_SLICE_BYTES or i == len(rows) - 1:
-                some = np.array(rows[first : i + 1], np.int64)
-                strings = [texts[each] for each in rows[first : i + 1]]
-                entries.append(entries_of_topics(self.names, self.topic[some], strings, self.physical[some], self.store_time[some]))
-                first = i + 1
+        first = gathered = 0
+        for i, text in enumerate(strings, 1):
+            gathered += len(text)
+            if gathered >= _KEY_SLICE_BYTES or i == len(strings):
+                some = rows[first:i]
+                found = entries_of_topics(self.names, self.topic[some], strings[first:i], self.physical[some], self.store_time[some])
+                entries.append(found)
+                first = i
                 gathered = 0
         return entries
 
