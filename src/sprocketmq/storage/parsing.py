@@ -25,7 +25,16 @@ from sprocketmq.protocol.hashing import java_hash
 from sprocketmq.protocol.names import SCHEDULE_TOPIC
 from sprocketmq.protocol.records import FIXED_OVERHEAD, MAGIC_V1, MAGIC_V2
 from sprocketmq.storage.keys import entries_of_topics
-from sprocketmq.storage.recovery import RECORD_MAGICS, SECTOR_BYTES, Scanned, covered_offsets, parse_record, sector_lost, unit_code
+from sprocketmq.storage.recovery import (
+    RECORD_MAGICS,
+    SECTOR_BYTES,
+    Scanned,
+    covered_offsets,
+    is_whole_batch,
+    parse_record,
+    sector_lost,
+    unit_code,
+)
 from sprocketmq.storage.runs import KeyEntries, ParsedChunk, QueueRun
 
 # The 88 bytes before the body of a record with two IPv4 hosts; see protocol/records.py.
@@ -186,6 +195,13 @@ class _Records:
                 if row < count:
                     words[row] = record[9].count(b" ")
             count = min(count, max(1, int(np.searchsorted(np.cumsum(words), _MAX_WORDS))))
+        inner = np.flatnonzero(good[:count] & ((sys_flag[:count] & SYSFLAG_INNER_BATCH) != 0))
+        for row in inner.tolist():
+            properties = bytes(view[int(length_at[row]) + 2 : starts[row] + int(size[row])])
+            covered = covered_offsets(properties, 0)[1]
+            if not is_whole_batch(view[starts[row] + 88 : int(topic_at[row])], covered, int(sys_flag[row])):
+                count = row
+                break
         self.count = count
         if not count:
             return

@@ -364,19 +364,19 @@ class QueueReader:
         """Derive a damaged unit and those behind it from the log again, until they agree with what is there. True when anything changed."""
         if number in queue.bad:
             return False
-        first, begin = queue.min_unit, 0
+        first, begin, expected = queue.min_unit, 0, 0
         step = 1
         while number - step >= queue.min_unit:  # the nearest earlier unit that holds tells where in the log to begin
             unit = queue.unit(number - step)
             if self._batch_segment(queue, unit) is not None:
-                first, begin = number - step + 1, unit[0] + unit[1]
+                first, begin, expected = number - step + 1, unit[0] + unit[1], unit[4] + 1
                 break
             step *= 2
         changed = False
         at = first
         units = bytearray()
         to_end = True
-        for _, _, base, physical, size, code, _, time_ms, covered, _ in self._scan(queue, begin):
+        for _, _, base, physical, size, code, _, time_ms, covered, _ in _in_line(self._scan(queue, begin), expected):
             derived = BATCH_UNIT.pack(physical, size, code, time_ms, base, covered, COMPACTED, 0)
             same = at < queue.end_unit and queue.read_units(at, at + 1) == derived
             if same and at > number:
@@ -395,6 +395,20 @@ class QueueReader:
         if not changed:
             queue.bad |= {number}
         return changed
+
+
+def _in_line(records: Iterator[Scanned], expected: int) -> Iterator[Scanned]:
+    """Leave out records whose queue offset is damaged: before ``expected`` or those yielded, or beyond the next one's."""
+    held: Scanned | None = None
+    for record in records:
+        if record[2] < expected:
+            continue
+        if held is not None and record[2] >= held[2] + held[8]:
+            yield held
+            expected = held[2] + held[8]
+        held = record
+    if held is not None:
+        yield held
 
 
 def _identifies(segment: Segment, queue_id: int, offset: int, physical: int, size: int) -> bool:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from isal.isal_zlib import crc32 as _crc32
 
-from sprocketmq.protocol.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_INNER_BATCH, SYSFLAG_STORE_HOST_V6
+from sprocketmq.protocol.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_COMPRESSED, SYSFLAG_INNER_BATCH, SYSFLAG_STORE_HOST_V6
 from sprocketmq.protocol.hashing import crc32, tags_code_raw
 from sprocketmq.protocol.names import SCHEDULE_TOPIC
 from sprocketmq.protocol.properties import find_property
@@ -248,6 +248,8 @@ def parse_records(data: bytes, physical: int, room: int, *, check_crc: bool) -> 
         count = 1
         if sys_flag & SYSFLAG_INNER_BATCH:
             queue_offset, count = covered_offsets(properties, queue_offset)
+            if check_crc and not is_whole_batch(view[pos + 88 : topic_at - 1], count, sys_flag):
+                return records, pos, 0
         add((topic, queue_id, queue_offset, own, size, code, sys_flag, store_time, count, properties))
         pos = end
     return records, pos, min(FIXED_OVERHEAD, room - pos) if pos < total else 0
@@ -292,6 +294,8 @@ def parse_record(view: memoryview, base: int, pos: int, *, check_crc: bool) -> S
     count = 1
     if sys_flag & SYSFLAG_INNER_BATCH:
         queue_offset, count = covered_offsets(properties, queue_offset)
+        if check_crc and not is_whole_batch(view[body_at : body_at + body_length], count, sys_flag):
+            return None
     return topic, queue_id, queue_offset, physical, size, code, sys_flag, store_time, count, properties
 
 
@@ -311,6 +315,23 @@ def covered_offsets(properties: bytes, queue_offset: int) -> tuple[int, int]:
     if base and count and base.isdigit() and count.isdigit() and len(base) < 19 and 0 < int(count) <= 0x7FFF:
         return int(base), int(count)
     return queue_offset, 1
+
+
+def is_whole_batch(body: memoryview, count: int, sys_flag: int) -> bool:
+    """Tell whether the body of an inner batch has as many messages as its properties say.
+
+    Readers count the body's, queues go by the properties, which no CRC covers: were they to differ, two messages could get one offset.
+    """
+    if sys_flag & SYSFLAG_COMPRESSED:
+        return True
+    at, end = 0, len(body)
+    while at + _INT.size <= end and count:
+        (size,) = _INT.unpack_from(body, at)
+        if size < _INT.size:
+            return False
+        at += size
+        count -= 1
+    return at == end and not count
 
 
 def unit_code(topic: bytes, properties: bytes, store_time: int) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.codes import SYSFLAG_INNER_BATCH
 from sprocketmq.protocol.records import MAGIC_BLANK, encode_record, pack_host
 from sprocketmq.storage import parsing
@@ -60,6 +61,7 @@ class LogMaker:
         if "covers" in fields:
             properties += b"INNER_BASE\x01%d\x02INNER_NUM\x01%d\x02" % (offset, fields["covers"])
             sys_flag |= SYSFLAG_INNER_BATCH
+            body = encode_batch([(0, b"" if i else body, b"") for i in range(fields["covers"])])
         return encode_record(
             topic=topic,
             body=body,
