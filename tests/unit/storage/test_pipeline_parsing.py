@@ -129,7 +129,7 @@ def check(data: bytes, base: int, begin: int, limit: int, batch_topics: frozense
     return chunk
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(plan=st.lists(records(), min_size=1, max_size=8), batch=st.booleans(), cut=st.integers(0, 100))
 def test_a_whole_log_gives_the_same_records_units_and_keys(plan: list[dict[str, object]], batch: bool, cut: int) -> None:
     data = build(plan, base=1 << 40)
@@ -137,7 +137,7 @@ def test_a_whole_log_gives_the_same_records_units_and_keys(plan: list[dict[str, 
     check(data, 1 << 40, 0, max(len(data) * cut // 100, 1), topics)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     plan=st.lists(records(), min_size=1, max_size=5),
     places=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), max_size=4),
@@ -151,7 +151,7 @@ def test_a_mutated_log_ends_at_the_same_record(plan: list[dict[str, object]], pl
     check(bytes(data), 0, 0, len(data))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(plan=st.lists(records(), min_size=1, max_size=4), places=st.lists(st.tuples(st.integers(0, 87), st.integers(0, 255)), max_size=3))
 def test_a_mutated_head_ends_the_log_at_the_same_record(plan: list[dict[str, object]], places: list[tuple[int, int]]) -> None:
     data = bytearray(build(plan))

@@ -99,7 +99,7 @@ def busy_store(bench: Any, seed: int) -> None:
     """Fill a store with messages, batches and inner batches in several queues; delete a topic and use it again."""
     draw = random.Random(seed)
     bench.store.declare_batch_topic("batchy")
-    for i in range(400):
+    for i in range(280):
         bench.clock.advance(0.01)
         body = draw.randbytes(draw.choice([0, 20, 300, 300, 6000]))
         topic = draw.choice(["orders", "orders", "events", "%RETRY%" + "g" * 130])
