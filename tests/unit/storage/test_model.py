@@ -305,7 +305,7 @@ class SyncFlushedStoreAgainstList(StoreAgainstList):
 
 TestStoreAgainstList = StoreAgainstList.TestCase
 TestSyncFlushedStoreAgainstList = SyncFlushedStoreAgainstList.TestCase
-for _case, _examples in ((TestStoreAgainstList, 30), (TestSyncFlushedStoreAgainstList, 15)):
+for _case, _examples in ((TestStoreAgainstList, 60), (TestSyncFlushedStoreAgainstList, 30)):
     _case.settings = settings(
         max_examples=_examples,
         stateful_step_count=30,
