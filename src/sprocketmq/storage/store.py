@@ -917,6 +917,9 @@ class MessageStore:
         log = self._log
         if snapshot is None:
             return "there is no queue snapshot" if log.segments else ""
+        if snapshot.position < log.min_offset:
+            self._table.deleted = dict(snapshot.deleted)  # nothing else tells of topics that were deleted since
+            return "the queue snapshot is older than this commit log"
         physical, size, crc = snapshot.last_record
         if size:
             segment = log.find(physical)
@@ -928,7 +931,7 @@ class MessageStore:
                 return "the queue snapshot does not belong to this commit log"
             self._last_physical = physical
             self._last_ms = record[7]
-        if not log.min_offset <= snapshot.position <= log.min_offset + len(log.segments) * log.segment_bytes:
+        if snapshot.position > log.min_offset + len(log.segments) * log.segment_bytes:
             return "the queue snapshot does not belong to this commit log"
         return self._table.restore(snapshot)
 
