@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from sprocketmq.errors import SprocketError
+from sprocketmq.errors import SprocketError, StoreFailed, StoreWriteFailed
 from sprocketmq.protocol.batch import encode_batch, split_batch
 from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.testing.crashes import BATCH_TOPIC, HOST, Key, open_store, read_queue
@@ -85,16 +85,15 @@ class StoreOnAForgetfulDisk(RuleBasedStateMachine):
     @rule(path=st.sampled_from(["/commitlog/", "/consumequeue/", "/index/", "/checkpoint", "/dispatched"]))
     def fail_a_sync(self, path: str) -> None:
         self.fs.fail("fdatasync", errno.EIO, path=path, times=1)
-        self.refuses = self.refuses or self._fails()
-        self.fs.heal()
-
-    def _fails(self) -> bool:
         try:
             self.store.publish(self.store.flush(thorough=True))
-        except SprocketError:
-            return True
-        self.flushed = self.store.commitlog_flushed_offset
-        return False
+        except StoreFailed:
+            self.refuses = True
+        except StoreWriteFailed:
+            assert self.fs.capacity is not None, "there was room for the queues"
+        else:
+            self.flushed = self.store.commitlog_flushed_offset
+        self.fs.heal()
 
     @rule(room=st.integers(0, 30_000))
     def fill_the_disk(self, room: int) -> None:

@@ -197,6 +197,7 @@ class Workload:
         self.deletes = deletes
         self.book = Book()
         self.count = 0
+        self.deleted = False
         self.store: MessageStore
         self._flushing = False
 
@@ -280,6 +281,7 @@ class Workload:
 
     def delete_topic(self, topic: str) -> None:
         self.book.deleting = topic
+        self.deleted = True
         self.store.delete_topic(topic)
         self.book.deleted(topic)
         self.store.declare_batch_topic(BATCH_TOPIC)
@@ -300,6 +302,8 @@ class Workload:
             self.store.abandon()
             if self.rng.random() < 0.5:
                 lost = self.rng.choice(("/dispatched", "/consumequeue/", "/batchconsumequeue/", "/index/", "/checkpoint"))
+                if lost == "/dispatched" and self.deleted:
+                    lost = "/checkpoint"  # the notes of deletions are nowhere else
                 for path in self.fs.paths():
                     if path.startswith(f"{ROOT}{lost}"):
                         self.fs.unlink(path)
