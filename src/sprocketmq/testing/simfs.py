@@ -715,7 +715,7 @@ class SimFileSystem:
                 done += "/" + part
                 found = directory.live.get(part)
                 if isinstance(found, _Node):
-                    raise _error(errno.EEXIST, done)
+                    raise _error(errno.EEXIST if done == "/" + "/".join(_parts(path)) else errno.ENOTDIR, done)
                 if found is None:
                     fault = self._begin("make_dirs", done)
                     if fault is not None:
