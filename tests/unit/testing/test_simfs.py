@@ -68,11 +68,17 @@ class Hands:
                     return None  # the real one would kill us for looking behind the end
                 return getattr(self.files[path], call)(*rest)
             if call == "rename":
+                if self.is_directory(path):
+                    return None  # the engine renames files only
                 return self.fs.rename(self.root + path, self.root + rest[0])
             result = getattr(self.fs, call)(self.root + path)
         except OSError as e:
             return type(e)
         return result
+
+    def is_directory(self, path: str) -> bool:
+        parent, _, name = (self.root + path).rpartition("/")
+        return any(entry.is_dir for entry in self.fs.list(parent or "/") if entry.name == name)
 
     def close(self) -> list[bytes]:
         for file in self.files.values():
