@@ -28,6 +28,7 @@ _REPAIR_UNITS = 4096
 # A read that finds more runs than this gives one joined copy: sending thousands of small pieces costs more than copying them.
 MAX_RUNS = 64
 _NOTHING = memoryview(b"")
+_NEVER = 1 << 63
 
 
 class ReadStatus(Enum):
@@ -65,6 +66,11 @@ class QueueReader:
         self._table = table
         self._queues = table.queues
         self._max_filter_units = max_filter_units
+        self._written_from = _NEVER
+
+    def opened(self) -> None:
+        """Take note that what the log gets from now on is written by this process, so that a read need not look at each record of it."""
+        self._written_from = self._log.committed_end
 
     def queue(self, topic: str, queue_id: int) -> Queue | None:
         """Return a queue as it is after everything that has left the log; None for one nobody wrote to."""
@@ -109,51 +115,65 @@ class QueueReader:
         buffers: list[memoryview] = []
         segment: Segment | None = None
         view = run_view = _NOTHING
-        segment_start = segment_end = run_start = start = 0
+        segment_start = segment_end = run_start = start = last = 0
         end = -1
+        unchecked = False
+        written_from = self._written_from
         stop = min(offset + (max_count if tag_codes is None else max(self._max_filter_units, max_count)), high)
         identity = _IDENTITY.unpack_from
         for physical, size, code in UNIT.iter_unpack(queue.read_units(offset, stop)):
             if tag_codes is not None and code not in tag_codes and code >= _LOWEST_TAG_CODE and size > 0:
                 position += 1
                 continue
-            if segment is None or not segment_start <= physical < segment_end:
-                segment = self._log.locate(physical)
-                if segment is not None:
-                    segment_start, segment_end = segment.start, segment.start + segment.size
-                    view = segment.view
-            # Queues are derived files and may be damaged, and of a record the CRC covers the body alone: a reader that goes by these
-            # fields must not be led astray by them.
-            if (
-                segment is None
-                or size < overhead
-                or physical + size > segment_end
-                or (
-                    (found := identity(view, physical - segment_start)) != (size, MAGIC_V1, queue_id, position, physical)
-                    and found != (size, MAGIC_V2, queue_id, position, physical)
-                )
-            ):
-                if self._repair(queue, position, stop):
-                    return self._read_messages(queue, offset, max_count, max_bytes, tag_codes)
-                missing = True
-                position += 1
-                continue
-            if physical != end:  # the run of neighbours in the log ends here
-                if count:
-                    if total + size > max_bytes:
-                        break
-                    buffers.append(run_view[start - run_start : end - run_start])
-                start = physical
-                run_view = view
-                run_start = segment_start
-            elif total + size > max_bytes:
-                break
+            if physical == end and physical >= written_from:
+                # In a run of neighbours the place of each unit confirms the size of the one before; the last one is looked at.
+                if total + size > max_bytes:
+                    break
+                unchecked = True
+            else:
+                if unchecked and not self._has_size(last, end - last):
+                    return self._read_doubting(queue, offset, max_count, max_bytes, tag_codes)
+                unchecked = False
+                if segment is None or not segment_start <= physical < segment_end:
+                    segment = self._log.locate(physical)
+                    if segment is not None:
+                        segment_start, segment_end = segment.start, segment.start + segment.size
+                        view = segment.view
+                # Queues are derived files and may be damaged, and of a record the CRC covers the body alone: a reader that goes by these
+                # fields must not be led astray by them.
+                if (
+                    segment is None
+                    or size < overhead
+                    or physical + size > segment_end
+                    or (
+                        (found := identity(view, physical - segment_start)) != (size, MAGIC_V1, queue_id, position, physical)
+                        and found != (size, MAGIC_V2, queue_id, position, physical)
+                    )
+                ):
+                    if self._repair(queue, position, stop):
+                        return self._read_messages(queue, offset, max_count, max_bytes, tag_codes)
+                    missing = True
+                    position += 1
+                    continue
+                if physical != end:  # the run of neighbours in the log ends here
+                    if count:
+                        if total + size > max_bytes:
+                            break
+                        buffers.append(run_view[start - run_start : end - run_start])
+                    start = physical
+                    run_view = view
+                    run_start = segment_start
+                elif total + size > max_bytes:
+                    break
+            last = physical
             end = physical + size
             total += size
             count += 1
             position += 1
             if count == max_count:
                 break
+        if unchecked and not self._has_size(last, end - last):
+            return self._read_doubting(queue, offset, max_count, max_bytes, tag_codes)
         if not count:
             status = ReadStatus.MESSAGE_WAS_REMOVING if missing else ReadStatus.NO_MATCHED_MESSAGE
             return ReadResult(status, position, low, high, [], 0)
@@ -161,6 +181,18 @@ class QueueReader:
         if len(buffers) > MAX_RUNS:
             buffers = [memoryview(b"".join(buffers))]
         return ReadResult(ReadStatus.FOUND, position, low, high, buffers, count)
+
+    def _read_doubting(
+        self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int, tag_codes: frozenset[int] | None
+    ) -> ReadResult:
+        """Read again and look at every record, from now on: something changed what this process had written."""
+        self._written_from = _NEVER
+        return self._read_messages(queue, offset, max_count, max_bytes, tag_codes)
+
+    def _has_size(self, physical: int, size: int) -> bool:
+        """Tell whether the record at a place in the log says it has this size."""
+        segment = self._log.locate(physical)
+        return segment is not None and _INT.unpack_from(segment.view, physical - segment.start)[0] == size
 
     def _read_batches(
         self, queue: BatchConsumeQueue, offset: int, max_count: int, max_bytes: int, stop_count: int, tag_codes: frozenset[int] | None

@@ -126,6 +126,7 @@ class MessageStore:
             report = self._recover(progress)
             self._write_abort_marker()
             self._sync_names()
+            self._reader.opened()
         except OSError as e:
             self.abandon()
             if e.errno == errno.EIO:

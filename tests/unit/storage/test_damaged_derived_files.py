@@ -156,6 +156,22 @@ def test_a_flipped_bit_in_a_queue_is_noticed_when_it_is_read(full: Any, seed: in
     check(full)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_bit_that_flips_in_a_queue_while_the_store_runs_is_noticed(bench: Any, seed: int) -> None:
+    """What this process wrote is not looked at record by record when it is read, as long as places and sizes follow from each other."""
+    rng = random.Random(seed)
+    sent = [b"%d" % i + b"x" * (i % 5) for i in range(900)]
+    for i in range(0, 900, 90):
+        bench.send_batch(sent[i : i + 90])
+    path = bench.queue_file(start=rng.choice((0, 1000)))
+    data = bytearray(path.read_bytes())
+    data[rng.randrange(50) * 20 + rng.randrange(12)] ^= 1 << rng.randrange(8)
+    path.write_bytes(data)
+    count = rng.choice((1, 7, 200))
+    assert bench.bodies(max_count=count) == sent
+    assert bench.bodies(max_count=200) == sent
+
+
 def test_zeroed_units_do_not_hide_messages_from_filtered_readers(full: Any) -> None:
     path = full.queue_file(queue=1)
     data = path.read_bytes()
