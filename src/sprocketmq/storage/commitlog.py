@@ -232,27 +232,35 @@ class CommitLog:
         Raises StoreWriteFailed when the disk refuses: then nothing staged counts, and what had been written of it is erased. Raises
         StoreFailed when erasing fails too, or after a failed flush; then the log takes nothing more.
         """
-        self._refuse_after_failure()
+        if self.failure is not None:
+            self._refuse(self.failure)
+        end = self.staged_end
         try:
-            for start, pieces in self._chunks:
-                self._write(start, pieces)
-            if self.pieces:
-                self._write(self._chunk_start, self.pieces)
+            if end <= self._allocated_end and not self._chunks:  # the usual commit: there is room in the segment written to
+                segment = self.segments[-1]
+                if len(self.pieces) == 1:
+                    segment.file.pwrite(self.pieces[0], self._chunk_start - segment.start)
+                else:
+                    segment.file.pwritev(self.pieces, self._chunk_start - segment.start)
+            else:
+                for start, pieces in self._chunks:
+                    self._write(start, pieces)
+                self._chunks = []
+                if self.pieces:
+                    self._write(self._chunk_start, self.pieces)
         except OSError as e:
             self._erase_uncommitted()
             raise StoreWriteFailed(self._directory, e.strerror or str(e)) from e
-        self._refuse_after_failure()  # a flush may have failed while this was written: nothing is acknowledged after that
-        self.committed_end = self._chunk_start = self.staged_end
+        if self.failure is not None:  # a flush failed while this was written: nothing is acknowledged after that
+            self._refuse(self.failure)
+        self.committed_end = self._chunk_start = end
         self.pieces = []
-        if self._chunks:
-            self._chunks = []
-        if self.staged_end >= self._look_at:
+        if end >= self._look_at:
             self._look_ahead()
 
-    def _refuse_after_failure(self) -> None:
-        if self.failure is not None:
-            self.discard()
-            raise StoreFailed(self._directory, self.failure)
+    def _refuse(self, failure: str) -> None:
+        self.discard()
+        raise StoreFailed(self._directory, failure)
 
     def _look_ahead(self) -> None:
         """Ask for blocks and for the next segment before the writes get there, and note where to look again."""

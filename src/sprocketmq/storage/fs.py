@@ -142,7 +142,7 @@ class RealFile:
         self._fd = fd
 
     def pwrite(self, data: Buffer, offset: int) -> None:
-        written = os.pwrite(self._fd, data, offset)
+        written = _pwrite(self._fd, data, offset)
         if written != len(data):
             view = memoryview(data)
             while written < len(view):  # a signal or a full disk cut it short; the next call says which
@@ -303,7 +303,8 @@ def _progress(written: int) -> int:
     return written
 
 
-# macOS has neither call; its fsync is the nearest there is.
+_pwrite = os.pwrite
+# macOS has neither of these; its fsync is the nearest there is.
 _fdatasync = getattr(os, "fdatasync", os.fsync)
 _fallocate = getattr(os, "posix_fallocate", None)
 
