@@ -258,7 +258,7 @@ class IndexChecks:
             self._findings.add(ERROR, "index time", file.path, file.entry_at(first + i) + 12, what, self._repair)
 
     def _count_missing(self, places: _Longs, of_tags: NDArray[np.bool_]) -> None:
-        before = places < self._begins if self._begins is not None else np.ones(len(places), bool)
+        before = places < self._begins if self._begins is not None else np.zeros(len(places), bool)
         behind = (places > self._done_to) | ((places == self._done_to) & ~of_tags) if self._waiting is None else np.zeros(len(places), bool)
         self._missing_tags += int((of_tags & ~before & ~behind).sum())
         inside = ~before & ~behind & ~of_tags
