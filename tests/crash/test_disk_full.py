@@ -68,6 +68,9 @@ class BrokerProcess:
             "clean_interval_s": 0.2,
             "flush_interval_s": 0.05,
             "default_topic_queues": LANES,
+            # Each key of a big index file would take a page of the small disk.
+            "max_hash_slots": 1000,
+            "max_index_entries": 20_000,
             # Segments that go to make room would take acknowledged messages along, as they should.
             "clean_file_forcibly": False,
             **settings,
