@@ -162,6 +162,8 @@ class CommitLog:
                 file.truncate(size)
             self.segments.append(Segment(file, start, size))
             expected = start + size
+        # Whoever had the log before may have been killed before its directory was synced: names may be missing there, or deleted ones come back.
+        self._names_changed = True
         self.start_at(self.min_offset)
 
     def end_at(self, end: int, *, cut: bool, quarantine: str = "") -> int:
@@ -374,10 +376,16 @@ class CommitLog:
                 self._fs.fsync_dir(self._directory)  # a power failure must not bring back an older one
             segment = self.segments[0]
             self._fs.unlink(segment.file.path)
+            self._names_changed = True
             self.segments = self.segments[1:]  # a flush under way goes through the list it has
             self.dropped.append(segment)
             paths.append(segment.file.path)
         return paths
+
+    def settle_dropped(self) -> None:
+        """Make deletions last: from then on no power failure brings the segments back. Raises OSError."""
+        if self.dropped:
+            self._fs.fsync_dir(self._directory)
 
     def release_dropped(self) -> None:
         """Make deletions last and give their space back, except where readers still hold buffers; may run in another thread.
@@ -385,8 +393,7 @@ class CommitLog:
         Call it again from time to time. Raises OSError.
         """
         count = len(self.dropped)
-        if count:
-            self._fs.fsync_dir(self._directory)
+        self.settle_dropped()
         for _ in range(count):
             segment = self.dropped.popleft()
             if not segment.release():

@@ -735,6 +735,7 @@ class MessageStore:
 
     def _expire_queues(self) -> list[str]:
         """Drop the files that hold only units of records that have left the log."""
+        self._log.settle_dropped()  # were the records to come back without their units, queues would not fit the log
         self._note_expired()
         paths = self._table.drop_expired()
         if self.index is not None:
@@ -782,7 +783,8 @@ class MessageStore:
                 # Units and keys of records behind ``end`` may come along; recovery derives those again and finds them equal.
                 states = self._table.sync()
                 index = self.index.sync() if self.index is not None else b""
-                self.flush_log()  # these records must be on the disk before anything says that they are in queues and index
+                # These records must be on the disk, and expired ones gone from it, before anything says so of queues and index.
+                self.flush_log()
                 snapshot = Snapshot(end, self._last_record(last_physical, end), states, self._table.deleted, index)
                 if snapshot != self._snapshot:
                     snapshot.save(self._fs, self._root)
@@ -919,7 +921,7 @@ class MessageStore:
         if snapshot is None:
             return "there is no queue snapshot" if log.segments else ""
         if snapshot.position < log.min_offset:
-            self._table.deleted = dict(snapshot.deleted)  # nothing else tells of topics that were deleted since
+            self._table.take_deletions(snapshot)  # nothing else tells of topics that were deleted since
             return "the queue snapshot is older than this commit log"
         physical, size, crc = snapshot.last_record
         if size:

@@ -11,6 +11,7 @@ from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.protocol.records import decode_records, pack_host
 from sprocketmq.storage import store as store_module
+from sprocketmq.storage.snapshot import Snapshot
 from sprocketmq.storage.store import MessageStore, ReadStatus, StoreConfig
 from sprocketmq.testing.simfs import MODES, SimFileSystem, SimulatedCrash
 
@@ -316,3 +317,57 @@ def test_a_crash_in_the_middle_of_a_deletion_loses_nothing_that_was_to_stay(mode
         run(again.delete_steps(position, []))
         assert read_all(again) == (low_after, sent[low_after:])
         again.close()
+
+
+def in_one_go(store):
+    store.delete_before(second_last(store))
+    store.flush(thorough=True)
+
+
+def with_a_flush_in_between(store):
+    run(store.delete_steps(second_last(store), []), lambda: store.flush(thorough=True))
+
+
+@pytest.mark.parametrize("delete", [in_one_go, with_a_flush_in_between])
+@pytest.mark.parametrize("mode", MODES)
+def test_queues_give_up_no_message_that_a_power_failure_can_bring_back(mode, delete):
+    rng = random.Random(mode)
+    disk = SimFileSystem()
+    store, sent = grown(disk)
+    places = [int.from_bytes(store.read("orders", 0, offset, max_count=1).buffers[0][28:36], "big") for offset in range(len(sent))]
+    given_up = []
+
+    def power_failure(_call, _path):
+        after = disk.crash(rng, mode)
+        snapshot = Snapshot.load(after, "/store")
+        low = snapshot.queues[0].min_offset if snapshot is not None else 0
+        log_min = min(int(path[-20:]) for path in after.paths() if path.startswith("/store/commitlog/"))
+        assert low == 0 or places[low - 1] < log_min
+        given_up.append(low)
+
+    disk.on_call = power_failure
+    delete(store)
+    power_failure("", "")
+    disk.on_call = None
+    assert given_up[-1] == store.min_offset("orders", 0) > 0
+    store.close()
+
+
+def test_a_start_after_a_kill_brings_names_to_the_disk_that_the_killed_one_did_not():
+    disk = SimFileSystem()
+    config = StoreConfig(Path("/store"), commitlog_segment_bytes=8 << 10, preallocate=False)
+    killed = MessageStore(config, fs=disk)
+    killed.open()
+    killed.stage_message("orders", 0, b"one", b"", tags_code=0, born_timestamp_ms=1, born_host=HOST)
+    killed.commit()
+    killed.abandon()
+    store = MessageStore(config, fs=disk)
+    store.open()
+    store.stage_message("orders", 0, b"two", b"", tags_code=0, born_timestamp_ms=1, born_host=HOST)
+    store.commit()
+    store.flush()
+    again = MessageStore(config, fs=disk.crash(random.Random(1), "drop"))
+    again.open()
+    assert read_all(again) == (0, [b"one", b"two"])
+    again.close()
+    store.close()
