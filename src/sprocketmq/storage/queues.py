@@ -73,6 +73,7 @@ class QueueTable:
         self.batch_topics: frozenset[str] = frozenset()
         self._on_disk: list[tuple[str, str, int]] = []
         self._held: dict[tuple[str, int], _Held] = {}
+        self._deletions_noted = False
         self.corrected_to = 0  # where the log began when all min offsets were last corrected
 
     # --- what is there ---
@@ -149,7 +150,7 @@ class QueueTable:
         """Take the queues as a snapshot has them; return why that is not possible, or an empty text."""
         if snapshot.version == 1 and self.batch_topics:
             return "the queue snapshot does not know batch queues"
-        self.deleted = dict(snapshot.deleted)
+        self.take_deletions(snapshot)
         for state in snapshot.queues:
             name = f"{state.topic}/{state.queue_id}"
             if (state.units is not None) != (state.topic in self.batch_topics):
@@ -167,6 +168,11 @@ class QueueTable:
                 queue.go_back(self._first_offset_behind(queue, snapshot.position))
             self.queues[state.topic, state.queue_id] = queue
         return ""
+
+    def take_deletions(self, snapshot: Snapshot) -> None:
+        """Take which topics were deleted, and where, as a snapshot has it."""
+        self.deleted = dict(snapshot.deleted)
+        self._deletions_noted = True
 
     @staticmethod
     def _first_offset_behind(queue: Queue, physical: int) -> int:
@@ -298,10 +304,14 @@ class QueueTable:
             queue.skip_to(offset)
 
     def take_held(self) -> None:
-        """Decide about the records that nothing followed, at the end of the log: behind a gap or at the beginning of a queue they count."""
+        """Decide about the records that nothing followed, at the end of the log: those behind a gap count.
+
+        So does one at the beginning of a queue, its topic may have been deleted and made again, unless the store has noted its deletions.
+        """
         for key, held in self._held.items():
             queue = self.queues.get(key)
-            if queue is not None and queue.next == held.expected and (0 < held.offset - queue.next <= _MAX_QUEUE_GAP or held.offset == 0):
+            begins = held.offset == 0 and not self._deletions_noted
+            if queue is not None and queue.next == held.expected and (begins or 0 < held.offset - queue.next <= _MAX_QUEUE_GAP):
                 self._move(queue, held.offset)
                 self._append(queue, held.unit, held.next_offset)
                 self._made_visible(queue)

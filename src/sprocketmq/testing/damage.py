@@ -42,6 +42,7 @@ class Damage:
 
     def __init__(self, seed: str, *, steps: int = 40) -> None:
         self.seed = seed
+        self.steps = steps
         workload = Workload(f"damage {seed}", flush="ASYNC_FLUSH", deletes=False)
         workload.start()
         for _ in range(steps):
@@ -132,7 +133,7 @@ class Damage:
             finally:
                 store.abandon()
         except (AssertionError, SprocketError, OSError, ValueError, LookupError) as e:
-            raise DamageFound(f"{e!r}; repeat it with Damage({self.seed!r}).{how}") from e
+            raise DamageFound(f"{e!r}; repeat it with Damage({self.seed!r}, steps={self.steps}).{how}") from e
 
     def _compare(self, key: Key, high: int, found: dict[int, bytes], hit: int | None, end: int | None) -> None:
         known = self.book.queues[key]
