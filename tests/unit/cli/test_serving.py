@@ -99,10 +99,10 @@ def test_a_server_started_as_a_child_ends_with_its_standard_input(serving, tmp_p
 
 
 def test_a_store_that_fails_ends_the_process_with_one_clear_line(tmp_path, monkeypatch, capfd):
-    def fail(self, *, thorough=False):
+    def fail(self):
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(MessageStore, "flush", fail)
+    monkeypatch.setattr(MessageStore, "flush_log", fail)
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
 
