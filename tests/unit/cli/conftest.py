@@ -5,12 +5,16 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from sprocketmq.cli.app import main
 from sprocketmq.embedded import LocalCluster
+
+STORES = Path(__file__).parents[2] / "fixtures" / "stores"
 
 
 @dataclass
@@ -92,3 +96,24 @@ def serving():
         if each.process.poll() is None:
             each.process.kill()
         each.process.communicate()
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store of Apache's broker, stopped in order."""
+    with tarfile.open(STORES / "plain.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def command(capfd):
+    """Return ``command(verb, *arguments)``: run a command that needs no cluster; gives (exit code, output, errors)."""
+
+    def run(verb, *arguments):
+        code = main([verb, *map(str, arguments)])
+        out, err = capfd.readouterr()
+        assert "Traceback" not in err
+        return code, out, err
+
+    return run

@@ -3,8 +3,7 @@
 import hashlib
 import json
 import shutil
-import tarfile
-from pathlib import Path
+from functools import partial
 
 import pytest
 
@@ -12,25 +11,10 @@ from sprocketmq.cli.app import main
 from sprocketmq.storage.config import StoreConfig
 from sprocketmq.storage.store import MessageStore
 
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"
-
 
 @pytest.fixture
-def store(tmp_path):
-    with tarfile.open(FIXTURES / "plain.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def rebuild(capfd):
-    def run(*arguments):
-        code = main(["rebuild", *map(str, arguments)])
-        out, err = capfd.readouterr()
-        assert "Traceback" not in err
-        return code, out, err
-
-    return run
+def rebuild(command):
+    return partial(command, "rebuild")
 
 
 def tree(root):

@@ -1,32 +1,14 @@
 """`sprocketmq verify`: exit codes, the report for people and for programs."""
 
 import json
-import tarfile
-from pathlib import Path
+from functools import partial
 
 import pytest
 
-from sprocketmq.cli.app import main
-
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"
-
 
 @pytest.fixture
-def store(tmp_path):
-    with tarfile.open(FIXTURES / "plain.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def verify(capfd):
-    def run(*arguments):
-        code = main(["verify", *map(str, arguments)])
-        out, err = capfd.readouterr()
-        assert "Traceback" not in err
-        return code, out, err
-
-    return run
+def verify(command):
+    return partial(command, "verify")
 
 
 def test_a_store_in_order(store, verify):
