@@ -16,12 +16,13 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from isal.isal_zlib import crc32
 
+from benchmarks.load.stores import give_back
 from benchmarks.report import spread, write_result
 from sprocketmq.broker.flushing import GroupCommit
 from sprocketmq.protocol.batch import encode_batch, split_batch
@@ -80,17 +81,6 @@ def open_store(root: Path, **settings: Any) -> MessageStore:
     store.store_host = HOST
     store.open()
     return store
-
-
-def give_back(paths: Iterable[Path]) -> None:
-    """Have the system write out files and forget their page cache."""
-    for path in paths:
-        file = os.open(path, os.O_RDONLY)
-        try:
-            os.fdatasync(file)
-            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(file)
 
 
 class Rate(NamedTuple):

@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from typing import Any
 
 from tests.interop import apache
 
+from benchmarks.load.stores import drop_derived
 from benchmarks.report import spread, write_result
 from sprocketmq.protocol.batch import BatchEntry
 from sprocketmq.protocol.records import pack_host
@@ -37,7 +37,6 @@ GOAL_WORKERS = 1.6
 QUEUES = 8
 BATCH = 32
 BODY_BYTES = 1024
-DERIVED = ("consumequeue", "batchconsumequeue", "index", "checkpoint", "dispatched")
 TOPIC = "rebuilding"
 TIMEOUT_S = 300.0
 _UNIT = Struct(">qi")
@@ -82,15 +81,6 @@ def write_store(root: Path, count: int) -> tuple[int, int]:
         store.commit()
     store.close()
     return physicals[-1], queue
-
-
-def drop_derived(root: Path) -> None:
-    for name in DERIVED:
-        path = root / name
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
 
 
 def read_whole(root: Path) -> None:

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,12 +17,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.load.stores import drop_derived
 from benchmarks.report import write_result
 
 GIB = 1 << 30
 MAX_ANONYMOUS_MB = 300.0
 CLEAN_S = 1.0
-DERIVED = ("consumequeue", "batchconsumequeue", "index", "checkpoint", "dispatched")
 
 # Fills a store in batches as a broker does, flushing every 64 MiB, and ends without a word.
 WRITE = """
@@ -109,15 +108,6 @@ def run(program: str, root: Path) -> dict[str, Any]:
     }
     figures["read_gib"] = round(figures.pop("read_bytes") / GIB, 3)
     return figures
-
-
-def drop_derived(root: Path) -> None:
-    for name in DERIVED:
-        path = root / name
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
 
 
 def measure(root: Path, gib: float) -> dict[str, dict[str, Any]]:

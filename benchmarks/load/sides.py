@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 from tests.interop import apache
 
+from benchmarks.load.stores import give_back
+
 READY_TIMEOUT_S = 20.0
 
 
@@ -41,13 +43,7 @@ class Side:
         A broker that has run for long gets its page cache from memory that was in use before. In a virtual machine memory touched for
         the first time costs several times as much, and a run of some minutes would measure that.
         """
-        for path in (self.store / "commitlog").iterdir():
-            file = os.open(path, os.O_RDONLY)
-            try:
-                os.fdatasync(file)
-                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(file)
+        give_back((self.store / "commitlog").iterdir())
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
