@@ -420,15 +420,24 @@ class QueueTable:
         return found
 
     def _adopt_file_size(self, kind: str, unit_bytes: int, *, trusted: bool) -> None:
-        """Go on with the file size most queues on disk have: Apache's broker opens no store with mixed sizes."""
+        """Go on with the file size most queues on disk have: Apache's broker opens no store with mixed sizes.
+
+        Unless ``trusted``, a file shorter than configured that is alone in its queue may have lost its end in a power failure: it takes two
+        queues of the same size to be believed.
+        """
         votes: dict[int, int] = {}
+        doubted: dict[int, int] = {}
         for topic, queue_id in [found[1:] for found in self._on_disk if found[0] == kind][:64]:
             directory = self._directory(kind, topic, queue_id)
             segments = segment_entries(self._fs.list(directory))
             size = segment_size_of(segments)
             alone = len(segments) == 1 and not trusted
             if size and size % unit_bytes == 0 and not (alone and self._is_torn(f"{directory}/{segments[0][1].name}", size)):
-                votes[size] = votes.get(size, 0) + 1
+                counted = doubted if alone and size < self._file_bytes[kind] else votes
+                counted[size] = counted.get(size, 0) + 1
+        for size, count in doubted.items():
+            if count > 1 or size in votes:
+                votes[size] = votes.get(size, 0) + count
         if votes:
             self._file_bytes[kind] = max(votes, key=lambda size: (votes[size], size))
 

@@ -410,3 +410,17 @@ def test_a_last_record_that_claims_to_begin_its_queue_again_costs_only_itself(be
     bench.reopen()
     assert bench.bodies() == [b"%d" % i for i in range(before)]
     assert bench.send(b"next")[0] == before
+
+
+def test_a_lone_queue_file_that_lost_its_end_sets_no_size_for_the_others(bench: Any) -> None:
+    """A power failure may leave a file short, with zeros at its end where writes were lost."""
+    bench.send(b"one")
+    bench.store.flush(thorough=True)
+    bench.kill()
+    path = bench.queue_file()
+    path.write_bytes(path.read_bytes()[:380])
+    bench.reopen()
+    bench.send(b"two", queue=1)
+    bench.stop()
+    assert {p.stat().st_size for p in (bench.root / "consumequeue").rglob("0*") if p.is_file()} == {1000}
+    assert bench.reopen().bodies() == [b"one"]
