@@ -17,11 +17,11 @@ from collections import deque
 from struct import Struct
 from typing import Any
 
-from sprocketmq.errors import StoreDamaged, StoreFailed, StoreWriteFailed
+from sprocketmq.errors import StoreFailed, StoreWriteFailed
 from sprocketmq.protocol.records import MAGIC_BLANK
 from sprocketmq.storage.fs import Buffer, File, FileSystem, RealFileSystem
 from sprocketmq.storage.preallocation import Preallocator
-from sprocketmq.storage.segments import segment_entries, segment_name, segment_size_of
+from sprocketmq.storage.segments import check_row, segment_entries, segment_name, segment_size_of
 
 BLANK = Struct(">ii")
 # Blocks are reserved this far ahead of the writes: a full disk then refuses a whole commit instead of cutting it, and a young store
@@ -149,19 +149,12 @@ class CommitLog:
         if size is not None and (len(found) > 1 or size > self.segment_bytes or found[0][0] % self.segment_bytes):
             self.segment_bytes = size
         size = self.segment_bytes
-        expected = found[0][0] if found else 0
+        check_row(self._directory, found, size)
         for start, entry in found:
-            path = f"{self._directory}/{entry.name}"
-            if start != expected or start % size:
-                missing = segment_name(expected)
-                raise StoreDamaged(f"{self._directory}/{missing}", 0, f"the segment is missing, the next one there is {entry.name}")
-            if entry.size > size:
-                raise StoreDamaged(path, size, f"the file has {entry.size} bytes where segments have {size}")
-            file = self._fs.open(path)
+            file = self._fs.open(f"{self._directory}/{entry.name}")
             if entry.size < size:
                 file.truncate(size)
             self.segments.append(Segment(file, start, size))
-            expected = start + size
         # Whoever had the log before may have been killed before its directory was synced: names may be missing there, or deleted ones come back.
         self._names_changed = True
         self.start_at(self.min_offset)

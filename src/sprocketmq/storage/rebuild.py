@@ -23,7 +23,7 @@ from sprocketmq.storage.fs import REAL_FS, FileSystem
 from sprocketmq.storage.lock import DirectoryLock
 from sprocketmq.storage.pipeline import LogPipeline, workers_for
 from sprocketmq.storage.recovery import DamagedRange
-from sprocketmq.storage.segments import segment_entries, segment_name, segment_size_of
+from sprocketmq.storage.segments import check_row, segment_entries, segment_size_of
 from sprocketmq.storage.snapshot import FILE_NAME as SNAPSHOT_NAME
 from sprocketmq.storage.snapshot import QueueState, Snapshot
 
@@ -115,17 +115,10 @@ def _open_log(fs: FileSystem, root: str) -> CommitLog:
         raise StoreDamaged(directory, 0, "there is no commit log; is this the directory of a store?")
     size = segment_size_of(found) or 0
     log = CommitLog(fs, directory, size, preallocate=False)
-    expected = found[0][0]
     try:
+        check_row(directory, found, size)
         for start, entry in found:
-            path = f"{directory}/{entry.name}"
-            if start != expected or start % size:
-                missing = segment_name(expected)
-                raise StoreDamaged(f"{directory}/{missing}", 0, f"the segment is missing, the next one there is {entry.name}")
-            if entry.size > size:
-                raise StoreDamaged(path, size, f"the file has {entry.size} bytes where segments have {size}")
-            log.segments.append(Segment(fs.open(path, read_only=True), start, entry.size))
-            expected = start + size
+            log.segments.append(Segment(fs.open(f"{directory}/{entry.name}", read_only=True), start, entry.size))
     except (OSError, SprocketError):
         log.close()
         raise

@@ -7,6 +7,7 @@ zeros; nothing in it says how much of it is used.
 from collections import OrderedDict
 from itertools import pairwise
 
+from sprocketmq.errors import StoreDamaged
 from sprocketmq.storage.fs import Entry, File, FileSystem
 
 NAME_DIGITS = 20
@@ -42,6 +43,18 @@ def segment_size_of(segments: list[tuple[int, Entry]]) -> int | None:
         length = lengths.pop()
         return length if not lengths and 0 < length < distance and distance % length == 0 else distance
     return segments[0][1].size or None if segments else None
+
+
+def check_row(directory: str, segments: list[tuple[int, Entry]], size: int) -> None:
+    """Raise StoreDamaged when a file is missing among the segments of ``size`` bytes in a directory, or one is longer than that."""
+    expected = segments[0][0] if segments else 0
+    for start, entry in segments:
+        if start != expected or start % size:
+            missing = segment_name(expected)
+            raise StoreDamaged(f"{directory}/{missing}", 0, f"the segment is missing, the next one there is {entry.name}")
+        if entry.size > size:
+            raise StoreDamaged(f"{directory}/{entry.name}", size, f"the file has {entry.size} bytes where segments have {size}")
+        expected = start + size
 
 
 class FilePool:
