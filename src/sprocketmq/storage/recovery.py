@@ -299,6 +299,16 @@ def parse_record(view: memoryview, base: int, pos: int, *, check_crc: bool) -> S
     return topic, queue_id, queue_offset, physical, size, code, sys_flag, store_time, count, properties
 
 
+def record_view(log: CommitLog, physical: int, end: int) -> memoryview | None:
+    """Return the record at a place of the log, or None when none begins there or it goes past ``end``; its CRC is not compared."""
+    segment = log.locate(physical) if physical < end else None
+    if segment is None:
+        return None
+    at = physical - segment.start
+    record = parse_record(segment.view, segment.start, at, check_crc=False)
+    return None if record is None or physical + record[4] > end else segment.view[at : at + record[4]]
+
+
 def sector_lost(properties: bytes, physical: int) -> bool:
     """Tell whether a disk sector that begins inside a record's properties is zeros as far as they go; they begin at log position ``physical``.
 

@@ -48,7 +48,7 @@ from sprocketmq.storage.index import Staged
 from sprocketmq.storage.lock import DirectoryLock
 from sprocketmq.storage.queues import Queue, QueueTable, first_unit
 from sprocketmq.storage.reading import QueueReader, ReadResult, ReadStatus
-from sprocketmq.storage.recovery import LogScan, RecoveryReport, data_end, parse_record
+from sprocketmq.storage.recovery import LogScan, RecoveryReport, data_end, parse_record, record_view
 from sprocketmq.storage.snapshot import Snapshot
 from sprocketmq.storage.storeindex import StoreIndex
 
@@ -275,11 +275,14 @@ class MessageStore:
         """Stage a record of a batch topic, with IPv6 hosts or a long topic name, or say why it cannot be."""
         if sys_flag & SYSFLAG_INNER_BATCH:
             raise InvalidMessage("a record that says it is an inner batch goes to a topic with batch queues, with its count")
-        if len(body) > self.config.max_message_bytes:
-            raise MessageTooLarge(len(body), self.config.max_message_bytes)
+        self._check_sizes(body, properties)
+        return self._stage_any(queue, body, properties, tags_code, flag, sys_flag, born_timestamp_ms, born_host, reconsume_times)
+
+    def _check_sizes(self, body: Buffer, properties: bytes) -> None:
+        if len(body) > self._max_body:
+            raise MessageTooLarge(len(body), self._max_body)
         if len(properties) > MAX_PROPERTIES_LENGTH:
             raise InvalidMessage(f"the properties take {len(properties)} bytes, the limit is {MAX_PROPERTIES_LENGTH}")
-        return self._stage_any(queue, body, properties, tags_code, flag, sys_flag, born_timestamp_ms, born_host, reconsume_times)
 
     def stage_inner_batch(
         self,
@@ -309,12 +312,9 @@ class MessageStore:
         queue = self._queues.get((topic, queue_id)) or self._table.create(topic, queue_id)
         if properties.find(b"INNER_") >= 0 and (find_property(properties, b"INNER_NUM") or find_property(properties, b"INNER_BASE")):
             raise InvalidMessage("INNER_NUM and INNER_BASE are given by the broker")
-        if len(body) > self._max_body:
-            raise MessageTooLarge(len(body), self._max_body)
         end = b"" if not properties or properties[-1] == 2 else b"\x02"
         properties = b"%b%bINNER_NUM\x01%d\x02INNER_BASE\x01%d\x02" % (properties, end, count, queue.next)
-        if len(properties) > MAX_PROPERTIES_LENGTH:
-            raise InvalidMessage(f"the properties take {len(properties)} bytes, the limit is {MAX_PROPERTIES_LENGTH}")
+        self._check_sizes(body, properties)
         sys_flag |= SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP
         return self._stage_any(queue, body, properties, tags_code, flag, sys_flag, born_timestamp_ms, born_host, reconsume_times, count)
 
@@ -433,10 +433,7 @@ class MessageStore:
         reconsume_times: int,
     ) -> tuple[int, list[int]]:
         for _, body, properties in entries:
-            if len(body) > self._max_body:
-                raise MessageTooLarge(len(body), self._max_body)
-            if len(properties) > MAX_PROPERTIES_LENGTH:
-                raise InvalidMessage(f"the properties take {len(properties)} bytes, the limit is {MAX_PROPERTIES_LENGTH}")
+            self._check_sizes(body, properties)
         total = sum(_record_size(queue, body, properties, born_host, self.store_host) for _, body, properties in entries)
         if self._log.staged_end + total + 8 > self._log.limit:
             self._roll(total)
@@ -540,14 +537,7 @@ class MessageStore:
 
     def record_at(self, physical_offset: int) -> memoryview | None:
         """Return the record that begins at a place in the log, or None when none begins there."""
-        segment = self._log.locate(physical_offset)
-        if segment is None:
-            return None
-        at = physical_offset - segment.start
-        record = parse_record(segment.view, segment.start, at, check_crc=False)
-        if record is None or physical_offset + record[4] > self._log.committed_end:
-            return None
-        return segment.view[at : at + record[4]]
+        return record_view(self._log, physical_offset, self._log.committed_end)
 
     def query(
         self, topic: str, key: str, *, max_count: int = 64, begin_ms: int = 0, end_ms: int = (1 << 63) - 1, by_tag: bool = False

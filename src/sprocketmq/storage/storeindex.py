@@ -12,7 +12,7 @@ from sprocketmq.storage.config import StoreConfig
 from sprocketmq.storage.fs import FileSystem
 from sprocketmq.storage.index import ROLLED_BACK, IndexState, KeyIndex, key_hash, record_keys
 from sprocketmq.storage.lookup import Kind, find_records
-from sprocketmq.storage.recovery import LogScan, Scanned, data_end, is_blank, parse_record
+from sprocketmq.storage.recovery import LogScan, Scanned, data_end, is_blank, parse_record, record_view
 
 if TYPE_CHECKING:
     from sprocketmq.storage.runs import KeyEntries
@@ -117,12 +117,7 @@ class StoreIndex:
         """Return records as ``MessageStore.query`` says, of those before the place ``visible_end``. May raise OSError."""
 
         def record_at(physical: int) -> memoryview | None:
-            segment = self._log.locate(physical) if physical < visible_end else None
-            if segment is None:
-                return None
-            at = physical - segment.start
-            record = parse_record(segment.view, segment.start, at, check_crc=False)
-            return None if record is None or physical + record[4] > visible_end else segment.view[at : at + record[4]]
+            return record_view(self._log, physical, visible_end)
 
         kind = Kind.TAG if by_tag else Kind.KEY
         return find_records(self._keys, record_at, topic, key, max_count=max_count, begin_ms=begin_ms, end_ms=end_ms, kind=kind)
