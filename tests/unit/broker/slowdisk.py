@@ -56,7 +56,7 @@ class SlowDisk(RealFileSystem):
         assert self._queues_open.wait(20), "the test never let the disk go on"
 
 
-class _QueueFile:
+class _SlowFile:
     def __init__(self, file, disk):
         self._file = file
         self._disk = disk
@@ -64,19 +64,14 @@ class _QueueFile:
     def __getattr__(self, name):
         return getattr(self._file, name)
 
+
+class _QueueFile(_SlowFile):
     def fdatasync(self):
         self._disk.flush_queue()
         self._file.fdatasync()
 
 
-class _LogFile:
-    def __init__(self, file, disk):
-        self._file = file
-        self._disk = disk
-
-    def __getattr__(self, name):
-        return getattr(self._file, name)
-
+class _LogFile(_SlowFile):
     def fdatasync(self):
         self._disk.flush()
         self._file.fdatasync()
