@@ -90,7 +90,7 @@ class MessageEncoder:
             head = self._heads[message.tag]
         except KeyError:
             head = self._remember(message.tag)
-        if message.keys or message.properties or not message.wait_store_ok:
+        if message.keys or message.properties or not message.wait_store_ok or message.delay_level or message.deliver_at_ms is not None:
             text = f"{self._extra(message, index)}{head}{uniq_key}\x02"
         else:
             text = f"WAIT\x01true\x02{head}{uniq_key}\x02"
@@ -137,6 +137,10 @@ class MessageEncoder:
                 raise InvalidMessage(f"bad key {key!r}: a key is one word, as keys are stored separated by blanks", index=index)
         if keys:
             text += f"KEYS\x01{' '.join(keys)}\x02"
+        if message.delay_level:
+            text += f"DELAY\x01{message.delay_level}\x02"
+        elif message.deliver_at_ms is not None:
+            text += f"TIMER_DELIVER_MS\x01{message.deliver_at_ms}\x02"
         return f"{text}WAIT\x01{'true' if message.wait_store_ok else 'false'}\x02"
 
     # --- batches ---
@@ -144,8 +148,8 @@ class MessageEncoder:
     def batch(self, messages: Sequence[Message]) -> list["EncodedBatch"]:
         """Encode ``messages`` into as few batch bodies as fit the limit, in order; sizes are exact, in bytes.
 
-        Raises BatchError for an empty batch, a second topic, queue or wait_store_ok (naming the first message that differs), and what
-        single messages raise, with the index; MessageTooLarge also when one message does not fit a batch by itself.
+        Raises BatchError for an empty batch, a delayed message, a retry topic, a second topic, queue or wait_store_ok (naming the first
+        such message), and what single messages raise, with the index; MessageTooLarge also when one message does not fit a batch by itself.
         """
         if not messages:
             raise BatchError("the batch is empty: give at least one message")
@@ -166,8 +170,10 @@ class MessageEncoder:
                     (message.topic is not topic and message.topic != topic)
                     or message.queue is not queue
                     or message.wait_store_ok is not wait
+                    or message.delay_level
+                    or message.deliver_at_ms is not None
                 ):
-                    _check_same(first, message, index)
+                    _check_member(first, message, index)
                 body = message.body
                 n = len(body)
                 if wait and not message.keys and not message.properties and message.tag in tails:
@@ -208,7 +214,9 @@ class EncodedBatch:
     uniq_keys: list[str]
 
 
-def _check_same(first: Message, message: Message, index: int) -> None:
+def _check_member(first: Message, message: Message, index: int) -> None:
+    if message.delay_level or message.deliver_at_ms is not None:
+        raise BatchError("it is to be delivered later: send delayed messages one by one, a batch takes none", index=index)
     if message.topic != first.topic:
         raise BatchError(f"topic {message.topic!r} differs from {first.topic!r}: a batch has one topic", index=index)
     if message.queue != first.queue:

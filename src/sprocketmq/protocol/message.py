@@ -10,6 +10,7 @@ import msgspec
 from sprocketmq.errors import InvalidMessage
 
 _NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
+_MAX_I32, _MAX_I64 = 2**31 - 1, 2**63 - 1
 
 
 class Message:
@@ -17,10 +18,15 @@ class Message:
 
     ``body`` is bytes (at least one); ``tag`` one word consumers filter on; ``keys`` words the message can be looked up by;
     ``properties`` text pairs of the user's own; ``queue`` the queue to send to, or None for any. ``flag`` is a free 32-bit number.
-    Raises InvalidMessage when the body is not bytes-like; the other fields are checked when the message is sent.
+
+    ``delay_level`` has the broker hold the message back: 1 to 18 by its table (1 s 5 s 10 s 30 s 1 m to 10 m in minutes, 20 m 30 m
+    1 h 2 h, unless configured otherwise), 0 means not at all; a broker takes a level beyond its table for its last. ``deliver_at_ms``
+    is a wall-clock time in milliseconds since the epoch instead of a level; one that has passed means at once.
+
+    Raises InvalidMessage when the body is not bytes-like, or a delay cannot be; the other fields are checked when the message is sent.
     """
 
-    __slots__ = ("body", "flag", "keys", "properties", "queue", "tag", "topic", "wait_store_ok")
+    __slots__ = ("body", "delay_level", "deliver_at_ms", "flag", "keys", "properties", "queue", "tag", "topic", "wait_store_ok")
 
     def __init__(
         self,
@@ -30,6 +36,8 @@ class Message:
         keys: Sequence[str] = (),
         properties: Mapping[str, str] = _NO_PROPERTIES,
         *,
+        delay_level: int = 0,
+        deliver_at_ms: int | None = None,
         queue: "MessageQueue | None" = None,
         flag: int = 0,
         wait_store_ok: bool = True,
@@ -38,17 +46,31 @@ class Message:
             if not isinstance(body, bytearray | memoryview):
                 raise InvalidMessage(f"the body must be bytes, not {type(body).__name__}: encode text with .encode()")
             body = bytes(body)
+        if delay_level != 0 or deliver_at_ms is not None:
+            _check_delay(delay_level, deliver_at_ms)
         self.topic = topic
         self.body = body
         self.tag = tag
         self.keys = keys
         self.properties = properties
+        self.delay_level = delay_level
+        self.deliver_at_ms = deliver_at_ms
         self.queue = queue
         self.flag = flag
         self.wait_store_ok = wait_store_ok
 
     def __repr__(self) -> str:
         return f"Message({self.topic!r}, {len(self.body)} bytes, tag={self.tag!r}, keys={list(self.keys)!r})"
+
+
+def _check_delay(level: object, deliver_at_ms: object) -> None:
+    if type(level) is not int or not 0 <= level <= _MAX_I32:
+        raise InvalidMessage(f"delay level {level!r} cannot be: give 1 to 18 (levels of the broker's table), or 0 for no delay")
+    if deliver_at_ms is not None:
+        if type(deliver_at_ms) is not int or not 0 <= deliver_at_ms <= _MAX_I64:
+            raise InvalidMessage(f"deliver_at_ms must be whole milliseconds since the epoch, not {deliver_at_ms!r}")
+        if level:
+            raise InvalidMessage(f"delay level {level} and deliver_at_ms {deliver_at_ms} exclude each other: give one of them")
 
 
 @dataclass(frozen=True, slots=True, order=True)

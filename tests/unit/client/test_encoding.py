@@ -64,6 +64,12 @@ def test_properties_hold_tag_keys_wait_and_the_users_own():
     assert properties_of(Message("t", b"x", keys="alone")) == {"WAIT": "true", "KEYS": "alone"}
 
 
+def test_delays_travel_as_properties():
+    assert properties_of(Message("t", b"x", delay_level=3)) == {"WAIT": "true", "DELAY": "3"}
+    assert properties_of(Message("t", b"x", deliver_at_ms=1_700_000_000_123)) == {"WAIT": "true", "TIMER_DELIVER_MS": "1700000000123"}
+    assert properties_of(Message("t", b"x", tag="a", keys=["k"], delay_level=1)) == {"TAGS": "a", "KEYS": "k", "WAIT": "true", "DELAY": "1"}
+
+
 def test_ids_differ_from_message_to_message():
     made = encoder()
     assert len({made.single(Message("t", b"x"))[0] for _ in range(1000)}) == 1000
@@ -210,6 +216,8 @@ def test_an_empty_batch_is_refused():
         (Message("other", b"x"), "topic"),
         (Message("t", b"x", queue=MessageQueue("t", "a", 1)), "queue"),
         (Message("t", b"x", wait_store_ok=False), "wait_store_ok"),
+        (Message("t", b"x", delay_level=3), "later"),
+        (Message("t", b"x", deliver_at_ms=1_700_000_000_000), "later"),
     ],
 )
 def test_a_message_that_does_not_belong_to_its_batch_is_named(odd, word):

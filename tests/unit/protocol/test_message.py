@@ -32,6 +32,30 @@ def test_a_body_that_is_not_bytes_is_refused_with_advice(body):
         Message("orders", body)
 
 
+def test_a_message_may_be_delayed_by_a_level_or_until_a_time():
+    assert (Message("t", b"x").delay_level, Message("t", b"x").deliver_at_ms) == (0, None)
+    assert Message("t", b"x", delay_level=18).delay_level == 18
+    assert Message("t", b"x", delay_level=19).delay_level == 19  # a broker's table may be longer; a shorter one's last level counts
+    assert Message("t", b"x", deliver_at_ms=1_700_000_000_000).deliver_at_ms == 1_700_000_000_000
+
+
+@pytest.mark.parametrize("level", [-1, 2**31, "3", None, 1.5, True])
+def test_a_delay_level_that_cannot_be_is_refused_and_named(level):
+    with pytest.raises(InvalidMessage, match=f"delay level {level!r}"):
+        Message("t", b"x", delay_level=level)
+
+
+@pytest.mark.parametrize("at", [-1, 2**63, 1.5, "now", True])
+def test_a_delivery_time_that_cannot_be_is_refused_and_named(at):
+    with pytest.raises(InvalidMessage, match=f"deliver_at_ms .*{at!r}"):
+        Message("t", b"x", deliver_at_ms=at)
+
+
+def test_a_level_and_a_time_exclude_each_other():
+    with pytest.raises(InvalidMessage, match="exclude each other"):
+        Message("t", b"x", delay_level=3, deliver_at_ms=1)
+
+
 def test_queues_are_ordered_by_topic_broker_and_number():
     queues = [MessageQueue("b", "a", 0), MessageQueue("a", "b", 10), MessageQueue("a", "b", 9), MessageQueue("a", "a", 11)]
     assert sorted(queues) == [queues[3], queues[2], queues[1], queues[0]]
