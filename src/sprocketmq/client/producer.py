@@ -2,46 +2,35 @@
 
 import asyncio
 import os
-import random
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, NoReturn, Self
+from typing import Literal, Self
 
-from sprocketmq.client.encoding import BatchResults, MessageEncoder, header, header_prefix
-from sprocketmq.client.instance import CLOSING, OPEN, Instance, response_error
+from sprocketmq.client.delivery import BATCH, SINGLE, STATUSES, Delivery, Job, Publisher, Target
+from sprocketmq.client.encoding import BatchResults, MessageEncoder, header
+from sprocketmq.client.instance import CLOSING, OPEN, Instance
 from sprocketmq.client.routes import Route
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import (
     BatchPartlySent,
-    BrokerBusy,
     ClientClosed,
     ConfigError,
-    ConnectFailed,
-    ConnectionLost,
-    InvalidMessage,
     MaybeStoredError,
-    NotRocketMQ,
-    RequestTimeout,
     SendQueueFull,
     SprocketError,
-    TopicNotFound,
 )
 from sprocketmq.net.client import Connection
-from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import MAX_FRAME_LENGTH, Command
 from sprocketmq.protocol.compression import CompressionType
 from sprocketmq.protocol.headers import SendResponse
 from sprocketmq.protocol.ids import MessageIdFactory
-from sprocketmq.protocol.message import Message, MessageQueue, SendResult, SendStatus
+from sprocketmq.protocol.message import Message, MessageQueue, SendResult
 from sprocketmq.protocol.names import check_group, check_send_topic
 
 SEND_TIMEOUT_S = 3.0
 # Tries after the first that reached a broker; see ``Producer``.
 RETRIES = 2
-RETRY_PAUSE_S = 0.1
-RETRY_PAUSE_MAX_S = 0.5
 MAX_MESSAGE_BYTES = 4_194_304
 COMPRESS_OVER_BYTES = 4096
 MAX_IN_FLIGHT = 10_000
@@ -52,107 +41,7 @@ DEFAULT_PRODUCER_GROUP = "DEFAULT_PRODUCER"
 # A frame has to hold the header too, with up to 32 KiB of properties.
 _MAX_BODY_BYTES = MAX_FRAME_LENGTH - (256 << 10)
 
-# Answers after which another broker, or the same one a moment later, is asked (client-behaviour, section 3.1).
-RETRY_CODES = frozenset(
-    {
-        ResponseCode.TOPIC_NOT_EXIST,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.SYSTEM_ERROR,
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.NO_PERMISSION,
-        ResponseCode.NO_BUYER_ID,
-        ResponseCode.NOT_IN_CURRENT_UNIT,
-        ResponseCode.GO_AWAY,
-    }
-)
-_STATUSES = {status.value: status for status in SendStatus}
-_SEND_OK = SendStatus.SEND_OK
-
-_SINGLE, _BATCH = int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_MESSAGE)
-
 Compression = CompressionType | Literal["zlib", "lz4", "zstd"]
-
-
-class _Target:
-    """One queue to send to, with the ready front parts of its request headers."""
-
-    __slots__ = ("address", "batch_prefix", "broker_name", "prefix", "queue_id")
-
-    def __init__(self, group: str, queue: MessageQueue, address: str) -> None:
-        self.address = address
-        self.broker_name = queue.broker_name
-        self.queue_id = queue.queue_id
-        self.prefix = header_prefix(group, queue, batch=False)
-        self.batch_prefix = header_prefix(group, queue, batch=True)
-
-
-class _Publisher:
-    """One topic's queues, in turn."""
-
-    __slots__ = ("_group", "_next", "_pinned", "provisional", "route", "targets", "topic")
-
-    def __init__(self, group: str, route: Route) -> None:
-        self.topic = route.topic
-        self._group = group
-        self.use(route)
-        # A random first queue spreads the first messages of many producers.
-        self._next = random.randrange(len(self.targets))
-
-    def use(self, route: Route) -> None:
-        """Take over a new route with at least one queue to write."""
-        self.route = route
-        self.provisional = route.provisional
-        masters = route.masters
-        self.targets = [_Target(self._group, queue, masters[queue.broker_name]) for queue in route.publish_queues]
-        self._pinned: dict[MessageQueue, _Target] = {}
-
-    def next(self) -> _Target:
-        """Return the next queue, round robin."""
-        targets = self.targets
-        self._next = i = (self._next + 1) % len(targets)
-        return targets[i]
-
-    def next_elsewhere(self, broker_name: str) -> _Target:
-        """Return the next queue of another broker than ``broker_name``, or just the next when there is no other."""
-        for _ in self.targets:
-            target = self.next()
-            if target.broker_name != broker_name:
-                return target
-        return self.next()
-
-    def pinned(self, queue: MessageQueue) -> _Target:
-        """Return the very queue. Raises InvalidMessage when it is another topic's, or on a broker that the route does not have."""
-        target = self._pinned.get(queue)
-        if target is None:
-            if queue.topic != self.topic:
-                raise InvalidMessage(f"the queue belongs to topic {queue.topic!r}, the message to {self.topic!r}")
-            address = self.route.masters.get(queue.broker_name)
-            if address is None:
-                known = ", ".join(self.route.masters) or "none"
-                raise InvalidMessage(f"topic {self.topic!r} has no broker {queue.broker_name!r} that takes messages (it has: {known})")
-            if queue.queue_id < 0:
-                raise InvalidMessage(f"queue {queue.queue_id} does not exist: queues count from 0")
-            target = self._pinned[queue] = _Target(self._group, queue, address)
-        return target
-
-
-@dataclass(slots=True)
-class _Job:
-    """One send request on its way, with what is needed to try it again."""
-
-    publisher: _Publisher
-    queue: MessageQueue | None
-    target: _Target
-    body: bytes
-    properties: bytes
-    sys_flag: int
-    flag: int
-    timeout_s: float
-    deadline: float
-    batch: bool = False
-    tries: int = 0
-    failed_connects: int = 0
-    unsure: SprocketError | None = None
 
 
 class _Pending:
@@ -172,8 +61,8 @@ class _Pending:
         "uniq_key",
     )
 
-    publisher: _Publisher
-    target: _Target
+    publisher: Publisher
+    target: Target
 
     def __init__(
         self,
@@ -196,19 +85,19 @@ class _Pending:
         self.deadline = loop.time() + timeout_s
         self.future: asyncio.Future[SendResult] = loop.create_future()
 
-    def fire(self, publisher: _Publisher, target: _Target, conn: Connection) -> None:
+    def fire(self, publisher: Publisher, target: Target, conn: Connection) -> None:
         """Send the request on ``conn``."""
         self.publisher = publisher
         self.target = target
         producer, message = self.producer, self.message
         ext = header(target.prefix, self.sys_flag, producer._now_ms(), message.flag, self.properties)
-        conn.request(_SINGLE, ext=ext, body=self.body, timeout_s=self.timeout_s).add_done_callback(self)
+        conn.request(SINGLE, ext=ext, body=self.body, timeout_s=self.timeout_s).add_done_callback(self)
 
     def __call__(self, response: "asyncio.Future[Command]") -> None:
         error = response.exception()
         if error is None:
             command = response.result()
-            if command.code in _STATUSES:
+            if command.code in STATUSES:
                 try:
                     self.resolve(self.producer._result(command, self.publisher, self.target, self.uniq_key))
                 except SprocketError as e:
@@ -225,7 +114,7 @@ class _Pending:
 
     async def _retry(self, failure: SprocketError | Command | None) -> None:
         message = self.message
-        job = _Job(
+        job = Job(
             self.publisher,
             message.queue,
             self.target,
@@ -237,7 +126,7 @@ class _Pending:
             self.deadline,
         )
         try:
-            response = await self.producer._deliver(job, failure)
+            response = await self.producer._delivery.deliver(job, failure)
             self.resolve(self.producer._result(response, self.publisher, job.target, self.uniq_key))
         except asyncio.CancelledError:
             self.fail(MaybeStoredError(f"the producer was closed while message {self.uniq_key} was being sent"))
@@ -297,7 +186,6 @@ class Producer:
             raise ConfigError(f"max_message_bytes must be from 1 to {_MAX_BODY_BYTES}, not {max_message_bytes}")
         self.group = group
         self._timeout_s = timeout_s
-        self._retries = retries
         self._max_bytes = max_message_bytes
         self._compression = _compression_type(compression)
         self._compress_over = compress_over_bytes
@@ -308,7 +196,10 @@ class Producer:
         self._instance = Instance(namesrv, kind="Producer", clock=clock, on_route=self._on_route)
         self._instance.producer_groups.append(group)
         self._peek = self._instance.brokers.peek
-        self._publishers: dict[str, _Publisher] = {}
+        self._delivery = Delivery(self._instance, group, retries=retries)
+        self._publishers = self._delivery.publishers
+        self._open = self._delivery.open
+        self._result = self._delivery.result
         self._backlogs: dict[str, deque[_Pending]] = {}
         self._in_flight = 0
         self._in_flight_bytes = 0
@@ -372,15 +263,15 @@ class Producer:
             if conn is not None:
                 ext = header(target.prefix, sys_flag, self._now_ms(), message.flag, properties)
                 try:
-                    response = await conn.request(_SINGLE, ext=ext, body=body, timeout_s=timeout_s)
+                    response = await conn.request(SINGLE, ext=ext, body=body, timeout_s=timeout_s)
                 except SprocketError as e:
                     failure = e
                 else:
-                    if response.code in _STATUSES:
+                    if response.code in STATUSES:
                         return self._result(response, publisher, target, uniq_key)
                     failure = response
-            job = _Job(publisher, queue, target, body, properties, sys_flag, message.flag, timeout_s, deadline)
-            response = await self._deliver(job, failure)
+            job = Job(publisher, queue, target, body, properties, sys_flag, message.flag, timeout_s, deadline)
+            response = await self._delivery.deliver(job, failure)
             return self._result(response, publisher, job.target, uniq_key)
         finally:
             self._release(size)
@@ -463,18 +354,18 @@ class Producer:
                 if conn is not None:
                     ext = header(target.batch_prefix, 0, self._now_ms(), 0, properties)
                     try:
-                        response = await conn.request(_BATCH, ext=ext, body=part.body, timeout_s=timeout_s)
+                        response = await conn.request(BATCH, ext=ext, body=part.body, timeout_s=timeout_s)
                     except SprocketError as e:
                         failure = e
                     else:
-                        if response.code not in _STATUSES:
+                        if response.code not in STATUSES:
                             failure, response = response, None
                 if response is None:
-                    job = _Job(publisher, queue, target, part.body, properties, 0, 0, timeout_s, deadline, batch=True)
-                    response = await self._deliver(job, failure)
+                    job = Job(publisher, queue, target, part.body, properties, 0, 0, timeout_s, deadline, batch=True)
+                    response = await self._delivery.deliver(job, failure)
                     target = job.target
                 stored = response.header(SendResponse)
-                results.add(part.uniq_keys, stored, _STATUSES[response.code], target.broker_name)
+                results.add(part.uniq_keys, stored, STATUSES[response.code], target.broker_name)
         except SprocketError as e:
             if len(results):
                 raise BatchPartlySent(results, len(batch), address=address, cause=e) from e
@@ -524,30 +415,8 @@ class Producer:
                 elif not waiter.done():
                     waiter.set_result(None)
 
-    def _result(self, response: Command, publisher: _Publisher, target: _Target, uniq_key: str) -> SendResult:
-        stored = response.header(SendResponse)
-        if publisher.provisional:
-            self._instance.refresh_soon(publisher.topic)
-        code = response.code
-        status = _STATUSES[code] if code else _SEND_OK
-        return SendResult(status, uniq_key, stored.msg_id, publisher.topic, target.broker_name, stored.queue_id, stored.queue_offset)
-
-    async def _open(self, topic: str, budget_s: float) -> _Publisher:
-        check_send_topic(topic)
-        route = await self._instance.publish_route(topic, budget_s=budget_s)
-        publisher = self._publishers.get(topic)  # another task may have been quicker
-        if publisher is None:
-            publisher = self._publishers[topic] = _Publisher(self.group, route)
-        return publisher
-
     def _on_route(self, route: Route) -> None:
-        publisher = self._publishers.get(route.topic)
-        if publisher is None:
-            return
-        if route.publish_queues:
-            publisher.use(route)
-        else:
-            del self._publishers[route.topic]
+        self._delivery.on_route(route)
 
     async def _work_off(self, topic: str, backlog: "deque[_Pending]") -> None:
         """Send what was submitted before its topic's route or a connection was there, in order."""
@@ -560,7 +429,7 @@ class Producer:
                 try:
                     target = publisher.next() if queue is None else publisher.pinned(queue)
                     pending.publisher, pending.target = publisher, target
-                    conn = await self._connect(target.address, pending.deadline)
+                    conn = await self._delivery.connect(target.address, pending.deadline)
                 except ConfigError as e:
                     pending.fail(e)
                 except SprocketError as e:
@@ -578,81 +447,6 @@ class Producer:
                 left.fail(e)
         finally:
             del self._backlogs[topic]
-
-    async def _connect(self, address: str, deadline: float) -> Connection:
-        remaining = deadline - self._loop.time()
-        try:
-            async with asyncio.timeout(max(0.0, remaining)):
-                return self._peek(address) or await self._instance.brokers.get(address)
-        except TimeoutError:
-            raise ConnectFailed(address, "broker", "the send's time was over") from None
-
-    async def _deliver(self, job: _Job, failure: SprocketError | Command | None) -> Command:
-        """Try a send request until it is stored. ``failure`` is how the first try ended, or None when there was none yet."""
-        while True:
-            if failure is not None:
-                await self._next_try(job, failure)
-            target = job.target
-            try:
-                conn = self._peek(target.address) or await self._connect(target.address, job.deadline)
-                prefix = target.batch_prefix if job.batch else target.prefix
-                ext = header(prefix, job.sys_flag, self._now_ms(), job.flag, job.properties)
-                remaining = max(0.0, job.deadline - self._loop.time())
-                response = await conn.request(_BATCH if job.batch else _SINGLE, ext=ext, body=job.body, timeout_s=remaining)
-            except SprocketError as e:
-                failure = e
-                continue
-            if response.code in _STATUSES:
-                return response
-            failure = response
-
-    async def _next_try(self, job: _Job, failure: SprocketError | Command) -> None:
-        """Choose the queue for the next try and wait before it where that helps. Raises when there is no next try."""
-        publisher, target = job.publisher, job.target
-        if isinstance(failure, Command):
-            error: SprocketError = response_error(failure, target.address, publisher.topic)
-            again = failure.code in RETRY_CODES
-            if again and failure.code not in (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.NO_PERMISSION):
-                error = BrokerBusy(failure.code, failure.remark, address=target.address)
-            if failure.code == ResponseCode.GO_AWAY:
-                self._instance.brokers.drop(target.address)
-        else:
-            error = failure
-            again = isinstance(error, ConnectFailed | ConnectionLost | RequestTimeout | NotRocketMQ)
-        if isinstance(error, ConnectFailed):
-            job.failed_connects += 1
-        else:
-            job.tries += 1
-        if isinstance(error, ConnectionLost | RequestTimeout):
-            job.unsure = error
-        remaining = job.deadline - self._loop.time()
-        if not again or job.tries > self._retries or remaining <= 0:
-            self._give_up(job, error)
-        self._instance.refresh_soon(publisher.topic)
-        try:
-            job.target = publisher.next_elsewhere(target.broker_name) if job.queue is None else publisher.pinned(job.queue)
-        except InvalidMessage:
-            self._give_up(job, error)
-        everywhere = job.failed_connects and job.failed_connects % max(1, len(publisher.route.masters)) == 0
-        if job.target.broker_name == target.broker_name or everywhere:
-            pause = min(RETRY_PAUSE_MAX_S, RETRY_PAUSE_S * 2 ** (job.tries + job.failed_connects - 1))
-            if pause >= remaining:
-                self._give_up(job, error)
-            await self._instance.timers.sleep(pause)
-
-    def _give_up(self, job: _Job, error: SprocketError) -> NoReturn:
-        topic = job.publisher.topic
-        if isinstance(error, TopicNotFound):  # forget what was known, the next send asks again
-            self._publishers.pop(topic, None)
-            self._instance.routes.pop(topic, None)
-        if job.unsure is not None:
-            address = getattr(job.unsure, "address", job.target.address)
-            raise MaybeStoredError(
-                f"no answer from broker {address} for a send to {topic!r} within {job.timeout_s:g} s ({job.unsure}): it may be stored or not",
-                address=address,
-                cause=job.unsure,
-            ) from error
-        raise error
 
 
 def _compression_type(compression: Compression | None) -> CompressionType | None:

@@ -3,8 +3,7 @@ import asyncio
 import pytest
 from fake_cluster import answer, half_frame, hang_up, silence
 
-from sprocketmq.client import Producer, PullConsumer
-from sprocketmq.client import producer as producer_module
+from sprocketmq.client import Producer, PullConsumer, delivery
 from sprocketmq.errors import (
     BatchError,
     BatchPartlySent,
@@ -30,7 +29,7 @@ from sprocketmq.protocol.properties import decode_properties
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
-    monkeypatch.setattr(producer_module, "RETRY_PAUSE_S", 0.001)
+    monkeypatch.setattr(delivery, "RETRY_PAUSE_S", 0.001)
 
 
 @pytest.fixture
