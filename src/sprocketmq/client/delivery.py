@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from sprocketmq.client.encoding import header, header_prefix
+from sprocketmq.client.faults import FaultTable
 from sprocketmq.client.instance import Instance, response_error
 from sprocketmq.client.routes import Route
 from sprocketmq.errors import (
     BrokerBusy,
+    BrokerError,
     ConnectFailed,
     ConnectionLost,
     InvalidMessage,
@@ -62,13 +64,14 @@ class Target:
 
 
 class Publisher:
-    """One topic's queues, in turn."""
+    """One topic's queues, in turn; those of brokers that ``faults`` isolates only when there are no others."""
 
-    __slots__ = ("_group", "_next", "_pinned", "provisional", "route", "targets", "topic")
+    __slots__ = ("_faults", "_group", "_next", "_pinned", "provisional", "route", "targets", "topic")
 
-    def __init__(self, group: str, route: Route) -> None:
+    def __init__(self, group: str, route: Route, faults: FaultTable | None = None) -> None:
         self.topic = route.topic
         self._group = group
+        self._faults = faults
         self.use(route)
         # A random first queue spreads the first messages of many producers.
         self._next = random.randrange(len(self.targets))
@@ -82,18 +85,32 @@ class Publisher:
         self._pinned: dict[MessageQueue, Target] = {}
 
     def next(self) -> Target:
-        """Return the next queue, round robin."""
+        """Return the next queue, round robin, of an available broker if there is one."""
+        if self._faults:
+            target = self._scan("", self._faults)
+            if target is not None:
+                return target
+        return self._step()
+
+    def next_elsewhere(self, broker_name: str) -> Target:
+        """Return the next queue of another broker than ``broker_name``, an available one if there is, or just the next without any."""
+        return (self._scan(broker_name, self._faults) if self._faults else None) or self._scan(broker_name, None) or self._step()
+
+    def has_other(self, broker_name: str) -> bool:
+        """Tell whether another broker than ``broker_name`` has queues of the topic."""
+        return any(target.broker_name != broker_name for target in self.targets)
+
+    def _step(self) -> Target:
         targets = self.targets
         self._next = i = (self._next + 1) % len(targets)
         return targets[i]
 
-    def next_elsewhere(self, broker_name: str) -> Target:
-        """Return the next queue of another broker than ``broker_name``, or just the next when there is no other."""
+    def _scan(self, avoided: str, faults: FaultTable | None) -> Target | None:
         for _ in self.targets:
-            target = self.next()
-            if target.broker_name != broker_name:
+            target = self._step()
+            if target.broker_name != avoided and (faults is None or faults.available(target.broker_name)):
                 return target
-        return self.next()
+        return None
 
     def pinned(self, queue: MessageQueue) -> Target:
         """Return the very queue. Raises InvalidMessage when it is another topic's, or on a broker that the route does not have."""
@@ -128,23 +145,38 @@ class Job:
     tries: int = 0
     failed_connects: int = 0
     unsure: SprocketError | None = None
+    # The latest answer that said stored, but not as safely as asked, and the queue it came from.
+    stored: tuple[Command, Target] | None = None
 
 
 class Delivery:
     """One producer's way to the brokers: what it knows of each topic's queues, and how a send that failed is tried again.
 
-    ``retries`` counts further tries after one that a broker refused for the moment or did not answer.
+    ``retries`` counts further tries after one that a broker refused for the moment or did not answer. ``faults`` is there with
+    ``latency_fault_tolerance``: who sends a first try itself then tells it how long the answer took. A message that was stored, but not as
+    safely as the broker was asked to, is sent once more to another broker with ``retry_another_broker_when_not_store_ok``.
     """
 
-    def __init__(self, instance: Instance, group: str, *, retries: int) -> None:
+    def __init__(
+        self,
+        instance: Instance,
+        group: str,
+        *,
+        retries: int,
+        latency_fault_tolerance: bool = False,
+        retry_another_broker_when_not_store_ok: bool = False,
+    ) -> None:
         self.publishers: dict[str, Publisher] = {}
+        self.faults = FaultTable(instance.clock.monotonic) if latency_fault_tolerance else None
         self._instance = instance
         self._group = group
         self._retries = retries
+        self._retry_not_ok = retry_another_broker_when_not_store_ok
         self._peek = instance.brokers.peek
         self._now_ms = instance.clock.time_ms
 
     def result(self, response: Command, publisher: Publisher, target: Target, uniq_key: str) -> SendResult:
+        """Return the result of a message that ``response`` says is stored. Raises RemoteProtocolError for an answer without its fields."""
         stored = response.header(SendResponse)
         if publisher.provisional:
             self._instance.refresh_soon(publisher.topic)
@@ -153,14 +185,16 @@ class Delivery:
         return SendResult(status, uniq_key, stored.msg_id, publisher.topic, target.broker_name, stored.queue_id, stored.queue_offset)
 
     async def open(self, topic: str, budget_s: float) -> Publisher:
+        """Return the queues of ``topic``, asking for its route when needed. Raises InvalidName, TopicNotFound or NameserverUnavailable."""
         check_send_topic(topic)
         route = await self._instance.publish_route(topic, budget_s=budget_s)
         publisher = self.publishers.get(topic)  # another task may have been quicker
         if publisher is None:
-            publisher = self.publishers[topic] = Publisher(self._group, route)
+            publisher = self.publishers[topic] = Publisher(self._group, route, self.faults)
         return publisher
 
     def on_route(self, route: Route) -> None:
+        """Take over a route that is new or has changed; a topic without queues to write is forgotten."""
         publisher = self.publishers.get(route.topic)
         if publisher is None:
             return
@@ -170,6 +204,7 @@ class Delivery:
             del self.publishers[route.topic]
 
     async def connect(self, address: str, deadline: float) -> Connection:
+        """Return the connection to ``address``, opening it before the loop's time is ``deadline``. Raises what the pool raises."""
         remaining = deadline - asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(max(0.0, remaining)):
@@ -177,30 +212,53 @@ class Delivery:
         except TimeoutError:
             raise ConnectFailed(address, "broker", "the send's time was over") from None
 
-    async def deliver(self, job: Job, failure: SprocketError | Command | None) -> Command:
-        """Try a send request until it is stored. ``failure`` is how the first try ended, or None when there was none yet."""
+    async def deliver(self, job: Job, outcome: SprocketError | Command | None) -> Command:
+        """Try a send request until it is stored, and return the answer that says so, ``job.target`` being where.
+
+        ``outcome`` is how the first try ended (an answer other than SUCCESS, or an error), or None when there was none yet.
+        Raises MaybeStoredError when any try was not answered, else the error of the last one.
+        """
+        loop = asyncio.get_running_loop()
         while True:
-            if failure is not None:
-                await self._next_try(job, failure)
+            if outcome is not None:
+                if isinstance(outcome, Command) and outcome.code in STATUSES and not self._wants_another(job, outcome):
+                    return outcome
+                try:
+                    await self._next_try(job, outcome)
+                except SprocketError:
+                    if job.stored is None:
+                        raise
+                    response, job.target = job.stored
+                    return response
             target = job.target
             try:
                 conn = self._peek(target.address) or await self.connect(target.address, job.deadline)
                 prefix = target.batch_prefix if job.batch else target.prefix
                 ext = header(prefix, job.sys_flag, self._now_ms(), job.flag, job.properties)
-                remaining = max(0.0, job.deadline - asyncio.get_running_loop().time())
-                response = await conn.request(BATCH if job.batch else SINGLE, ext=ext, body=job.body, timeout_s=remaining)
+                started = loop.time()
+                remaining = max(0.0, job.deadline - started)
+                outcome = await conn.request(BATCH if job.batch else SINGLE, ext=ext, body=job.body, timeout_s=remaining)
             except SprocketError as e:
-                failure = e
-                continue
-            if response.code in STATUSES:
-                return response
-            failure = response
+                outcome = e
+            else:
+                if self.faults is not None:
+                    self.faults.answered(target.broker_name, loop.time() - started)
+
+    def _wants_another(self, job: Job, response: Command) -> bool:
+        """Tell whether a message that is stored with a status is sent once more, and remember the answer then."""
+        if not (response.code and self._retry_not_ok and job.queue is None and job.publisher.has_other(job.target.broker_name)):
+            return False
+        job.stored = response, job.target
+        return True
 
     async def _next_try(self, job: Job, failure: SprocketError | Command) -> None:
         """Choose the queue for the next try and wait before it where that helps. Raises when there is no next try."""
         publisher, target = job.publisher, job.target
-        if isinstance(failure, Command):
-            error: SprocketError = response_error(failure, target.address, publisher.topic)
+        if isinstance(failure, Command) and failure.code in STATUSES:
+            error: SprocketError = BrokerBusy(failure.code, failure.remark, address=target.address)
+            again = True
+        elif isinstance(failure, Command):
+            error = response_error(failure, target.address, publisher.topic)
             again = failure.code in RETRY_CODES
             if again and failure.code not in (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.NO_PERMISSION):
                 error = BrokerBusy(failure.code, failure.remark, address=target.address)
@@ -209,6 +267,8 @@ class Delivery:
         else:
             error = failure
             again = isinstance(error, ConnectFailed | ConnectionLost | RequestTimeout | NotRocketMQ)
+        if self.faults is not None and again and not isinstance(error, TopicNotFound | BrokerError):
+            self.faults.failed(target.broker_name)
         if isinstance(error, ConnectFailed):
             job.failed_connects += 1
         else:

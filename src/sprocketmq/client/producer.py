@@ -55,6 +55,7 @@ class _Pending:
         "producer",
         "properties",
         "publisher",
+        "started",
         "sys_flag",
         "target",
         "timeout_s",
@@ -90,16 +91,20 @@ class _Pending:
         self.publisher = publisher
         self.target = target
         producer, message = self.producer, self.message
+        self.started = now = producer._loop.time()
         ext = header(target.prefix, self.sys_flag, producer._now_ms(), message.flag, self.properties)
-        conn.request(SINGLE, ext=ext, body=self.body, timeout_s=self.timeout_s).add_done_callback(self)
+        conn.request(SINGLE, ext=ext, body=self.body, timeout_s=self.deadline - now).add_done_callback(self)
 
     def __call__(self, response: "asyncio.Future[Command]") -> None:
         error = response.exception()
         if error is None:
             command = response.result()
-            if command.code in STATUSES:
+            producer = self.producer
+            if producer._faults is not None:
+                producer._faults.answered(self.target.broker_name, producer._loop.time() - self.started)
+            if not command.code:
                 try:
-                    self.resolve(self.producer._result(command, self.publisher, self.target, self.uniq_key))
+                    self.resolve(producer._result(command, self.publisher, self.target, self.uniq_key))
                 except SprocketError as e:
                     self.fail(e)
                 return
@@ -154,6 +159,9 @@ class Producer:
     connection the first try may have been stored too, so a message may be stored twice, never silently lost.
 
     Bodies of ``compress_over_bytes`` and more are compressed by ``compression`` (zlib, lz4, zstd; None: never); batches are not.
+    With ``latency_fault_tolerance`` a broker that answers slowly (0.55 s or more) or fails gets no messages for 2 to 30 s, while there are
+    others. With ``retry_another_broker_when_not_store_ok`` a message that was stored, but not as safely as the broker was asked to (see
+    ``SendStatus``), is sent to another broker too; the result is the best, or the last.
     Messages to a topic that does not exist yet are sent by the template topic's route, and the broker creates it if it may.
 
     All methods may be used by any number of tasks of one event loop. Use ``async with``, or ``start`` and ``close``.
@@ -172,6 +180,8 @@ class Producer:
         compress_over_bytes: int = COMPRESS_OVER_BYTES,
         max_in_flight: int = MAX_IN_FLIGHT,
         max_in_flight_bytes: int = MAX_IN_FLIGHT_BYTES,
+        latency_fault_tolerance: bool = False,
+        retry_another_broker_when_not_store_ok: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         check_group(group)
@@ -196,7 +206,14 @@ class Producer:
         self._instance = Instance(namesrv, kind="Producer", clock=clock, on_route=self._on_route)
         self._instance.producer_groups.append(group)
         self._peek = self._instance.brokers.peek
-        self._delivery = Delivery(self._instance, group, retries=retries)
+        self._delivery = Delivery(
+            self._instance,
+            group,
+            retries=retries,
+            latency_fault_tolerance=latency_fault_tolerance,
+            retry_another_broker_when_not_store_ok=retry_another_broker_when_not_store_ok,
+        )
+        self._faults = self._delivery.faults
         self._publishers = self._delivery.publishers
         self._open = self._delivery.open
         self._result = self._delivery.result
@@ -262,12 +279,15 @@ class Producer:
             failure: SprocketError | Command | None = None
             if conn is not None:
                 ext = header(target.prefix, sys_flag, self._now_ms(), message.flag, properties)
+                started = self._loop.time()
                 try:
-                    response = await conn.request(SINGLE, ext=ext, body=body, timeout_s=timeout_s)
+                    response = await conn.request(SINGLE, ext=ext, body=body, timeout_s=deadline - started)
                 except SprocketError as e:
                     failure = e
                 else:
-                    if response.code in STATUSES:
+                    if self._faults is not None:
+                        self._faults.answered(target.broker_name, self._loop.time() - started)
+                    if not response.code:
                         return self._result(response, publisher, target, uniq_key)
                     failure = response
             job = Job(publisher, queue, target, body, properties, sys_flag, message.flag, timeout_s, deadline)
@@ -347,7 +367,8 @@ class Producer:
             for part in encoded:
                 properties = self._encoder.outer_properties(wait_store_ok=first.wait_store_ok)
                 address = target.address
-                deadline = self._loop.time() + timeout_s
+                started = self._loop.time()
+                deadline = started + timeout_s
                 conn = self._peek(address)
                 failure: SprocketError | Command | None = None
                 response: Command | None = None
@@ -358,7 +379,9 @@ class Producer:
                     except SprocketError as e:
                         failure = e
                     else:
-                        if response.code not in STATUSES:
+                        if self._faults is not None:
+                            self._faults.answered(target.broker_name, self._loop.time() - started)
+                        if response.code:
                             failure, response = response, None
                 if response is None:
                     job = Job(publisher, queue, target, part.body, properties, 0, 0, timeout_s, deadline, batch=True)
