@@ -21,12 +21,12 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, Self, TypedDict, Unpack
 
 VERSION = "5.5.0"
 HERE = Path(__file__).parent / "java"
 POM = HERE / "pom.xml"
-DRIVER = HERE / "Driver.java"
+DRIVER = tuple(sorted(HERE.glob("*.java")))
 LOOPBACK = "127.0.0.1"
 
 # What the broker's memory-mapped files and buffers reach into on Java 17.
@@ -52,7 +52,7 @@ SMALL_STORE = {
 }
 
 
-# A Java push consumer may miss a beat, and gets nothing until its next one 30 s later (see Driver.java).
+# A Java push consumer may miss a beat, and gets nothing until its next one 30 s later (see Consumers.java).
 CONSUME_TIMEOUT_S = 60.0
 
 
@@ -109,8 +109,8 @@ def jars() -> Path:
 
 
 def driver_classes() -> Path:
-    """Return the directory of our compiled driver, running javac when its source is new. Raises ApacheUnavailable, ApacheFailed."""
-    source = DRIVER.read_bytes()
+    """Return the directory of our compiled driver, running javac when a source is new. Raises ApacheUnavailable, ApacheFailed."""
+    source = b"".join(file.read_bytes() for file in DRIVER)
     classes = cache_dir() / f"driver-{hashlib.sha256(source).hexdigest()[:16]}"
     library = jars()
     with _locked(cache_dir() / "lock"):
@@ -118,10 +118,10 @@ def driver_classes() -> Path:
             return classes
         partial = Path(tempfile.mkdtemp(prefix="compiling-", dir=cache_dir()))
         try:
-            command = [_tool("javac"), "--release", "17", "-nowarn", "-d", str(partial), "-cp", f"{library}/*", str(DRIVER)]
+            command = [_tool("javac"), "--release", "17", "-nowarn", "-d", str(partial), "-cp", f"{library}/*", *map(str, DRIVER)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
             if done.returncode != 0:
-                raise ApacheFailed(f"javac refused {DRIVER.name}:\n{done.stderr[-2000:]}")
+                raise ApacheFailed(f"javac refused the driver:\n{done.stderr[-2000:]}")
             partial.rename(classes)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -305,6 +305,25 @@ class ApacheBroker(JavaProcess):
             time.sleep(0.05)
 
 
+class ConsumerOptions(TypedDict, total=False):
+    """What a Java push consumer does otherwise than by default.
+
+    It refuses messages whose body matches `refuse` (a Java regular expression) while they came back less than `refuse_times` times: by
+    RECONSUME_LATER (orderly: SUSPEND_CURRENT_QUEUE_A_MOMENT), with `delay_level`, or as `refuse_by` says ("later", "exception", "null").
+    `pause_ms` is spent on every call of the listener.
+    """
+
+    orderly: bool
+    broadcasting: bool
+    batch_max: int
+    max_reconsume_times: int
+    refuse: str
+    refuse_times: int
+    refuse_by: str
+    delay_level: int
+    pause_ms: int
+
+
 class JavaClient(JavaProcess):
     """Apache's Java client in one JVM, commanded line by line; one call at a time.
 
@@ -348,11 +367,14 @@ class JavaClient(JavaProcess):
         return result
 
     def send_auto_batch(
-        self, namesrv: str, messages: Sequence[Mapping[str, Any]], *, max_bytes: int = 4096, max_delay_ms: int = 10
+        self, namesrv: str, messages: Sequence[Mapping[str, Any]], *, max_bytes: int = 4096, max_delay_ms: int = 10, blocking: bool = False
     ) -> list[dict[str, Any]]:
-        """Send at once through the client's accumulator (RIP-27); one result a message, in their order."""
+        """Send at once through the client's accumulator (RIP-27); one result a message, in their order.
+
+        With callbacks, or, `blocking`, from a thread a message: the accumulator has a way of its own for each.
+        """
         arguments = {"max_bytes": max_bytes, "max_delay_ms": max_delay_ms, "messages": [_encoded(m) for m in messages]}
-        results: list[dict[str, Any]] = self.call("send_auto_batch", namesrv=namesrv, **arguments)
+        results: list[dict[str, Any]] = self.call("send_auto_batch", namesrv=namesrv, blocking=blocking, **arguments)
         return results
 
     def query(self, namesrv: str, topic: str, key: str, *, max_messages: int = 64) -> list[dict[str, Any]]:
@@ -372,9 +394,11 @@ class JavaClient(JavaProcess):
         return "\n".join(line for line in printed.splitlines() if "|-" not in line)
 
     @contextlib.contextmanager
-    def push_consumer(self, namesrv: str, group: str, topic: str, expression: str = "*") -> Iterator[JavaPushConsumer]:
-        """Run a push consumer (default settings, from the first offset) while the block runs."""
-        handle = self.call("consumer_start", namesrv=namesrv, group=group, topic=topic, expression=expression)
+    def push_consumer(
+        self, namesrv: str, group: str, topic: str, expression: str = "*", **options: Unpack[ConsumerOptions]
+    ) -> Iterator[JavaPushConsumer]:
+        """Run a push consumer (default settings but for `options`, from the first offset) while the block runs."""
+        handle = self.call("consumer_start", namesrv=namesrv, group=group, topic=topic, expression=expression, **options)
         try:
             yield JavaPushConsumer(self, handle)
         finally:
@@ -414,9 +438,23 @@ class JavaPushConsumer:
         self._handle = handle
 
     def take(self, count: int, timeout_s: float = CONSUME_TIMEOUT_S) -> list[dict[str, Any]]:
-        """Return the next `count` messages in the order the listener got them; fewer when the time is up."""
+        """Return the next `count` messages in the order the listener got them; fewer when the time is up.
+
+        Each has the wall-clock milliseconds `received_ms` in addition to what other messages have.
+        """
         taken = self._client.call("consumer_take", handle=self._handle, count=count, timeout_ms=int(timeout_s * 1000))
         return [_decoded(message) for message in taken]
+
+    @property
+    def client_id(self) -> str:
+        """The name its group knows it by."""
+        client_id: str = self._client.call("consumer_state", handle=self._handle)["client_id"]
+        return client_id
+
+    def queues(self, topic: str) -> set[tuple[str, int]]:
+        """Return the queues of a topic that it consumes now, as pairs of broker and queue id."""
+        queues = self._client.call("consumer_state", handle=self._handle)["queues"]
+        return {(queue["broker"], queue["queue_id"]) for queue in queues if queue["topic"] == topic}
 
 
 def _encoded(message: Mapping[str, Any]) -> dict[str, Any]:

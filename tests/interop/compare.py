@@ -19,6 +19,7 @@ def java_view(message: Mapping[str, Any]) -> dict[str, Any]:
     view = {**message, "keys": (message["keys"] or "").split()}
     view["properties"] = {name: value for name, value in message["properties"].items() if name not in ADDED_BY_JAVA}
     del view["unique_key"]
+    view.pop("received_ms", None)
     return view
 
 
@@ -65,7 +66,7 @@ def assert_same_views(found: Sequence[Mapping[str, Any]], expected: Sequence[Map
     """
 
     def comparable(view: Mapping[str, Any]) -> dict[str, Any]:
-        known = {name: value for name, value in view.items() if name not in {"broker", "unique_key"}}
+        known = {name: value for name, value in view.items() if name not in {"broker", "unique_key", "received_ms"}}
         known["keys"] = view["keys"].split() if isinstance(view["keys"], str) else view["keys"] or []
         known["properties"] = {name: value for name, value in view["properties"].items() if name not in ADDED_BY_JAVA}
         if view["sys_flag"] & INNER:

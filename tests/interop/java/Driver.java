@@ -17,26 +17,21 @@ import java.util.Base64;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
-import java.util.concurrent.LinkedBlockingQueue;
-import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicReference;
 import org.apache.rocketmq.client.QueryResult;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
-import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
-import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
-import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
-import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageClientIDSetter;
@@ -52,17 +47,7 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
 public final class Driver {
     private static final Map<String, DefaultMQProducer> PRODUCERS = new HashMap<>();
     private static final Map<String, DefaultMQPullConsumer> PULLERS = new HashMap<>();
-    private static final Map<Integer, Running> CONSUMERS = new HashMap<>();
-    /**
-     * A second after its start the client's first rebalance and its first periodic heartbeat may collide; the heartbeat that would tell the
-     * broker the new subscription version is then left out, and any broker refuses the consumer's pulls as not the latest until the next
-     * one, 30 s later. Sending one shortly after keeps tests from waiting for that.
-     */
-    private static final ScheduledExecutorService HEARTBEATS = Executors.newSingleThreadScheduledExecutor();
-    private static int lastHandle = 0;
-
-    private record Running(DefaultMQPushConsumer consumer, BlockingQueue<MessageExt> received) {
-    }
+    private static final Consumers CONSUMERS = new Consumers();
 
     private Driver() {
     }
@@ -86,7 +71,7 @@ public final class Driver {
             }
             answers.println(answer.toString(JSONWriter.Feature.WriteNulls));
         }
-        CONSUMERS.values().forEach(running -> running.consumer().shutdown());
+        CONSUMERS.stopAll();
         PULLERS.values().forEach(DefaultMQPullConsumer::shutdown);
         PRODUCERS.values().forEach(DefaultMQProducer::shutdown);
         System.exit(0);
@@ -107,11 +92,13 @@ public final class Driver {
             case "view":
                 return describe((MessageExt) producer(command).viewMessage(command.getString("topic"), command.getString("msg_id")));
             case "consumer_start":
-                return startConsumer(command);
+                return CONSUMERS.start(command);
             case "consumer_take":
-                return take(command);
+                return CONSUMERS.take(command);
+            case "consumer_state":
+                return CONSUMERS.state(command);
             case "consumer_stop":
-                CONSUMERS.remove(command.getIntValue("handle")).consumer().shutdown();
+                CONSUMERS.stop(command);
                 return null;
             case "queues":
                 return queues(command);
@@ -169,6 +156,12 @@ public final class Driver {
                 one.getJSONObject("properties").forEach((name, value) -> message.putUserProperty(name, (String) value));
             }
             message.setFlag(one.getIntValue("flag"));
+            if (one.containsKey("delay_level")) {
+                message.setDelayTimeLevel(one.getIntValue("delay_level"));
+            }
+            if (one.containsKey("deliver_at_ms")) {
+                message.setDeliverTimeMs(one.getLongValue("deliver_at_ms"));
+            }
             if (one.containsKey("wait_store_ok")) {
                 message.setWaitStoreMsgOK(one.getBooleanValue("wait_store_ok"));
             }
@@ -186,7 +179,10 @@ public final class Driver {
         return results;
     }
 
-    /** Sends all messages at once through the client's own accumulator, which makes batches of them, and waits for each one's result. */
+    /**
+     * Sends all messages at once through the client's own accumulator, which makes batches of them, and waits for each one's result: with
+     * callbacks, or from a thread for each message, which are two ways through the accumulator.
+     */
     private static List<JSONObject> sendAutoBatch(JSONObject command) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("interop_java_auto_batch");
         producer.setNamesrvAddr(command.getString("namesrv"));
@@ -194,31 +190,41 @@ public final class Driver {
         producer.batchMaxDelayMs(command.getIntValue("max_delay_ms"));
         producer.start();
         producer.setAutoBatch(true);
+        List<Message> messages = messages(command.getJSONArray("messages"));
+        boolean blocking = command.getBooleanValue("blocking");
+        ExecutorService senders = blocking ? Executors.newFixedThreadPool(messages.size()) : null;
         try {
-            List<CompletableFuture<SendResult>> futures = new ArrayList<>();
-            for (Message message : messages(command.getJSONArray("messages"))) {
-                CompletableFuture<SendResult> future = new CompletableFuture<>();
-                futures.add(future);
-                producer.send(message, new SendCallback() {
-                    @Override
-                    public void onSuccess(SendResult result) {
-                        future.complete(result);
-                    }
-
-                    @Override
-                    public void onException(Throwable failure) {
-                        future.completeExceptionally(failure);
-                    }
-                });
+            List<Future<SendResult>> sent = new ArrayList<>();
+            for (Message message : messages) {
+                sent.add(blocking ? senders.submit(() -> producer.send(message)) : sendWithCallback(producer, message));
             }
             List<JSONObject> results = new ArrayList<>();
-            for (CompletableFuture<SendResult> future : futures) {
-                results.add(describe(future.get(10, TimeUnit.SECONDS)));
+            for (Future<SendResult> one : sent) {
+                results.add(describe(one.get(10, TimeUnit.SECONDS)));
             }
             return results;
         } finally {
+            if (blocking) {
+                senders.shutdownNow();
+            }
             producer.shutdown();
         }
+    }
+
+    private static Future<SendResult> sendWithCallback(DefaultMQProducer producer, Message message) throws Exception {
+        CompletableFuture<SendResult> future = new CompletableFuture<>();
+        producer.send(message, new SendCallback() {
+            @Override
+            public void onSuccess(SendResult result) {
+                future.complete(result);
+            }
+
+            @Override
+            public void onException(Throwable failure) {
+                future.completeExceptionally(failure);
+            }
+        });
+        return future;
     }
 
     private static List<JSONObject> query(JSONObject command) throws Exception {
@@ -251,7 +257,7 @@ public final class Driver {
         return inet.getAddress().getHostAddress() + ":" + inet.getPort();
     }
 
-    private static JSONObject describe(MessageExt message) {
+    static JSONObject describe(MessageExt message) {
         JSONObject described = new JSONObject();
         described.put("topic", message.getTopic());
         described.put("body", Base64.getEncoder().encodeToString(message.getBody()));
@@ -277,48 +283,19 @@ public final class Driver {
         return described;
     }
 
-    private static int startConsumer(JSONObject command) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"));
-        consumer.setNamesrvAddr(command.getString("namesrv"));
-        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        String expression = command.getString("expression");
-        consumer.subscribe(command.getString("topic"), expression == null ? "*" : expression);
-        BlockingQueue<MessageExt> received = new LinkedBlockingQueue<>();
-        consumer.registerMessageListener((MessageListenerConcurrently) (batch, context) -> {
-            received.addAll(batch);
-            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-        });
-        consumer.start();
-        HEARTBEATS.schedule(() -> consumer.getDefaultMQPushConsumerImpl().getmQClientFactory().sendHeartbeatToAllBrokerWithLock(),
-            1500, TimeUnit.MILLISECONDS);
-        CONSUMERS.put(++lastHandle, new Running(consumer, received));
-        return lastHandle;
-    }
-
-    private static List<JSONObject> take(JSONObject command) throws Exception {
-        BlockingQueue<MessageExt> received = CONSUMERS.get(command.getIntValue("handle")).received();
-        int count = command.getIntValue("count");
-        long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(command.getLongValue("timeout_ms"));
-        List<JSONObject> taken = new ArrayList<>(count);
-        while (taken.size() < count) {
-            MessageExt message = received.poll(deadline - System.nanoTime(), TimeUnit.NANOSECONDS);
-            if (message == null) {
-                break;
-            }
-            taken.add(describe(message));
-        }
-        return taken;
-    }
-
     private static List<JSONObject> queues(JSONObject command) throws Exception {
         List<JSONObject> described = new ArrayList<>();
         for (MessageQueue queue : puller(command).fetchSubscribeMessageQueues(command.getString("topic"))) {
-            JSONObject one = new JSONObject();
-            one.put("topic", queue.getTopic());
-            one.put("broker", queue.getBrokerName());
-            one.put("queue_id", queue.getQueueId());
-            described.add(one);
+            described.add(describe(queue));
         }
+        return described;
+    }
+
+    static JSONObject describe(MessageQueue queue) {
+        JSONObject described = new JSONObject();
+        described.put("topic", queue.getTopic());
+        described.put("broker", queue.getBrokerName());
+        described.put("queue_id", queue.getQueueId());
         return described;
     }
 

@@ -1,0 +1,161 @@
+import com.alibaba.fastjson2.JSONObject;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.Executors;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.TimeUnit;
+import java.util.regex.Pattern;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
+
+/**
+ * The push consumers that a test has started, each under a number: what they received, what they are given, and which messages their
+ * listeners refuse.
+ */
+@SuppressWarnings("deprecation")
+final class Consumers {
+    /**
+     * A second after its start the client's first rebalance and its first periodic heartbeat may collide; the heartbeat that would tell the
+     * broker the new subscription version is then left out, and any broker refuses the consumer's pulls as not the latest until the next
+     * one, 30 s later. Sending one shortly after keeps tests from waiting for that.
+     */
+    private static final ScheduledExecutorService HEARTBEATS = Executors.newSingleThreadScheduledExecutor();
+
+    private final Map<Integer, Running> running = new HashMap<>();
+    private int lastHandle = 0;
+
+    private record Running(DefaultMQPushConsumer consumer, BlockingQueue<JSONObject> received) {
+    }
+
+    /** Which messages a listener refuses: those whose body matches, as long as they came back fewer times than it says. */
+    private record Refusal(Pattern body, int times, String how, int delayLevel, long pauseMs) {
+        static Refusal of(JSONObject command) {
+            String body = command.getString("refuse");
+            return new Refusal(body == null ? null : Pattern.compile(body, Pattern.DOTALL),
+                command.containsKey("refuse_times") ? command.getIntValue("refuse_times") : Integer.MAX_VALUE,
+                command.containsKey("refuse_by") ? command.getString("refuse_by") : "later",
+                command.getIntValue("delay_level"), command.getLongValue("pause_ms"));
+        }
+
+        /** Whether any of the batch is refused: returns so, or throws when that is how. */
+        boolean refuses(List<MessageExt> batch) {
+            boolean refused = body != null && batch.stream().anyMatch(message -> message.getReconsumeTimes() < times
+                && body.matcher(new String(message.getBody(), java.nio.charset.StandardCharsets.UTF_8)).matches());
+            if (refused && how.equals("exception")) {
+                throw new IllegalStateException("refused by the test");
+            }
+            return refused;
+        }
+
+        void pause() {
+            try {
+                Thread.sleep(pauseMs);
+            } catch (InterruptedException e) {
+                Thread.currentThread().interrupt();
+            }
+        }
+    }
+
+    int start(JSONObject command) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"));
+        consumer.setNamesrvAddr(command.getString("namesrv"));
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setInstanceName("interop-" + System.nanoTime());
+        // What a listener has answered is committed by shutdown only if it waits for the listener's thread.
+        consumer.setAwaitTerminationMillisWhenShutdown(5000);
+        if (command.getBooleanValue("broadcasting")) {
+            consumer.setMessageModel(MessageModel.BROADCASTING);
+        }
+        if (command.containsKey("batch_max")) {
+            consumer.setConsumeMessageBatchMaxSize(command.getIntValue("batch_max"));
+        }
+        if (command.containsKey("max_reconsume_times")) {
+            consumer.setMaxReconsumeTimes(command.getIntValue("max_reconsume_times"));
+        }
+        String expression = command.getString("expression");
+        consumer.subscribe(command.getString("topic"), expression == null ? "*" : expression);
+        BlockingQueue<JSONObject> received = new LinkedBlockingQueue<>();
+        Refusal refusal = Refusal.of(command);
+        if (command.getBooleanValue("orderly")) {
+            consumer.setSuspendCurrentQueueTimeMillis(100);
+            consumer.registerMessageListener((MessageListenerOrderly) (batch, context) -> {
+                note(batch, received);
+                refusal.pause();
+                return refusal.refuses(batch) ? ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT : ConsumeOrderlyStatus.SUCCESS;
+            });
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) (batch, context) -> {
+                note(batch, received);
+                refusal.pause();
+                if (!refusal.refuses(batch)) {
+                    return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+                }
+                context.setDelayLevelWhenNextConsume(refusal.delayLevel());
+                return refusal.how().equals("null") ? null : ConsumeConcurrentlyStatus.RECONSUME_LATER;
+            });
+        }
+        consumer.start();
+        HEARTBEATS.schedule(() -> consumer.getDefaultMQPushConsumerImpl().getmQClientFactory().sendHeartbeatToAllBrokerWithLock(),
+            1500, TimeUnit.MILLISECONDS);
+        running.put(++lastHandle, new Running(consumer, received));
+        return lastHandle;
+    }
+
+    /** Describes messages as the listener gets them: the client goes on changing them. */
+    private static void note(List<MessageExt> batch, BlockingQueue<JSONObject> received) {
+        long now = System.currentTimeMillis();
+        for (MessageExt message : batch) {
+            JSONObject described = Driver.describe(message);
+            described.put("received_ms", now);
+            received.add(described);
+        }
+    }
+
+    List<JSONObject> take(JSONObject command) throws InterruptedException {
+        BlockingQueue<JSONObject> received = running.get(command.getIntValue("handle")).received();
+        int count = command.getIntValue("count");
+        long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(command.getLongValue("timeout_ms"));
+        List<JSONObject> taken = new ArrayList<>(count);
+        while (taken.size() < count) {
+            JSONObject message = received.poll(deadline - System.nanoTime(), TimeUnit.NANOSECONDS);
+            if (message == null) {
+                break;
+            }
+            taken.add(message);
+        }
+        return taken;
+    }
+
+    /** Who the consumer is and which queues of which topics it has been given. */
+    JSONObject state(JSONObject command) {
+        DefaultMQPushConsumer consumer = running.get(command.getIntValue("handle")).consumer();
+        JSONObject state = new JSONObject();
+        state.put("client_id", consumer.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId());
+        List<JSONObject> queues = new ArrayList<>();
+        consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().forEach((queue, processed) -> {
+            if (!processed.isDropped()) {
+                queues.add(Driver.describe(queue));
+            }
+        });
+        state.put("queues", queues);
+        return state;
+    }
+
+    void stop(JSONObject command) {
+        running.remove(command.getIntValue("handle")).consumer().shutdown();
+    }
+
+    void stopAll() {
+        running.values().forEach(one -> one.consumer().shutdown());
+    }
+}
