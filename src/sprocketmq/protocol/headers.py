@@ -240,6 +240,45 @@ class ConsumeStatsRequest(msgspec.Struct, rename="camel"):
     topic: str | None = None
 
 
+class ResetOffset(msgspec.Struct, rename="camel"):
+    """Reset a group's offsets of a topic to a time (222), or tell a member that they were (220). -1 is the newest message."""
+
+    topic: str
+    group: str
+    timestamp_ms: Int64 = msgspec.field(name="timestamp")
+    is_force: bool
+    queue_id: Int32 | None = None
+    offset: Int64 | None = None
+
+
+class ConsumerStatusRequest(msgspec.Struct, rename="camel"):
+    """Ask a broker (223) or a member (221) for the offsets of a group's members; without ``client_addr`` of all of them."""
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+class RunningInfoRequest(msgspec.Struct, rename="camel"):
+    """Ask a broker, which asks the member, what that is doing (307)."""
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+
+
+class ConsumeDirectly(msgspec.Struct, rename="camel"):
+    """Have one member consume one message (309). The broker puts the stored message into the body when it passes this on."""
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+    topic: str | None = None
+    topic_sys_flag: Int32 | None = None
+    group_sys_flag: Int32 | None = None
+
+
 class ViewMessage(msgspec.Struct):
     offset: Int64
     topic: str | None = None

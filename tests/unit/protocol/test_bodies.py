@@ -17,6 +17,7 @@ from sprocketmq.protocol.bodies import (
     ClusterInfo,
     ConsumeOffset,
     ConsumerOffsets,
+    ConsumerStatus,
     ConsumeStats,
     DataVersion,
     HeartbeatData,
@@ -57,6 +58,9 @@ ANY_BODY = st.one_of(
     st.builds(LockBatchRequest, text, text, st.lists(st.builds(QueueRef, text, text, int32), max_size=3)),
     st.builds(ConsumerOffsets, st.dictionaries(text, st.dictionaries(int32, int64, max_size=3), max_size=3)),
     st.builds(TopicStats, st.dictionaries(queues, st.builds(TopicOffset, int64, int64, int64), max_size=4), floats),
+    st.builds(
+        ConsumerStatus, st.dictionaries(queues, int64, max_size=3), st.dictionaries(text, st.dictionaries(queues, int64, max_size=3))
+    ),
     st.builds(ConsumeStats, st.dictionaries(queues, st.builds(ConsumeOffset, int64, int64, int64, int64), max_size=4), floats),
 )
 
