@@ -52,13 +52,15 @@ class ConfigError(SprocketError, ValueError):
 
 
 class InvalidName(ConfigError):
-    """A topic, group or tag that RocketMQ does not accept."""
+    """A topic, group or tag that RocketMQ does not accept; ``index`` is the place in a batch of the message that has it, or None."""
 
-    def __init__(self, kind: str, name: object, reason: str) -> None:
-        super().__init__(f"{kind} {name!r} is not valid: {reason}")
+    def __init__(self, kind: str, name: object, reason: str, *, index: int | None = None) -> None:
+        where = "" if index is None else f"message {index} of the batch: "
+        super().__init__(f"{where}{kind} {name!r} is not valid: {reason}")
         self.kind = kind
         self.name = name
         self.reason = reason
+        self.index = index
 
 
 class MessageTooLarge(FatalError):
@@ -202,6 +204,14 @@ class SendQueueFull(RetriableError):
 
 class ClientClosed(FatalError):
     """The client was closed (or not started yet)."""
+
+
+class RebalanceFailed(FatalError):
+    """The consumer's own way of sharing queues raised, or gave queues that do not exist; the assignment stays as it was."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the rebalance function failed: {reason}; the queues stay where they are until it is mended")
+        self.reason = reason
 
 
 class ForkedClient(FatalError):

@@ -1,22 +1,119 @@
-"""Who consumes what: the average strategy, as a pure function (client-behaviour, section 9.2)."""
+"""Who consumes what: the ways of sharing a topic's queues among members, as pure functions (client-behaviour, section 9.2).
 
-from collections.abc import Iterable, Sequence
+Every member computes its own part from the same two lists, so all of a group must use the same way; the results are the reference's,
+queue for queue, and members in Java and in Python can share one group.
+"""
 
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
+from hashlib import md5
+
+from sprocketmq.errors import ConfigError, RebalanceFailed
 from sprocketmq.protocol.message import MessageQueue
 
+Share = Callable[[list[MessageQueue], list[str], str], Iterable[MessageQueue]]
+Rebalance = str | Mapping[str, Iterable[MessageQueue]] | Share
 
-def plan_assignment(queues: Iterable[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:
-    """Return the queues of one topic that member ``me`` consumes.
+# Points of each member on the ring of consistent hashing.
+VIRTUAL_NODES = 10
 
-    Queues and members are sorted, then every member takes one run of neighbouring queues; the first members take one more when
-    they do not divide evenly. All members compute the same plan from the same lists, so no queue has two owners. A member that is
-    not listed (its heartbeat has not arrived) gets nothing, and so do members beyond the number of queues.
+
+def average(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> Sequence[MessageQueue]:
+    """Give every member one run of neighbouring queues; the first members take one more when they do not divide evenly."""
+    index = members.index(me)
+    share, more = divmod(len(queues), len(members))
+    start = index * share + min(index, more)
+    return queues[start : start + share + (index < more)]
+
+
+def circle(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> Sequence[MessageQueue]:
+    """Deal the queues out in turn, so that the queues of one broker go to as many members as there are."""
+    return queues[members.index(me) :: len(members)]
+
+
+def consistent_hash(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> Sequence[MessageQueue]:
+    """Give each queue to the member that follows it on a ring of hashes: one that joins or leaves moves few queues."""
+    points, owners = _ring(tuple(members))
+    # After the last point comes the first again.
+    return [queue for queue in queues if owners[bisect_left(points, _place(_text(queue))) % len(points)] == me]
+
+
+STRATEGIES: Mapping[str, Share] = {"average": average, "circle": circle, "consistent-hash": consistent_hash}
+
+
+def read_strategy(rebalance: Rebalance, topics: Collection[str]) -> Share:
+    """Return the way to share that an argument means.
+
+    A name of STRATEGIES; the queues of this member by topic, for each of ``topics`` (the group's retry topic, which is not listed, is
+    shared evenly); or a function of all queues of one topic, all members (both sorted) and this member. Raises ConfigError.
     """
-    everyone = sorted(set(members))
+    if isinstance(rebalance, str):
+        strategy = STRATEGIES.get(rebalance)
+        if strategy is None:
+            raise ConfigError(f"rebalance must be one of {', '.join(STRATEGIES)}, a mapping or a function, not {rebalance!r}")
+        return strategy
+    if isinstance(rebalance, Mapping):
+        return _configured(rebalance, topics)
+    if callable(rebalance):
+        return rebalance
+    raise ConfigError(f"rebalance must be one of {', '.join(STRATEGIES)}, a mapping or a function, not {rebalance!r}")
+
+
+def _configured(table: Mapping[str, Iterable[MessageQueue]], topics: Collection[str]) -> Share:
+    mine = {topic: frozenset(queues) for topic, queues in table.items()}
+    for topic in topics:
+        if topic not in mine:
+            raise ConfigError(f"rebalance names no queues of {topic}, which is subscribed: add it, with an empty list for none")
+    for topic, queues in mine.items():
+        for queue in queues:
+            if getattr(queue, "topic", None) != topic:
+                raise ConfigError(f"rebalance has {queue!r} under {topic}, which is no queue of it")
+
+    def share(queues: list[MessageQueue], members: list[str], me: str) -> Iterable[MessageQueue]:
+        chosen = mine.get(queues[0].topic) if queues else None
+        return average(queues, members, me) if chosen is None else [queue for queue in queues if queue in chosen]
+
+    return share
+
+
+def plan_assignment(queues: Iterable[MessageQueue], members: Iterable[str], me: str, share: Share = average) -> list[MessageQueue]:
+    """Return the queues of one topic that member ``me`` consumes, sorted.
+
+    All members compute the same plan from the same lists, so no queue has two owners. A member that is not listed (its heartbeat has
+    not arrived) gets nothing, and so do members beyond the number of queues when these are shared evenly. Raises RebalanceFailed when
+    ``share`` raises, or gives what is not among ``queues``.
+    """
+    everyone = sorted(set(members), key=_java_order)
     if me not in everyone:
         return []
-    every_queue = sorted(set(queues))
-    index, amount = everyone.index(me), len(everyone)
-    share, more = divmod(len(every_queue), amount)
-    start = index * share + min(index, more)
-    return every_queue[start : start + share + (index < more)]
+    every_queue = sorted(set(queues), key=lambda queue: (_java_order(queue.topic), _java_order(queue.broker_name), queue.queue_id))
+    known = set(every_queue)
+    try:
+        mine = set(share(every_queue, everyone, me))
+    except Exception as e:
+        raise RebalanceFailed(f"it raised {type(e).__name__}: {e}") from e
+    if not mine <= known:
+        raise RebalanceFailed(f"it gave {next(iter(mine - known))!r}, which is not among the queues it was given")
+    return [queue for queue in every_queue if queue in mine]
+
+
+def _java_order(text: str) -> bytes:
+    """Return what sorts as Java sorts text: by UTF-16 units."""
+    return text.encode("utf-16-be", "surrogatepass")
+
+
+def _text(queue: MessageQueue) -> str:
+    return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
+
+
+def _place(text: str) -> int:
+    return int.from_bytes(md5(text.encode("utf-8", "surrogatepass"), usedforsecurity=False).digest()[:4], "big")
+
+
+@lru_cache(maxsize=8)  # one for all topics of a round
+def _ring(members: tuple[str, ...]) -> tuple[list[int], list[str]]:
+    # Of two at one place the later one stays.
+    nodes = {_place(f"{member}-{i}"): member for member in members for i in range(VIRTUAL_NODES)}
+    points = sorted(nodes)
+    return points, [nodes[point] for point in points]
