@@ -1,0 +1,259 @@
+"""AutoBatch (RIP-27): which messages travel together, and when. Pure: no event loop, no sockets; time comes from a clock.
+
+::
+
+    add --> open --(full, due, end of turn, flush)--> ready --(take)--> flying --(done)--> gone
+       +-> ALONE: the caller sends the message by itself
+
+``held_bytes`` counts every message from ``add`` to ``done``, whatever becomes of its batch.
+"""
+
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from sprocketmq.clock import Clock
+from sprocketmq.errors import ConfigError
+from sprocketmq.protocol.message import MessageQueue
+
+MAX_BATCH_BYTES = 2 << 20
+MAX_DELAY_MS = 30_000
+
+# The property string of a whole batch holds its tag and the keys of all its messages. It may take 32,767 bytes, and the broker adds
+# some of its own.
+MAX_UNITED_BYTES = 28 << 10
+
+# What became of an added message: it stays in an open batch; there is something to do (``take``, ``next_due``, ``end_turn``); it is not
+# taken, as it fits no batch or too much is held.
+STAYS, ACT, ALONE = range(3)
+
+# Messages may share a batch when these are equal: topic, tag, wait_store_ok, and the queue the caller chose.
+BatchKey = tuple[str, str | None, bool, MessageQueue | None]
+
+_M = TypeVar("_M")
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """How a producer gathers messages (AutoBatch, RIP-27).
+
+    Messages of the same topic, tag and wait_store_ok (and queue, when they name one) travel together. A batch leaves when it has
+    ``max_bytes`` of encoded messages (1 to 2 MiB; it never has more), or ``max_delay_ms`` (1 to 30,000) after its first message at the
+    latest. Messages that are larger, or that come while batches of ``total_max_bytes`` are not answered yet, are sent by themselves.
+
+    By default a message always waits for company: right for many senders, while one that awaits each send in turn then sends a message
+    every ``max_delay_ms``. With ``adaptive=True`` messages leave at once while no batch of their kind is on its way; only under load they
+    gather, until an answer comes, the batch is full or the delay is over. Raises ConfigError for values out of bounds.
+    """
+
+    max_bytes: int = 32 * 1024
+    max_delay_ms: int = 10
+    total_max_bytes: int = 32 << 20
+    adaptive: bool = False
+
+    def __post_init__(self) -> None:
+        _check("max_bytes", self.max_bytes, MAX_BATCH_BYTES)
+        _check("max_delay_ms", self.max_delay_ms, MAX_DELAY_MS)
+        _check("total_max_bytes", self.total_max_bytes, None)
+
+
+def _check(name: str, value: object, most: int | None) -> None:
+    if type(value) is not int or value < 1 or (most is not None and value > most):
+        bounds = f"from 1 to {most:,}" if most is not None else "1 or more"
+        raise ConfigError(f"batching: {name} must be a whole number, {bounds}, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchingStats:
+    """What AutoBatch has done since the producer was made.
+
+    ``batches`` have left with ``messages`` messages in all; ``direct`` messages went by themselves. ``histogram`` counts batches by size:
+    the count at 8 is of batches of 8 to 15 messages; sizes that did not occur are left out. ``held_bytes`` are waiting or unanswered
+    now. ``linger_ms_mean`` and ``linger_ms_max`` say how long batches waited, counted from their first message.
+    """
+
+    batches: int
+    messages: int
+    direct: int
+    histogram: Mapping[int, int]
+    held_bytes: int
+    linger_ms_mean: float
+    linger_ms_max: float
+
+
+class Batch(Generic[_M]):
+    """Messages of one key: their encoded entries, and whom to tell what became of them (``members``), in the order they came."""
+
+    __slots__ = ("key", "members", "opened_at", "parts", "size", "united", "united_bytes")
+
+    def __init__(self, key: BatchKey, opened_at: float) -> None:
+        self.key = key
+        self.opened_at = opened_at
+        self.size = 0
+        self.members: list[_M] = []
+        # Four pieces an entry: head, body, properties up to the message's id, and None where the id goes.
+        self.parts: list[bytes | None] = []
+        # The keys of all messages, each once, in order; and the bytes that they take.
+        self.united: dict[str, None] = {}
+        self.united_bytes = len((key[1] or "").encode())
+
+    def encode(self, uniq_keys: Sequence[str]) -> bytes:
+        """Return the batch body, with one id for each message; ``size`` bytes."""
+        parts = self.parts
+        # One join and one split make the ends of all entries, instead of a call for each.
+        parts[3::4] = "\x02\n".join([*uniq_keys, ""]).encode().split(b"\n")[:-1]
+        return b"".join(parts)  # type: ignore[arg-type]  # every None is replaced now
+
+    @property
+    def body_bytes(self) -> int:
+        """Bytes of the messages' bodies alone."""
+        return sum(map(len, self.parts[1::4]))  # type: ignore[arg-type]
+
+
+class Accumulator(Generic[_M]):
+    """Gathers messages into batches by the rules of ``Batching``; the caller sends what ``take`` returns.
+
+    ``max_message_bytes`` bounds batches as it bounds single messages.
+    """
+
+    def __init__(self, batching: Batching, clock: Clock, *, max_message_bytes: int) -> None:
+        self._max_bytes = min(batching.max_bytes, max_message_bytes)
+        self._delay_s = batching.max_delay_ms / 1000
+        self._total = batching.total_max_bytes
+        self._adaptive = batching.adaptive
+        self._now = clock.monotonic
+        # In the order they were opened, which is the order they are due.
+        self._open: dict[BatchKey, Batch[_M]] = {}
+        self._eager: list[Batch[_M]] = []
+        self._ready: deque[Batch[_M]] = deque()
+        self._flying: dict[BatchKey, int] = {}  # kept in adaptive mode only
+        self.held_bytes = 0
+        self._batches = self._messages = self._direct = 0
+        self._sizes = [0] * 17
+        self._linger_s = self._longest_s = 0.0
+
+    def add(self, key: BatchKey, size: int, head: bytes, body: bytes, front: bytes, member: _M, keys: Collection[str] = ()) -> int:
+        """Take a message whose encoded entry has ``size`` bytes; return STAYS, ACT or ALONE.
+
+        A batch that has no room for it leaves first. A batch that would have no room for another like it leaves at once. When the answer
+        is ALONE, nothing was taken, but the open batch of the key leaves, so that the messages of a key are sent in order.
+        """
+        limit = self._max_bytes
+        batch = self._open.get(key)
+        if size > limit or self.held_bytes + size > self._total or (keys and _bytes_of(keys, key[1]) > MAX_UNITED_BYTES):
+            self._direct += 1
+            if batch is not None:
+                self._leave(batch)
+            return ALONE
+        outcome = STAYS
+        if batch is not None and (batch.size + size > limit or (keys and batch.united_bytes + _bytes_of(keys) > MAX_UNITED_BYTES)):
+            self._leave(batch)
+            batch = None
+        if batch is None:
+            batch = self._open[key] = Batch(key, self._now())
+            if self._adaptive and key not in self._flying:
+                self._eager.append(batch)
+            outcome = ACT
+        batch.parts += (head, body, front, None)
+        batch.members.append(member)
+        if keys:
+            for word in keys:
+                if word not in batch.united:
+                    batch.united[word] = None
+                    batch.united_bytes += 1 + len(word.encode())
+        self.held_bytes += size
+        batch.size = used = batch.size + size
+        if used + size > limit:
+            self._leave(batch)
+            return ACT
+        return outcome
+
+    def alone(self, key: BatchKey) -> int:
+        """Take note of a message that cannot be batched: the open batch of its key leaves, so that order is kept. Returns STAYS or ACT."""
+        self._direct += 1
+        batch = self._open.get(key)
+        if batch is None:
+            return STAYS
+        self._leave(batch)
+        return ACT
+
+    def take(self) -> Batch[_M] | None:
+        """Return the next batch that is to be sent now, or None. Each must be given to ``done`` once."""
+        return self._ready.popleft() if self._ready else None
+
+    def next_due(self) -> float | None:
+        """Return when (monotonic seconds) the oldest open batch has to leave; None when none is open."""
+        for batch in self._open.values():
+            return batch.opened_at + self._delay_s
+        return None
+
+    def expire(self) -> None:
+        """Let every batch leave whose delay is over."""
+        now = self._now()
+        while (due := self.next_due()) is not None and due <= now:
+            self._leave(next(iter(self._open.values())))
+
+    @property
+    def eager(self) -> bool:
+        """Whether batches wait for the end of the turn only: ``end_turn`` should be called as soon as the caller has nothing to add."""
+        return bool(self._eager)
+
+    def end_turn(self) -> None:
+        """Let those batches leave that were opened while nothing of their key was on its way (adaptive mode)."""
+        eager, self._eager = self._eager, []
+        for batch in eager:
+            if self._open.get(batch.key) is batch:
+                self._leave(batch)
+
+    def flush(self) -> None:
+        """Let every open batch leave."""
+        for batch in list(self._open.values()):
+            self._leave(batch)
+        self._eager.clear()
+
+    def done(self, batch: Batch[_M]) -> None:
+        """Take note that a batch was answered or has failed. In adaptive mode what gathered meanwhile leaves when it was the last."""
+        self.held_bytes -= batch.size
+        if self._adaptive:
+            key = batch.key
+            self._flying[key] -= 1
+            if not self._flying[key]:
+                del self._flying[key]
+                waiting = self._open.get(key)
+                if waiting is not None:
+                    self._leave(waiting)
+
+    def stats(self) -> BatchingStats:
+        """Return the counters as they are now."""
+        return BatchingStats(
+            batches=self._batches,
+            messages=self._messages,
+            direct=self._direct,
+            histogram={1 << bits: count for bits, count in enumerate(self._sizes) if count},
+            held_bytes=self.held_bytes,
+            linger_ms_mean=self._linger_s / self._batches * 1000 if self._batches else 0.0,
+            linger_ms_max=self._longest_s * 1000,
+        )
+
+    def _leave(self, batch: Batch[_M]) -> None:
+        del self._open[batch.key]
+        if self._adaptive:
+            self._flying[batch.key] = self._flying.get(batch.key, 0) + 1
+        self._ready.append(batch)
+        count = len(batch.members)
+        self._batches += 1
+        self._messages += count
+        self._sizes[count.bit_length() - 1] += 1
+        lingered = self._now() - batch.opened_at
+        self._linger_s += lingered
+        self._longest_s = max(self._longest_s, lingered)
+
+
+def no_stats() -> BatchingStats:
+    """Return the counters of a producer that does not gather messages."""
+    return BatchingStats(0, 0, 0, {}, 0, 0.0, 0.0)
+
+
+def _bytes_of(keys: Collection[str], tag: str | None = None) -> int:
+    return sum(1 + len(word.encode()) for word in keys) + len((tag or "").encode())

@@ -1,0 +1,423 @@
+from collections import Counter
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from sprocketmq.client.batching import ACT, ALONE, MAX_UNITED_BYTES, STAYS, Accumulator, Batching
+from sprocketmq.clock import ManualClock
+from sprocketmq.errors import ConfigError
+from sprocketmq.protocol.batch import ENTRY_HEAD, split_batch
+from sprocketmq.protocol.message import MessageQueue
+from sprocketmq.protocol.properties import decode_properties
+
+KEY = ("t", None, True, None)
+FRONT = b"\x00\x2aUNIQ_KEY\x01"
+ID_BYTES = 32
+OVERHEAD = 20 + len(FRONT) + ID_BYTES + 1
+
+
+def entry(body: bytes):
+    size = OVERHEAD + len(body)
+    return size, ENTRY_HEAD.pack(size, 0, 0, 0, len(body)), body, FRONT
+
+
+def gathering(clock=None, *, max_message_bytes=4 << 20, **options):
+    return Accumulator(Batching(**options), clock or ManualClock(), max_message_bytes=max_message_bytes)
+
+
+def put(accumulator, body=b"x", member="m", *, key=KEY, keys=()):
+    return accumulator.add(key, *entry(body), member, keys)
+
+
+def taken(accumulator):
+    batches = []
+    while (batch := accumulator.take()) is not None:
+        batches.append(batch)
+    return batches
+
+
+# --- configuration ------------------------------------------------------------------------------------------------------
+
+
+def test_the_defaults_are_those_of_the_reference():
+    assert Batching() == Batching(max_bytes=32768, max_delay_ms=10, total_max_bytes=33554432, adaptive=False)
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_bytes": 1}, {"max_bytes": 2 << 20}, {"max_delay_ms": 1}, {"max_delay_ms": 30_000}, {"total_max_bytes": 1}]
+)
+def test_values_at_the_bounds_are_taken(options):
+    assert Batching(**options)
+
+
+@pytest.mark.parametrize("name", ["max_bytes", "max_delay_ms", "total_max_bytes"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, "10", None, True])
+def test_a_value_that_cannot_be_is_refused_by_name(name, value):
+    with pytest.raises(ConfigError, match=name):
+        Batching(**{name: value})
+
+
+@pytest.mark.parametrize("options", [{"max_bytes": (2 << 20) + 1}, {"max_delay_ms": 30_001}])
+def test_a_value_over_its_bound_is_refused(options):
+    with pytest.raises(ConfigError, match="from 1 to"):
+        Batching(**options)
+
+
+# --- when batches leave -------------------------------------------------------------------------------------------------
+
+
+def test_the_first_message_of_a_batch_asks_for_attention_and_the_others_do_not():
+    accumulator = gathering()
+    assert [put(accumulator) for _ in range(3)] == [ACT, STAYS, STAYS]
+    assert accumulator.take() is None
+
+
+def test_a_batch_leaves_when_its_delay_is_over_and_not_before():
+    clock = ManualClock()
+    accumulator = gathering(clock, max_delay_ms=10)
+    assert accumulator.next_due() is None
+    put(accumulator, member="a")
+    assert accumulator.next_due() == clock.monotonic() + 0.01
+    clock.advance(0.009)
+    put(accumulator, member="b")
+    accumulator.expire()
+    assert accumulator.take() is None
+    clock.advance(0.002)
+    accumulator.expire()
+    assert [batch.members for batch in taken(accumulator)] == [["a", "b"]]
+    assert accumulator.next_due() is None
+
+
+def test_batches_are_due_in_the_order_they_were_opened():
+    clock = ManualClock()
+    accumulator = gathering(clock, max_delay_ms=10)
+    for name in "abc":
+        put(accumulator, member=name, key=("t", name, True, None))
+        clock.advance(0.004)
+    accumulator.expire()
+    assert [batch.members for batch in taken(accumulator)] == [["a"]]
+    clock.advance(0.004)
+    accumulator.expire()
+    assert [batch.members for batch in taken(accumulator)] == [["b"]]
+    assert accumulator.next_due() is not None
+
+
+def test_a_jump_of_the_wall_clock_changes_nothing():
+    clock = ManualClock()
+    accumulator = gathering(clock)
+    put(accumulator)
+    clock.jump_wall(3600)
+    accumulator.expire()
+    assert accumulator.take() is None
+    clock.jump_wall(-7200)
+    clock.advance(0.01)
+    accumulator.expire()
+    assert len(taken(accumulator)) == 1
+
+
+def test_a_batch_never_has_more_than_its_limit():
+    accumulator = gathering(max_bytes=1000)
+    for length in (300, 300, 900, 10, 500, 500, 1):
+        put(accumulator, b"x" * length)
+    accumulator.flush()
+    batches = taken(accumulator)
+    # The fourth leaves as it has no room for another of 500 bytes.
+    assert [batch.size for batch in batches] == [600 + 2 * OVERHEAD, 900 + OVERHEAD, 510 + 2 * OVERHEAD, 500 + OVERHEAD, 1 + OVERHEAD]
+    assert all(batch.size <= 1000 for batch in batches)
+
+
+def test_a_batch_without_room_for_another_like_its_last_leaves_at_once():
+    accumulator = gathering(max_bytes=3 * (OVERHEAD + 100))
+    assert [put(accumulator, b"x" * 100) for _ in range(4)] == [ACT, STAYS, ACT, ACT]
+    assert [len(batch.members) for batch in taken(accumulator)] == [3]
+
+
+def test_a_message_as_large_as_a_batch_may_be_fills_one_and_one_larger_goes_alone():
+    accumulator = gathering(max_bytes=OVERHEAD + 10)
+    assert put(accumulator, b"x" * 10) == ACT
+    assert [batch.size for batch in taken(accumulator)] == [OVERHEAD + 10]
+    assert put(accumulator, b"x" * 11) == ALONE
+    assert accumulator.take() is None
+
+
+def test_a_batch_is_bounded_by_the_size_of_a_message_too():
+    accumulator = gathering(max_bytes=2000, max_message_bytes=OVERHEAD + 100)
+    assert put(accumulator, b"x" * 101) == ALONE
+    assert put(accumulator, b"x" * 100) == ACT
+    assert len(taken(accumulator)) == 1
+
+
+def test_what_was_gathered_before_a_message_that_goes_alone_leaves_before_it():
+    accumulator = gathering(max_bytes=1000)
+    put(accumulator, member="first")
+    assert put(accumulator, b"x" * 2000, "large") == ALONE
+    assert [batch.members for batch in taken(accumulator)] == [["first"]]
+    put(accumulator, member="second")
+    assert accumulator.alone(KEY) == ACT
+    assert [batch.members for batch in taken(accumulator)] == [["second"]]
+    assert accumulator.alone(KEY) == STAYS
+    assert accumulator.stats().direct == 3
+
+
+def test_only_messages_with_the_same_key_share_a_batch():
+    accumulator = gathering()
+    queue = MessageQueue("t", "b", 0)
+    kinds = [("t", None, True, None), ("u", None, True, None), ("t", "a", True, None), ("t", None, False, None), ("t", None, True, queue)]
+    for kind in kinds * 2:
+        put(accumulator, key=kind, member=kind)
+    accumulator.flush()
+    batches = taken(accumulator)
+    assert [batch.key for batch in batches] == kinds
+    assert all(batch.members == [batch.key] * 2 for batch in batches)
+
+
+# --- what is held -------------------------------------------------------------------------------------------------------
+
+
+def test_messages_beyond_the_total_go_alone_until_a_batch_is_done():
+    size = OVERHEAD + 100
+    accumulator = gathering(max_bytes=2 * size, total_max_bytes=3 * size)
+    assert [put(accumulator, b"x" * 100) for _ in range(4)] == [ACT, ACT, ACT, ALONE]
+    first, second = taken(accumulator)
+    assert accumulator.held_bytes == 3 * size
+    assert put(accumulator, b"x" * 100) == ALONE
+    accumulator.done(first)
+    assert put(accumulator, b"x" * 100) == ACT
+    accumulator.done(second)
+    assert accumulator.held_bytes == size
+
+
+def test_a_total_smaller_than_any_message_batches_nothing_and_holds_nothing():
+    accumulator = gathering(total_max_bytes=1)
+    assert put(accumulator) == ALONE
+    assert (accumulator.held_bytes, accumulator.next_due()) == (0, None)
+
+
+# --- keys ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_keys_of_all_messages_are_united_each_once():
+    accumulator = gathering()
+    for keys in (["a", "b"], [], ["b", "c"]):
+        put(accumulator, keys=keys)
+    accumulator.flush()
+    assert list(accumulator.take().united) == ["a", "b", "c"]
+
+
+def test_a_batch_whose_keys_are_full_leaves_before_the_next_message_with_keys():
+    accumulator = gathering(max_bytes=1 << 20)
+    word = "é" * 4000  # 8,000 bytes
+    assert [put(accumulator, member=i, keys=[f"{i}{word}"]) for i in range(4)] == [ACT, STAYS, STAYS, ACT]
+    assert [batch.members for batch in taken(accumulator)] == [[0, 1, 2]]
+
+
+def test_a_message_with_more_keys_than_a_batch_can_name_goes_alone():
+    accumulator = gathering(max_bytes=1 << 20)
+    assert put(accumulator, keys=["k" * MAX_UNITED_BYTES]) == ALONE
+    assert put(accumulator, key=("t", "g" * 20_000, True, None), keys=["k" * 10_000]) == ALONE
+    assert accumulator.held_bytes == 0
+
+
+# --- what a batch is made of --------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_encoded_in_the_order_of_its_messages_each_with_its_id():
+    accumulator = gathering()
+    bodies = [b"one", b"two\x02\n", b"three"]
+    for body in bodies:
+        put(accumulator, body)
+    accumulator.flush()
+    batch = accumulator.take()
+    ids = [f"{i:032X}" for i in range(3)]
+    data = batch.encode(ids)
+    assert len(data) == batch.size
+    entries = split_batch(data)
+    assert [bytes(one.body) for one in entries] == bodies
+    assert [decode_properties(one.properties)["UNIQ_KEY"] for one in entries] == ids
+    assert batch.body_bytes == sum(map(len, bodies))
+
+
+# --- adaptive mode ------------------------------------------------------------------------------------------------------
+
+
+def test_an_adaptive_batch_leaves_at_the_end_of_the_turn_while_nothing_is_on_its_way():
+    accumulator = gathering(adaptive=True)
+    assert not accumulator.eager
+    assert put(accumulator, member="a") == ACT
+    assert accumulator.eager
+    put(accumulator, member="b")
+    accumulator.end_turn()
+    assert [batch.members for batch in taken(accumulator)] == [["a", "b"]]
+    assert not accumulator.eager
+
+
+def test_an_adaptive_batch_gathers_while_one_of_its_key_is_on_its_way_and_leaves_with_the_answer():
+    accumulator = gathering(adaptive=True)
+    put(accumulator, member="a")
+    accumulator.end_turn()
+    (flying,) = taken(accumulator)
+    put(accumulator, member="b")
+    put(accumulator, member="other", key=("u", None, True, None))
+    accumulator.end_turn()
+    assert [batch.members for batch in taken(accumulator)] == [["other"]]
+    put(accumulator, member="c")
+    accumulator.done(flying)
+    assert [batch.members for batch in taken(accumulator)] == [["b", "c"]]
+
+
+def test_an_adaptive_batch_does_not_wait_for_an_answer_longer_than_its_delay():
+    clock = ManualClock()
+    accumulator = gathering(clock, adaptive=True, max_delay_ms=10)
+    put(accumulator)
+    accumulator.end_turn()
+    taken(accumulator)
+    put(accumulator, member="late")
+    clock.advance(0.01)
+    accumulator.expire()
+    assert [batch.members for batch in taken(accumulator)] == [["late"]]
+
+
+def test_an_adaptive_batch_waits_for_the_last_answer_of_its_key():
+    size = OVERHEAD + 1
+    accumulator = gathering(adaptive=True, max_bytes=2 * size)
+    for member in range(5):
+        put(accumulator, member=member)
+    first, second = taken(accumulator)
+    accumulator.end_turn()  # the fifth message gathers: two batches are on their way
+    assert accumulator.take() is None
+    accumulator.done(first)
+    assert accumulator.take() is None
+    accumulator.done(second)
+    assert [batch.members for batch in taken(accumulator)] == [[4]]
+
+
+# --- counters -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_counters_tell_batches_messages_sizes_and_how_long_they_lingered():
+    clock = ManualClock()
+    accumulator = gathering(clock, max_delay_ms=100)
+    for count, linger in ((1, 0.01), (2, 0.02), (3, 0.03), (9, 0.04)):
+        for _ in range(count):
+            put(accumulator)
+        clock.advance(linger)
+        accumulator.flush()
+    put(accumulator, b"x" * 40_000)
+    stats = accumulator.stats()
+    assert (stats.batches, stats.messages, stats.direct) == (4, 15, 1)
+    assert stats.histogram == {1: 1, 2: 2, 8: 1}
+    assert stats.linger_ms_mean == pytest.approx(25)
+    assert stats.linger_ms_max == pytest.approx(40)
+    assert stats.held_bytes == accumulator.held_bytes > 0
+
+
+# --- any sequence of events ---------------------------------------------------------------------------------------------
+
+_KEYS = st.sampled_from([("t", None, True, None), ("t", "a", True, None), ("u", None, False, None)])
+
+
+class Gathering(RuleBasedStateMachine):
+    """Whatever comes in whatever order: every message is in one batch once or sent alone, and held bytes are those of what is here."""
+
+    LIMIT, TOTAL = 1000, 4000
+
+    def __init__(self):
+        super().__init__()
+        self.clock = ManualClock()
+        self.adaptive = self.make()
+        self.next_member = 0
+        self.expected = {}  # by key, what must still leave, in order
+        self.flying = []
+
+    def make(self, *, adaptive=False):
+        self.accumulator = gathering(self.clock, max_bytes=self.LIMIT, total_max_bytes=self.TOTAL, adaptive=adaptive)
+        return adaptive
+
+    def waiting(self):
+        return sum(size for entries in self.expected.values() for _, size in entries)
+
+    def collect(self):
+        for batch in taken(self.accumulator):
+            left, self.expected[batch.key] = self.expected[batch.key][: len(batch.members)], self.expected[batch.key][len(batch.members) :]
+            assert batch.members == [member for member, _ in left]
+            assert 0 < batch.size == sum(size for _, size in left) <= self.LIMIT
+            assert len(batch.encode(["0" * ID_BYTES] * len(left))) == batch.size
+            self.flying.append(batch)
+
+    @rule(key=_KEYS, length=st.integers(1, 1200), keys=st.lists(st.text("ab", min_size=1, max_size=3), max_size=2))
+    def add(self, key, length, keys):
+        held = self.accumulator.held_bytes
+        size = OVERHEAD + length
+        outcome = put(self.accumulator, b"x" * length, self.next_member, key=key, keys=keys)
+        assert (outcome == ALONE) == (size > self.LIMIT or held + size > self.TOTAL)
+        if outcome != ALONE:
+            self.expected.setdefault(key, []).append((self.next_member, size))
+        self.next_member += 1
+        if outcome == STAYS:
+            assert self.accumulator.take() is None
+        self.collect()
+        if outcome == ALONE:
+            assert not self.expected.get(key)
+
+    @rule(key=_KEYS)
+    def alone(self, key):
+        self.accumulator.alone(key)
+        self.collect()
+        assert not self.expected.get(key)
+
+    @rule(ms=st.integers(0, 12))
+    def time_passes(self, ms):
+        self.clock.advance(ms / 1000)
+        self.accumulator.expire()
+        self.collect()
+        due = self.accumulator.next_due()
+        assert (due is None) == (not any(self.expected.values()))
+        assert due is None or due > self.clock.monotonic()
+
+    @rule()
+    def turn_ends(self):
+        self.accumulator.end_turn()
+        self.collect()
+        if self.adaptive:
+            flying = {batch.key for batch in self.flying}
+            assert all(key in flying for key, entries in self.expected.items() if entries)
+
+    @precondition(lambda self: self.flying)
+    @rule(data=st.data())
+    def a_batch_is_answered_or_fails(self, data):
+        batch = self.flying.pop(data.draw(st.integers(0, len(self.flying) - 1)))
+        self.accumulator.done(batch)
+        self.collect()
+
+    @rule()
+    def flush(self):
+        self.accumulator.flush()
+        self.collect()
+        assert not any(self.expected.values())
+
+    @invariant()
+    def held_bytes_are_those_of_messages_that_wait_or_are_on_their_way(self):
+        assert self.accumulator.held_bytes == self.waiting() + sum(batch.size for batch in self.flying) <= self.TOTAL
+
+    def teardown(self):
+        self.flush()
+        while self.flying:
+            self.accumulator.done(self.flying.pop())
+        assert self.accumulator.held_bytes == 0
+        assert self.accumulator.next_due() is None
+        assert self.accumulator._flying == self.accumulator._open == {}
+        stats = self.accumulator.stats()
+        assert Counter(dict(stats.histogram)).total() == stats.batches
+        assert stats.messages + stats.direct >= self.next_member
+
+
+class AdaptiveGathering(Gathering):
+    def make(self, *, adaptive=True):
+        return super().make(adaptive=adaptive)
+
+
+TestGathering = Gathering.TestCase
+TestAdaptiveGathering = AdaptiveGathering.TestCase
+TestGathering.settings = TestAdaptiveGathering.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
