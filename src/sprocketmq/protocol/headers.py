@@ -96,6 +96,23 @@ class PullResponse(msgspec.Struct, rename="camel", gc=False):
     max_offset: Int64
 
 
+class SendBack(msgspec.Struct, rename="camel"):
+    """Give a message back to be consumed again later (36); ``offset`` is its place in the log.
+
+    ``origin_msg_id`` names the message of an inner batch by its unique key. ``delay_level`` 0 lets the broker choose, below it goes to the
+    dead letters.
+    """
+
+    offset: Int64
+    group: str
+    delay_level: Int32
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+    broker_name: str | None = msgspec.field(name="bname", default=None)
+
+
 class QueryConsumerOffset(msgspec.Struct, rename="camel"):
     consumer_group: str
     topic: str
@@ -294,6 +311,39 @@ class QueryMessage(msgspec.Struct, rename="camel"):
     end_timestamp_ms: Int64 = msgspec.field(name="endTimestamp")
     index_type: str | None = None
     unique_key_query: bool | None = msgspec.field(name="_UNIQUE_KEY_QUERY", default=None)
+
+
+class QueryConsumeQueue(msgspec.Struct, rename="camel"):
+    """Header of 321: ``count`` units of a queue from the queue offset ``index`` on."""
+
+    topic: str
+    queue_id: Int32
+    index: Int64
+    count: Int32
+    consumer_group: str | None = None
+
+
+class BrokerConsumeStatsRequest(msgspec.Struct, rename="camel"):
+    is_order: bool = False
+
+
+class BrokerStatsRequest(msgspec.Struct, rename="camel"):
+    stats_name: str
+    stats_key: str
+
+
+class CloneGroupOffset(msgspec.Struct, rename="camel"):
+    """Header of 314: give one group another's offsets, of one topic or all."""
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+
+
+class GroupTopicRequest(msgspec.Struct):
+    group: str
+    topic: str
 
 
 class PageRequest(msgspec.Struct, rename="camel"):
