@@ -40,6 +40,7 @@ class Settings:
     max_held_pulls: int = 100_000
     register_interval_s: float = 30.0
     save_offsets_interval_s: float = 5.0
+    message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
     flush_disk_type: str = "ASYNC_FLUSH"
     flush_interval_s: float = 0.5

@@ -26,6 +26,26 @@ _scalar = msgspec.json.Encoder().encode
 
 
 FLUSH_MODES = ("ASYNC_FLUSH", "SYNC_FLUSH")
+DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+MAX_DELAY_LEVELS = 256
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_MAX_DELAY_MS = 365 * 86_400_000
+
+
+def delay_levels_ms(text: str) -> tuple[int, ...]:
+    """Return the milliseconds of the delay levels from 1 on: numbers of s, m, h or d with blanks between them.
+
+    Raises ConfigError for anything else, more than 256 levels, or one of zero or more than a year.
+    """
+    levels = []
+    for word in text.split():
+        number, unit = word[:-1], _UNITS_MS.get(word[-1])
+        if unit is None or not (number.isascii() and number.isdigit()) or not 0 < int(number[:12]) * unit <= _MAX_DELAY_MS:
+            raise ConfigError(f"message_delay_level {word!r} is no delay: write a number above 0 and s, m, h or d, at most 365d")
+        levels.append(int(number) * unit)
+    if not 0 < len(levels) <= MAX_DELAY_LEVELS:
+        raise ConfigError(f"message_delay_level has {len(levels)} levels, it must have 1 to {MAX_DELAY_LEVELS}")
+    return tuple(levels)
 
 
 @dataclass(frozen=True)
@@ -39,7 +59,8 @@ class StoreConfig:
     log when queues and index are made anew (0: one a core, at most 4); ``enable_build_consume_queue_concurrently`` off does it in this
     process. Segments expire ``file_reserved_hours`` after their last write, in the hours ``delete_when`` names (``"04;16"``); the
     ratios are used parts of the disk: past ``disk_max_used_ratio`` expired files go at any hour, past ``disk_clean_forcibly_ratio``
-    any but the newest go, past ``disk_warning_ratio`` messages are refused as well.
+    any but the newest go, past ``disk_warning_ratio`` messages are refused as well. ``message_delay_level`` has the delays of levels 1,
+    2, ..., from which the units of delayed messages get their delivery time.
     """
 
     root: Path
@@ -62,8 +83,10 @@ class StoreConfig:
     disk_clean_forcibly_ratio: float = 0.85
     disk_warning_ratio: float = 0.90
     clean_file_forcibly: bool = True
+    message_delay_level: str = DELAY_LEVELS
 
     def __post_init__(self) -> None:
+        delay_levels_ms(self.message_delay_level)
         if self.consumequeue_segment_bytes < 20 or self.consumequeue_segment_bytes % 20:
             raise ConfigError(f"consumequeue_segment_bytes must be a multiple of 20, not {self.consumequeue_segment_bytes}")
         if self.batchqueue_segment_bytes < 46 or self.batchqueue_segment_bytes % 46:
@@ -86,6 +109,11 @@ class StoreConfig:
         for name in ("disk_max_used_ratio", "disk_clean_forcibly_ratio", "disk_warning_ratio"):
             if not 0 < getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must be above 0 and at most 1, not {getattr(self, name)}")
+
+    @property
+    def delay_levels_ms(self) -> tuple[int, ...]:
+        """The delays of ``message_delay_level`` in milliseconds, level 1 first."""
+        return delay_levels_ms(self.message_delay_level)
 
 
 class ConfigFile:

@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from sprocketmq.errors import FatalError, InvalidMessage
 from sprocketmq.protocol.codes import SYSFLAG_INNER_BATCH, SYSFLAG_TRANSACTION_MASK
-from sprocketmq.protocol.names import MAX_INTERNAL_TOPIC_LENGTH, name_problem
+from sprocketmq.protocol.names import MAX_INTERNAL_TOPIC_LENGTH, SCHEDULE_TOPIC, name_problem
 from sprocketmq.storage.batchqueue import BATCH_UNIT, BATCH_UNIT_BYTES, COMPACTED, BatchConsumeQueue
 from sprocketmq.storage.commitlog import CommitLog
 from sprocketmq.storage.config import ConfigFile, StoreConfig
 from sprocketmq.storage.consumequeue import UNIT, UNIT_BYTES, ConsumeQueue
 from sprocketmq.storage.fs import NO_ROOM, FileSystem
-from sprocketmq.storage.recovery import Scanned
+from sprocketmq.storage.recovery import DELAY_LEVELS_MS, Scanned
 from sprocketmq.storage.runs import QueueRun
 from sprocketmq.storage.segments import FilePool, segment_entries, segment_size_of
 from sprocketmq.storage.snapshot import QueueState, Snapshot
@@ -27,6 +27,7 @@ from sprocketmq.storage.snapshot import QueueState, Snapshot
 # Prepared and rolled back halves of transactions and inner batches have no unit in a plain queue.
 _NO_UNIT = SYSFLAG_INNER_BATCH | SYSFLAG_TRANSACTION_MASK
 _COMMITTED = 8
+_SCHEDULE = SCHEDULE_TOPIC.encode()
 # A record that claims a later queue offset than this beyond the known end is not believed.
 _MAX_QUEUE_GAP = 1 << 20
 _MAX_QUEUE_OFFSET = 1 << 56
@@ -75,6 +76,7 @@ class QueueTable:
         self._held: dict[tuple[str, int], _Held] = {}
         self._deletions_noted = False
         self.corrected_to = 0  # where the log began when all min offsets were last corrected
+        self._levels_ms = config.delay_levels_ms
 
     # --- what is there ---
 
@@ -186,6 +188,8 @@ class QueueTable:
         """Give records from the log, in its order, their queue units."""
         queues: dict[tuple[bytes, int], Queue] = {}
         pack = UNIT.pack
+        if self._levels_ms != DELAY_LEVELS_MS:
+            records = [(*r[:5], self.unit_code(r[0], r[1], r[5]), *r[6:]) if r[0] == _SCHEDULE else r for r in records]
         for topic, queue_id, offset, physical, size, code, sys_flag, store_time, count, _ in records:
             if sys_flag & _NO_UNIT and not self._has_unit(topic, sys_flag):
                 continue
@@ -218,6 +222,13 @@ class QueueTable:
             return False
         return sys_flag & SYSFLAG_TRANSACTION_MASK in (0, _COMMITTED)
 
+    def unit_code(self, topic: bytes, queue_id: int, code: int) -> int:
+        """Return the code of a record's unit, ``code`` being what the log says of it: only other delay levels than usual change it."""
+        ours, usual = self._levels_ms, DELAY_LEVELS_MS
+        if ours == usual or topic != _SCHEDULE or code <= 0x7FFFFFFF:
+            return code
+        return code + ours[min(queue_id, len(ours) - 1)] - usual[min(queue_id, len(usual) - 1)]
+
     def has_unit(self, record: Scanned) -> bool:
         """Tell whether a record from the log has a unit in a queue of its topic."""
         return not record[6] & _NO_UNIT or self._has_unit(record[0], record[6])
@@ -242,6 +253,8 @@ class QueueTable:
         if run.next_offset > _MAX_QUEUE_OFFSET:
             return
         rest = bytes(units[first * unit_bytes :])
+        if run.topic == _SCHEDULE and self._levels_ms != DELAY_LEVELS_MS:
+            rest = b"".join(UNIT.pack(at, size, self.unit_code(_SCHEDULE, run.queue_id, code)) for at, size, code in UNIT.iter_unpack(rest))
         queue = self._queue_for(topic, run.queue_id, max(run.first_physical, since), offset, run.next_offset, rest, sure=count - first > 1)
         if queue is not None:
             self._made_visible(queue)

@@ -331,6 +331,17 @@ class QueueReader:
 
     # --- units and records ---
 
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
+        """Look up as ``MessageStore.units`` says."""
+        queue = self.queue(topic, queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.visible:
+            return []
+        if isinstance(queue, BatchConsumeQueue):
+            first = self._find(queue, offset)[0]
+            units = queue.read_units(first, min(first + count, queue.end_unit))
+            return [unit[:3] for unit in BATCH_UNIT.iter_unpack(units) if unit[4] < queue.visible]
+        return list(UNIT.iter_unpack(queue.read_units(offset, min(offset + count, queue.visible))))
+
     def _is_record(self, queue: ConsumeQueue, offset: int, physical: int, size: int) -> bool:
         """Tell whether the log has the record of ``offset`` of the queue at this place and with this size."""
         segment = self._log.locate(physical)
@@ -377,7 +388,8 @@ class QueueReader:
         found: dict[int, bytes] = {}
         for record in self._scan(queue, begin):
             if offset <= record[2] < stop:
-                found[record[2]] = UNIT.pack(*record[3:6])
+                code = self._table.unit_code(record[0], record[1], record[5])
+                found[record[2]] = UNIT.pack(record[3], record[4], code)
             if record[2] == stop - 1:
                 break
         lost = []

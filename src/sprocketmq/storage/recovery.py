@@ -18,6 +18,7 @@ from sprocketmq.protocol.names import SCHEDULE_TOPIC
 from sprocketmq.protocol.properties import find_property
 from sprocketmq.protocol.records import FIXED_OVERHEAD, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MAX_RECORD_SIZE
 from sprocketmq.storage.commitlog import CommitLog, Segment
+from sprocketmq.storage.config import DELAY_LEVELS, delay_levels_ms
 
 # size, magic, CRC, queue id, (flag), queue offset, physical offset, sysFlag; the times and lengths follow behind hosts of two sizes.
 HEAD = Struct(">iiii4xqqi")
@@ -43,10 +44,9 @@ _WINDOW_BYTES = 4 << 20
 # From this much log on it is worth reading it with other processes; starting them takes as long as reading 64 MiB here.
 CONCURRENT_BYTES = 64 << 20
 
-# Apache's default delay levels 1 to 18, in ms: the unit of a parked message holds its delivery time instead of a tag code.
-DELAY_LEVELS_MS = tuple(
-    seconds * 1000 for seconds in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-)
+# The unit of a parked message holds its delivery time instead of a tag code. Records do not say how long their level was: the queues of
+# a store with other levels correct what is told here (QueueTable.unit_code).
+DELAY_LEVELS_MS = delay_levels_ms(DELAY_LEVELS)
 _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
 
 

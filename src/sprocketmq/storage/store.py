@@ -35,7 +35,7 @@ from sprocketmq.protocol.codes import (
 )
 from sprocketmq.protocol.hashing import crc32, tags_code_raw
 from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, find_property
-from sprocketmq.protocol.records import HEAD, MAGIC_V1, encode_record, pack_host
+from sprocketmq.protocol.records import HEAD, MAGIC_V1, ReceivedMessage, encode_record, pack_host
 from sprocketmq.storage import recovery
 from sprocketmq.storage.batchqueue import MAX_COUNT, BatchConsumeQueue
 from sprocketmq.storage.checkpoint import Checkpoint
@@ -59,6 +59,8 @@ _BATCH_HEAD = Struct(">iiiiiqq48si")
 # Inner batches and parts of transactions are not for the fast way of appending.
 _UNUSUAL = SYSFLAG_INNER_BATCH | SYSFLAG_TRANSACTION_MASK
 _COMMITTED = 8
+# The prepared offset of a copy of the record at place 0, as 0 says that there is none.
+_LOG_BEGIN = -1
 _V6_HOSTS = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
 _BATCH_SHARED = Struct(">iq8sq8siq")
 _SHORT = Struct(">h")
@@ -330,17 +332,22 @@ class MessageStore:
         born_host: bytes,
         reconsume_times: int,
         count: int = 1,
+        now: int = 0,
+        prepared: int = 0,
+        store_host: bytes | None = None,
     ) -> tuple[int, int]:
         log = self._log
-        size = _record_size(queue, body, properties, born_host, self.store_host)
+        if store_host is None:
+            store_host = self.store_host
+        size = _record_size(queue, body, properties, born_host, store_host)
         physical = log.staged_end
         if physical + size + 8 > log.limit:
             physical = self._roll(size)
-        self._last_ms = now = max(self._time_ms(), self._last_ms)
+        self._last_ms = now = now or max(self._time_ms(), self._last_ms)
         transaction = sys_flag & SYSFLAG_TRANSACTION_MASK
         in_queue = transaction in (0, _COMMITTED)
         offset = queue.next if in_queue else 0
-        store_host, queue_id = self.store_host, queue.queue_id
+        queue_id = queue.queue_id
         if queue.overhead > 218 or len(born_host) + len(store_host) != 16 or sys_flag & _V6_HOSTS:
             record = encode_record(
                 topic=queue.topic.encode(),
@@ -356,10 +363,11 @@ class MessageStore:
                 flag=flag,
                 sys_flag=sys_flag,
                 reconsume_times=reconsume_times,
+                prepared_offset=prepared,
             )
         else:
             crc = _crc32(body) & 0x7FFFFFFF
-            rest = (born_timestamp_ms, born_host, now, store_host, reconsume_times, 0, len(body))
+            rest = (born_timestamp_ms, born_host, now, store_host, reconsume_times, prepared, len(body))
             head = HEAD.pack(size, MAGIC_V1, crc, queue_id, flag, offset, physical, sys_flag, *rest)
             record = b"".join((head, body, queue.topic_field, _pack_short(len(properties)), properties))
         log.pieces.append(record)
@@ -378,6 +386,41 @@ class MessageStore:
             tail += UNIT.pack(physical, size, tags_code)
             queue.next = offset + 1
         return offset, physical
+
+    def stage_copy(
+        self,
+        topic: str,
+        queue_id: int,
+        body: Buffer,
+        properties: bytes,
+        *,
+        copied_from: int | None,
+        tags_code: int = 0,
+        delay_ms: int | None = None,
+        not_before_ms: int = 0,
+        flag: int = 0,
+        sys_flag: int = 0,
+        born_timestamp_ms: int,
+        born_host: bytes,
+        store_host: bytes | None = None,
+        reconsume_times: int = 0,
+    ) -> tuple[int, int]:
+        """Prepare a message that comes from another place than a sender, as ``stage_message`` does.
+
+        ``copied_from`` is the place in the log of the record it was made from, which is kept in its prepared offset. With
+        ``delay_ms`` its unit gets the delivery time instead of a tag code: that long after its store time, or after ``not_before_ms``
+        when that is later. Without ``store_host`` it is the store's.
+        """
+        queue = self._queues.get((topic, queue_id)) or self._table.create(topic, queue_id)
+        if sys_flag & SYSFLAG_INNER_BATCH:
+            raise InvalidMessage("an inner batch is not copied whole")
+        self._check_sizes(body, properties)
+        now = max(self._time_ms(), self._last_ms)
+        if delay_ms is not None:
+            tags_code = max(now, not_before_ms) + delay_ms
+        rest = (tags_code, flag, sys_flag, born_timestamp_ms, born_host, reconsume_times)
+        prepared = 0 if copied_from is None else copied_from or _LOG_BEGIN
+        return self._stage_any(queue, body, properties, *rest, now=now, prepared=prepared, store_host=store_host)
 
     def stage_batch(
         self,
@@ -539,6 +582,21 @@ class MessageStore:
         """Return the record that begins at a place in the log, or None when none begins there."""
         return record_view(self._log, physical_offset, self._log.committed_end)
 
+    def deliveries_since(self, physical: int) -> Iterator[tuple[int, int]]:
+        """Yield the place of each delivered record from ``physical`` on and the place of the parked one ``stage_copy`` made it from.
+
+        Reads that much of the log. A delivered record is one of an ordinary topic that still says what its real topic is.
+        """
+        log = self._log
+        begin = max(physical, log.min_offset)
+        for records in LogScan(log, begin, check_crc=False, resync=True, stop=log.committed_end).batches():
+            for record in records:
+                if b"REAL_TOPIC\x01" in record[9] and not record[6] & SYSFLAG_TRANSACTION_MASK:
+                    view = record_view(log, record[3], log.committed_end)
+                    source = ReceivedMessage(view, 0, len(view)).prepared_offset if view is not None else 0
+                    if source:
+                        yield record[3], max(source, 0)
+
     def query(
         self, topic: str, key: str, *, max_count: int = 64, begin_ms: int = 0, end_ms: int = (1 << 63) - 1, by_tag: bool = False
     ) -> list[memoryview]:
@@ -551,6 +609,13 @@ class MessageStore:
             return []
         end = self.commitlog_visible_offset
         return self.index.query(topic, key, max_count=max_count, begin_ms=begin_ms, end_ms=end_ms, by_tag=by_tag, visible_end=end)
+
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
+        """Return what a queue holds of up to ``count`` records from the one of ``offset`` on: place in the log, size, tag code.
+
+        A record of a batch queue may hold many messages. Nothing for an offset that readers do not see.
+        """
+        return self._reader.units(topic, queue_id, offset, count)
 
     @property
     def indexed_until(self) -> tuple[int, int]:
