@@ -206,6 +206,16 @@ class ClientClosed(FatalError):
     """The client was closed (or not started yet)."""
 
 
+class OffsetsLocked(ConfigError):
+    """Another broadcasting consumer of the same group keeps its offsets in the same file."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path} is in use by another broadcasting consumer of the group on this machine: close it, or give this one its own offsets_dir"
+        )
+        self.path = path
+
+
 class RebalanceFailed(FatalError):
     """The consumer's own way of sharing queues raised, or gave queues that do not exist; the assignment stays as it was."""
 

@@ -4,22 +4,23 @@ The header of a send is JSON text whose front part depends on group, topic and q
 adds five fields. No dict is built for a message.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from struct import Struct
+from struct import error as StructError
 from typing import overload
 
 import msgspec
 
 from sprocketmq.client.routes import DEFAULT_TOPIC_QUEUES
-from sprocketmq.errors import BatchError, InvalidMessage, LocalProtocolError, MessageTooLarge
-from sprocketmq.protocol.batch import ENTRY_HEAD, MAX_BATCH_COUNT
+from sprocketmq.errors import BatchError, InvalidMessage, InvalidName, LocalProtocolError, MessageTooLarge
+from sprocketmq.protocol.batch import ENTRY_HEAD, ENTRY_OVERHEAD, MAX_BATCH_COUNT
 from sprocketmq.protocol.compression import CompressionType, compress, compression_flag
 from sprocketmq.protocol.headers import SendResponse
 from sprocketmq.protocol.ids import MessageIdFactory
 from sprocketmq.protocol.message import Message, MessageQueue, SendResult, SendStatus
-from sprocketmq.protocol.names import DEFAULT_TOPIC, RETRY_PREFIX, check_tag
+from sprocketmq.protocol.names import DEFAULT_TOPIC, RETRY_PREFIX, check_send_topic, check_tag
 from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, RESERVED, encode_properties
 
 _SHORT = Struct(">h")
@@ -27,6 +28,9 @@ _json = msgspec.json.encode
 
 # Tags seen so far, kept as checked text; a producer with more different tags than this starts its table over.
 _MAX_TAGS = 4096
+
+# The properties of a whole batch, with the keys of all its messages, may take 32,767 bytes; the broker adds some of its own.
+MAX_UNITED_BYTES = 28 << 10
 
 
 def header_prefix(group: str, queue: MessageQueue, *, batch: bool) -> bytes:
@@ -85,30 +89,44 @@ class MessageEncoder:
         return compress(body, self._compression), compression_flag(self._compression)
 
     def properties(self, message: Message, uniq_key: str, index: int | None = None) -> str:
-        """Return the property string of ``message`` with its id. Raises InvalidName for a bad tag, InvalidMessage for bad keys or pairs."""
+        """Return the property string of ``message`` with its id, which comes last.
+
+        Raises InvalidName for a bad tag, InvalidMessage for bad keys or pairs; ``index`` is the message's in a batch, for the errors.
+        """
         try:
             head = self._heads[message.tag]
-        except KeyError:
-            head = self._remember(message.tag)
+        except (KeyError, TypeError):
+            head = self._remember(message.tag, index)
         if message.keys or message.properties or not message.wait_store_ok or message.delay_level or message.deliver_at_ms is not None:
             text = f"{self._extra(message, index)}{head}{uniq_key}\x02"
         else:
             text = f"WAIT\x01true\x02{head}{uniq_key}\x02"
-        if len(text) * 4 > MAX_PROPERTIES_LENGTH and len(text.encode()) > MAX_PROPERTIES_LENGTH:
-            raise InvalidMessage(f"the properties take {len(text.encode())} bytes, the limit is {MAX_PROPERTIES_LENGTH}", index=index)
+        try:
+            # No text has more than four bytes a character.
+            if len(text) * 4 > MAX_PROPERTIES_LENGTH and len(text.encode()) > MAX_PROPERTIES_LENGTH:
+                raise InvalidMessage(f"the properties take {len(text.encode())} bytes, the limit is {MAX_PROPERTIES_LENGTH}", index=index)
+        except UnicodeEncodeError as e:
+            raise _not_text(e, index) from None
         return text
 
     def single(self, message: Message) -> tuple[str, bytes]:
-        """Return ``(UNIQ_KEY, property string as JSON)`` of a message sent by itself."""
+        """Return ``(UNIQ_KEY, property string as JSON)`` of a message sent by itself. Raises what ``properties`` raises."""
+        if message.flag:
+            _check_flag(message.flag, None)
         uniq_key = self._ids.next()
         try:
             return uniq_key, _json(self.properties(message, uniq_key))
         except UnicodeEncodeError as e:
-            raise InvalidMessage(f"tag, keys and properties must be valid text: {e.reason}") from None
+            raise _not_text(e, None) from None
 
-    def _remember(self, tag: str | None) -> str:
-        head = "UNIQ_KEY\x01" if tag is None else f"TAGS\x01{check_tag(tag)}\x02UNIQ_KEY\x01"
-        front = f"WAIT\x01true\x02{head}".encode()
+    def _remember(self, tag: str | None, index: int | None) -> str:
+        try:
+            head = "UNIQ_KEY\x01" if tag is None else f"TAGS\x01{check_tag(tag)}\x02UNIQ_KEY\x01"
+            front = f"WAIT\x01true\x02{head}".encode()
+        except InvalidName as e:
+            raise InvalidName(e.kind, e.name, e.reason, index=index) from None
+        except UnicodeEncodeError as e:
+            raise _not_text(e, index) from None
         size = len(front) + self._id_length + 1
         if size > MAX_PROPERTIES_LENGTH:
             return head  # too long to send; the caller says so
@@ -120,8 +138,11 @@ class MessageEncoder:
         return head
 
     def _extra(self, message: Message, index: int | None) -> str:
+        """Return what the property string has before tag and id, checked."""
         text = ""
         if message.properties:
+            if not isinstance(message.properties, Mapping):
+                raise InvalidMessage(f"the properties must be a mapping of text to text, not {message.properties!r}", index=index)
             for name, value in message.properties.items():
                 if name in RESERVED:
                     raise InvalidMessage(f"the property {name!r} belongs to RocketMQ: choose another name", index=index)
@@ -131,12 +152,8 @@ class MessageEncoder:
                 text = encode_properties(message.properties).decode()
             except LocalProtocolError as e:
                 raise InvalidMessage(f"bad property: {e}", index=index) from None
-        keys: Sequence[str] = (message.keys,) if isinstance(message.keys, str) else message.keys
-        for key in keys:
-            if type(key) is not str or key.split() != [key] or "\x01" in key or "\x02" in key:
-                raise InvalidMessage(f"bad key {key!r}: a key is one word, as keys are stored separated by blanks", index=index)
-        if keys:
-            text += f"KEYS\x01{' '.join(keys)}\x02"
+        if message.keys:
+            text += f"KEYS\x01{' '.join(_checked_keys(message.keys, index))}\x02"
         if message.delay_level:
             text += f"DELAY\x01{message.delay_level}\x02"
         elif message.deliver_at_ms is not None:
@@ -145,25 +162,59 @@ class MessageEncoder:
 
     # --- batches ---
 
+    def entry(self, message: Message, index: int | None = None) -> tuple[int, bytes, bytes, bytes]:
+        """Return ``(size, head, body, front)`` of a message as it stands in a batch body: head, body, front, its id, 0x02.
+
+        ``size`` is that of all five together, in bytes, whatever the limit. Raises InvalidMessage or InvalidName.
+        """
+        body = message.body
+        n = len(body)
+        if not n:
+            self.body(message, index)
+        if not (message.keys or message.properties or message.delay_level) and message.wait_store_ok and message.deliver_at_ms is None:
+            try:
+                known: tuple[int, bytes] | None = self._tails[message.tag]
+            except (KeyError, TypeError):
+                self._remember(message.tag, index)
+                known = self._tails.get(message.tag)
+            if known is not None:
+                size = 20 + n + known[0]
+                return size, self._entry_head(size, message, index), body, known[1]
+        try:
+            text = self.properties(message, "", index).encode()
+        except UnicodeEncodeError as e:
+            raise _not_text(e, index) from None
+        length = len(text) + self._id_length
+        if length > MAX_PROPERTIES_LENGTH:
+            raise InvalidMessage(f"the properties take {length} bytes, the limit is {MAX_PROPERTIES_LENGTH}", index=index)
+        size = ENTRY_OVERHEAD + n + length
+        return size, self._entry_head(size, message, index), body, _SHORT.pack(length) + text[:-1]
+
     def batch(self, messages: Sequence[Message]) -> list["EncodedBatch"]:
         """Encode ``messages`` into as few batch bodies as fit the limit, in order; sizes are exact, in bytes.
 
-        Raises BatchError for an empty batch, a delayed message, a retry topic, a second topic, queue or wait_store_ok (naming the first
-        such message), and what single messages raise, with the index; MessageTooLarge also when one message does not fit a batch by itself.
+        A batch body also ends where the keys of its messages would be too long together. Raises BatchError for an empty batch, a delayed
+        message, a retry topic, a second topic, queue or wait_store_ok (naming the first such message), and what single messages raise,
+        with the index; MessageTooLarge also when one message does not fit a batch by itself.
         """
         if not messages:
             raise BatchError("the batch is empty: give at least one message")
         first = messages[0]
+        _check_member(first, first, 0)
+        try:
+            check_send_topic(first.topic)
+        except InvalidName as e:
+            raise InvalidName(e.kind, e.name, e.reason, index=0) from None
         topic, queue, wait = first.topic, first.queue, first.wait_store_ok
-        if str(topic).startswith(RETRY_PREFIX):
-            raise BatchError(f"topic {topic!r} is a retry topic: those take no batches", index=0)
         limit = self._max_bytes
         tails, pack_head, pack_short = self._tails, ENTRY_HEAD.pack, _SHORT.pack
         batches: list[EncodedBatch] = []
         ids = self._ids.take(len(messages))
         parts: list[bytes] = []
         add = parts.append
-        used = start = index = 0
+        united: dict[str, None] = {}
+        united_bytes = used = start = index = 0
+        common = first.tag
         try:
             for message, uniq_key in zip(messages, ids, strict=True):
                 if (
@@ -176,47 +227,113 @@ class MessageEncoder:
                     _check_member(first, message, index)
                 body = message.body
                 n = len(body)
-                if wait and not message.keys and not message.properties and message.tag in tails:
-                    length, front = tails[message.tag]
+                keys: Collection[str] = ()
+                tag = message.tag
+                if wait and not message.keys and not message.properties and tag in tails:
+                    length, front = tails[tag]
                     tail = b"%b%b\x02" % (front, uniq_key.encode())
                     size = 20 + n + length
                 else:
                     properties = self.properties(message, uniq_key, index).encode()
                     tail = pack_short(len(properties)) + properties
                     size = 20 + n + len(tail)
+                    keys = message.keys and _checked_keys(message.keys, index)
                 if not n or size > limit:
                     self.body(message, index)
                     raise MessageTooLarge(size, limit, index=index)
-                if used + size > limit or index - start >= MAX_BATCH_COUNT:
-                    batches.append(EncodedBatch(b"".join(parts), ids[start:index]))
+                if (
+                    used + size > limit
+                    or index - start >= MAX_BATCH_COUNT
+                    or (keys and united and united_bytes + keys_length(keys) > MAX_UNITED_BYTES)
+                ):
+                    batches.append(EncodedBatch(b"".join(parts), ids[start:index], common, list(united)))
                     parts.clear()
-                    start, used = index, 0
+                    united.clear()
+                    start, used, united_bytes, common = index, 0, 0, tag
+                if keys:
+                    united_bytes += keys_length(keys)
+                    united.update(dict.fromkeys(keys))
+                if tag is not common and tag != common:
+                    common = None
                 add(pack_head(size, 0, 0, message.flag, n))
                 add(body)
                 add(tail)
                 used += size
                 index += 1
         except UnicodeEncodeError as e:
-            raise InvalidMessage(f"tag, keys and properties must be valid text: {e.reason}", index=index) from None
-        batches.append(EncodedBatch(b"".join(parts), ids[start:]))
+            raise _not_text(e, index) from None
+        except StructError:
+            _check_flag(messages[index].flag, index)
+            raise
+        except (AttributeError, TypeError):
+            # Something that is no message at all, or a field of an impossible type.
+            _check_member(first, messages[index], index)
+            self.properties(messages[index], "", index)
+            raise
+        batches.append(EncodedBatch(b"".join(parts), ids[start:], common, list(united)))
         return batches
 
-    def outer_properties(self, *, wait_store_ok: bool) -> bytes:
-        """Return the property string of a batch request as JSON: WAIT and an id of the batch's own."""
-        return _json(f"WAIT\x01{'true' if wait_store_ok else 'false'}\x02UNIQ_KEY\x01{self._ids.next()}\x02")
+    def outer_properties(self, *, wait_store_ok: bool, tag: str | None = None, keys: Collection[str] = ()) -> bytes:
+        """Return the property string of a batch request as JSON: WAIT, an id of the batch's own, and what its messages are found by.
+
+        ``tag`` is that of all its messages, ``keys`` those of any. Topics that store a batch as one record filter and index by these.
+        """
+        text = f"KEYS\x01{' '.join(keys)}\x02" if keys else ""
+        if tag is not None:
+            text += f"TAGS\x01{tag}\x02"
+        return _json(f"{text}WAIT\x01{'true' if wait_store_ok else 'false'}\x02UNIQ_KEY\x01{self._ids.next()}\x02")
+
+    def _entry_head(self, size: int, message: Message, index: int | None) -> bytes:
+        try:
+            return ENTRY_HEAD.pack(size, 0, 0, message.flag, len(message.body))
+        except StructError:
+            _check_flag(message.flag, index)
+            raise
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """One batch body and the ids of its messages, in order."""
+    """One batch body, and of its messages, in order: the ids; the tag that all have, or None; the keys, each once."""
 
     body: bytes
     uniq_keys: list[str]
+    tag: str | None = None
+    keys: Sequence[str] = ()
+
+
+def keys_length(keys: Collection[str]) -> int:
+    """Return the bytes that ``keys`` take in a property, each with a blank."""
+    return sum([1 + len(key.encode()) for key in keys])
+
+
+def _checked_keys(keys: Collection[str], index: int | None) -> Collection[str]:
+    if isinstance(keys, str):
+        keys = (keys,)
+    elif not isinstance(keys, Collection):
+        raise InvalidMessage(f"the keys must be a list of words, not {keys!r}", index=index)
+    for key in keys:
+        if type(key) is not str or key.split() != [key] or "\x01" in key or "\x02" in key:
+            raise InvalidMessage(f"bad key {key!r}: a key is one word, as keys are stored separated by blanks", index=index)
+    return keys
+
+
+def _check_flag(flag: object, index: int | None) -> None:
+    if type(flag) is not int or not -(2**31) <= flag < 2**31:
+        raise InvalidMessage(f"the flag must be a whole number of 32 bits, not {flag!r}", index=index)
+
+
+def _not_text(error: UnicodeEncodeError, index: int | None) -> InvalidMessage:
+    return InvalidMessage(f"tag, keys and properties must be valid text: {error.reason}", index=index)
 
 
 def _check_member(first: Message, message: Message, index: int) -> None:
+    """Raise what keeps a message out of the batch that ``first`` begins, by the reference's rules in its order."""
+    if not isinstance(message, Message):
+        raise InvalidMessage(f"it is no Message but {message!r}", index=index)
     if message.delay_level or message.deliver_at_ms is not None:
         raise BatchError("it is to be delivered later: send delayed messages one by one, a batch takes none", index=index)
+    if str(message.topic).startswith(RETRY_PREFIX):
+        raise BatchError(f"topic {message.topic!r} is a retry topic: those take no batches", index=index)
     if message.topic != first.topic:
         raise BatchError(f"topic {message.topic!r} differs from {first.topic!r}: a batch has one topic", index=index)
     if message.queue != first.queue:

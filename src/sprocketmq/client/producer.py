@@ -365,7 +365,7 @@ class Producer:
                 publisher = await self._open(first.topic, timeout_s)
             target = publisher.next() if queue is None else publisher.pinned(queue)
             for part in encoded:
-                properties = self._encoder.outer_properties(wait_store_ok=first.wait_store_ok)
+                properties = self._encoder.outer_properties(wait_store_ok=first.wait_store_ok, tag=part.tag, keys=part.keys)
                 address = target.address
                 started = self._loop.time()
                 deadline = started + timeout_s

@@ -60,7 +60,7 @@ class Message:
         self.wait_store_ok = wait_store_ok
 
     def __repr__(self) -> str:
-        return f"Message({self.topic!r}, {len(self.body)} bytes, tag={self.tag!r}, keys={list(self.keys)!r})"
+        return f"Message({self.topic!r}, {len(self.body)} bytes, tag={self.tag!r}, keys={self.keys!r})"
 
 
 def _check_delay(level: object, deliver_at_ms: object) -> None:

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sprocketmq.client.encoding import BatchResults, MessageEncoder, header, header_prefix
+from sprocketmq.client.encoding import BatchResults, EncodedBatch, MessageEncoder, header, header_prefix
 from sprocketmq.errors import BatchError, InvalidMessage, InvalidName, MessageTooLarge
 from sprocketmq.protocol.batch import MAX_BATCH_COUNT, encode_batch, split_batch
 from sprocketmq.protocol.compression import CompressionType, decompress
@@ -226,9 +226,58 @@ def test_a_message_that_does_not_belong_to_its_batch_is_named(odd, word):
     assert e.value.index == 2
 
 
-def test_a_retry_topic_takes_no_batches():
-    with pytest.raises(BatchError, match="retry"):
-        encoder().batch([Message("%RETRY%g", b"x")])
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_retry_topic_takes_no_batches(index):
+    with pytest.raises(BatchError, match="retry") as e:
+        encoder().batch([*[Message("t", b"x")] * index, Message("%RETRY%g", b"x")])
+    assert e.value.index == index
+
+
+def test_of_several_broken_rules_the_first_of_the_references_order_is_named():
+    odd = Message("%RETRY%g", b"x", wait_store_ok=False, delay_level=1)
+    for broken, word in ((None, "later"), ("delay_level", "retry"), ("topic", "wait_store_ok")):
+        if broken == "delay_level":
+            odd.delay_level = 0
+        elif broken == "topic":
+            odd.topic = "t"
+        with pytest.raises(BatchError, match=word):
+            encoder().batch([Message("t", b"x"), odd])
+
+
+@pytest.mark.parametrize("index", [0, 2])
+@pytest.mark.parametrize(
+    ("odd", "error", "word"),
+    [
+        (Message("t", b"x", tag="a||b"), InvalidName, "tag"),
+        (Message("t", b"x", tag=["a"]), InvalidName, "tag"),
+        (Message("t", b"x", tag="\udcff"), InvalidMessage, "valid text"),
+        (Message("t", b"x", keys=["two words"]), InvalidMessage, "key"),
+        (Message("t", b"x", keys=7), InvalidMessage, "keys"),
+        (Message("t", b"x", properties=[1]), InvalidMessage, "mapping"),
+        (Message("t", b"x", properties={"a": "b\x02"}), InvalidMessage, "0x02"),
+        (Message("t", b"x", properties={"DELAY": "3"}), InvalidMessage, "DELAY"),
+        (Message("t", b"x", properties={"a": "x" * 40_000}), InvalidMessage, "32767"),
+        (Message("t", b"x", flag=2**31), InvalidMessage, "flag"),
+        (Message("t", b"x", flag="1"), InvalidMessage, "flag"),
+        (Message("t", b""), InvalidMessage, "empty"),
+        (Message("t", b"x" * 5000), MessageTooLarge, "5[0-9]{3} bytes"),
+        (None, InvalidMessage, "None"),
+        ("text", InvalidMessage, "text"),
+    ],
+    ids=repr,
+)
+def test_every_error_about_a_message_says_which_one_it_is(odd, error, word, index):
+    batch = [Message("t", b"x"), Message("t", b"x"), Message("t", b"x")]
+    batch[index] = odd
+    with pytest.raises(error, match=f"message {index} of the batch.*{word}") as e:
+        encoder(limit=4096).batch(batch)
+    assert e.value.index == index
+
+
+def test_a_bad_topic_is_the_first_messages():
+    with pytest.raises(InvalidName, match=r"message 0.*topic") as e:
+        encoder().batch([Message("a b", b"x")])
+    assert e.value.index == 0
 
 
 def test_a_message_too_large_for_any_batch_is_named():
@@ -244,9 +293,87 @@ def test_a_message_too_large_for_any_batch_is_named():
 def test_the_outer_properties_of_a_batch_are_wait_and_an_id_of_its_own():
     made = encoder()
     (part,) = made.batch([Message("t", b"x")])
-    outer = decode_properties(msgspec.json.decode(made.outer_properties(wait_store_ok=True)).encode())
+    outer = outer_of(made, part)
     assert outer.pop("UNIQ_KEY") > part.uniq_keys[0]
     assert outer == {"WAIT": "true"}
+
+
+def outer_of(made: MessageEncoder, part: EncodedBatch) -> dict[str, str]:
+    return decode_properties(msgspec.json.decode(made.outer_properties(wait_store_ok=True, tag=part.tag, keys=part.keys)).encode())
+
+
+def test_a_batch_is_found_by_the_keys_of_all_its_messages():
+    made = encoder()
+    (part,) = made.batch(
+        [Message("t", b"x", keys=["a", "b"]), Message("t", b"x"), Message("t", b"x", keys="c"), Message("t", b"x", keys=["b"])]
+    )
+    assert outer_of(made, part)["KEYS"] == "a b c"
+
+
+@pytest.mark.parametrize(
+    ("tags", "common"),
+    [(["a", "a"], "a"), (["a", "b"], None), (["a", None], None), ([None, "a"], None), (["a", "b", "a"], None), ([None, None], None)],
+)
+def test_a_batch_has_the_tag_that_all_its_messages_have(tags, common):
+    made = encoder()
+    (part,) = made.batch([Message("t", b"x", tag=tag) for tag in tags])
+    assert outer_of(made, part).get("TAGS") == common
+
+
+def test_each_request_of_a_split_batch_has_the_keys_and_the_tag_of_its_own_messages():
+    batch = [Message("t", b"x" * 300, tag="ab"[i > 1], keys=[f"k{i}"]) for i in range(4)]
+    made = encoder(limit=900)
+    parts = made.batch(batch)
+    assert [(outer_of(made, part)["TAGS"], outer_of(made, part)["KEYS"]) for part in parts] == [("a", "k0 k1"), ("b", "k2 k3")]
+
+
+def test_a_batch_ends_where_its_keys_would_be_too_long_for_one_property_string():
+    batch = [Message("t", b"x", keys=[f"{i}-{'k' * 5000}"]) for i in range(12)]
+    made = encoder()
+    parts = made.batch(batch)
+    assert sum(len(part.uniq_keys) for part in parts) == 12
+    assert len(parts) == 3
+    for part in parts:
+        assert len(outer_of(made, part)["KEYS"]) <= 28 << 10
+    (alone,) = made.batch([Message("t", b"x", keys=["k" * 32_000])])
+    assert len(outer_of(made, alone)["KEYS"]) == 32_000
+
+
+@given(messages)
+def test_an_entry_made_by_itself_is_that_of_a_batch(batch: list[Message]):
+    made = encoder()
+    (part,) = made.batch(batch)
+    entries = [made.entry(message) for message in batch]
+    assert [size for size, *_ in entries] == [len(head + body + front) + 33 for _, head, body, front in entries]
+    assert (
+        b"".join(head + body + front + key.encode() + b"\x02" for (_, head, body, front), key in zip(entries, part.uniq_keys, strict=True))
+        == part.body
+    )
+
+
+@pytest.mark.parametrize(
+    ("odd", "error"),
+    [
+        (Message("t", b""), InvalidMessage),
+        (Message("t", b"x", tag="a||b"), InvalidName),
+        (Message("t", b"x", tag=[]), InvalidName),
+        (Message("t", b"x", tag="x" * 40_000), InvalidMessage),
+        (Message("t", b"x", keys=["a b"]), InvalidMessage),
+        (Message("t", b"x", keys=["\udcff"]), InvalidMessage),
+        (Message("t", b"x", flag=2**31), InvalidMessage),
+        (Message("t", b"x", properties={"a": "x" * 32_740}), InvalidMessage),
+    ],
+    ids=repr,
+)
+def test_an_entry_of_a_bad_message_is_refused(odd, error):
+    with pytest.raises(error):
+        encoder().entry(odd)
+
+
+@pytest.mark.parametrize("flag", [2**31, -(2**31) - 1, 1.5, "1"])
+def test_a_flag_that_has_no_32_bits_is_refused(flag):
+    with pytest.raises(InvalidMessage, match="flag"):
+        encoder().single(Message("t", b"x", flag=flag))
 
 
 # --- results ------------------------------------------------------------------------------------------------------------

@@ -360,12 +360,14 @@ async def test_a_cancelled_send_frees_its_place(cluster, producer):
 
 
 async def test_a_batch_has_one_result_for_each_message(cluster, producer):
-    results = await producer.send_batch([Message("t", b"%d" % i, tag="x") for i in range(5)])
+    results = await producer.send_batch([Message("t", b"%d" % i, tag="x", keys=[f"k{i % 2}"]) for i in range(5)])
     assert [r.queue_offset for r in results] == [0, 1, 2, 3, 4]
     assert len({r.msg_id for r in results}) == len({r.offset_msg_id for r in results}) == 5
     (header,) = sends(cluster.broker)
     assert header.batch
-    assert set(decode_properties(header.properties.encode())) == {"WAIT", "UNIQ_KEY"}
+    outer = decode_properties(header.properties.encode())
+    assert outer.pop("UNIQ_KEY") not in {r.msg_id for r in results}
+    assert outer == {"WAIT": "true", "TAGS": "x", "KEYS": "k0 k1"}
 
 
 async def test_a_batch_over_the_limit_leaves_in_several_requests_to_one_queue_in_order(cluster):
