@@ -8,13 +8,19 @@ import msgspec
 
 from sprocketmq.broker.groups import GroupRefused
 from sprocketmq.broker.topics import Topic, TopicRefused
-from sprocketmq.errors import RemoteProtocolError
+from sprocketmq.errors import ProtocolError, RemoteProtocolError, RetriableError
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.protocol.bodies import (
+    BrokerConsumeStats,
+    BrokerStats,
     ConsumeOffset,
+    ConsumerStatus,
     ConsumeStats,
     GroupList,
+    GroupSubscription,
+    ResetOffsets,
     RuntimeInfo,
+    StatsWindow,
     SubscriptionGroupConfig,
     TopicConfigTable,
     TopicList,
@@ -24,15 +30,24 @@ from sprocketmq.protocol.bodies import (
 from sprocketmq.protocol.codes import PROTOCOL_VERSION, RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.headers import (
+    BrokerConsumeStatsRequest,
+    BrokerStatsRequest,
+    CloneGroupOffset,
+    ConsumeDirectly,
+    ConsumerStatusRequest,
     ConsumeStatsRequest,
     CreateTopic,
     DeleteSubscriptionGroup,
     GroupRequest,
+    GroupTopicRequest,
     PageRequest,
     QueueRequest,
+    ResetOffset,
+    RunningInfoRequest,
     SearchOffset,
     TopicRequest,
 )
+from sprocketmq.protocol.ids import parse_offset_msg_id
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import SYSTEM_TOPICS
 
@@ -40,6 +55,9 @@ if TYPE_CHECKING:
     from sprocketmq.broker.server import Broker
 
 VERSION_NAME = "V5_5_0"
+# What a member may take to tell about itself.
+MEMBER_TIMEOUT_S = 5.0
+MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 
 Handler = Callable[[ServerConnection, Command], None]
 
@@ -72,6 +90,14 @@ class AdminHandlers:
             code.GET_CONSUME_STATS: self.consume_stats,
             code.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of_topic,
             code.QUERY_TOPICS_BY_CONSUMER: self.topics_of_group,
+            code.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription_of_group,
+            code.GET_BROKER_CONSUME_STATS: self.all_consume_stats,
+            code.INVOKE_BROKER_TO_RESET_OFFSET: self.reset_offsets,
+            code.CLONE_GROUP_OFFSET: self.clone_offsets,
+            code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.consumer_status,
+            code.GET_CONSUMER_RUNNING_INFO: self.running_info,
+            code.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
+            code.VIEW_BROKER_STATS_DATA: self.counter,
             code.GET_MAX_OFFSET: self.max_offset,
             code.GET_MIN_OFFSET: self.min_offset,
             code.SEARCH_OFFSET_BY_TIMESTAMP: self.search_offset,
@@ -80,7 +106,8 @@ class AdminHandlers:
             code.GET_BROKER_CONFIG: self.config,
         }
 
-    def _later(self, work: Awaitable[None]) -> None:
+    def later(self, work: Awaitable[None]) -> None:
+        """Run what takes longer than a request may; ``close`` waits for it a moment, then ends it."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -103,7 +130,7 @@ class AdminHandlers:
             conn.respond(command, e.code, remark=e.remark)
             return
         command.body = b""
-        self._later(self._topic_settled(conn, command))
+        self.later(self._topic_settled(conn, command))
 
     async def _topic_settled(self, conn: ServerConnection, command: Command) -> None:
         try:
@@ -131,7 +158,7 @@ class AdminHandlers:
             self._broker.pulls.topic_deleted(topic)
             self._offsets.drop_topic(name)
         command.body = b""
-        self._later(self._topic_settled(conn, command))
+        self.later(self._topic_settled(conn, command))
 
     def topic_config(self, conn: ServerConnection, command: Command) -> None:
         """Answer 351."""
@@ -165,7 +192,20 @@ class AdminHandlers:
             low, high = max(0, store.min_offset(name, queue_id)), max(0, store.max_offset(name, queue_id))
             last = store.store_time(name, queue_id, high - 1) if high > low else 0
             table[self._queue(name, queue_id)] = TopicOffset(low, high, max(0, last))
-        conn.respond(command, ResponseCode.SUCCESS, body=TopicStats(table).encode())
+        put_tps = self._stored_since(topic, MINUTE_MS) * 1000 / MINUTE_MS
+        conn.respond(command, ResponseCode.SUCCESS, body=TopicStats(table, put_tps).encode())
+
+    def _stored_since(self, topic: Topic, window_ms: int) -> int:
+        """Return how many messages a topic got in the last so many milliseconds."""
+        since = self._broker.clock.time_ms() - window_ms
+        queues = range(topic.max_queue_id + 1)
+        return sum(self._store.max_offset(topic.name, queue_id) - self._first_since(topic.name, queue_id, since) for queue_id in queues)
+
+    def _first_since(self, topic: str, queue_id: int, time_ms: int) -> int:
+        """Return the offset of the first message stored at a time or later, the end of the queue when there is none."""
+        offset = self._store.offset_by_time(topic, queue_id, time_ms)
+        # A search behind the last message of a batch queue finds its batch, as clients know it from Apache's broker.
+        return offset if self._store.store_time(topic, queue_id, offset) >= time_ms else self._store.max_offset(topic, queue_id)
 
     def system_topics(self, conn: ServerConnection, command: Command) -> None:
         """Answer 305."""
@@ -224,27 +264,161 @@ class AdminHandlers:
     def consume_stats(self, conn: ServerConnection, command: Command) -> None:
         """Answer 208: how far a group has read, on one topic or all it has read from."""
         request = command.header(ConsumeStatsRequest)
-        group, store = request.consumer_group, self._store
+        group = request.consumer_group
         names = {request.topic} if request.topic else set(self._offsets.topics_of(group))
         online = self._clients.consumers.get(group)
         if online is not None and not request.topic:
             names |= online.subscriptions.keys()
-        table = {}
-        for name in sorted(names):
-            topic = self._topics.get(name)
-            if topic is None:
-                continue
+        topics = [topic for name in sorted(names) if (topic := self._topics.get(name)) is not None]
+        conn.respond(command, ResponseCode.SUCCESS, body=self._progress(group, topics).encode())
+
+    def _progress(self, group: str, topics: list[Topic]) -> ConsumeStats:
+        store, offsets = self._store, self._offsets
+        stats = ConsumeStats()
+        for topic in topics:
+            name = topic.name
+            stats.consume_tps += self._broker.stats.got_in_a_minute(name, group) * 1000 / MINUTE_MS
             for queue_id in range(topic.read_queues):
-                newest = max(0, store.max_offset(name, queue_id))
-                committed = self._offsets.get(group, name, queue_id)
-                if committed is None:
-                    committed = 0
-                pulled = self._offsets.pulled(group, name, queue_id)
+                committed = offsets.get(group, name, queue_id) or 0
+                pulled = offsets.pulled(group, name, queue_id) or 0
                 before = store.store_time(name, queue_id, committed - 1) if committed > 0 else 0
-                table[self._queue(name, queue_id)] = ConsumeOffset(
-                    newest, committed, max(committed, pulled if pulled is not None else 0), max(0, before)
+                stats.offset_table[self._queue(name, queue_id)] = ConsumeOffset(
+                    max(0, store.max_offset(name, queue_id)), committed, max(committed, pulled), max(0, before)
                 )
-        conn.respond(command, ResponseCode.SUCCESS, body=ConsumeStats(table).encode())
+        return stats
+
+    def all_consume_stats(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 317: how far every group has read; of orderly groups only, or of the others."""
+        wanted = command.header(BrokerConsumeStatsRequest).is_order
+        body = BrokerConsumeStats(broker_addr=self._broker.address)
+        read: dict[str, list[Topic]] = {}
+        for name, group, _ in self._offsets:
+            topic = self._topics.get(name)
+            if topic is not None:
+                read.setdefault(group, []).append(topic)
+        for config in self._groups.table().subscription_group_table.values():
+            topics = read.get(config.group_name, []) if config.consume_message_orderly == wanted else []
+            tables = [self._progress(config.group_name, [topic]) for topic in topics]
+            body.consume_stats_list.append({config.group_name: tables})
+            for table in tables:
+                body.total_diff += sum(o.broker_offset - o.consumer_offset for o in table.offset_table.values())
+                body.total_inflight_diff += sum(o.pull_offset - o.consumer_offset for o in table.offset_table.values())
+        conn.respond(command, ResponseCode.SUCCESS, body=body.encode())
+
+    # --- where groups go on ---
+
+    def reset_offsets(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 222: have a group go on at a time (-1: the end), or one queue of it at an offset; its members are told at their next pull."""
+        request = command.header(ResetOffset)
+        topic = self._topics.get(request.topic)
+        if topic is None:
+            conn.respond(command, ResponseCode.TOPIC_NOT_EXIST, remark=f"Topic {request.topic} does not exist")
+            return
+        if request.group not in self._groups:
+            conn.respond(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=f"Group {request.group} does not exist")
+            return
+        one = request.queue_id if request.queue_id is not None and request.queue_id >= 0 else None
+        if one is not None and one >= topic.read_queues:
+            remark = f"queueId[{one}] is illegal, topic:[{topic.name}] topicConfig.readQueueNums:[{topic.read_queues}]"
+            conn.respond(command, ResponseCode.INVALID_PARAMETER, remark=remark)
+            return
+        offsets: dict[int, int] = {}
+        for queue_id in range(topic.read_queues) if one is None else (one,):
+            low, high = self._store.min_offset(topic.name, queue_id), self._store.max_offset(topic.name, queue_id)
+            if one is not None and request.offset is not None and request.offset >= 0:
+                if not low <= request.offset <= high:
+                    remark = f"Target offset {request.offset} not in consume queue range [{low}-{high}]"
+                    conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=remark)
+                    return
+                offsets[queue_id] = request.offset
+            elif request.timestamp_ms < 0:
+                offsets[queue_id] = high
+            else:
+                offsets[queue_id] = self._first_since(topic.name, queue_id, request.timestamp_ms)
+        for queue_id, offset in offsets.items():
+            self._offsets.reset(request.group, topic.name, queue_id, offset)
+            self._broker.pulls.offset_reset(request.group, topic, queue_id, offset)
+        table = {self._queue(topic.name, queue_id): offset for queue_id, offset in offsets.items()}
+        conn.respond(command, ResponseCode.SUCCESS, body=ResetOffsets(table).encode())
+
+    def clone_offsets(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 314: give one group the offsets of another, of one topic or of all it has read; topics that are gone are left out."""
+        request = command.header(CloneGroupOffset)
+        names = [request.topic] if request.topic else self._offsets.topics_of(request.src_group)
+        for name in names:
+            if self._topics.get(name) is not None:
+                self._offsets.clone(request.src_group, request.dest_group, name)
+        conn.respond(command, ResponseCode.SUCCESS)
+
+    # --- what members tell of themselves ---
+
+    def _member(self, group: str, client_id: str) -> ServerConnection | None:
+        online = self._clients.consumers.get(group)
+        members = online.members.items() if online is not None else ()
+        return next((conn for conn, member in members if member.client_id == client_id), None)
+
+    def consumer_status(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 223: where each member of a group is, by asking all of them, or one."""
+        request = command.header(ConsumerStatusRequest)
+        online = self._clients.consumers.get(request.group)
+        if online is None:
+            remark = f"the consumer group[{request.group}] not online"
+            conn.respond(command, ResponseCode.CONSUMER_NOT_ONLINE, remark=remark)
+            return
+        wanted = request.client_addr
+        members = {c: member.client_id for c, member in online.members.items() if not wanted or member.client_id == wanted}
+        command.body = b""
+        self.later(self._collect_status(conn, command, request, members))
+
+    async def _collect_status(
+        self, conn: ServerConnection, command: Command, request: ConsumerStatusRequest, members: dict[ServerConnection, str]
+    ) -> None:
+        ext = {"topic": request.topic, "group": request.group}
+        asked = [m.request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext=ext, timeout_s=MEMBER_TIMEOUT_S) for m in members]
+        body = ConsumerStatus()
+        for client_id, answer in zip(members.values(), await asyncio.gather(*asked, return_exceptions=True), strict=True):
+            if isinstance(answer, Command) and answer.code == ResponseCode.SUCCESS and answer.body:
+                try:
+                    body.consumer_table[client_id] = ConsumerStatus.decode(answer.body).message_queue_table
+                except ProtocolError:
+                    continue  # the others' answers count all the same
+        conn.respond(command, ResponseCode.SUCCESS, body=body.encode())
+
+    def running_info(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 307: what a member says it is doing."""
+        request = command.header(RunningInfoRequest)
+        self._pass_on(conn, command, request.consumer_group, request.client_id)
+
+    def consume_directly(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 309: have a member consume a stored message now, and tell how that went."""
+        request = command.header(ConsumeDirectly)
+        try:
+            _, _, physical = parse_offset_msg_id(request.msg_id or "")
+        except RemoteProtocolError as e:
+            conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=str(e))
+            return
+        messages = self._broker.queries.messages_at(physical)
+        if not messages:
+            conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {physical}")
+            return
+        self._pass_on(conn, command, request.consumer_group, request.client_id or "", bytes(messages[0]))
+
+    def _pass_on(self, conn: ServerConnection, command: Command, group: str, client_id: str, body: bytes = b"") -> None:
+        member = self._member(group, client_id)
+        if member is None:
+            conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"The Consumer <{group}> <{client_id}> not online")
+            return
+        command.body = b""
+
+        async def ask() -> None:
+            try:
+                answer = await member.request(command.code, ext=dict(command.ext or {}), body=body, timeout_s=MEMBER_TIMEOUT_S)
+            except RetriableError as e:
+                conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"consumer <{group}> <{client_id}> does not answer: {e}")
+            else:
+                conn.respond(command, answer.code, ext=answer.ext or None, remark=answer.remark, body=bytes(answer.body))
+
+        self.later(ask())
 
     def groups_of_topic(self, conn: ServerConnection, command: Command) -> None:
         """Answer 300: groups that read a topic, online or not."""
@@ -258,6 +432,14 @@ class AdminHandlers:
         name = command.header(GroupRequest).group
         topics = TopicList(sorted(self._offsets.topics_of(name)), self._broker.address)
         conn.respond(command, ResponseCode.SUCCESS, body=topics.encode())
+
+    def subscription_of_group(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 345: what an online group wants of a topic."""
+        request = command.header(GroupTopicRequest)
+        online = self._clients.consumers.get(request.group)
+        subscription = online.subscriptions.get(request.topic) if online is not None else None
+        body = GroupSubscription(request.group, request.topic, subscription.data if subscription is not None else None)
+        conn.respond(command, ResponseCode.SUCCESS, body=body.encode())
 
     # --- offsets of queues ---
 
@@ -298,6 +480,21 @@ class AdminHandlers:
     def runtime_info(self, conn: ServerConnection, command: Command) -> None:
         """Answer 28: statistics as text, under the names tools look for."""
         conn.respond(command, ResponseCode.SUCCESS, body=RuntimeInfo(self.runtime_table()).encode())
+
+    def counter(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 315: messages put to a topic, or read by a group (``topic@group``; of the last minute only)."""
+        request = command.header(BrokerStatsRequest)
+        name, _, group = request.stats_key.partition("@")
+        topic = self._topics.get(name)
+        if topic is not None and request.stats_name == "TOPIC_PUT_NUMS":
+            windows = [_window(self._stored_since(topic, length), length) for length in (MINUTE_MS, HOUR_MS, DAY_MS)]
+        elif topic is not None and group and request.stats_name == "GROUP_GET_NUMS":
+            windows = [_window(self._broker.stats.got_in_a_minute(name, group), MINUTE_MS), StatsWindow(), StatsWindow()]
+        else:
+            remark = f"The stats <{request.stats_name}> <{request.stats_key}> not exist"
+            conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=remark)
+            return
+        conn.respond(command, ResponseCode.SUCCESS, body=BrokerStats(*windows).encode())
 
     def runtime_table(self) -> dict[str, str]:
         """Return the runtime information; what this broker has no part for reads as idle."""
@@ -404,3 +601,7 @@ class AdminHandlers:
         text = "".join(f"{name}={value}\n" for name, value in values.items())
         version = msgspec.json.encode(self._topics.data_version).decode()
         conn.respond(command, ResponseCode.SUCCESS, ext={"version": version}, body=text.encode())
+
+
+def _window(count: int, length_ms: int) -> StatsWindow:
+    return StatsWindow(count, count * 1000 / length_ms, 1.0 if count else 0.0)

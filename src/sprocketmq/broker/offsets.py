@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from sprocketmq.broker.clients import ClientRegistry
 from sprocketmq.broker.groups import GroupTable
 from sprocketmq.broker.topics import TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
@@ -26,13 +27,18 @@ _PHYSICAL_OFFSET = Struct(">q")
 
 
 class OffsetTable:
-    """Committed offsets by topic, group and queue. ``dirty`` is set by changes and cleared by whoever saved them."""
+    """Committed offsets by topic, group and queue. ``dirty`` is set by changes and cleared by whoever saved them.
+
+    ``resets`` has, by group, topic and queue, where an administrator has sent a group; until a member of it has been told, at its next
+    pull, what members commit does not count.
+    """
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._table: dict[str, dict[int, int]] = {}
         self._pulled: dict[str, dict[int, int]] = {}
         self._commits = 0
+        self.resets: dict[tuple[str, str, int], int] = {}
         self.data_version = DataVersion(0, clock.time_ms(), 0)
         self.dirty = False
 
@@ -84,6 +90,12 @@ class OffsetTable:
         if self._commits % COMMITS_PER_VERSION == 0:
             self.data_version = self.data_version.next(self._clock.time_ms())
 
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Have a group go on elsewhere, also the members that are reading now."""
+        self.commit(group, topic, queue_id, offset)
+        self.note_pulled(group, topic, queue_id, offset)
+        self.resets[group, topic, queue_id] = offset
+
     def pulled(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return how far a group has pulled, or None when nobody told."""
         queues = self._pulled.get(f"{topic}{SEPARATOR}{group}")
@@ -96,6 +108,11 @@ class OffsetTable:
         if queues is None:
             queues = self._pulled[key] = {}
         queues[queue_id] = offset
+
+    def clone(self, source: str, target: str, topic: str) -> None:
+        """Give one group the offsets another has for a topic."""
+        for queue_id, offset in self._table.get(f"{topic}{SEPARATOR}{source}", {}).items():
+            self.commit(target, topic, queue_id, offset)
 
     def topics_of(self, group: str) -> list[str]:
         """Return the topics a group has offsets for."""
@@ -120,15 +137,19 @@ class OffsetTable:
                 if gone(topic, group):
                     del table[key]
                     self.dirty = True
+        for group, topic, queue_id in list(self.resets):
+            if gone(topic, group):
+                del self.resets[group, topic, queue_id]
 
 
 class OffsetHandlers:
     """Requests about committed offsets."""
 
-    def __init__(self, offsets: OffsetTable, topics: TopicTable, groups: GroupTable, store: MessageStore) -> None:
+    def __init__(self, offsets: OffsetTable, topics: TopicTable, groups: GroupTable, clients: ClientRegistry, store: MessageStore) -> None:
         self._offsets = offsets
         self._topics = topics
         self._groups = groups
+        self._clients = clients
         self._store = store
 
     def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
@@ -175,11 +196,22 @@ class OffsetHandlers:
             code, remark = ResponseCode.INVALID_PARAMETER, f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}]"
         elif header.commit_offset < 0:
             code, remark = ResponseCode.INVALID_PARAMETER, f"commitOffset[{header.commit_offset}] is illegal"
+        elif self._reset_is_news(header):
+            code, remark = ResponseCode.SUCCESS, "Offset has been previously reset"
         else:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
             conn.respond(command, ResponseCode.SUCCESS)
             return
         conn.respond(command, code, remark=remark)
+
+    def _reset_is_news(self, header: UpdateConsumerOffset) -> bool:
+        """Tell whether this comes from a member that does not know yet where its group was sent; without members nobody needs to know."""
+        key = (header.consumer_group, header.topic, header.queue_id)
+        if key in self._offsets.resets:
+            if header.consumer_group in self._clients.consumers:
+                return True
+            del self._offsets.resets[key]
+        return False
 
     def all(self, conn: ServerConnection, command: Command) -> None:
         """Answer 43: the whole table, as slaves copy it."""

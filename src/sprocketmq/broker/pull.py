@@ -163,6 +163,11 @@ class PullHandlers:
             raise PullRefused(ResponseCode.INVALID_PARAMETER, remark)
         tag_codes = self._tag_codes(header, group)
         may_wait = sys_flag & PULL_SUSPEND
+        if self._offsets.resets:
+            moved = self._offsets.resets.pop((header.consumer_group, name, queue_id), offset)
+            if moved != offset:
+                self._answer_moved(conn, command, topic, group, queue_id, moved)
+                return
         if sys_flag & PULL_COMMIT_OFFSET and header.commit_offset >= 0:
             self._offsets.commit(header.consumer_group, name, queue_id, header.commit_offset)
         self._offsets.note_pulled(header.consumer_group, name, queue_id, offset)
@@ -248,10 +253,19 @@ class PullHandlers:
                 stats.get_found += 1
                 stats.get_messages += result.count
                 stats.get_bytes += size
+                stats.note_got(pull.topic.name, pull.group.group_name, result.count)
         else:
             stats.get_missed += 1
         ext = _EXT % (next_offset, result.min_offset, result.max_offset, pull.topic.config.topic_sys_flag, pull.group.group_sys_flag)
         conn.respond(pull.command, code, ext=ext, remark=remark, body=body)
+
+    def _answer_moved(
+        self, conn: ServerConnection, command: Command, topic: Topic, group: SubscriptionGroupConfig, queue_id: int, offset: int
+    ) -> None:
+        """Tell a member that an administrator had its group go on at ``offset``."""
+        low, high = self._store.min_offset(topic.name, queue_id), self._store.max_offset(topic.name, queue_id)
+        ext = _EXT % (offset, low, high, topic.config.topic_sys_flag, group.group_sys_flag)
+        conn.respond(command, ResponseCode.PULL_OFFSET_MOVED, ext=ext, remark="OFFSET_RESET")
 
     # --- waiting ---
 
@@ -319,6 +333,14 @@ class PullHandlers:
                 continue
             self._release(pull)
             self._answer(pull, result)
+
+    def offset_reset(self, group: str, topic: Topic, queue_id: int, offset: int) -> None:
+        """Tell the member that waits on a queue, if one does, that its group goes on at ``offset``."""
+        for pull in list(topic.held.get(queue_id, ())):
+            if pull.group.group_name == group:
+                self._offsets.resets.pop((group, topic.name, queue_id), None)
+                self._release(pull)
+                self._answer_moved(pull.conn, pull.command, topic, pull.group, queue_id, offset)
 
     def topic_deleted(self, topic: Topic) -> None:
         """Answer the pulls that wait on a topic that is gone."""

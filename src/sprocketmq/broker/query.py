@@ -1,12 +1,40 @@
-"""Messages by key and by place: QUERY_MESSAGE (12) and VIEW_MESSAGE_BY_ID (33) (protocol, sections 7.2.9 and 7.2.10)."""
+"""Single messages: by key (QUERY_MESSAGE, 12), by place (VIEW_MESSAGE_BY_ID, 33), and what a queue points at (QUERY_CONSUME_QUEUE, 321).
 
+A batch that is kept whole is one record, and readers of these answers want single messages: they get the very message, as the record it
+would be on a plain topic (its own properties and queue offset, the place of the batch in the log).
+
+The key index has the keys and the id of the batch, not the ids of its messages. But such an id holds the time it was made at: what the
+topic's queues got around then is searched, within bounds, and in slices between which the loop goes on.
+"""
+
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 
+from sprocketmq.broker.clients import ClientRegistry
+from sprocketmq.broker.topics import Topic, TopicTable
+from sprocketmq.clock import SYSTEM_CLOCK, Clock
+from sprocketmq.errors import ProtocolError, RemoteProtocolError
 from sprocketmq.net.server import ServerConnection
-from sprocketmq.protocol.codes import RequestCode, ResponseCode
+from sprocketmq.protocol.batch import BatchEntry, split_batch
+from sprocketmq.protocol.bodies import ConsumeQueueUnits, QueueUnit
+from sprocketmq.protocol.codes import (
+    SYSFLAG_BORN_HOST_V6,
+    SYSFLAG_COMPRESSED,
+    SYSFLAG_COMPRESSION_MASK,
+    SYSFLAG_INNER_BATCH,
+    SYSFLAG_NEED_UNWRAP,
+    SYSFLAG_STORE_HOST_V6,
+    RequestCode,
+    ResponseCode,
+)
 from sprocketmq.protocol.command import Command
-from sprocketmq.protocol.headers import QueryMessage, ViewMessage
+from sprocketmq.protocol.headers import QueryConsumeQueue, QueryMessage, ViewMessage
+from sprocketmq.protocol.ids import parse_uniq_key
+from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, find_property
+from sprocketmq.protocol.records import ReceivedMessage, encode_record
+from sprocketmq.storage.index import keys_in
+from sprocketmq.storage.reading import ReadStatus
 from sprocketmq.storage.store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -14,29 +42,62 @@ log = logging.getLogger(__name__)
 # As many as the reference answers at most, and for a unique key, which one message has, or a few that were sent again.
 MAX_RECORDS = 64
 MAX_UNIQUE_RECORDS = 32
-# Past this many bytes older messages are left out of the answer; one is always in it.
-MAX_ANSWER_BYTES = 16 << 20
+# Past this many bytes older messages are left out of the answer; one is always in it. A frame has 16 MiB.
+MAX_ANSWER_BYTES = 15 << 20
+# What one search for an id may look at, and how much of it before others have their turn (about 0.3 ms).
+MAX_SEARCHED_BYTES = 256 << 20
+SEARCH_SLICE_BYTES = 1 << 20
+# Units shown by one answer to 321.
+MAX_UNITS = 1024
+
 _TAG = "T"
+_NOT_FOUND = "can not find message, maybe time range not correct"
+_WHOLE = SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP
+_NOT_OF_MEMBERS = _WHOLE | SYSFLAG_COMPRESSED | SYSFLAG_COMPRESSION_MASK
+
+Keep = Callable[[BatchEntry], bool]
 
 
 class QueryHandlers:
-    """Answer questions for single messages. Matches are exact: other keys of the same hash are left out."""
+    """Answer questions for single messages. Matches are exact: other keys of the same hash are left out.
 
-    def __init__(self, store: MessageStore) -> None:
+    ``later`` runs what takes more than a moment.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicTable,
+        clients: ClientRegistry,
+        *,
+        later: Callable[[Awaitable[None]], None],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self._store = store
+        self._topics = topics
+        self._clients = clients
+        self._later = later
+        self._clock = clock
 
     def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
-        return {RequestCode.QUERY_MESSAGE: self.query, RequestCode.VIEW_MESSAGE_BY_ID: self.view}
+        return {
+            RequestCode.QUERY_MESSAGE: self.query,
+            RequestCode.VIEW_MESSAGE_BY_ID: self.view,
+            RequestCode.QUERY_CONSUME_QUEUE: self.units,
+        }
+
+    # --- by key ---
 
     def query(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 12: the newest records with a key, unique key or tag, in the order they were stored."""
+        """Answer 12: the newest messages with a key, unique key or tag, in the order they were stored."""
         request = command.header(QueryMessage)
         unique = bool(request.unique_key_query)
+        count = MAX_UNIQUE_RECORDS if unique else max(0, min(request.max_num, MAX_RECORDS))
         try:
             records = self._store.query(
                 request.topic,
                 request.key,
-                max_count=MAX_UNIQUE_RECORDS if unique else max(0, min(request.max_num, MAX_RECORDS)),
+                max_count=count,
                 begin_ms=request.begin_timestamp_ms,
                 end_ms=request.end_timestamp_ms,
                 by_tag=request.index_type == _TAG and not unique,
@@ -45,9 +106,48 @@ class QueryHandlers:
             log.warning("key index: %s", e)
             conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"the key index cannot be read: {e.strerror or e}")
             return
+        topic = self._topics.get(request.topic)
+        if topic is None or not topic.batch_queues or not count:
+            self._answer(conn, command, records)
+        else:
+            command.body = b""
+            self._later(self._query_batches(conn, command, request, topic, records, count))
+
+    async def _query_batches(
+        self, conn: ServerConnection, command: Command, request: QueryMessage, topic: Topic, records: list[memoryview], count: int
+    ) -> None:
+        """Answer 12 for a topic of batch queues: ``records`` may be batches."""
+        key = request.key
+        unique = bool(request.unique_key_query)
+        by_tag = request.index_type == _TAG and not unique
+        found: list[bytes | memoryview] = []
+        try:
+            for record in reversed(records):
+                if len(found) >= count:
+                    break
+                if not _is_whole(record):
+                    found.append(record)
+                    continue
+                members = _members(record, lambda entry: _has(entry.properties, key, by_tag=by_tag))
+                if not members and unique:
+                    # The id of the batch, which Apache's producers hand out for each of its messages: as such they are shown.
+                    members = _members(record, lambda _: True, named=key)
+                    count = max(count, len(members))
+                elif not members:
+                    members = _members(record, lambda _: True)
+                found += reversed(members)
+                await asyncio.sleep(0)
+            if not found and not by_tag:
+                found = await self._search(topic, key, request.begin_timestamp_ms, request.end_timestamp_ms)
+        except (ProtocolError, OSError) as e:
+            conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"a batch of topic[{topic.name}] cannot be read: {e}")
+            return
+        self._answer(conn, command, found[:count][::-1])
+
+    def _answer(self, conn: ServerConnection, command: Command, records: list[bytes | memoryview] | list[memoryview]) -> None:
         if not records:
             ext = {"indexLastUpdatePhyoffset": "0", "indexLastUpdateTimestamp": "0"}
-            conn.respond(command, ResponseCode.QUERY_NOT_FOUND, ext=ext, remark="can not find message, maybe time range not correct")
+            conn.respond(command, ResponseCode.QUERY_NOT_FOUND, ext=ext, remark=_NOT_FOUND)
             return
         first = len(records) - 1
         size = len(records[first])
@@ -58,11 +158,167 @@ class QueryHandlers:
         ext = {"indexLastUpdatePhyoffset": str(physical), "indexLastUpdateTimestamp": str(time_ms)}
         conn.respond(command, ResponseCode.SUCCESS, ext=ext, body=b"".join(records[first:]))
 
+    # --- by the time in an id ---
+
+    async def _search(self, topic: Topic, key: str, begin_ms: int, end_ms: int) -> list[bytes | memoryview]:
+        """Return the messages of batches whose id is ``key``, the newest first, of those stored around the time in it."""
+        try:
+            _, _, made_ms, _ = parse_uniq_key(key, now_ms=self._clock.time_ms())
+        except RemoteProtocolError:
+            return []  # a key of another kind
+        if made_ms is None:
+            return []
+        needle = key.encode()
+        budget = MAX_SEARCHED_BYTES
+        for start_ms, stop_ms in search_windows(made_ms):
+            if stop_ms < begin_ms or start_ms > end_ms:
+                continue
+            for queue_id in range(topic.max_queue_id + 1):
+                offset = self._store.offset_by_time(topic.name, queue_id, start_ms)
+                while budget > 0:
+                    read = self._store.read(topic.name, queue_id, offset, max_count=1 << 30, max_bytes=SEARCH_SLICE_BYTES)
+                    if read.status is not ReadStatus.FOUND or _stored_ms(read.buffers[0]) > stop_ms:
+                        break
+                    found: list[bytes | memoryview] = []
+                    for buffer in read.buffers:
+                        budget -= len(buffer)
+                        if needle in bytes(buffer):
+                            found += _identified(buffer, key, begin_ms, end_ms)
+                    if found:
+                        return found[::-1]
+                    offset = read.next_offset
+                    await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        return []
+
+    # --- by place ---
+
     def view(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 33: the record at a place in the log."""
+        """Answer 33: the record at a place in the log; of a batch all its messages, as they share the place."""
         offset = command.header(ViewMessage).offset
-        record = self._store.record_at(offset) if 0 <= offset < self._store.commitlog_visible_offset else None
-        if record is None:
-            conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {offset}")
+        messages = self.messages_at(offset)
+        if messages:
+            conn.respond(command, ResponseCode.SUCCESS, body=messages)
         else:
-            conn.respond(command, ResponseCode.SUCCESS, body=record)
+            conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {offset}")
+
+    def messages_at(self, physical: int) -> list[bytes | memoryview]:
+        """Return the record at a place in the log, of a batch its messages; nothing where none begins that readers see.
+
+        Raises RemoteProtocolError for a batch that cannot be taken apart.
+        """
+        record = self._store.record_at(physical) if 0 <= physical < self._store.commitlog_visible_offset else None
+        if record is None:
+            return []
+        return [*_members(record, lambda _: True)] if _is_whole(record) else [record]
+
+    # --- what a queue points at ---
+
+    def units(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 321: units of a queue from an offset on, and with a group whether its tags let them through."""
+        request = command.header(QueryConsumeQueue)
+        name, queue_id = request.topic, request.queue_id
+        topic = self._topics.get(name)
+        store = self._store
+        if topic is None or not 0 <= queue_id <= topic.max_queue_id:
+            conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"{queue_id}@{name} is not exist!")
+            return
+        low, high = store.min_offset(name, queue_id), store.max_offset(name, queue_id)
+        body = ConsumeQueueUnits(min_queue_index=low, max_queue_index=high)
+        tag_codes = None
+        group = request.consumer_group
+        if group:
+            online = self._clients.consumers.get(group)
+            subscription = online.subscriptions.get(name) if online is not None else None
+            if subscription is None:
+                body.filter_data = f"{group}@{name} is not online!"
+            else:
+                body.subscription_data = subscription.data
+                tag_codes = subscription.tag_codes
+        if not low <= request.index < high:
+            conn.respond(command, ResponseCode.SUCCESS, remark=f"Index {request.index} of {queue_id}@{name} is not exist!")
+            return
+        body.queue_data = [
+            QueueUnit(physical, size, code, eval=bool(group) and body.filter_data is None and (tag_codes is None or code in tag_codes))
+            for physical, size, code in store.units(name, queue_id, request.index, max(0, min(request.count, MAX_UNITS)))
+        ]
+        conn.respond(command, ResponseCode.SUCCESS, body=body.encode())
+
+
+def search_windows(made_ms: int) -> Iterator[tuple[int, int]]:
+    """Yield the stretches of time, in ms, in which a message may have been stored whose id says it was made at ``made_ms``.
+
+    The likely ones come first: stored at once, after a wait in a producer, by clocks that differ. Last come the other time zones: an id
+    counts from the month's begin in its maker's.
+    """
+    for start, stop in ((-200, 800), (800, 5_000), (5_000, 60_000), (-60_000, -200)):
+        yield made_ms + start, made_ms + stop
+    for half_hours in range(1, 53):
+        for zone_ms in (half_hours * 1_800_000, -half_hours * 1_800_000):
+            yield made_ms + zone_ms - 200, made_ms + zone_ms + 5_000
+
+
+def _is_whole(record: memoryview) -> bool:
+    return ReceivedMessage(record, 0, len(record)).sys_flag & _WHOLE == _WHOLE
+
+
+def _stored_ms(records: memoryview) -> int:
+    return ReceivedMessage(records, 0, len(records)).store_timestamp_ms
+
+
+def _has(properties: bytes, key: str, *, by_tag: bool) -> bool:
+    unique, words, tag = keys_in(properties)
+    return key == tag if by_tag else key == unique or key in words
+
+
+def _identified(records: memoryview, key: str, begin_ms: int, end_ms: int) -> list[bytes]:
+    """Return the messages of the batches among ``records`` whose id is ``key``, stored in ``[begin_ms, end_ms]``."""
+    wanted = key.encode()
+    found: list[bytes] = []
+    at = 0
+    while at < len(records):
+        size = int.from_bytes(records[at : at + 4], "big")
+        record = records[at : at + size]
+        at += size
+        if _is_whole(record) and begin_ms <= _stored_ms(record) <= end_ms and wanted in bytes(record):
+            found += _members(record, lambda entry: find_property(entry.properties, b"UNIQ_KEY") == wanted)
+    return found
+
+
+def _members(record: memoryview, keep: Keep, *, named: str = "") -> list[bytes]:
+    """Return messages of a batch as records of their own, those that ``keep`` is true for, with ``named`` under this id.
+
+    Raises RemoteProtocolError for a batch that cannot be taken apart.
+    """
+    outer = ReceivedMessage(record, 0, len(record))
+    sys_flag = outer.sys_flag
+    store_host_at = 76 if sys_flag & SYSFLAG_BORN_HOST_V6 else 64
+    born_host = bytes(record[48 : store_host_at - 8])
+    store_host = bytes(record[store_host_at : store_host_at + (20 if sys_flag & SYSFLAG_STORE_HOST_V6 else 8)])
+    topic = outer.topic.encode()
+    base = outer.queue_offset
+    return [
+        encode_record(
+            topic=topic,
+            body=entry.body,
+            properties=_renamed(entry.properties, named) if named else entry.properties,
+            queue_id=outer.queue_id,
+            queue_offset=base + i,
+            physical_offset=outer.commitlog_offset,
+            born_timestamp_ms=outer.born_timestamp_ms,
+            born_host=born_host,
+            store_timestamp_ms=outer.store_timestamp_ms,
+            store_host=store_host,
+            flag=entry.flag,
+            sys_flag=sys_flag & ~_NOT_OF_MEMBERS,
+        )
+        for i, entry in enumerate(split_batch(outer.stored_body))
+        if keep(entry)
+    ]
+
+
+def _renamed(properties: bytes, msg_id: str) -> bytes:
+    """Return a property string with another id, or as it is where that has no room."""
+    pieces = [piece for piece in properties.split(b"\x02") if piece and not piece.startswith(b"UNIQ_KEY\x01")]
+    renamed = b"\x02".join([*pieces, f"UNIQ_KEY\x01{msg_id}".encode(), b""])
+    return renamed if len(renamed) <= MAX_PROPERTIES_LENGTH else properties

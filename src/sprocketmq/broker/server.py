@@ -108,14 +108,15 @@ class Broker:
         )
         self._client_handlers = ClientHandlers(self.clients, self.groups, self.topics)
         self._admin = AdminHandlers(self)
+        self.queries = QueryHandlers(self.store, self.topics, self.clients, later=self._admin.later, clock=clock)
         self._handlers: Mapping[int, Callable[[ServerConnection, Command], None]] = {
             **self.sends.handlers(),
             **self.pulls.handlers(),
             **self._client_handlers.handlers(),
-            **OffsetHandlers(self.offsets, self.topics, self.groups, self.store).handlers(),
+            **OffsetHandlers(self.offsets, self.topics, self.groups, self.clients, self.store).handlers(),
             **LockHandlers(self.locks, self.topics).handlers(),
             **self._admin.handlers(),
-            **QueryHandlers(self.store).handlers(),
+            **self.queries.handlers(),
             **self.cleaning.handlers(),
         }
         self._server = RemotingServer(self, name="broker", max_connections=config.max_connections)

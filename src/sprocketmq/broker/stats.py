@@ -15,6 +15,7 @@ class Stats:
     __slots__ = (
         "_clock",
         "_day",
+        "_got_samples",
         "_morning",
         "_samples",
         "_yesterday",
@@ -22,6 +23,7 @@ class Stats:
         "get_found",
         "get_messages",
         "get_missed",
+        "got",
         "max_commit_s",
         "now",
         "put_bytes",
@@ -38,6 +40,8 @@ class Stats:
         self.now = clock.monotonic
         self.put_messages = self.put_bytes = self.put_requests = self.put_failed = 0
         self.get_found = self.get_missed = self.get_messages = self.get_bytes = 0
+        self.got: dict[tuple[str, str], int] = {}
+        self._got_samples: deque[tuple[float, dict[tuple[str, str], int]]] = deque(maxlen=int(60 / SAMPLE_INTERVAL_S) + 1)
         self.max_commit_s = 0.0
         self.started_ms = clock.time_ms()
         self._samples: deque[tuple[float, tuple[int, ...]]] = deque(maxlen=int(WINDOWS_S[-1] / SAMPLE_INTERVAL_S) + 1)
@@ -55,6 +59,7 @@ class Stats:
     def sample(self) -> None:
         """Remember the counters as of now."""
         self._samples.append((self._clock.monotonic(), self._now()))
+        self._got_samples.append((self._clock.monotonic(), dict(self.got)))
         today = self._today()
         if today != self._day:
             self._day = today
@@ -71,6 +76,22 @@ class Stats:
                 break
         elapsed = now - then
         return float(getattr(self, counter) - values[at]) / elapsed if elapsed > 0 else 0.0
+
+    def note_got(self, topic: str, group: str, count: int) -> None:
+        """Count messages that a group was given of a topic."""
+        key = (topic, group)
+        self.got[key] = self.got.get(key, 0) + count
+
+    def got_in_a_minute(self, topic: str, group: str) -> int:
+        """Return how many messages a group was given of a topic in the last minute, as far as samples tell."""
+        key = (topic, group)
+        now = self._clock.monotonic()
+        before = 0
+        for moment, sampled in self._got_samples:
+            if now - moment <= 60:
+                before = sampled.get(key, 0)
+                break
+        return self.got.get(key, 0) - before
 
     def rates(self, counter: str) -> str:
         """Return the rates over the three windows as tools expect them: numbers and blanks."""

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from sprocketmq.errors import LocalProtocolError, PortInUse, ProtocolError, SprocketError
+from sprocketmq.errors import ConnectionLost, LocalProtocolError, PortInUse, ProtocolError, RequestTimeout, SprocketError
 from sprocketmq.net.address import parse_address
 from sprocketmq.net.link import Buffers, Link, buffers_length
 from sprocketmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode, SerializeType
@@ -48,6 +48,7 @@ class ServerConnection(Link):
         self._handler = server.handler
         self._serialize = server.serialize
         self._next_opaque = 0
+        self._asked: dict[int, asyncio.Future[Command]] = {}
         self.peer_host = b""
         self.attachment: Any = None
 
@@ -74,7 +75,11 @@ class ServerConnection(Link):
         handler = self._handler
         for command in commands:
             if command.flag & FLAG_RESPONSE:
-                continue  # we ask clients nothing that we wait for
+                asked = self._asked.pop(command.opaque, None)
+                if asked is not None and not asked.done():
+                    command.body = bytes(command.body)
+                    asked.set_result(command)
+                continue
             try:
                 handler.on_request(self, command)
             except ProtocolError as e:
@@ -120,6 +125,23 @@ class ServerConnection(Link):
         head = encode_head(code, opaque=self._next_opaque, flag=FLAG_ONEWAY, ext=ext, body_length=length, serialize=self._serialize)
         self.write(head, body)
 
+    async def request(self, code: int, *, ext: Mapping[str, str] | None = None, body: Buffers = b"", timeout_s: float) -> Command:
+        """Ask the client something and return its response, whatever its code.
+
+        Raises RequestTimeout when it does not answer in time, ConnectionLost when it is gone.
+        """
+        if self.closed:
+            raise ConnectionLost(self.peer, self.close_reason)
+        opaque = self._next_opaque = (self._next_opaque + 1) & 0x7FFFFFFF
+        answer = self._asked[opaque] = self._loop.create_future()
+        self.write(encode_head(code, opaque=opaque, ext=ext, body_length=buffers_length(body), serialize=self._serialize), body)
+        try:
+            return await asyncio.wait_for(answer, timeout_s)
+        except TimeoutError:
+            raise RequestTimeout(self.peer, code, round(timeout_s * 1000)) from None
+        finally:
+            self._asked.pop(opaque, None)
+
     def pause_writing(self) -> None:
         # The peer does not read its answers: take no more of its requests until it does.
         if self.write_backlog > MAX_WRITE_BACKLOG:
@@ -136,6 +158,9 @@ class ServerConnection(Link):
         self.abort(str(error))
 
     def _ended(self) -> None:
+        for answer in self._asked.values():
+            if not answer.done():
+                answer.set_exception(ConnectionLost(self.peer, self.close_reason))
         if self in self._server.connections:
             self._server.connections.discard(self)
             self._handler.on_disconnect(self)

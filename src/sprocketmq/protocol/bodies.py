@@ -581,3 +581,70 @@ class ConsumeStats(_QueueTables):
 
     offset_table: dict[MessageQueue, ConsumeOffset] = field(default_factory=dict)
     consume_tps: float = 0.0
+
+
+class BrokerConsumeStats(Body):
+    """How far every group has read on one broker (317): by group, a table for each topic, and the messages all of them lack."""
+
+    consume_stats_list: list[dict[str, list[ConsumeStats]]] = field(default_factory=list)
+    broker_addr: str = ""
+    total_diff: Int64 = 0
+    total_inflight_diff: Int64 = 0
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> Self:
+        tree = loads(data)
+        if not isinstance(tree, dict):
+            raise RemoteProtocolError(f"{cls.__name__} is a JSON {type(tree).__name__}, not an object")
+        groups = _convert(tree.pop("consumeStatsList", None) or [], list[dict[str, list[Any]]])
+        body = _convert(tree, cls)
+        body.consume_stats_list = [
+            {name: [ConsumeStats._of_tree(stats) for stats in tables] for name, tables in entry.items()} for entry in groups
+        ]
+        return body
+
+    def encode(self) -> bytes:
+        return dumps_with_queue_keys(_plain(self))
+
+
+class StatsWindow(Body):
+    """How often something happened in a stretch of time: in all, a second, and an amount each time."""
+
+    sum: Int64 = 0
+    tps: float = 0.0
+    avgpt: float = 0.0
+
+
+class BrokerStats(Body):
+    """One counter of a broker (315)."""
+
+    stats_minute: StatsWindow = field(default_factory=StatsWindow)
+    stats_hour: StatsWindow = field(default_factory=StatsWindow)
+    stats_day: StatsWindow = field(default_factory=StatsWindow)
+
+
+class QueueUnit(Body):
+    """What a queue holds of one record (321); ``eval`` tells whether the asked group's tags let it through. The names are the wire's."""
+
+    physic_offset: Int64 = 0
+    physic_size: Int32 = 0
+    tags_code: Int64 = 0
+    eval: bool = False
+
+
+class ConsumeQueueUnits(Body):
+    """A stretch of a queue (321)."""
+
+    min_queue_index: Int64 = 0
+    max_queue_index: Int64 = 0
+    queue_data: list[QueueUnit] = field(default_factory=list)
+    subscription_data: SubscriptionData | None = None
+    filter_data: str | None = None
+
+
+class GroupSubscription(Body):
+    """What a group that is online wants of a topic (345)."""
+
+    group: str
+    topic: str
+    subscription_data: SubscriptionData | None = None

@@ -2,8 +2,11 @@
 
 import pytest
 
-from sprocketmq.protocol.batch import split_batch
-from sprocketmq.protocol.records import decode_records
+from sprocketmq.clock import ManualClock
+from sprocketmq.protocol.batch import encode_batch
+from sprocketmq.protocol.bodies import ConsumeQueueUnits
+from sprocketmq.protocol.ids import MessageIdFactory
+from sprocketmq.protocol.records import ReceivedMessage, decode_records, walk_records
 from sprocketmq.storage.store import MessageStore
 
 LATEST = str(2**63 - 1)
@@ -110,20 +113,186 @@ async def test_messages_of_a_batch_on_a_plain_topic_are_found_one_by_one(ask):
     assert await found(ask, "inner") == [b"a", b"b"]
 
 
-async def test_a_batch_kept_whole_is_found_by_the_keys_of_the_batch_alone(broker, ask):
+# --- batches that are kept whole -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def bulk(ask):
+    """Send batches to topic ``bulk``, one queue of batches; each message is ``(body, its properties)``."""
     create = {"topic": "bulk", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
     create |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false", "attributes": "+queue.type=BatchCQ"}
     assert (await ask(17, create)).code == 0
-    outer = properties(UNIQ_KEY="B1", KEYS="outer")
-    assert (await ask.send_batch("bulk", [b"a", b"b"], properties=outer, each=properties(KEYS="inner").encode())).code == 0
-    assert await found(ask, "inner", topic="bulk") == []
-    for key in ("outer", "B1"):
-        answer = await query(ask, key, topic="bulk")
+
+    async def send(*messages, flag=0, **outer):
+        body = encode_batch([(flag, text, properties(**pairs).encode()) for text, pairs in messages])
+        answer = await ask(320, ask.send_ext("bulk", properties=properties(**{"UNIQ_KEY": "BATCH", **outer}), batch=True), body)
         assert answer.code == 0
-        (record,) = broker.store.query("bulk", key)
-        assert answer.body == record
-        body_length = int.from_bytes(record[84:88], "big")
-        assert [bytes(entry.body) for entry in split_batch(bytes(record[88 : 88 + body_length]))] == [b"a", b"b"]
+        return int(answer.ext["msgId"][16:], 16)
+
+    return send
+
+
+async def messages(ask, key, **how):
+    answer = await query(ask, key, topic="bulk", **how)
+    return list(single_records(answer.body)) if answer.code == 0 else []
+
+
+def single_records(data):
+    """Read records the way a reader that knows nothing of batches does."""
+    for at, size in walk_records(data):
+        message = ReceivedMessage(data, at, size)
+        message.verify_crc()
+        yield message
+
+
+async def test_the_message_with_a_key_comes_out_of_its_batch_as_a_record_of_its_own(ask, bulk, clock):
+    await bulk((b"before", {}))
+    clock.advance(1)
+    place = await bulk(
+        (b"a", {"KEYS": "k1"}), (b"b", {"KEYS": "k2 k3", "TAGS": "t", "own": "x", "UNIQ_KEY": "U2"}), KEYS="k1 k2 k3", flag=7
+    )
+    (message,) = await messages(ask, "k3")
+    assert bytes(message.body) == b"b"
+    assert message.properties == {"KEYS": "k2 k3", "TAGS": "t", "own": "x", "UNIQ_KEY": "U2"}
+    assert (message.queue_id, message.queue_offset, message.commitlog_offset, message.flag) == (0, 2, place, 7)
+    assert (message.sys_flag, message.topic, message.store_timestamp_ms) == (0, "bulk", clock.time_ms())
+    assert (message.born_timestamp_ms, message.store_host) == (1700000000000, ask.broker.address)
+    assert [bytes(m.body) for m in await messages(ask, "k1")] == [b"a"]
+    assert await messages(ask, "k4") == []
+
+
+async def test_answers_count_messages_not_batches(ask, bulk):
+    for n in range(3):
+        await bulk(*((b"%d-%d" % (n, i), {"KEYS": "k"}) for i in range(40)), KEYS="k")
+    assert [bytes(m.body) for m in await messages(ask, "k", count=3)] == [b"2-37", b"2-38", b"2-39"]
+    newest = await messages(ask, "k", count=64)
+    assert [m.queue_offset for m in newest] == list(range(56, 120))
+
+
+async def test_single_messages_of_a_batch_topic_are_found_among_batches(ask, bulk):
+    await bulk((b"in batch", {"KEYS": "k"}), KEYS="k")
+    await ask.send("bulk", b"alone", properties=properties(KEYS="k"))
+    assert [bytes(m.body) for m in await messages(ask, "k")] == [b"in batch", b"alone"]
+
+
+async def test_a_tag_finds_its_messages_in_batches(ask, bulk):
+    await bulk((b"a", {"TAGS": "red"}), (b"b", {"TAGS": "red"}), TAGS="red")
+    assert [bytes(m.body) for m in await messages(ask, "red", kind="T")] == [b"a", b"b"]
+
+
+async def test_keys_that_only_the_batch_has_give_all_its_messages(ask, bulk):
+    await bulk((b"a", {}), (b"b", {}), KEYS="outer")
+    assert [bytes(m.body) for m in await messages(ask, "outer")] == [b"a", b"b"]
+
+
+async def test_the_id_of_a_batch_gives_its_messages_under_that_id(ask, bulk):
+    """Apache's producers give every message of an automatic batch the id of the batch, and its tools compare ids."""
+    await bulk((b"a", {"UNIQ_KEY": "U1", "KEYS": "k"}), (b"b", {"UNIQ_KEY": "U2"}), UNIQ_KEY="OUTER")
+    found = await messages(ask, "OUTER", kind="U", count=1, _UNIQUE_KEY_QUERY="true")
+    assert [(bytes(m.body), m.msg_id, m.queue_offset) for m in found] == [(b"a", "OUTER", 0), (b"b", "OUTER", 1)]
+    assert found[0].keys == ["k"]
+
+
+async def test_a_place_gives_all_messages_of_its_batch(ask, bulk):
+    place = await bulk((b"a", {"UNIQ_KEY": "U1"}), (b"b", {"UNIQ_KEY": "U2"}))
+    answer = await ask(33, {"offset": str(place)})
+    assert [(bytes(m.body), m.msg_id, m.queue_offset) for m in single_records(answer.body)] == [(b"a", "U1", 0), (b"b", "U2", 1)]
+
+
+def ids(clock, count=1, *, at_s=0.0):
+    """Return ids made so long from now."""
+    made = ManualClock(clock.time_ms())
+    made.advance(at_s)
+    return MessageIdFactory("192.0.2.7", 4711, made).take(count)
+
+
+@pytest.mark.parametrize("kind", ["K", "U"])
+async def test_an_id_finds_its_message_by_the_time_it_was_made(ask, bulk, clock, kind):
+    for _ in range(20):
+        await bulk((b"x", {"UNIQ_KEY": ids(clock)[0]}))
+        clock.advance(30)
+    wanted, neighbour = ids(clock, 2)
+    clock.advance(0.010)
+    await bulk((b"it", {"UNIQ_KEY": wanted, "own": "x"}), (b"next", {"UNIQ_KEY": neighbour}))
+    for _ in range(20):
+        clock.advance(30)
+        await bulk((b"x", {"UNIQ_KEY": ids(clock)[0]}))
+    (message,) = await messages(ask, wanted, kind=kind, _UNIQUE_KEY_QUERY=str(kind == "U").lower())
+    assert (bytes(message.body), message.msg_id, message.queue_offset, message.properties["own"]) == (b"it", wanted, 20, "x")
+    (message,) = await messages(ask, neighbour, kind=kind)
+    assert (bytes(message.body), message.queue_offset) == (b"next", 21)
+
+
+@pytest.mark.parametrize("seconds", [-25 * 3600, -8 * 3600, -59, -0.5, -0.1, 59, 3600, 5.5 * 3600, 14 * 3600])
+async def test_ids_of_clocks_that_differ_and_of_other_time_zones_find_their_messages_too(ask, bulk, clock, seconds):
+    clock.advance(10 * 86400)  # the middle of a month
+    wanted = ids(clock, at_s=seconds)[0]
+    await bulk((b"it", {"UNIQ_KEY": wanted}))
+    clock.advance(30 * 3600)  # an id of the future would count as last month's
+    assert [bytes(m.body) for m in await messages(ask, wanted)] == [b"it"]
+
+
+async def test_an_id_that_nobody_sent_is_not_found(ask, bulk, clock):
+    await bulk((b"x", {"UNIQ_KEY": ids(clock)[0]}))
+    clock.advance(60)
+    assert await messages(ask, ids(clock, at_s=-60)[0]) == []
+    assert await messages(ask, "F" * 32) == []
+    assert await messages(ask, "F" * 31) == []
+
+
+async def test_an_id_in_a_body_or_another_property_is_no_match(ask, bulk, clock):
+    wanted = ids(clock)[0]
+    await bulk((wanted.encode(), {"own": wanted, "UNIQ_KEY": wanted[:-1] + "G"}))
+    clock.advance(1)
+    assert await messages(ask, wanted) == []
+
+
+async def test_an_id_is_searched_within_the_asked_times(ask, bulk, clock):
+    wanted = ids(clock)[0]
+    await bulk((b"it", {"UNIQ_KEY": wanted}))
+    stored = clock.time_ms()
+    clock.advance(1)
+    assert len(await messages(ask, wanted, begin=str(stored), end=str(stored))) == 1
+    assert await messages(ask, wanted, begin=str(stored + 1)) == []
+    assert await messages(ask, wanted, end=str(stored - 1)) == []
+
+
+async def test_a_search_is_bounded(ask, bulk, clock, monkeypatch):
+    monkeypatch.setattr("sprocketmq.broker.query.MAX_SEARCHED_BYTES", 3000)
+    monkeypatch.setattr("sprocketmq.broker.query.SEARCH_SLICE_BYTES", 1000)
+    wanted = ids(clock)[0]
+    for _ in range(10):
+        await bulk((b"x" * 900, {}))
+    await bulk((b"it", {"UNIQ_KEY": wanted}))
+    clock.advance(1)
+    assert await messages(ask, wanted) == []
+
+
+async def test_what_a_queue_points_at(ask, bulk):
+    async def units(topic, index, count=10, **more):
+        return await ask(321, {"topic": topic, "queueId": "0", "index": str(index), "count": str(count), **more})
+
+    first = await ask.send("orders", b"one", properties=properties(TAGS="TagA"))
+    await ask.send("orders", b"two")
+    body = ConsumeQueueUnits.decode((await units("orders", 0)).body)
+    place = int(first.ext["msgId"][16:], 16)
+    assert (body.min_queue_index, body.max_queue_index) == (0, 2)
+    assert (body.queue_data[0].physic_offset, body.queue_data[0].tags_code, body.queue_data[0].eval) == (place, 2598919, False)
+    assert len(ConsumeQueueUnits.decode((await units("orders", 0, count=1)).body).queue_data) == 1
+    offline = ConsumeQueueUnits.decode((await units("orders", 0, consumerGroup="cg")).body)
+    assert (offline.filter_data, offline.queue_data[0].eval) == ("cg@orders is not online!", False)
+    await ask.heartbeat(consumers=["cg"], expression="TagA")
+    online = ConsumeQueueUnits.decode((await units("orders", 0, consumerGroup="cg")).body)
+    assert [unit.eval for unit in online.queue_data] == [True, False]
+    assert online.subscription_data.tags_set == ["TagA"]
+
+    places = [await bulk((b"a", {}), (b"b", {})), await bulk((b"c", {}))]
+    for index, expected in ((0, places), (1, places), (2, places[1:])):
+        assert [u.physic_offset for u in ConsumeQueueUnits.decode((await units("bulk", index)).body).queue_data] == expected
+    answer = await units("bulk", 3)
+    assert (answer.code, answer.remark, answer.body) == (0, "Index 3 of 0@bulk is not exist!", b"")
+    answer = await units("nosuch", 0)
+    assert (answer.code, answer.remark) == (1, "0@nosuch is not exist!")
 
 
 async def test_long_answers_leave_out_older_messages(ask, monkeypatch):
