@@ -7,7 +7,16 @@ from contextlib import asynccontextmanager
 
 from sprocketmq.net.server import RemotingServer, ServerConnection
 from sprocketmq.protocol.batch import split_batch
-from sprocketmq.protocol.bodies import BrokerData, ConsumerIdList, HeartbeatData, QueueData, TopicRoute
+from sprocketmq.protocol.bodies import (
+    BrokerData,
+    ConsumerIdList,
+    HeartbeatData,
+    LockBatchRequest,
+    LockBatchResponse,
+    QueueData,
+    QueueRef,
+    TopicRoute,
+)
 from sprocketmq.protocol.codes import RequestCode as Q
 from sprocketmq.protocol.codes import ResponseCode as R
 from sprocketmq.protocol.command import Command
@@ -114,6 +123,7 @@ class FakeBroker(FakeServer):
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.beats: list[HeartbeatData] = []
         self.held: list[tuple[ServerConnection, Command]] = []
+        self.locks: dict[tuple[str, QueueRef], str] = {}
 
     # --- sends ---
 
@@ -189,6 +199,18 @@ class FakeBroker(FakeServer):
 
     def on_GET_CONSUMER_LIST_BY_GROUP(self, conn: ServerConnection, command: Command) -> None:
         conn.respond(command, R.SUCCESS, body=ConsumerIdList(list(self.groups[command.ext["consumerGroup"]])).encode())
+
+    def on_LOCK_BATCH_MQ(self, conn: ServerConnection, command: Command) -> None:
+        request = LockBatchRequest.decode(command.body)
+        granted = [q for q in request.mq_set if self.locks.setdefault((request.consumer_group, q), request.client_id) == request.client_id]
+        conn.respond(command, R.SUCCESS, body=LockBatchResponse(granted).encode())
+
+    def on_UNLOCK_BATCH_MQ(self, conn: ServerConnection, command: Command) -> None:
+        request = LockBatchRequest.decode(command.body)
+        for queue in request.mq_set:
+            if self.locks.get((request.consumer_group, queue)) == request.client_id:
+                del self.locks[request.consumer_group, queue]
+        conn.respond(command, R.SUCCESS)
 
     # --- offsets ---
 
