@@ -27,7 +27,7 @@ from sprocketmq.protocol.codes import (
 )
 from sprocketmq.protocol.hashing import crc32
 from sprocketmq.protocol.ids import offset_msg_id
-from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, decode_properties, find_property
+from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, RETRY_TOPIC, decode_properties, find_property
 
 MAGIC_V1 = -626843481  # 0xDAA320A7
 MAGIC_V2 = -626843477  # 0xDAA320AB: topic length in two bytes
@@ -142,9 +142,12 @@ class ReceivedMessage:
 
     It keeps the received buffer alive: copy ``body`` (``bytes(m.body)``) to keep a single message of a large pull for long.
     ``body`` is inflated when it was compressed. Fields raise RemoteProtocolError when the record is damaged.
+
+    Consumers set ``restored`` on messages of a retry topic, whose ``topic`` is then the one they were sent to first, and count in
+    ``failures`` how often a message failed in this process without being sent back.
     """
 
-    __slots__ = ("_body", "_data", "_inner", "_pos", "_properties", "_size", "broker_name")
+    __slots__ = ("_body", "_data", "_inner", "_pos", "_properties", "_size", "broker_name", "failures", "restored")
 
     def __init__(self, data: bytes | memoryview, pos: int, size: int, broker_name: str = "") -> None:
         self._data = data
@@ -154,6 +157,8 @@ class ReceivedMessage:
         self._inner: tuple[int, int, memoryview, bytes] | None = None
         self._properties: dict[str, str] | None = None
         self._body: bytes | None = None
+        self.restored = False
+        self.failures = 0
 
     # --- where things are ---
 
@@ -264,15 +269,27 @@ class ReceivedMessage:
         return self._bytes(56 + born, store)
 
     @property
+    def raw_hosts(self) -> tuple[bytes, bytes]:
+        """The hosts it was born on and stored on, as stored."""
+        return self._bytes(48, self._hosts_shift()[0]), self._store_host()
+
+    @property
     def store_host(self) -> str:
         """``ip:port`` of the broker that stored it."""
         return _host_text(self._store_host())
 
     @property
     def reconsume_times(self) -> int:
-        """How often the message was sent back by its consumer group; 0 for a message of an inner batch."""
+        """How often the message came again, as it was sent back by its consumer group or failed in this consumer."""
+        if self._inner:
+            return self.failures
         born, store = self._hosts_shift()
-        return 0 if self._inner else self._read(_INT, 56 + born + store)
+        return self._read(_INT, 56 + born + store) + self.failures
+
+    @property
+    def is_inner(self) -> bool:
+        """Whether it is one message of an inner batch: all of a batch share one record."""
+        return self._inner is not None
 
     @property
     def prepared_offset(self) -> int:
@@ -281,6 +298,8 @@ class ReceivedMessage:
 
     @property
     def topic(self) -> str:
+        if self.restored and (original := self.properties.get(RETRY_TOPIC)):
+            return original
         start, end, _, _ = self._tail()
         try:
             return str(self._data[start:end], "utf-8")

@@ -611,9 +611,9 @@ class MessageStore:
         return self.index.query(topic, key, max_count=max_count, begin_ms=begin_ms, end_ms=end_ms, by_tag=by_tag, visible_end=end)
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
-        """Return what a queue holds of up to ``count`` records from the one of ``offset`` on: place in the log, size, tag code.
+        """Return what a queue holds of the records of ``count`` messages from ``offset`` on: place in the log, size, tag code.
 
-        A record of a batch queue may hold many messages. Nothing for an offset that readers do not see.
+        In a batch queue a record holds one message or many. Nothing for an offset that readers do not see.
         """
         return self._reader.units(topic, queue_id, offset, count)
 
@@ -677,6 +677,11 @@ class MessageStore:
     def commitlog_visible_offset(self) -> int:
         """Up to where readers see the commit log: with SYNC_FLUSH what was published, else all of it."""
         return self._visible_end if self._holds_back else self._log.committed_end
+
+    @property
+    def newest_ms(self) -> int:
+        """The store time of the newest record; the next one's is not below it, whatever the clock says. 0 without records."""
+        return self._last_ms
 
     def segments(self) -> list[tuple[int, int, str]]:
         """Return ``(place of its first byte in the log, length, path)`` of the commit log's files, oldest first."""

@@ -57,6 +57,7 @@ def test_every_setting_reaches_the_broker(name):
     other = {
         "flush_disk_type": "SYNC_FLUSH",
         "delete_when": "05",
+        "message_delay_level": "1s 2m",
         "consumequeue_segment_bytes": 2000,
         "batchqueue_segment_bytes": 4600,
         "register_interval_s": 20.0,
