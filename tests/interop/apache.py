@@ -182,6 +182,7 @@ class JavaProcess:
         deadline = time.monotonic() + timeout_s
         while text not in self.log.read_text(errors="replace"):
             if self.process.poll() is not None:
+                self._reap()
                 raise ApacheFailed(f"the JVM ended with {self.process.returncode} before it said {text!r}:\n{self.tail()}")
             if time.monotonic() > deadline:
                 self.stop()

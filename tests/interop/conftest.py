@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.interop import apache
 from tests.interop.ours import OurProcess, namesrv_and_broker
+from tests.interop.sides import Side
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -64,3 +65,14 @@ def our_cluster(home: Path) -> Iterator[OurProcess]:
     """Our nameserver and broker in one process, as `sprocketmq serve` runs them."""
     with namesrv_and_broker(home / "ours") as process:
         yield process
+
+
+@pytest.fixture(params=["ours", "apaches"])
+def side(request: pytest.FixtureRequest) -> Side:
+    """Our broker, then Apache's: for tests that both must pass."""
+    if request.param == "ours":
+        ours: OurProcess = request.getfixturevalue("our_cluster")
+        return Side("ours", ours.namesrv, ours.broker, "broker-a", "DefaultCluster")
+    namesrv: apache.ApacheNamesrv = request.getfixturevalue("apache_namesrv")
+    broker: apache.ApacheBroker = request.getfixturevalue("apache_broker")
+    return Side("apaches", namesrv.address, broker.address, broker.name, broker.cluster)

@@ -1,0 +1,43 @@
+"""A broker of either make, for tests that must come out the same at both; and waiting for what clients do in their own time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sprocketmq import AdminClient
+
+PATIENCE_S = 40.0
+
+
+@dataclass(frozen=True)
+class Side:
+    """Where a broker of one make is, and what it is called."""
+
+    make: str
+    namesrv: str
+    address: str
+    broker: str
+    cluster: str
+
+    async def create_topic(self, topic: str, *, queues: int = 4, batch_queues: bool = False) -> str:
+        """Create a topic, of batch queues if asked for, and return its name."""
+        attributes = {"queue.type": "BatchCQ"} if batch_queues else {}
+        async with AdminClient(namesrv=self.namesrv) as admin:
+            await admin.create_topic(topic, queues=queues, cluster=self.cluster, attributes=attributes)
+        return topic
+
+    def queue(self, topic: str, queue_id: int) -> dict[str, Any]:
+        """Return a queue as the Java client is told of one."""
+        return {"topic": topic, "broker": self.broker, "queue_id": queue_id}
+
+
+async def until(what: str, happened: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+    """Wait until it happened, looking from a thread of its own, as it may ask the Java client. Fails with `what` was waited for."""
+    deadline = time.monotonic() + patience_s
+    while not await asyncio.to_thread(happened):
+        assert time.monotonic() < deadline, f"{what} did not happen within {patience_s:g} s"
+        await asyncio.sleep(0.05)
