@@ -1,58 +1,48 @@
 """The push consumer: a member of a group that shares a topic's queues among its members (client-behaviour, section 9).
 
-Pulling, flow control and commits run in the background; messages come out of ``batches()`` or go into a handler.
+Pulling, flow control and commits run in the background; messages come out of ``batches()`` or go into a handler. Here is what users call,
+the handing out of batches, and what becomes of them when a handler is through with them.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from sprocketmq.client.group_member import ConsumeFrom, GroupMember
 from sprocketmq.client.instance import CLOSING, OPEN, Instance
-from sprocketmq.client.offsets import Offsets
-from sprocketmq.client.process_queue import Limits, ProcessQueue, ReceivedBatch
-from sprocketmq.client.pulling import DEFAULT_MAX_BYTES, PullResult, PullStatus, pull_header, read_pull, subscription_tags
-from sprocketmq.client.rebalance import plan_assignment
-from sprocketmq.client.routes import MASTER_ID, Route
+from sprocketmq.client.process_queue import BEHIND, DEAD_LETTER, Limits, ProcessQueue, ReceivedBatch
+from sprocketmq.client.pull_loop import PullLoops, PullSize
+from sprocketmq.client.pulling import DEFAULT_MAX_BYTES
+from sprocketmq.client.routes import Route
+from sprocketmq.client.send_back import SendBack
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
-from sprocketmq.errors import BrokerError, ConfigError, SprocketError, TopicNotFound
+from sprocketmq.errors import ConfigError, SprocketError
 from sprocketmq.net.client import Connection
-from sprocketmq.protocol.bodies import ConsumerData, ConsumerIdList, build_subscription
-from sprocketmq.protocol.codes import PULL_COMMIT_OFFSET, PULL_SUSPEND, RequestCode, ResponseCode
-from sprocketmq.protocol.command import Command, to_ext
-from sprocketmq.protocol.headers import ConsumerGroupRequest, UpdateConsumerOffset
+from sprocketmq.protocol.bodies import build_subscription
+from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.message import MessageQueue
-from sprocketmq.protocol.names import check_group, check_topic
+from sprocketmq.protocol.names import RETRY_PREFIX, check_group, check_topic
+from sprocketmq.protocol.records import ReceivedMessage
 
 log = logging.getLogger(__name__)
 
-REBALANCE_S = 20.0
-REBALANCE_RETRY_S = 1.0
-COMMIT_S = 5.0
-# How often a commit that an older one has overtaken is repeated.
-SETTLE_TRIES = 3
-SUSPEND_MS = 15_000
-PULL_TIMEOUT_S = 30.0
-PULL_PAUSE_S = 1.0
-# A failed batch waits 1, 2, 4 ... seconds, at most this, before it is handed out again.
-RETRY_FIRST_S = 1.0
-RETRY_MAX_S = 30.0
-# A broker may refuse a group for a moment, as it has not heard of it yet; after this many times in a row it means it.
-REFUSALS = 5
 CLOSE_GRACE_S = 10.0
+# A message that no broker took back is handed out again here after this time.
+LOCAL_RETRY_S = 5.0
+# Delay level of messages whose handler ran too long.
+TIMED_OUT_LEVEL = 3
+# Retries before a message is a dead letter, unless told otherwise; orderly ones go on for ever.
+MAX_RECONSUME_TIMES = 16
+UNLIMITED = 2**31 - 1
 
 MAX_BATCH = 1024
 MAX_PULL_BYTES = 4 << 20
 
-_NOT_KNOWN_YET = frozenset(
-    {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST}
-)
-_FOR_GOOD = _NOT_KNOWN_YET | {ResponseCode.SUBSCRIPTION_PARSE_FAILED, ResponseCode.NO_PERMISSION, ResponseCode.REQUEST_CODE_NOT_SUPPORTED}
-
-Handler = Callable[[ReceivedBatch], Awaitable[Any] | None]
-ConsumeFrom = Literal["last", "first"] | float
+Handler = Callable[[ReceivedBatch], Awaitable[Any] | Any]
+Mode = Literal["clustering", "broadcasting"]
 
 
 class PushConsumer:
@@ -60,14 +50,24 @@ class PushConsumer:
 
     ``subscriptions`` maps topics to ``"*"`` or ``"tag || tag"``; a topic's name or several mean everything of them. All members of a group
     must subscribe to the same. ``consume_from`` says where a group without a committed offset starts: ``"last"`` (new messages; a young
-    queue is read from its beginning, as brokers count it as new), ``"first"``, or epoch seconds. ``batch_max`` bounds the messages of
-    one batch, and raises the pull size with it. Pulling of a queue pauses while more than ``max_cached`` messages or ``max_cached_bytes``
-    of it wait here, or while its offsets span more than ``max_span`` (at least two batches are always let in).
+    queue is read from its beginning, as brokers count it as new), ``"first"``, or epoch seconds. ``batch_max`` (1 to 1024) bounds the
+    messages of one batch, and raises the pull size with it. Pulling of a queue pauses while more than ``max_cached`` messages or
+    ``max_cached_bytes`` of it wait here, or while its offsets span more than ``max_span`` (at least two batches are always let in).
 
-    **Delivery** is at least once. A batch counts as consumed when its handler returns or its loop body ends. When a handler raises, the
-    same batch is handed out again after 1, 2, 4 ... up to 30 seconds, without end; nothing after it is committed meanwhile, and once
-    ``max_span`` is reached the queue waits for it. So a message that can never be handled must be caught by the handler. Offsets are
-    committed every 5 seconds, when a queue goes to another member, and at close; after a crash what was not committed comes again.
+    **Delivery** is at least once. A batch counts as consumed when its handler returns or its loop body ends, but for messages given to
+    ``batch.retry()``: those are sent back to the broker, which delivers them again later, to any member, through the group's retry topic
+    (10 s, 30 s, 1 min ... later; ``topic`` is still the one they were sent to, ``reconsume_times`` counts). After ``max_reconsume_times``
+    retries (default 16) a message goes to ``%DLQ%group``. When a handler raises, every message of the batch is sent back that was not given
+    to ``batch.done()``. When it takes longer than ``consume_timeout_s``, so are they, and what it does with the batch later counts for nothing
+    (``batch.timed_out``). What no broker takes back is handed out again here after 5 s. Siblings of a failed message are not repeated.
+
+    ``orderly=True`` hands out one batch of a queue at a time; when its handler raises, or gives messages to ``batch.retry()``, the same ones
+    come again after ``suspend_s``, before anything after them, without limit unless ``max_reconsume_times`` is given: a message that failed
+    more often goes to ``%DLQ%group``. There is no timeout. With ``mode="broadcasting"`` every member consumes every message, and one that
+    fails is logged and dropped.
+
+    Offsets are committed every 5 seconds, when a queue goes to another member, and at close, never past a message that is not consumed
+    or sent back; after a crash what was not committed comes again.
 
     Topics that do not exist yet are looked for until they do. A broker's lasting refusal (bad expression, no permission, group not
     allowed) ends ``batches()`` and ``listen()`` with its BrokerError.
@@ -81,6 +81,11 @@ class PushConsumer:
         namesrv: str | Sequence[str] | None = None,
         consume_from: ConsumeFrom = "last",
         batch_max: int = 32,
+        orderly: bool = False,
+        mode: Mode = "clustering",
+        max_reconsume_times: int | None = None,
+        consume_timeout_s: float = 900.0,
+        suspend_s: float = 1.0,
         max_cached: int = 1000,
         max_cached_bytes: int = 100 << 20,
         max_span: int = 2000,
@@ -97,27 +102,55 @@ class PushConsumer:
             raise ConfigError(f"batch_max must be from 1 to {MAX_BATCH}, not {batch_max}")
         if min(max_cached, max_cached_bytes, max_span) < 1:
             raise ConfigError("max_cached, max_cached_bytes and max_span must be 1 or more")
-        self._from_where = _from_where(consume_from)
-        self._consume_from = consume_from
+        if mode not in ("clustering", "broadcasting"):
+            raise ConfigError(f"mode must be 'clustering' or 'broadcasting', not {mode!r}")
+        if max_reconsume_times is not None and not 0 <= max_reconsume_times <= UNLIMITED:
+            raise ConfigError(f"max_reconsume_times must be 0 or more, not {max_reconsume_times}")
+        if not (consume_timeout_s > 0 and suspend_s > 0):
+            raise ConfigError("consume_timeout_s and suspend_s must be over 0")
         version = clock.time_ms()
-        self._subscriptions = {check_topic(topic): build_subscription(topic, text, version) for topic, text in subscriptions.items()}
-        self._tags = {topic: subscription_tags(subscription) for topic, subscription in self._subscriptions.items()}
+        described = {check_topic(topic): build_subscription(topic, text, version) for topic, text in subscriptions.items()}
+        self._broadcasting = mode == "broadcasting"
+        if not self._broadcasting:
+            retry_topic = RETRY_PREFIX + group
+            described[retry_topic] = build_subscription(retry_topic, "*", version)
+        self._orderly = orderly
+        self._timeout_s = consume_timeout_s
+        self._suspend_s = suspend_s
         self._batch_max = batch_max
-        self._pull_messages = max(32, batch_max)
-        self._pull_bytes = min(MAX_PULL_BYTES, DEFAULT_MAX_BYTES * self._pull_messages // 32)
         self._limits = Limits(max(max_cached, 2 * batch_max), max_cached_bytes, max(max_span, 2 * batch_max))
-        self._instance = Instance(namesrv, kind="PushConsumer", clock=clock, on_request=self._on_request, on_route=self._on_route)
-        self._instance.consumers = self._describe
-        self._offsets = Offsets(self._instance)
-        self._queues: dict[MessageQueue, ProcessQueue] = {}
-        self._pulls: dict[MessageQueue, asyncio.Task[None]] = {}
-        self._room: dict[MessageQueue, asyncio.Future[None]] = {}
-        self._unknown: set[str] = set()
+        if max_reconsume_times is None:
+            max_reconsume_times = UNLIMITED if orderly else MAX_RECONSUME_TIMES
+        self._max_times = max_reconsume_times
+        pull_messages = max(32, batch_max)
+        size = PullSize(pull_messages, min(MAX_PULL_BYTES, DEFAULT_MAX_BYTES * pull_messages // 32))
+        self._clock = clock
+        self._instance = Instance(
+            namesrv,
+            kind="PushConsumer",
+            clock=clock,
+            on_request=self._on_request,
+            on_route=self._on_route,
+        )
+        self._pulls = PullLoops(
+            self._instance,
+            group,
+            described,
+            size,
+            found=self._offer,
+            lost=self._rebalance_soon,
+            refused=self._fail,
+        )
+        self._member = GroupMember(
+            self._instance, group, described, consume_from=consume_from, open_queue=self._open_queue, puller=self._pulls
+        )
+        self._back = SendBack(self._instance, group, max_times=self._max_times)
         self._ready: deque[ProcessQueue] = deque()
         self._takers: deque[asyncio.Future[None]] = deque()
         self._listeners: set[asyncio.Task[None]] = set()
+        self._settling: set[asyncio.Task[None]] = set()
         self._failure: SprocketError | None = None
-        self._rebalance_now = asyncio.Event()
+        self._told_of_rubbish = False
 
     # --- life ---
 
@@ -127,17 +160,12 @@ class PushConsumer:
             return
         await self._instance.start()
         try:
-            for topic in self._subscriptions:
-                try:
-                    await self._instance.fetch_route(topic)
-                except SprocketError as e:
-                    log.warning("consumer group %s: no route of %s yet: %s", self.group, topic, e)
-            await self._instance.heartbeat_soon()
+            await self._member.join()
         except BaseException:
             await self._instance.close()
             raise
-        self._instance.spawn(self._keep_balanced())
-        self._instance.every(COMMIT_S, self._commit_behind)
+        if not self._orderly:
+            self._instance.every(min(60.0, self._timeout_s / 4), self._check_overdue)
 
     async def close(self) -> None:
         """Take no more, let running handlers end (10 s), commit, leave the group, disconnect. Batches not consumed come again elsewhere."""
@@ -146,23 +174,20 @@ class PushConsumer:
                 self._instance.state = CLOSING
                 await self._wind_up()
         finally:
-            for pq in self._queues.values():
-                pq.dropped = True
+            self._member.drop_all()
             await self._instance.close()
 
     async def _wind_up(self) -> None:
         self._wake_takers()
-        for pull in self._pulls.values():
-            pull.cancel()
+        self._member.stop_pulling()
         if self._listeners:
             _, late = await asyncio.wait(self._listeners, timeout=CLOSE_GRACE_S)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-        try:
-            await _all(self._settle(pq) for pq in self._queues.values())
-        except SprocketError as e:
-            log.warning("consumer group %s: offsets not committed at close: %s", self.group, e)
+        if self._settling:
+            await asyncio.wait(self._settling, timeout=CLOSE_GRACE_S)
+        await self._member.leave()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -186,7 +211,8 @@ class PushConsumer:
         """Have ``handler(batch)``, a function or coroutine function, called for every batch, up to ``concurrency`` at a time.
 
         Starts at once and returns the task that runs until the consumer is closed; awaiting it raises what ended it earlier. Batches of one
-        queue may be handled side by side and end in any order. A plain function runs on the event loop and must not block.
+        queue may be handled side by side and end in any order, unless the consumer is orderly. A plain function runs on the event loop and
+        must not block. What the handler returns is ignored (with one warning, as it may be meant to say something).
         """
         self._instance.check()
         if concurrency < 1:
@@ -209,30 +235,112 @@ class PushConsumer:
         while (batch := await self._take()) is not None:
             try:
                 result = handler(batch)
-                if result is not None:
-                    await result
+                if hasattr(result, "__await__"):
+                    result = await result
             except Exception as e:
                 self._failed(batch, e)
             except BaseException:
                 self._give_back(batch)
                 raise
             else:
+                if result is not None:
+                    self._warn_of_rubbish(result)
                 self._ack(batch)
+
+    def _warn_of_rubbish(self, result: object) -> None:
+        if not self._told_of_rubbish:
+            self._told_of_rubbish = True
+            log.warning(
+                "consumer group %s: the handler returned %r, which means nothing: a batch is consumed when the handler returns;"
+                " raise, or call batch.retry(message), to have messages again",
+                self.group,
+                result,
+            )
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues this member consumes now, sorted."""
-        return sorted(self._queues)
+        """The queues of the subscribed topics that this member consumes now, sorted."""
+        return sorted(queue for queue in self._member.queues if not self._is_retry(queue))
+
+    def _is_retry(self, queue: MessageQueue) -> bool:
+        return queue.topic == RETRY_PREFIX + self.group
 
     async def commit(self) -> None:
         """Commit what has been consumed so far and return when the brokers have it. Raises the first broker's error; others are committed."""
         self._instance.check()
-        await self._commit_all()
+        await self._member.commit_all()
 
-    async def _commit_all(self) -> None:
-        await _all(self._commit_queue(pq) for pq in self._queues.values())
+    # --- steering ---
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Neither pull ``queues`` nor hand out what is here of them; without arguments all of the assignment. Lasts until ``resume``, or
+        until the queue goes to another member. Raises ConfigError for a queue that is not assigned.
+        """
+        for pq in self._assigned(queues):
+            pq.paused = True
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Go on with paused queues; without arguments with all. Harmless for one that is not paused."""
+        for pq in self._assigned(queues):
+            pq.paused = False
+            self._pulls.go_on(pq)
+            if pq.ready:
+                self._offer(pq)
+
+    @property
+    def paused(self) -> list[MessageQueue]:
+        """The queues that are paused, sorted."""
+        return sorted(queue for queue, pq in self._member.queues.items() if pq.paused)
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at ``offset`` in an assigned queue: what was pulled is forgotten, and what handlers still do with it has no effect.
+
+        The new offset is committed with the next commit. One out of range is moved to where the broker has messages. Raises ConfigError
+        for a queue that is not assigned, or a negative offset.
+        """
+        if offset < 0:
+            raise ConfigError(f"an offset must be 0 or more, not {offset}")
+        for pq in self._assigned([queue]):
+            pq.seek(offset)
+            self._pulls.end(pq)
+            self._pulls.begin(pq)
+
+    async def seek_to_time(self, where: MessageQueue | str, timestamp_ms: int) -> None:
+        """Go on at the first message stored at ``timestamp_ms`` (epoch) or later, in one queue or all assigned ones of a topic; at the end
+        where there is none. Raises what asking the broker raises, and what ``seek`` raises.
+        """
+        self._instance.check()
+        queues = [queue for queue in self.assignment if queue.topic == where] if isinstance(where, str) else [where]
+        self._assigned(queues)
+        for queue in queues:
+            offset = await self._member.offset_at(queue, timestamp_ms)
+            if queue in self._member.queues:
+                self.seek(queue, offset)
+
+    def _assigned(self, queues: Sequence[MessageQueue]) -> list[ProcessQueue]:
+        found = []
+        for queue in queues or self.assignment:
+            pq = self._member.queues.get(queue)
+            if pq is None:
+                raise ConfigError(f"{queue} is not assigned to this consumer now (it has {len(self.assignment)} queues, see 'assignment')")
+            found.append(pq)
+        return found
+
+    # --- what the parts call ---
+
+    def _on_request(self, conn: Connection, command: Command) -> None:
+        self._member.on_request(conn, command)
+
+    def _on_route(self, route: Route) -> None:
+        self._member.rebalance_soon()
+
+    def _rebalance_soon(self) -> None:
+        self._member.rebalance_soon()
 
     # --- handing out ---
+
+    def _open_queue(self, queue: MessageQueue, offset: int) -> ProcessQueue:
+        return ProcessQueue(queue, offset, self._limits, self._ack, serial=self._orderly)
 
     async def _take(self) -> ReceivedBatch | None:
         """Return the next batch, None when the consumer is closed. Raises what ended it."""
@@ -241,13 +349,9 @@ class PushConsumer:
                 raise self._failure
             if self._instance.state != OPEN:
                 return None
-            while self._ready:
-                pq = self._ready.popleft()
-                batch = None if pq.dropped else pq.take(self._batch_max)
-                if batch is not None:
-                    if pq.ready:
-                        self._offer(pq)
-                    return batch
+            batch = self._take_ready()
+            if batch is not None:
+                return batch
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._takers.append(waiter)
             try:
@@ -256,6 +360,16 @@ class PushConsumer:
                 if not waiter.cancelled():
                     self._wake_one()  # it was woken for a batch that it will not take
                 raise
+
+    def _take_ready(self) -> ReceivedBatch | None:
+        while self._ready:
+            pq = self._ready.popleft()
+            batch = None if pq.dropped else pq.take(self._batch_max, self._clock.monotonic())
+            if batch is not None:
+                if pq.ready:
+                    self._offer(pq)
+                return batch
+        return None
 
     def _offer(self, pq: ProcessQueue) -> None:
         # One entry a queue and turn, so that queues are served in turn; a spare entry finds nothing and is dropped.
@@ -275,265 +389,115 @@ class PushConsumer:
                 waiter.set_result(None)
         self._takers.clear()
 
-    def _ack(self, batch: ReceivedBatch) -> None:
-        pq = self._queues.get(batch.queue)
-        if pq is not None and pq.ack(batch) and not pq.full:
-            self._open_room(batch.queue)
-
-    def _open_room(self, queue: MessageQueue) -> None:
-        waiter = self._room.pop(queue, None)
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
-
-    def _give_back(self, batch: ReceivedBatch) -> None:
-        pq = self._queues.get(batch.queue)
-        if pq is not None and pq.give_back(batch):
-            self._offer(pq)
-
-    def _failed(self, batch: ReceivedBatch, error: Exception) -> None:
-        delay = min(RETRY_MAX_S, RETRY_FIRST_S * 2**batch.attempts)
-        batch.attempts += 1
-        log.error(
-            "consumer group %s: a handler failed for %d messages of %s from offset %d; they come again in %g s",
-            self.group,
-            len(batch),
-            batch.queue,
-            batch[0].queue_offset,
-            delay,
-            exc_info=error,
-        )
-        self._instance.timers.call_later(delay, lambda: self._give_back(batch))
-
     def _fail(self, error: SprocketError) -> None:
         if self._failure is None:
             log.error("consumer group %s ends: %s", self.group, error)
             self._failure = error
             self._wake_takers()
 
-    # --- pulling ---
+    # --- what becomes of a batch ---
 
-    async def _pull_loop(self, pq: ProcessQueue) -> None:
-        queue = pq.queue
-        tags = self._tags[queue.topic]
-        timers = self._instance.timers
-        broker_id = MASTER_ID
-        refusals = 0
-        failing = False
-        while not pq.dropped:
-            if pq.full:
-                waiter = self._room[queue] = asyncio.get_running_loop().create_future()
-                await waiter
-                continue
-            commit = pq.commit_offset
-            try:
-                response, address = await self._pull(pq, commit, broker_id)
-                if response.code in _FOR_GOOD:
-                    refusals += 1
-                    error = BrokerError(response.code, response.remark, address=address)
-                    if refusals >= REFUSALS:
-                        self._fail(error)
-                        return
-                    if response.code in _NOT_KNOWN_YET:
-                        await self._instance.heartbeat_soon()
-                    raise error
-                result = read_pull(response, address, queue, pq.next_offset, tags)
-                messages = result.messages
-            except SprocketError as e:
-                # Once for each outage: every queue comes by here each second while it lasts.
-                level = logging.DEBUG if failing else logging.WARNING
-                log.log(level, "consumer group %s: pull of %s failed, again every %g s: %s", self.group, queue, PULL_PAUSE_S, e)
-                failing = True
-                if isinstance(e, TopicNotFound):
-                    self._rebalance_now.set()
-                await timers.sleep(PULL_PAUSE_S)
-                continue
-            refusals = 0
-            failing = False
-            if commit and broker_id == MASTER_ID:
-                pq.persisted = max(pq.persisted, commit)
-            broker_id = result.suggested_broker_id
-            if result.status is PullStatus.OFFSET_MOVED:
-                await self._offset_moved(pq, result)
-                return
-            pq.put(messages, len(result.body), result.next_offset)
-            if messages:
-                self._offer(pq)
+    def _ack(self, batch: ReceivedBatch) -> None:
+        self._end(batch, batch.to_retry(failed=False, orderly=self._orderly))
 
-    async def _pull(self, pq: ProcessQueue, commit: int, broker_id: int) -> tuple[Command, str]:
-        queue = pq.queue
-        header = pull_header(
+    def _failed(self, batch: ReceivedBatch, error: Exception) -> None:
+        again = batch.to_retry(failed=True, orderly=self._orderly)
+        log.error(
+            "consumer group %s: a handler failed for %d messages of %s from offset %d; %d of them %s",
             self.group,
-            queue,
-            pq.next_offset,
-            max_messages=self._pull_messages,
-            max_bytes=self._pull_bytes,
-            sys_flag=PULL_SUSPEND | (PULL_COMMIT_OFFSET if commit and broker_id == MASTER_ID else 0),
-            commit_offset=commit,
-            suspend_ms=SUSPEND_MS,
-            subscription=self._subscriptions[queue.topic],
+            len(batch),
+            batch.queue,
+            batch[0].queue_offset,
+            len(again),
+            "are dropped, as the group broadcasts" if self._broadcasting else "come again",
+            exc_info=error,
         )
-        return await self._instance.ask_broker(
-            queue.topic, queue.broker_name, RequestCode.PULL_MESSAGE, ext=header, broker_id=broker_id, timeout_s=PULL_TIMEOUT_S
-        )
+        self._end(batch, again)
 
-    async def _offset_moved(self, pq: ProcessQueue, result: PullResult) -> None:
-        """Go on where the broker says: its queue begins later, ends earlier, or an operator has reset the offset."""
-        log.warning(
-            "consumer group %s: offset %d of %s is out of range, going on at %d", self.group, pq.next_offset, pq.queue, result.next_offset
-        )
-        try:
-            await self._offsets.commit(self.group, pq.queue, result.next_offset)
-        except SprocketError as e:
-            log.warning("consumer group %s: offset of %s not committed: %s", self.group, pq.queue, e)
-        if not pq.dropped:
-            self._drop(pq)
-            self._rebalance_now.set()
+    def _end(self, batch: ReceivedBatch, again: list[tuple[ReceivedMessage, int]]) -> None:
+        """Count ``batch`` as consumed but for ``again``. Without effect when it has timed out, or its queue was given up or moved."""
+        pq = self._member.queues.get(batch.queue)
+        if pq is None:
+            return
+        if not again or self._broadcasting:
+            pq.finish(batch)
+            self._settled(pq)
+            return
+        rest = pq.finish(batch, [message for message, _ in again])
+        if rest is not None and self._orderly:
+            self._suspend(pq, rest, again)
+        elif rest is not None:
+            self._settle(self._send_back(pq, rest, again))
+        self._settled(pq)
 
-    # --- balance ---
+    def _settle(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._instance.spawn(work)
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
 
-    def _describe(self) -> list[ConsumerData]:
-        return [ConsumerData(self.group, consume_from_where=self._from_where, subscription_data_set=list(self._subscriptions.values()))]
+    def _settled(self, pq: ProcessQueue) -> None:
+        if not pq.full:
+            self._pulls.go_on(pq)
+        if self._orderly and pq.ready:
+            self._offer(pq)
 
-    def _on_request(self, conn: Connection, command: Command) -> None:
-        if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-            self._rebalance_now.set()
+    def _give_back(self, batch: ReceivedBatch) -> None:
+        pq = self._member.queues.get(batch.queue)
+        if pq is not None and pq.give_back(batch) and pq.ready:
+            self._offer(pq)
 
-    def _on_route(self, route: Route) -> None:
-        self._rebalance_now.set()
+    async def _send_back(self, pq: ProcessQueue, rest: ReceivedBatch, levels: list[tuple[ReceivedMessage, int]]) -> None:
+        pq.consumed(rest, await self._back.send(pq, levels))
+        self._settled(pq)
+        for message in rest:
+            message.failures += 1
+        if rest:
+            self._again_later(rest, LOCAL_RETRY_S)
 
-    async def _keep_balanced(self) -> None:
-        while self._instance.state == OPEN:
-            self._rebalance_now.clear()
-            balanced = True
-            for topic in self._subscriptions:
-                try:
-                    balanced &= await self._rebalance(topic)
-                except SprocketError as e:
-                    log.warning("consumer group %s: %s not balanced: %s", self.group, topic, e)
-                    balanced = False
-            timer = self._instance.timers.call_later(REBALANCE_S if balanced else REBALANCE_RETRY_S, self._rebalance_now.set)
-            await self._rebalance_now.wait()
-            timer.cancel()
+    def _suspend(self, pq: ProcessQueue, rest: ReceivedBatch, marks: list[tuple[ReceivedMessage, int]]) -> None:
+        """Have messages of an ordered queue again after a pause; what failed too often becomes a dead letter first."""
+        failed = [(message, mark) for message, mark in marks if mark != BEHIND]
+        given_up = [message for message, mark in failed if mark == DEAD_LETTER or message.reconsume_times >= self._max_times]
+        for message, _ in failed:
+            message.failures += 1
+        if given_up:
+            self._settle(self._give_up(pq, rest, given_up))
+        else:
+            self._again_later(rest, self._suspend_s)
 
-    async def _rebalance(self, topic: str) -> bool:
-        """Take over and give up queues of ``topic`` as the plan says; tells whether that is done."""
-        route = self._instance.routes.get(topic) or await self._instance.fetch_route(topic)
-        if route is None:
-            if topic not in self._unknown:
-                self._unknown.add(topic)
-                log.warning("consumer group %s: topic %s does not exist yet, waiting for it", self.group, topic)
-            return False
-        members = await self._members(route)
-        if not members:
-            return False
-        me = self._instance.client_id
-        wanted = plan_assignment(route.subscribe_queues, members, me)
-        for pq in [pq for queue, pq in self._queues.items() if queue.topic == topic and queue not in wanted]:
-            await self._revoke(pq)
-        added = await asyncio.gather(*(self._assign(queue) for queue in wanted if queue not in self._queues))
-        if me not in members:
-            await self._instance.heartbeat_soon()
-            return False
-        return all(added)
-
-    async def _members(self, route: Route) -> list[str]:
-        ext = to_ext(ConsumerGroupRequest(self.group))
-        error: SprocketError | None = None
-        for name in route.addresses:
-            address = route.address(name)
-            if address is None:
-                continue
+    async def _give_up(self, pq: ProcessQueue, rest: ReceivedBatch, messages: list[ReceivedMessage]) -> None:
+        for message in messages:
             try:
-                response = await self._instance.ask(address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext=ext)
+                await self._back.publish(message, DEAD_LETTER)
             except SprocketError as e:
-                error = e
-                continue
-            if response.code == ResponseCode.SUCCESS:
-                return ConsumerIdList.decode(response.body).consumer_id_list
-            # The broker has no member of the group: our heartbeat has not arrived.
-            await self._instance.heartbeat_soon()
-        if error is not None:
-            raise error
-        return []
+                log.warning("consumer group %s: message %s did not become a dead letter: %s", self.group, message.msg_id, e)
+            else:
+                pq.consumed(rest, [message])
+        self._settled(pq)
+        if rest:
+            self._again_later(rest, self._suspend_s)
 
-    async def _assign(self, queue: MessageQueue) -> bool:
-        try:
-            offset = await self._start_offset(queue)
-        except SprocketError as e:
-            log.warning("consumer group %s: no start offset for %s yet: %s", self.group, queue, e)
-            return False
-        if self._instance.state != OPEN:
-            return False
-        pq = self._queues[queue] = ProcessQueue(queue, offset, self._limits, self._ack)
-        self._pulls[queue] = self._instance.spawn(self._pull_loop(pq))
-        return True
+    def _again_later(self, rest: ReceivedBatch, delay_s: float) -> None:
+        self._instance.timers.call_later(delay_s, lambda: self._give_back(rest))
 
-    async def _start_offset(self, queue: MessageQueue) -> int:
-        at_time = not isinstance(self._consume_from, str)
-        # With a start time, a young queue must not be taken for a committed 0.
-        offset = await self._offsets.committed(self.group, queue, zero_if_young=not at_time)
-        if offset is not None:
-            return offset
-        if self._consume_from == "first":
-            return 0
-        if isinstance(self._consume_from, str):
-            return await self._offsets.max_offset(queue)
-        return await self._offsets.offset_at(queue, round(self._consume_from * 1000))
-
-    async def _revoke(self, pq: ProcessQueue) -> None:
-        self._drop(pq)
-        try:
-            await self._settle(pq)
-        except SprocketError as e:
-            log.warning("consumer group %s: offset of %s not committed when it was given up: %s", self.group, pq.queue, e)
-
-    def _drop(self, pq: ProcessQueue) -> None:
-        pq.dropped = True
-        del self._queues[pq.queue]
-        self._room.pop(pq.queue, None)
-        pull = self._pulls.pop(pq.queue)
-        if pull is not asyncio.current_task():
-            pull.cancel()
-
-    # --- commits ---
-
-    async def _commit_queue(self, pq: ProcessQueue) -> None:
-        offset = pq.commit_offset
-        if offset != pq.persisted:
-            await self._offsets.commit(self.group, pq.queue, offset)
-            pq.persisted = offset
-
-    async def _settle(self, pq: ProcessQueue) -> None:
-        """Commit a queue that is pulled no more, and see to it that this stays the last word.
-
-        The pull that was under way carries an older offset, and a broker with several threads may take that after ours.
-        """
-        await self._commit_queue(pq)
-        for _ in range(SETTLE_TRIES):
-            committed = await self._offsets.committed(self.group, pq.queue)
-            if committed is None or committed >= pq.commit_offset:
-                return
-            await self._offsets.commit(self.group, pq.queue, pq.commit_offset)
-
-    async def _commit_behind(self) -> None:
-        """Commit without waiting for answers; one that is lost is made up for by the next."""
-        for pq in list(self._queues.values()):
-            offset = pq.commit_offset
-            if offset == pq.persisted:
-                continue
-            route = self._instance.routes.get(pq.queue.topic)
-            address = route.address(pq.queue.broker_name) if route else None
-            conn = self._instance.brokers.peek(address) if address else None
-            if conn is not None:
-                ext = to_ext(UpdateConsumerOffset(self.group, pq.queue.topic, pq.queue.queue_id, offset))
-                conn.oneway(RequestCode.UPDATE_CONSUMER_OFFSET, ext=ext)
-
-
-async def _all(commits: Iterable[Awaitable[None]]) -> None:
-    """Let all of them end, then raise the first error."""
-    for result in await asyncio.gather(*commits, return_exceptions=True):
-        if isinstance(result, BaseException):
-            raise result
+    async def _check_overdue(self) -> None:
+        """Send back what handlers hold for longer than the timeout."""
+        before = self._clock.monotonic() - self._timeout_s
+        for pq in list(self._member.queues.values()):
+            for batch in pq.overdue(before):
+                batch.timed_out = True
+                again = [(m, level or TIMED_OUT_LEVEL) for m, level in batch.to_retry(failed=True)]
+                log.warning(
+                    "consumer group %s: a handler has held %d messages of %s from offset %d for over %g s; %d of them %s",
+                    self.group,
+                    len(batch),
+                    batch.queue,
+                    batch[0].queue_offset,
+                    self._timeout_s,
+                    len(again),
+                    "are dropped, as the group broadcasts" if self._broadcasting else "are sent back",
+                )
+                self._end(batch, again)
 
 
 class Batches:
@@ -572,13 +536,3 @@ class Batches:
         if self._batch is not None:
             batch, self._batch = self._batch, None
             self._consumer._give_back(batch)
-
-
-def _from_where(consume_from: ConsumeFrom) -> str:
-    if consume_from == "last":
-        return "CONSUME_FROM_LAST_OFFSET"
-    if consume_from == "first":
-        return "CONSUME_FROM_FIRST_OFFSET"
-    if type(consume_from) in (int, float) and float(consume_from) >= 0:
-        return "CONSUME_FROM_TIMESTAMP"
-    raise ConfigError(f"consume_from must be 'last', 'first' or epoch seconds, not {consume_from!r}")

@@ -20,7 +20,7 @@ from sprocketmq.protocol.bodies import (
 from sprocketmq.protocol.codes import RequestCode as Q
 from sprocketmq.protocol.codes import ResponseCode as R
 from sprocketmq.protocol.command import Command
-from sprocketmq.protocol.headers import PullRequest, SendMessageV2
+from sprocketmq.protocol.headers import PullRequest, SendBack, SendMessageV2
 from sprocketmq.protocol.ids import offset_msg_id
 from sprocketmq.protocol.records import encode_record, pack_host
 
@@ -149,6 +149,7 @@ class FakeBroker(FakeServer):
                     store_host=HOST,
                     flag=flag,
                     sys_flag=header.sys_flag,
+                    reconsume_times=header.reconsume_times or 0,
                 )
             )
         ids = ",".join(offset_msg_id(HOST, physical) for physical in physicals)
@@ -185,6 +186,8 @@ class FakeBroker(FakeServer):
             members = self.groups[consumer.group_name]
             if beat.client_id not in members:
                 members[beat.client_id] = conn
+                if consumer.message_model == "CLUSTERING":
+                    self.on_group(consumer.group_name)
                 self.notify(consumer.group_name)
 
     def on_UNREGISTER_CLIENT(self, conn: ServerConnection, command: Command) -> None:
@@ -210,6 +213,10 @@ class FakeBroker(FakeServer):
         for queue in request.mq_set:
             if self.locks.get((request.consumer_group, queue)) == request.client_id:
                 del self.locks[request.consumer_group, queue]
+        conn.respond(command, R.SUCCESS)
+
+    def on_CONSUMER_SEND_MSG_BACK(self, conn: ServerConnection, command: Command) -> None:
+        self.returned.append(command.header(SendBack))
         conn.respond(command, R.SUCCESS)
 
     # --- offsets ---
@@ -240,6 +247,8 @@ class FakeCluster:
     def __init__(self, brokers: int = 1) -> None:
         self.namesrv = FakeNamesrv()
         self.brokers = [FakeBroker(f"broker-{chr(97 + i)}") for i in range(brokers)]
+        for broker in self.brokers:
+            broker.on_group = lambda group: self.put(f"%RETRY%{group}", queues=1)
 
     @property
     def broker(self) -> FakeBroker:

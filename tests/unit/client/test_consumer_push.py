@@ -7,6 +7,7 @@ from fake_cluster import FakeCluster, answer, hang_up
 
 from sprocketmq.client import Producer, PushConsumer
 from sprocketmq.client import consumer_push as push_module
+from sprocketmq.client import group_member, pull_loop
 from sprocketmq.client import instance as instance_module
 from sprocketmq.clock import ManualClock
 from sprocketmq.errors import BrokerError, ClientClosed, ConfigError, InvalidName
@@ -21,8 +22,8 @@ QUEUE = MessageQueue("t", "broker-a", 0)
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
     monkeypatch.setattr(instance_module, "ASK_PAUSE_S", 0.001)
-    monkeypatch.setattr(push_module, "PULL_PAUSE_S", 0.001)
-    monkeypatch.setattr(push_module, "REBALANCE_RETRY_S", 0.001)
+    monkeypatch.setattr(pull_loop, "PULL_PAUSE_S", 0.001)
+    monkeypatch.setattr(group_member, "REBALANCE_RETRY_S", 0.001)
 
 
 @asynccontextmanager
@@ -84,7 +85,10 @@ async def test_the_heartbeat_describes_the_group(cluster):
         consumer_data = cluster.broker.beats[0].consumer_data_set[0]
     assert (consumer_data.group_name, consumer_data.consume_type, consumer_data.message_model) == ("cg", "CONSUME_PASSIVELY", "CLUSTERING")
     assert consumer_data.consume_from_where == "CONSUME_FROM_LAST_OFFSET"
-    assert [(s.topic, s.sub_string, s.tags_set) for s in consumer_data.subscription_data_set] == [("t", "a || b", ["a", "b"])]
+    assert [(s.topic, s.sub_string, s.tags_set) for s in consumer_data.subscription_data_set] == [
+        ("t", "a || b", ["a", "b"]),
+        ("%RETRY%cg", "*", []),
+    ]
 
 
 async def test_two_members_share_the_queues_and_the_rest_takes_over_when_one_leaves(cluster):
@@ -151,7 +155,7 @@ async def test_a_new_group_starts_where_it_is_told(cluster, start, offset):
     await fill(cluster, 5, queue=0)
     async with push(cluster, consume_from=start) as consumer:
         await settle(lambda: QUEUE in consumer.assignment)
-        assert consumer._queues[QUEUE].persisted == offset
+        assert consumer._member.queues[QUEUE].persisted == offset
     if not isinstance(start, str):
         header = next(c for c in cluster.broker.seen if c.code == Q.SEARCH_OFFSET_BY_TIMESTAMP)
         assert header.ext["timestamp"] == "1700000000500"
@@ -168,7 +172,7 @@ async def test_an_offset_out_of_range_is_moved_as_the_broker_says(cluster):
     await fill(cluster, 5, queue=0)
     cluster.broker.offsets["cg", "t", 0] = 99
     async with push(cluster) as consumer:
-        await settle(lambda: QUEUE in consumer.assignment and consumer._queues[QUEUE].next_offset == 5)
+        await settle(lambda: QUEUE in consumer.assignment and consumer._member.queues[QUEUE].next_offset == 5)
         await fill(cluster, 1, queue=0)
         assert await take(consumer, 1) == [b"0"]
 
@@ -295,7 +299,7 @@ async def test_a_batch_that_never_succeeds_is_there_after_a_restart(cluster):
 
     async with push(cluster, batch_max=1) as consumer:
         consumer.listen(broken)
-        await settle(lambda: consumer._queues.get(QUEUE) and consumer._queues[QUEUE].held_messages == 2)
+        await settle(lambda: consumer._member.queues.get(QUEUE) and consumer._member.queues[QUEUE].held_messages == 2)
     assert cluster.broker.offsets.get(("cg", "t", 0), 0) == 0
     async with push(cluster) as consumer:
         assert await take(consumer, 2) == [b"0", b"1"]
@@ -304,9 +308,9 @@ async def test_a_batch_that_never_succeeds_is_there_after_a_restart(cluster):
 async def test_pulling_pauses_while_too_much_waits_and_goes_on_when_it_is_consumed(cluster):
     await fill(cluster, 300, queue=0)
     async with push(cluster, max_cached=100, max_span=10_000) as consumer:
-        await settle(lambda: QUEUE in consumer._queues and consumer._queues[QUEUE].full)
+        await settle(lambda: QUEUE in consumer._member.queues and consumer._member.queues[QUEUE].full)
         pulls = cluster.broker.count(Q.PULL_MESSAGE)
-        assert consumer._queues[QUEUE].held_messages <= 100 + 32
+        assert consumer._member.queues[QUEUE].held_messages <= 100 + 32
         await asyncio.sleep(0.02)
         assert cluster.broker.count(Q.PULL_MESSAGE) == pulls
         assert len(await take(consumer, 300)) == 300
@@ -331,7 +335,7 @@ async def test_offsets_are_committed_every_5_seconds_one_way(cluster):
     clock = ManualClock()
     await fill(cluster, 4)
     async with push(cluster, clock=clock, batch_max=1) as consumer:
-        await settle(lambda: len(cluster.broker.held) == 4)
+        await settle(lambda: len(cluster.broker.held) == 5)
         await take(consumer, 4)
         assert cluster.broker.offsets == {}
         clock.advance(5)
