@@ -1,5 +1,6 @@
 """Connected clients: who produces and consumes in which group, over which connection (codes 34, 35, 38, 46, 203, 204, 328)."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -25,6 +26,8 @@ from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.headers import ConsumerGroupRequest, ProducerGroupRequest, UnregisterClient
 from sprocketmq.protocol.names import MAX_GROUP_LENGTH, RETRY_PREFIX, name_problem
 
+log = logging.getLogger(__name__)
+
 EXPIRY_S = 120.0
 # A client instance has a handful of groups; the limits keep one heartbeat from filling the tables.
 MAX_GROUPS_PER_CLIENT = 1_000
@@ -36,13 +39,14 @@ _LANGUAGES = {code.value: code.name for code in LanguageCode}
 
 @dataclass(slots=True)
 class Member:
-    """One client in one group."""
+    """One client in one group; ``wants`` is what a consumer subscribes to: expressions by topic."""
 
     client_id: str
     language: int
     version: int
     last_heard: float
     last_heard_ms: int
+    wants: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -70,6 +74,24 @@ def tag_filter(data: SubscriptionData) -> frozenset[int] | None:
     if data.sub_string.strip() in ("", "*") or not data.code_set:
         return None
     return frozenset(data.code_set)
+
+
+def _compare(group: ConsumerGroup, newcomer: Member) -> None:
+    """Warn when a member that joins, or changes its mind, subscribes to something else than the others: some would miss messages."""
+    for other in group.members.values():
+        if other.wants == newcomer.wants:
+            continue
+        topic = min(topic for topic, _ in other.wants.items() ^ newcomer.wants.items())
+        log.warning(
+            "consumer group %s: members subscribe to different things, so they miss messages: of topic %s client %s wants %r, client %s %r",
+            group.name,
+            topic,
+            newcomer.client_id,
+            newcomer.wants.get(topic, "nothing"),
+            other.client_id,
+            other.wants.get(topic, "nothing"),
+        )
+        return
 
 
 class ClientRegistry:
@@ -107,9 +129,12 @@ class ClientRegistry:
         group.consume_from_where = data.consume_from_where
         self._memberships(conn)[1].add(name)
         previous = group.members.get(conn)
-        group.members[conn] = self._member(client_id, command)
+        member = group.members[conn] = self._member(client_id, command)
         changed = previous is None or previous.client_id != client_id
         wanted = {subscription.topic: subscription for subscription in data.subscription_data_set}
+        member.wants = {topic: subscription.sub_string for topic, subscription in wanted.items()}
+        if previous is None or previous.wants != member.wants:
+            _compare(group, member)
         for topic in [topic for topic in group.subscriptions if topic not in wanted]:
             del group.subscriptions[topic]
             changed = True

@@ -63,6 +63,25 @@ async def test_a_changed_subscription_is_told_and_an_old_one_ignored(ask, broker
     assert set(broker.clients.consumers["cg"].subscriptions) == {"other"}
 
 
+async def test_members_that_subscribe_to_different_things_are_logged_once(ask, broker, connect, caplog):
+    other = await connect(broker)
+    with caplog.at_level("WARNING", "sprocketmq.broker.clients"):
+        await ask.heartbeat("c1", consumers=["cg"], expression="a")
+        await other.heartbeat("c2", consumers=["cg"], expression="a")
+        assert not caplog.records
+        await other.heartbeat("c2", consumers=["cg"], expression="b", version=6)
+        await other.heartbeat("c2", consumers=["cg"], expression="b", version=6)
+        await ask.heartbeat("c1", consumers=["cg"], expression="a")
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "consumer group cg: members subscribe to different things, so they miss messages:"
+        " of topic orders client c2 wants 'b', client c1 'a'"
+    )
+    with caplog.at_level("WARNING", "sprocketmq.broker.clients"):
+        await other.heartbeat("c2", consumers=["cg"], topics=["more"], expression="a", version=7)
+    assert "of topic more client c2 wants 'a', client c1 'nothing'" in caplog.text
+
+
 async def test_a_group_may_not_want_to_be_told(ask, broker):
     broker.groups.find("cg").notify_consumer_ids_changed_enable = False
     await ask.heartbeat("c1", consumers=["cg"])
