@@ -11,6 +11,7 @@ from sprocketmq._version import __version__
 if TYPE_CHECKING:
     from sprocketmq import errors, sync
     from sprocketmq.client import AdminClient, Producer, PullConsumer, PushConsumer
+    from sprocketmq.client.batching import Batching, BatchingStats
     from sprocketmq.client.process_queue import ReceivedBatch
     from sprocketmq.client.pulling import PullResult, PullStatus
     from sprocketmq.errors import SprocketError
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdminClient",
+    "Batching",
+    "BatchingStats",
     "CompressionType",
     "Message",
     "MessageQueue",
@@ -40,6 +43,8 @@ __all__ = [
 
 _HOMES = {
     "AdminClient": "client.admin",
+    "Batching": "client.batching",
+    "BatchingStats": "client.batching",
     "CompressionType": "protocol.compression",
     "Message": "protocol.message",
     "MessageQueue": "protocol.message",

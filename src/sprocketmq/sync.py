@@ -25,6 +25,8 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 from weakref import WeakSet
 
 from sprocketmq import client
+from sprocketmq.client.batching import BatchingStats
+from sprocketmq.client.flights import OnSent, tell
 from sprocketmq.client.instance import OPEN, Instance
 from sprocketmq.client.process_queue import ReceivedBatch
 from sprocketmq.errors import ConfigError, SendQueueFull, SprocketError
@@ -235,39 +237,6 @@ def _arguments_of(make: Callable[_P, object]) -> Callable[[Callable[..., None]],
     return decorate
 
 
-class _Sending:
-    """One message on its way from a caller's thread to the loop and back."""
-
-    __slots__ = ("face", "future", "message", "timeout_s")
-
-    def __init__(self, face: "Producer", message: Message, timeout_s: float | None) -> None:
-        self.face = face
-        self.message = message
-        self.timeout_s = timeout_s
-        self.future: Future[SendResult] = Future()
-
-    def begin(self) -> None:
-        producer = self.face._client
-        try:
-            producer._instance.check()
-            producer._submit(self.message, self.timeout_s).add_done_callback(self)
-        except Exception as e:
-            self._end(None, e)
-
-    def __call__(self, done: "asyncio.Future[SendResult]") -> None:
-        error = done.exception()
-        self._end(None if error else done.result(), error)
-
-    def _end(self, result: SendResult | None, error: BaseException | None) -> None:
-        self.face._give_back(len(self.message.body))
-        if not self.future.set_running_or_notify_cancel():
-            return
-        if error is not None:
-            self.future.set_exception(error)
-        elif result is not None:
-            self.future.set_result(result)
-
-
 class Producer(_Face[client.Producer]):
     """``sprocketmq.Producer`` for blocking code; takes the same arguments."""
 
@@ -275,10 +244,11 @@ class Producer(_Face[client.Producer]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(client.Producer(*args, **kwargs))
         # Calls wait here for the loop, so that many of them cost it one wake-up.
-        self._calls: deque[_Sending] = deque()
+        self._calls: deque[tuple[Message, Future[SendResult], float | None]] = deque()
         self._waking = False
         self._held = 0
         self._held_bytes = 0
+        self._client._on_landed = self._give_back
 
     send_batch = _blocking(client.Producer.send_batch)
     flush = _blocking(client.Producer.flush)
@@ -293,15 +263,16 @@ class Producer(_Face[client.Producer]):
         with self._lock:
             self._held += 1
             self._held_bytes += len(message.body)
-        sending = _Sending(self, message, timeout_s)
-        self._hand_over(thread, sending)
-        return sending.future.result()
+        future: Future[SendResult] = Future()
+        self._hand_over(thread, message, future, timeout_s)
+        return future.result()
 
-    def submit(self, message: Message, *, timeout_s: float | None = None) -> "Future[SendResult]":
+    def submit(self, message: Message, callback: OnSent | None = None, *, timeout_s: float | None = None) -> "Future[SendResult]":
         """Send one message and return the future of its result at once; messages of one thread to one topic leave in order.
 
-        Raises SendQueueFull when the producer's ``max_in_flight`` messages or ``max_in_flight_bytes`` are not answered yet; every other
-        error comes out of the future. Callbacks of the future run on the background loop and must not block.
+        ``callback(result, error)`` is called when the outcome is known, one of the two being None; what it raises is logged, and nobody
+        else is harmed. It runs on the background loop, as do callbacks of the future, and must not block. Raises SendQueueFull when the
+        producer's ``max_in_flight`` messages or ``max_in_flight_bytes`` are not answered yet; every other error comes out of the future.
         """
         thread = self._open_thread()
         size = len(message.body)
@@ -313,30 +284,44 @@ class Producer(_Face[client.Producer]):
                 raise SendQueueFull("bytes", producer._max_in_flight_bytes)
             self._held += 1
             self._held_bytes += size
-        sending = _Sending(self, message, timeout_s)
-        self._hand_over(thread, sending)
-        return sending.future
+        future: Future[SendResult] = Future()
+        if callback is not None:
+            future.add_done_callback(functools.partial(tell, callback))
+        self._hand_over(thread, message, future, timeout_s)
+        return future
 
     @property
     def in_flight(self) -> int:
         """Messages that are not answered yet."""
         return self._held
 
-    def _hand_over(self, thread: _LoopThread, sending: _Sending) -> None:
-        self._calls.append(sending)
+    @property
+    def batching_stats(self) -> BatchingStats:
+        """What AutoBatch has done so far; all zero without batching."""
+        return self._client.batching_stats
+
+    def _hand_over(self, thread: _LoopThread, message: Message, future: "Future[SendResult]", timeout_s: float | None) -> None:
+        self._calls.append((message, future, timeout_s))
         if not self._waking:
             self._waking = True
             thread.loop.call_soon_threadsafe(self._work_off)
 
     def _work_off(self) -> None:
         self._waking = False  # first: what is appended from now on wakes the loop again
-        calls = self._calls
+        calls, producer = self._calls, self._client
         while calls:
-            calls.popleft().begin()
+            message, future, timeout_s = calls.popleft()
+            try:
+                producer._instance.check()
+                producer._accept(message, future, timeout_s)
+            except Exception as e:
+                self._give_back(1, len(message.body))
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(e)
 
-    def _give_back(self, size: int) -> None:
+    def _give_back(self, count: int, size: int) -> None:
         with self._lock:
-            self._held -= 1
+            self._held -= count
             self._held_bytes -= size
 
 

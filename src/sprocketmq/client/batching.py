@@ -13,16 +13,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from sprocketmq.client.encoding import MAX_UNITED_BYTES, keys_length
 from sprocketmq.clock import Clock
 from sprocketmq.errors import ConfigError
 from sprocketmq.protocol.message import MessageQueue
 
 MAX_BATCH_BYTES = 2 << 20
 MAX_DELAY_MS = 30_000
-
-# The property string of a whole batch holds its tag and the keys of all its messages. It may take 32,767 bytes, and the broker adds
-# some of its own.
-MAX_UNITED_BYTES = 28 << 10
 
 # What became of an added message: it stays in an open batch; there is something to do (``take``, ``next_due``, ``end_turn``); it is not
 # taken, as it fits no batch or too much is held.
@@ -141,13 +138,17 @@ class Accumulator(Generic[_M]):
         """
         limit = self._max_bytes
         batch = self._open.get(key)
-        if size > limit or self.held_bytes + size > self._total or (keys and _bytes_of(keys, key[1]) > MAX_UNITED_BYTES):
+        if (
+            size > limit
+            or self.held_bytes + size > self._total
+            or (keys and keys_length(keys) + len((key[1] or "").encode()) > MAX_UNITED_BYTES)
+        ):
             self._direct += 1
             if batch is not None:
                 self._leave(batch)
             return ALONE
         outcome = STAYS
-        if batch is not None and (batch.size + size > limit or (keys and batch.united_bytes + _bytes_of(keys) > MAX_UNITED_BYTES)):
+        if batch is not None and (batch.size + size > limit or (keys and batch.united_bytes + keys_length(keys) > MAX_UNITED_BYTES)):
             self._leave(batch)
             batch = None
         if batch is None:
@@ -253,7 +254,3 @@ class Accumulator(Generic[_M]):
 def no_stats() -> BatchingStats:
     """Return the counters of a producer that does not gather messages."""
     return BatchingStats(0, 0, 0, {}, 0, 0.0, 0.0)
-
-
-def _bytes_of(keys: Collection[str], tag: str | None = None) -> int:
-    return sum(1 + len(word.encode()) for word in keys) + len((tag or "").encode())

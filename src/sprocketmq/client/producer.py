@@ -3,12 +3,15 @@
 import asyncio
 import os
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Literal, Self
 
-from sprocketmq.client.delivery import BATCH, SINGLE, STATUSES, Delivery, Job, Publisher, Target
+from sprocketmq.client.batching import ALONE, Accumulator, Batch, Batching, BatchingStats, no_stats
+from sprocketmq.client.delivery import BATCH, SINGLE, STATUSES, Delivery, Job
 from sprocketmq.client.encoding import BatchResults, MessageEncoder, header
+from sprocketmq.client.flights import BatchFlight, Flight, OnSent, SingleFlight, Waiter, tell
 from sprocketmq.client.instance import CLOSING, OPEN, Instance
 from sprocketmq.client.routes import Route
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
@@ -16,11 +19,10 @@ from sprocketmq.errors import (
     BatchPartlySent,
     ClientClosed,
     ConfigError,
-    MaybeStoredError,
+    InvalidMessage,
     SendQueueFull,
     SprocketError,
 )
-from sprocketmq.net.client import Connection
 from sprocketmq.protocol.command import MAX_FRAME_LENGTH, Command
 from sprocketmq.protocol.compression import CompressionType
 from sprocketmq.protocol.headers import SendResponse
@@ -42,112 +44,6 @@ DEFAULT_PRODUCER_GROUP = "DEFAULT_PRODUCER"
 _MAX_BODY_BYTES = MAX_FRAME_LENGTH - (256 << 10)
 
 Compression = CompressionType | Literal["zlib", "lz4", "zstd"]
-
-
-class _Pending:
-    """One submitted message; called back with the future of its response."""
-
-    __slots__ = (
-        "body",
-        "deadline",
-        "future",
-        "message",
-        "producer",
-        "properties",
-        "publisher",
-        "started",
-        "sys_flag",
-        "target",
-        "timeout_s",
-        "uniq_key",
-    )
-
-    publisher: Publisher
-    target: Target
-
-    def __init__(
-        self,
-        producer: "Producer",
-        message: Message,
-        body: bytes,
-        sys_flag: int,
-        uniq_key: str,
-        properties: bytes,
-        timeout_s: float,
-    ) -> None:
-        loop = producer._loop
-        self.producer = producer
-        self.message = message
-        self.body = body
-        self.sys_flag = sys_flag
-        self.uniq_key = uniq_key
-        self.properties = properties
-        self.timeout_s = timeout_s
-        self.deadline = loop.time() + timeout_s
-        self.future: asyncio.Future[SendResult] = loop.create_future()
-
-    def fire(self, publisher: Publisher, target: Target, conn: Connection) -> None:
-        """Send the request on ``conn``."""
-        self.publisher = publisher
-        self.target = target
-        producer, message = self.producer, self.message
-        self.started = now = producer._loop.time()
-        ext = header(target.prefix, self.sys_flag, producer._now_ms(), message.flag, self.properties)
-        conn.request(SINGLE, ext=ext, body=self.body, timeout_s=self.deadline - now).add_done_callback(self)
-
-    def __call__(self, response: "asyncio.Future[Command]") -> None:
-        error = response.exception()
-        if error is None:
-            command = response.result()
-            producer = self.producer
-            if producer._faults is not None:
-                producer._faults.answered(self.target.broker_name, producer._loop.time() - self.started)
-            if not command.code:
-                try:
-                    self.resolve(producer._result(command, self.publisher, self.target, self.uniq_key))
-                except SprocketError as e:
-                    self.fail(e)
-                return
-            self.retry(command)
-        elif isinstance(error, SprocketError):
-            self.retry(error)
-        else:
-            self.fail(error)
-
-    def retry(self, failure: SprocketError | Command | None) -> None:
-        self.producer._instance.spawn(self._retry(failure))
-
-    async def _retry(self, failure: SprocketError | Command | None) -> None:
-        message = self.message
-        job = Job(
-            self.publisher,
-            message.queue,
-            self.target,
-            self.body,
-            self.properties,
-            self.sys_flag,
-            message.flag,
-            self.timeout_s,
-            self.deadline,
-        )
-        try:
-            response = await self.producer._delivery.deliver(job, failure)
-            self.resolve(self.producer._result(response, self.publisher, job.target, self.uniq_key))
-        except asyncio.CancelledError:
-            self.fail(MaybeStoredError(f"the producer was closed while message {self.uniq_key} was being sent"))
-            raise
-        except Exception as e:
-            self.fail(e)
-
-    def resolve(self, result: SendResult) -> None:
-        self.producer._release(len(self.message.body))
-        if not self.future.done():
-            self.future.set_result(result)
-
-    def fail(self, error: BaseException) -> None:
-        self.producer._release(len(self.message.body))
-        if not self.future.done():
-            self.future.set_exception(error)
 
 
 class Producer:
@@ -182,6 +78,8 @@ class Producer:
         max_in_flight_bytes: int = MAX_IN_FLIGHT_BYTES,
         latency_fault_tolerance: bool = False,
         retry_another_broker_when_not_store_ok: bool = False,
+        batching: Batching | None = None,
+        auto_batch: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         check_group(group)
@@ -217,10 +115,18 @@ class Producer:
         self._publishers = self._delivery.publishers
         self._open = self._delivery.open
         self._result = self._delivery.result
-        self._backlogs: dict[str, deque[_Pending]] = {}
+        self._backlogs: dict[str, deque[Flight]] = {}
         self._in_flight = 0
         self._in_flight_bytes = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        # Told of messages that ``_accept`` took, when they are answered or have failed: how many, and the bytes of their bodies.
+        self._on_landed: Callable[[int, int], None] | None = None
+        if auto_batch and batching is None:
+            batching = Batching()
+        self._gathered: Accumulator[Waiter] | None = None
+        if batching is not None:
+            self._gathered = Accumulator(batching, clock, max_message_bytes=max_message_bytes)
+        self._turn_ending = self._due_set = False
 
     # --- life ---
 
@@ -228,9 +134,9 @@ class Producer:
         """Find a nameserver. Raises NameserverUnavailable or NotRocketMQ, naming the address, when there is none."""
         await self._instance.start()
         self._loop = asyncio.get_running_loop()
-        ids = MessageIdFactory(self._instance.namesrv.local_ip, os.getpid(), self._clock)
+        self._ids = MessageIdFactory(self._instance.namesrv.local_ip, os.getpid(), self._clock)
         self._encoder = MessageEncoder(
-            ids, max_message_bytes=self._max_bytes, compression=self._compression, compress_over_bytes=self._compress_over
+            self._ids, max_message_bytes=self._max_bytes, compression=self._compression, compress_over_bytes=self._compress_over
         )
 
     async def close(self) -> None:
@@ -261,6 +167,10 @@ class Producer:
         if self._instance.state != OPEN:
             self._instance.refuse()
         if timeout_s is None:
+            if self._gathered is not None:
+                future: asyncio.Future[SendResult] = self._loop.create_future()
+                if self._gather(self._gathered, message, future):
+                    return await future
             timeout_s = self._timeout_s
         topic = message.topic
         deadline = self._loop.time() + timeout_s
@@ -294,13 +204,15 @@ class Producer:
             response = await self._delivery.deliver(job, failure)
             return self._result(response, publisher, job.target, uniq_key)
         finally:
-            self._release(size)
+            self._release(1, size)
 
-    def submit(self, message: Message, *, timeout_s: float | None = None) -> "asyncio.Future[SendResult]":
+    def submit(self, message: Message, callback: OnSent | None = None, *, timeout_s: float | None = None) -> "asyncio.Future[SendResult]":
         """Send one message and return the future of its result at once.
 
-        Messages of one topic leave in the order of their calls. Raises what ``send`` raises before sending, and SendQueueFull when
-        ``max_in_flight`` messages or ``max_in_flight_bytes`` bytes of bodies are not answered yet (see ``room``); the future raises the rest.
+        ``callback(result, error)`` is called when the outcome is known, one of the two being None; what it raises is logged, and nobody
+        else is harmed. Messages of one topic leave in the order of their calls; with batching those that may share a batch do (see
+        ``Batching``). Raises what ``send`` raises before sending, and SendQueueFull when ``max_in_flight`` messages or
+        ``max_in_flight_bytes`` bytes of bodies are not answered yet (see ``room``); the future raises the rest.
         """
         if self._instance.state != OPEN:
             self._instance.refuse()
@@ -309,34 +221,11 @@ class Producer:
                 raise SendQueueFull("messages", self._max_in_flight)
             if self._in_flight_bytes + len(message.body) > self._max_in_flight_bytes:
                 raise SendQueueFull("bytes", self._max_in_flight_bytes)
-        return self._submit(message, timeout_s)
-
-    def _submit(self, message: Message, timeout_s: float | None) -> "asyncio.Future[SendResult]":
-        size = len(message.body)
-        topic = message.topic
-        publisher = self._publishers.get(topic)
-        if publisher is None:
-            check_send_topic(topic)
-        body, sys_flag = self._encoder.body(message)
-        uniq_key, properties = self._encoder.single(message)
-        pending = _Pending(self, message, body, sys_flag, uniq_key, properties, self._timeout_s if timeout_s is None else timeout_s)
-        if publisher is not None and topic not in self._backlogs:
-            queue = message.queue
-            target = publisher.next() if queue is None else publisher.pinned(queue)
-            conn = self._peek(target.address)
-            if conn is not None:
-                self._in_flight += 1
-                self._in_flight_bytes += size
-                pending.fire(publisher, target, conn)
-                return pending.future
-        self._in_flight += 1
-        self._in_flight_bytes += size
-        backlog = self._backlogs.get(topic)
-        if backlog is None:
-            backlog = self._backlogs[topic] = deque()
-            self._instance.spawn(self._work_off(topic, backlog))
-        backlog.append(pending)
-        return pending.future
+        future: asyncio.Future[SendResult] = self._loop.create_future()
+        self._accept(message, future, timeout_s)
+        if callback is not None:
+            future.add_done_callback(partial(tell, callback))
+        return future
 
     async def send_batch(self, messages: Iterable[Message], *, timeout_s: float | None = None) -> BatchResults:
         """Send messages of one topic in as few requests as ``max_message_bytes`` allows, and return one result for each, in order.
@@ -394,19 +283,26 @@ class Producer:
                 raise BatchPartlySent(results, len(batch), address=address, cause=e) from e
             raise
         finally:
-            self._release(size)
+            self._release(1, size)
         if publisher.provisional:
             self._instance.refresh_soon(publisher.topic)
         return results
 
     async def flush(self) -> None:
         """Wait until every message sent or submitted so far is answered or has failed."""
+        self._send_gathered()
         await self._wait_below(1)
 
     async def room(self) -> None:
         """Wait until ``submit`` takes messages again: at once below the bounds, else when half of what is in flight is answered."""
         if self._in_flight >= self._max_in_flight or self._in_flight_bytes >= self._max_in_flight_bytes:
+            self._send_gathered()  # nothing can join those batches now
             await self._wait_below(max(1, self._in_flight // 2))
+
+    @property
+    def batching_stats(self) -> BatchingStats:
+        """What AutoBatch has done so far; all zero without batching."""
+        return self._gathered.stats() if self._gathered is not None else no_stats()
 
     @property
     def in_flight(self) -> int:
@@ -421,14 +317,134 @@ class Producer:
 
     # --- inside ---
 
+    def _accept(self, message: Message, waiter: Waiter, timeout_s: float | None) -> None:
+        """Send one message whose outcome ``waiter`` gets. Raises what keeps it from being sent at all; ``waiter`` is left alone then."""
+        if timeout_s is None:
+            if self._gathered is not None and self._gather(self._gathered, message, waiter):
+                return
+            timeout_s = self._timeout_s
+        topic, queue = message.topic, message.queue
+        publisher = self._publishers.get(topic)
+        if publisher is None:
+            check_send_topic(topic)
+        elif queue is not None:
+            publisher.pinned(queue)
+        body, sys_flag = self._encoder.body(message)
+        uniq_key, properties = self._encoder.single(message)
+        size = len(message.body)
+        flight = SingleFlight(
+            self,
+            topic,
+            queue,
+            body,
+            properties,
+            timeout_s,
+            waiter=waiter,
+            uniq_key=uniq_key,
+            size=size,
+            sys_flag=sys_flag,
+            flag=message.flag,
+        )
+        self._in_flight += 1
+        self._in_flight_bytes += size
+        self._launch(flight)
+
+    def _gather(self, gathered: Accumulator[Waiter], message: Message, waiter: Waiter) -> bool:
+        """Put a message into a batch; False when it has to be sent by itself. Raises what keeps it from being sent at all."""
+        topic, queue = message.topic, message.queue
+        if topic not in self._publishers:
+            check_send_topic(topic)
+        elif queue is not None:
+            self._publishers[topic].pinned(queue)
+        key = (topic, message.tag, message.wait_store_ok, queue)
+        if message.delay_level or message.deliver_at_ms is not None or topic[0] == "%":
+            # Retry topics take no batches.
+            if gathered.alone(key):
+                self._act()
+            return False
+        size, head, body, front = self._encoder.entry(message)
+        keys = message.keys
+        outcome = gathered.add(key, size, head, body, front, waiter, (keys,) if type(keys) is str else keys)
+        if outcome == ALONE:
+            self._act()
+            return False
+        self._in_flight += 1
+        self._in_flight_bytes += len(body)
+        if outcome:
+            self._act()
+        return True
+
+    def _act(self) -> None:
+        """Send the batches that are to leave, and see to it that the others leave in time."""
+        gathered = self._gathered
+        if gathered is None:
+            return
+        while (batch := gathered.take()) is not None:
+            self._launch(BatchFlight(self, batch, self._timeout_s))
+        if gathered.eager and not self._turn_ending:
+            self._turn_ending = True
+            self._loop.call_soon(self._end_turn)
+        if not self._due_set and (due := gathered.next_due()) is not None:
+            self._due_set = True
+            self._instance.timers.call_later(due - self._clock.monotonic(), self._expire)
+
+    def _end_turn(self) -> None:
+        self._turn_ending = False
+        if self._gathered is not None:
+            self._gathered.end_turn()
+            self._act()
+
+    def _expire(self) -> None:
+        self._due_set = False
+        if self._gathered is not None:
+            self._gathered.expire()
+            self._act()
+
+    def _send_gathered(self) -> None:
+        if self._gathered is not None:
+            self._gathered.flush()
+            self._act()
+
+    def _launch(self, flight: Flight) -> None:
+        """Send a request now, or in its turn when the topic's route or a connection is not there yet."""
+        topic = flight.topic
+        publisher = self._publishers.get(topic)
+        if publisher is not None and topic not in self._backlogs:
+            queue = flight.queue
+            try:
+                target = publisher.next() if queue is None else publisher.pinned(queue)
+            except InvalidMessage as e:
+                flight.fail(e)
+                return
+            conn = self._peek(target.address)
+            if conn is not None:
+                flight.fire(publisher, target, conn)
+                return
+        backlog = self._backlogs.get(topic)
+        if backlog is None:
+            backlog = self._backlogs[topic] = deque()
+            self._instance.spawn(self._work_off(topic, backlog))
+        backlog.append(flight)
+
+    def _landed(self, count: int, size: int) -> None:
+        """Take note that ``count`` accepted messages with bodies of ``size`` bytes are answered or have failed."""
+        self._release(count, size)
+        if self._on_landed is not None:
+            self._on_landed(count, size)
+
+    def _batch_landed(self, batch: Batch[Waiter], size: int) -> None:
+        if self._gathered is not None:
+            self._gathered.done(batch)
+        self._landed(len(batch.members), size)
+
     async def _wait_below(self, amount: int) -> None:
         while self._in_flight >= amount:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._waiters.append((amount, waiter))
             await waiter
 
-    def _release(self, size: int) -> None:
-        self._in_flight = left = self._in_flight - 1
+    def _release(self, count: int, size: int) -> None:
+        self._in_flight = left = self._in_flight - count
         self._in_flight_bytes -= size
         if self._waiters:
             waiters, self._waiters = self._waiters, []
@@ -441,14 +457,14 @@ class Producer:
     def _on_route(self, route: Route) -> None:
         self._delivery.on_route(route)
 
-    async def _work_off(self, topic: str, backlog: "deque[_Pending]") -> None:
+    async def _work_off(self, topic: str, backlog: "deque[Flight]") -> None:
         """Send what was submitted before its topic's route or a connection was there, in order."""
-        pending: _Pending | None = None
+        pending: Flight | None = None
         try:
             while backlog:
                 publisher = self._publishers.get(topic) or await self._open(topic, backlog[0].timeout_s)
                 pending = backlog.popleft()
-                queue = pending.message.queue
+                queue = pending.queue
                 try:
                     target = publisher.next() if queue is None else publisher.pinned(queue)
                     pending.publisher, pending.target = publisher, target

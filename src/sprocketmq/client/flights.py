@@ -1,0 +1,245 @@
+"""Send requests on their way: one message, or a gathered batch, each with those who wait for its result."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import InvalidStateError as BlockingStateError
+from itertools import repeat
+from typing import TYPE_CHECKING
+
+from sprocketmq.client.batching import Batch
+from sprocketmq.client.delivery import BATCH, SINGLE, STATUSES, Job, Publisher, Target
+from sprocketmq.client.encoding import header
+from sprocketmq.errors import MaybeStoredError, SprocketError
+from sprocketmq.net.client import Connection
+from sprocketmq.protocol.command import Command
+from sprocketmq.protocol.headers import SendResponse
+from sprocketmq.protocol.message import MessageQueue, SendResult
+
+if TYPE_CHECKING:
+    from sprocketmq.client.producer import Producer
+
+log = logging.getLogger(__name__)
+
+# Who waits for a result: a task of the loop, or a thread.
+Waiter = asyncio.Future[SendResult] | Future[SendResult]
+OnSent = Callable[[SendResult | None, BaseException | None], object]
+
+_NOT_WAITING = (asyncio.InvalidStateError, BlockingStateError)
+
+
+def tell(callback: OnSent, waiter: Waiter) -> None:
+    """Call a user's callback with the outcome of ``waiter``; what it raises is logged and goes no further."""
+    try:
+        error = asyncio.CancelledError() if waiter.cancelled() else waiter.exception()
+        if error is None:
+            callback(waiter.result(), None)
+        else:
+            callback(None, error)
+    except (Exception, asyncio.CancelledError):
+        log.exception("the callback of a sent message raised")
+
+
+class Flight:
+    """One send request; called back with the future of its response, and tried again by the producer's ``Delivery``."""
+
+    __slots__ = (
+        "body",
+        "deadline",
+        "flag",
+        "producer",
+        "properties",
+        "publisher",
+        "queue",
+        "started",
+        "sys_flag",
+        "target",
+        "timeout_s",
+        "topic",
+    )
+
+    batch = False
+    publisher: Publisher
+    target: Target
+
+    def __init__(
+        self, producer: "Producer", topic: str, queue: MessageQueue | None, body: bytes, properties: bytes, timeout_s: float
+    ) -> None:
+        self.producer = producer
+        self.topic = topic
+        self.queue = queue
+        self.body = body
+        self.properties = properties
+        self.sys_flag = self.flag = 0
+        self.timeout_s = timeout_s
+        self.deadline = producer._loop.time() + timeout_s
+
+    def fire(self, publisher: Publisher, target: Target, conn: Connection) -> None:
+        """Send the request on ``conn``."""
+        self.publisher = publisher
+        self.target = target
+        producer = self.producer
+        self.started = now = producer._loop.time()
+        prefix = target.batch_prefix if self.batch else target.prefix
+        ext = header(prefix, self.sys_flag, producer._now_ms(), self.flag, self.properties)
+        request = conn.request(BATCH if self.batch else SINGLE, ext=ext, body=self.body, timeout_s=self.deadline - now)
+        request.add_done_callback(self)
+
+    def __call__(self, response: "asyncio.Future[Command]") -> None:
+        error = response.exception()
+        if error is None:
+            command = response.result()
+            producer = self.producer
+            if producer._faults is not None:
+                producer._faults.answered(self.target.broker_name, producer._loop.time() - self.started)
+            if not command.code:
+                try:
+                    self.stored(command, self.target)
+                except SprocketError as e:
+                    self.fail(e)
+                return
+            self.retry(command)
+        elif isinstance(error, SprocketError):
+            self.retry(error)
+        else:
+            self.fail(error)
+
+    def retry(self, failure: SprocketError | Command) -> None:
+        """Go on in the background after a first try that ended with ``failure``."""
+        self.producer._instance.spawn(self._retry(failure))
+
+    async def _retry(self, failure: SprocketError | Command) -> None:
+        job = Job(
+            self.publisher,
+            self.queue,
+            self.target,
+            self.body,
+            self.properties,
+            self.sys_flag,
+            self.flag,
+            self.timeout_s,
+            self.deadline,
+            batch=self.batch,
+        )
+        try:
+            response = await self.producer._delivery.deliver(job, failure)
+            self.stored(response, job.target)
+        except asyncio.CancelledError:
+            self.fail(MaybeStoredError(f"the producer was closed while a message to {self.topic!r} was being sent"))
+            raise
+        except Exception as e:
+            self.fail(e)
+
+    def stored(self, response: Command, target: Target) -> None:
+        """Give out the result. Raises RemoteProtocolError, with nothing given out, for a response without its fields."""
+        raise AssertionError("a subclass knows who waits")
+
+    def fail(self, error: BaseException) -> None:
+        """Give out the error."""
+        raise AssertionError("a subclass knows who waits")
+
+
+class SingleFlight(Flight):
+    """One submitted message."""
+
+    __slots__ = ("size", "uniq_key", "waiter")
+
+    def __init__(
+        self,
+        producer: "Producer",
+        topic: str,
+        queue: MessageQueue | None,
+        body: bytes,
+        properties: bytes,
+        timeout_s: float,
+        *,
+        waiter: Waiter,
+        uniq_key: str,
+        size: int,
+        sys_flag: int,
+        flag: int,
+    ) -> None:
+        super().__init__(producer, topic, queue, body, properties, timeout_s)
+        self.waiter = waiter
+        self.uniq_key = uniq_key
+        self.size = size
+        self.sys_flag = sys_flag
+        self.flag = flag
+
+    def stored(self, response: Command, target: Target) -> None:
+        producer = self.producer
+        result = producer._delivery.result(response, self.publisher, target, self.uniq_key)
+        producer._landed(1, self.size)
+        try:
+            self.waiter.set_result(result)
+        except _NOT_WAITING:
+            _gone(self.waiter)
+
+    def fail(self, error: BaseException) -> None:
+        self.producer._landed(1, self.size)
+        try:
+            self.waiter.set_exception(error)
+        except _NOT_WAITING:
+            _gone(self.waiter)
+
+
+class BatchFlight(Flight):
+    """One gathered batch; its members are those who wait, and each gets a result, or an error, of its own."""
+
+    __slots__ = ("gathered", "size", "uniq_keys")
+
+    batch = True
+
+    def __init__(self, producer: "Producer", gathered: Batch[Waiter], timeout_s: float) -> None:
+        topic, tag, wait_store_ok, queue = gathered.key
+        self.gathered = gathered
+        self.size = gathered.body_bytes
+        self.uniq_keys = producer._ids.take(len(gathered.members))
+        properties = producer._encoder.outer_properties(wait_store_ok=wait_store_ok, tag=tag, keys=gathered.united)
+        super().__init__(producer, topic, queue, gathered.encode(self.uniq_keys), properties, timeout_s)
+        gathered.parts.clear()  # the body has them now
+
+    def stored(self, response: Command, target: Target) -> None:
+        answer = response.header(SendResponse)
+        producer, publisher, waiters = self.producer, self.publisher, self.gathered.members
+        if publisher.provisional:
+            producer._instance.refresh_soon(publisher.topic)
+        producer._batch_landed(self.gathered, self.size)
+        # A queue of inner batches stores all as one record with one id; a plain queue lists an id for each message.
+        ids = answer.msg_id.split(",")
+        offset_ids = ids if len(ids) == len(waiters) else repeat(answer.msg_id)
+        status, topic, broker_name = STATUSES[response.code], self.topic, target.broker_name
+        queue_id, offset = answer.queue_id, answer.queue_offset
+        for waiter, uniq_key, offset_id in zip(waiters, self.uniq_keys, offset_ids, strict=False):
+            try:
+                waiter.set_result(SendResult(status, uniq_key, offset_id, topic, broker_name, queue_id, offset))
+            except _NOT_WAITING:
+                _gone(waiter)
+            offset += 1
+        producer._act()
+
+    def fail(self, error: BaseException) -> None:
+        self.producer._batch_landed(self.gathered, self.size)
+        for waiter in self.gathered.members:
+            try:
+                waiter.set_exception(_like(error))
+            except _NOT_WAITING:
+                _gone(waiter)
+        self.producer._act()
+
+
+def _gone(waiter: Waiter) -> None:
+    """End a waiter that was cancelled; a thread that waits for several needs to be told."""
+    if isinstance(waiter, Future) and waiter.cancelled():
+        waiter.set_running_or_notify_cancel()
+
+
+def _like(error: BaseException) -> BaseException:
+    """Return an error of the same type with the same data: tasks that raise it must not share one traceback."""
+    kind = type(error)
+    twin = kind.__new__(kind)
+    twin.args = error.args
+    twin.__dict__.update(error.__dict__)
+    twin.__cause__ = error.__cause__
+    return twin
