@@ -400,10 +400,11 @@ class JavaClient(JavaProcess):
     ) -> Iterator[JavaPushConsumer]:
         """Run a push consumer (default settings but for `options`, from the first offset) while the block runs."""
         handle = self.call("consumer_start", namesrv=namesrv, group=group, topic=topic, expression=expression, **options)
+        consumer = JavaPushConsumer(self, handle)
         try:
-            yield JavaPushConsumer(self, handle)
+            yield consumer
         finally:
-            self.call("consumer_stop", handle=handle)
+            consumer.rest = [_decoded(message) for message in self.call("consumer_stop", handle=handle)]
 
     def consume(
         self, namesrv: str, group: str, topic: str, count: int, *, expression: str = "*", timeout_s: float = CONSUME_TIMEOUT_S
@@ -432,9 +433,10 @@ class JavaClient(JavaProcess):
 
 
 class JavaPushConsumer:
-    """A running push consumer inside a JavaClient."""
+    """A running push consumer inside a JavaClient; when it is stopped, `rest` is what it received and nobody took."""
 
     def __init__(self, client: JavaClient, handle: int) -> None:
+        self.rest: list[dict[str, Any]] = []
         self._client = client
         self._handle = handle
 

@@ -151,8 +151,11 @@ final class Consumers {
         return state;
     }
 
-    void stop(JSONObject command) {
-        running.remove(command.getIntValue("handle")).consumer().shutdown();
+    /** Stops a consumer and returns what it received and nobody took. */
+    List<JSONObject> stop(JSONObject command) {
+        Running stopped = running.remove(command.getIntValue("handle"));
+        stopped.consumer().shutdown();
+        return new ArrayList<>(stopped.received());
     }
 
     void stopAll() {

@@ -98,8 +98,7 @@ public final class Driver {
             case "consumer_state":
                 return CONSUMERS.state(command);
             case "consumer_stop":
-                CONSUMERS.stop(command);
-                return null;
+                return CONSUMERS.stop(command);
             case "queues":
                 return queues(command);
             case "pull":
