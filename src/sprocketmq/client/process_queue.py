@@ -140,6 +140,7 @@ class ProcessQueue:
         "held_bytes",
         "held_messages",
         "limits",
+        "locked_until",
         "next_offset",
         "paused",
         "persisted",
@@ -153,6 +154,8 @@ class ProcessQueue:
         self.next_offset = offset
         self.persisted = offset
         self.limits = limits
+        # Monotonic seconds; an ordered queue may be handed out while its lock holds.
+        self.locked_until = inf
         self.serial = serial
         self.dropped = False
         self.paused = False
@@ -177,8 +180,8 @@ class ProcessQueue:
             self.held_bytes += size_bytes
 
     def take(self, count: int, now: float = 0.0) -> ReceivedBatch | None:
-        """Return the next batch of up to ``count`` messages, a returned one as it was; None when there is none, or none may be taken now."""
-        if not self.ready:
+        """Return the next batch of up to ``count`` messages, a returned one as it was; None when there is none, or none may be taken ``now``."""
+        if not self.ready or now >= self.locked_until:
             return None
         batch = self._returned.popleft() if self._returned else self._next(count)
         batch.taken_at = now
