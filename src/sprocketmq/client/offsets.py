@@ -69,7 +69,8 @@ class Offsets:
 
     async def _offset(self, queue: MessageQueue, code: RequestCode, ext: dict[str, str]) -> int:
         response, address = await self._ask(queue, code, ext)
-        return _offset_of(response, address, queue)
+        # Apache's broker says -1 of a batch queue that is empty.
+        return max(0, _offset_of(response, address, queue))
 
     async def _ask(self, queue: MessageQueue, code: RequestCode, ext: dict[str, str]) -> tuple[Command, str]:
         return await self._instance.ask_broker(queue.topic, queue.broker_name, code, ext=ext | {"bname": queue.broker_name})

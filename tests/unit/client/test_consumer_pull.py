@@ -156,6 +156,15 @@ async def test_offsets_can_be_asked_and_committed(ten, consumer, cluster):
         await consumer.commit(QUEUE, 8)
 
 
+async def test_a_batch_queue_that_apaches_broker_finds_empty_begins_at_zero(consumer, cluster):
+    def below_zero(conn, command):
+        conn.respond(command, R.SUCCESS, ext={"offset": "-1"})
+        return True
+
+    cluster.broker.script(Q.GET_MIN_OFFSET, below_zero)
+    assert await consumer.min_offset(QUEUE) == 0
+
+
 async def test_it_registers_nothing_at_the_broker(ten, consumer, cluster):
     await consumer.pull(QUEUE, 0)
     await consumer._instance.heartbeat()
