@@ -11,7 +11,6 @@ from sprocketmq.client.instance import Instance, response_error
 from sprocketmq.client.routes import Route
 from sprocketmq.errors import (
     BrokerBusy,
-    BrokerError,
     ConnectFailed,
     ConnectionLost,
     InvalidMessage,
@@ -30,6 +29,7 @@ from sprocketmq.protocol.names import check_send_topic
 
 RETRY_PAUSE_S = 0.1
 RETRY_PAUSE_MAX_S = 0.5
+CONNECT_PATIENCE_S = 1.0
 
 # Answers after which another broker, or the same one a moment later, is asked (client-behaviour, section 3.1).
 RETRY_CODES = frozenset(
@@ -44,6 +44,8 @@ RETRY_CODES = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
+# Those that tell about the topic, not about the broker.
+_TOPIC_CODES = frozenset({ResponseCode.TOPIC_NOT_EXIST, ResponseCode.NO_PERMISSION})
 STATUSES = {status.value: status for status in SendStatus}
 _SEND_OK = SendStatus.SEND_OK
 
@@ -204,13 +206,18 @@ class Delivery:
             del self.publishers[route.topic]
 
     async def connect(self, address: str, deadline: float) -> Connection:
-        """Return the connection to ``address``, opening it before the loop's time is ``deadline``. Raises what the pool raises."""
-        remaining = deadline - asyncio.get_running_loop().time()
+        """Return the connection to ``address``, opening it when there is none. Raises what the pool raises.
+
+        It takes a second, or a third of the time that is left until the loop's time is ``deadline`` if that is more: a broker that does
+        not even refuse must leave time for another. The attempt itself goes on, and a later call may find it successful.
+        """
+        remaining = max(0.0, deadline - asyncio.get_running_loop().time())
+        limit = min(remaining, max(CONNECT_PATIENCE_S, remaining / 3))
         try:
-            async with asyncio.timeout(max(0.0, remaining)):
+            async with asyncio.timeout(limit):
                 return self._peek(address) or await self._instance.brokers.get(address)
         except TimeoutError:
-            raise ConnectFailed(address, "broker", "the send's time was over") from None
+            raise ConnectFailed(address, "broker", f"no answer within {limit:.2g} s") from None
 
     async def deliver(self, job: Job, outcome: SprocketError | Command | None) -> Command:
         """Try a send request until it is stored, and return the answer that says so, ``job.target`` being where.
@@ -254,20 +261,20 @@ class Delivery:
     async def _next_try(self, job: Job, failure: SprocketError | Command) -> None:
         """Choose the queue for the next try and wait before it where that helps. Raises when there is no next try."""
         publisher, target = job.publisher, job.target
-        if isinstance(failure, Command) and failure.code in STATUSES:
-            error: SprocketError = BrokerBusy(failure.code, failure.remark, address=target.address)
-            again = True
-        elif isinstance(failure, Command):
+        if isinstance(failure, Command):
+            code = failure.code
             error = response_error(failure, target.address, publisher.topic)
-            again = failure.code in RETRY_CODES
-            if again and failure.code not in (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.NO_PERMISSION):
-                error = BrokerBusy(failure.code, failure.remark, address=target.address)
-            if failure.code == ResponseCode.GO_AWAY:
+            weakly_stored = code in STATUSES
+            again = weakly_stored or code in RETRY_CODES
+            if again and code not in _TOPIC_CODES:
+                error = BrokerBusy(code, failure.remark, address=target.address)
+            if code == ResponseCode.GO_AWAY:
                 self._instance.brokers.drop(target.address)
+            at_fault = again and not weakly_stored and code not in _TOPIC_CODES
         else:
             error = failure
-            again = isinstance(error, ConnectFailed | ConnectionLost | RequestTimeout | NotRocketMQ)
-        if self.faults is not None and again and not isinstance(error, TopicNotFound | BrokerError):
+            at_fault = again = isinstance(error, ConnectFailed | ConnectionLost | RequestTimeout | NotRocketMQ)
+        if at_fault and self.faults is not None:
             self.faults.failed(target.broker_name)
         if isinstance(error, ConnectFailed):
             job.failed_connects += 1
