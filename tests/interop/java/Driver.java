@@ -12,20 +12,15 @@ import java.net.InetSocketAddress;
 import java.net.SocketAddress;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.Base64;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicInteger;
-import java.util.concurrent.atomic.AtomicLong;
-import java.util.concurrent.atomic.AtomicReference;
 import org.apache.rocketmq.client.QueryResult;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
@@ -74,6 +69,7 @@ public final class Driver {
         CONSUMERS.stopAll();
         PULLERS.values().forEach(DefaultMQPullConsumer::shutdown);
         PRODUCERS.values().forEach(DefaultMQProducer::shutdown);
+        Load.shutdown();
         System.exit(0);
     }
 
@@ -107,12 +103,8 @@ public final class Driver {
                 return offsets(command);
             case "mqadmin":
                 return admin(command.getJSONArray("arguments").toArray(String.class));
-            case "load_single":
-                return loadSingle(command);
-            case "load_batch":
-                return loadBatch(command);
             default:
-                throw new IllegalArgumentException("no such op: " + command.getString("op"));
+                return Load.run(command);
         }
     }
 
@@ -343,102 +335,5 @@ public final class Driver {
             System.setErr(err);
         }
         return printed.toString(StandardCharsets.UTF_8);
-    }
-
-    private interface Send {
-        int once() throws Exception;
-    }
-
-    private interface Sends {
-        Send forThread(int thread);
-    }
-
-    private static JSONObject loadSingle(JSONObject command) throws Exception {
-        DefaultMQProducer producer = producer(command);
-        String topic = command.getString("topic");
-        byte[] body = body(command);
-        return measure(command, thread -> () -> {
-            producer.send(new Message(topic, body));
-            return 1;
-        });
-    }
-
-    private static JSONObject loadBatch(JSONObject command) throws Exception {
-        DefaultMQProducer producer = producer(command);
-        String topic = command.getString("topic");
-        int size = command.getIntValue("batch");
-        byte[] body = body(command);
-        return measure(command, thread -> () -> {
-            List<Message> batch = new ArrayList<>(size);
-            for (int i = 0; i < size; i++) {
-                batch.add(new Message(topic, body));
-            }
-            producer.send(batch);
-            return size;
-        });
-    }
-
-    private static byte[] body(JSONObject command) {
-        byte[] body = new byte[command.getIntValue("body_bytes")];
-        Arrays.fill(body, (byte) 'x');
-        return body;
-    }
-
-    /** Sends from every thread until the window closes; counts what completed inside it, after the warm-up. Latencies are ms. */
-    private static JSONObject measure(JSONObject command, Sends sends) throws Exception {
-        int threads = command.getIntValue("senders");
-        long begin = System.nanoTime() + (long) (command.getDoubleValue("warm_s") * 1e9);
-        long end = begin + (long) (command.getDoubleValue("measure_s") * 1e9);
-        AtomicLong messages = new AtomicLong();
-        AtomicInteger errors = new AtomicInteger();
-        AtomicReference<String> firstError = new AtomicReference<>();
-        long[][] latencies = new long[threads][];
-        CountDownLatch finished = new CountDownLatch(threads);
-        for (int t = 0; t < threads; t++) {
-            int thread = t;
-            Send send = sends.forThread(thread);
-            new Thread(() -> {
-                long[] taken = new long[4096];
-                int calls = 0;
-                long sent = 0;
-                long before = System.nanoTime();
-                while (before < end) {
-                    try {
-                        int count = send.once();
-                        long after = System.nanoTime();
-                        if (after >= begin && after < end) {
-                            sent += count;
-                            if (calls == taken.length) {
-                                taken = Arrays.copyOf(taken, calls * 2);
-                            }
-                            taken[calls++] = after - before;
-                        }
-                        before = after;
-                    } catch (Exception failure) {
-                        errors.incrementAndGet();
-                        firstError.compareAndSet(null, failure.toString());
-                        before = System.nanoTime();
-                    }
-                }
-                messages.addAndGet(sent);
-                latencies[thread] = Arrays.copyOf(taken, calls);
-                finished.countDown();
-            }, "load-" + thread).start();
-        }
-        finished.await();
-        long[] all = Arrays.stream(latencies).flatMapToLong(Arrays::stream).sorted().toArray();
-        JSONObject measured = new JSONObject();
-        measured.put("messages", messages.get());
-        measured.put("elapsed_s", (end - begin) / 1e9);
-        measured.put("calls", all.length);
-        measured.put("p50_ms", quantile(all, 0.50));
-        measured.put("p99_ms", quantile(all, 0.99));
-        measured.put("errors", errors.get());
-        measured.put("first_error", firstError.get());
-        return measured;
-    }
-
-    private static double quantile(long[] sorted, double q) {
-        return sorted.length == 0 ? 0.0 : sorted[(int) Math.min(sorted.length - 1, (long) (q * sorted.length))] / 1e6;
     }
 }

@@ -1,0 +1,365 @@
+import com.alibaba.fastjson2.JSONObject;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.concurrent.locks.LockSupport;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/** The workloads of the load benchmarks on Apache's Java client; benchmarks/load/client.py runs the same ones on ours. */
+final class Load {
+    /** Of submitted messages every so many has its latency measured: a clock read for each would cost the fast side more. */
+    private static final int SAMPLE_EVERY = 64;
+
+    private static final Map<String, DefaultMQProducer> PRODUCERS = new HashMap<>();
+
+    private interface Send {
+        /** Sends, waits for the answer and returns how many messages were sent. */
+        int once() throws Exception;
+    }
+
+    private Load() {
+    }
+
+    static JSONObject run(JSONObject command) throws Exception {
+        switch (command.getString("op")) {
+            case "load_single":
+                return single(command);
+            case "load_batch":
+                return batch(command);
+            case "load_submit":
+                return submit(command);
+            case "load_open":
+                return open(command);
+            case "load_consume":
+                return consume(command);
+            default:
+                throw new IllegalArgumentException("no such op: " + command.getString("op"));
+        }
+    }
+
+    static void shutdown() {
+        PRODUCERS.values().forEach(DefaultMQProducer::shutdown);
+    }
+
+    private static DefaultMQProducer producer(JSONObject command) throws Exception {
+        boolean autoBatch = command.getBooleanValue("auto_batch");
+        String key = autoBatch + " " + command.getString("namesrv");
+        DefaultMQProducer producer = PRODUCERS.get(key);
+        if (producer == null) {
+            producer = new DefaultMQProducer(autoBatch ? "load_auto_batch" : "load_producer");
+            producer.setNamesrvAddr(command.getString("namesrv"));
+            producer.start();
+            producer.setAutoBatch(autoBatch);
+            PRODUCERS.put(key, producer);
+        }
+        return producer;
+    }
+
+    private static byte[] body(JSONObject command) {
+        byte[] body = new byte[command.getIntValue("body_bytes")];
+        Arrays.fill(body, (byte) 'x');
+        return body;
+    }
+
+    /** Synchronous sends, one after the other in each of the threads. */
+    private static JSONObject single(JSONObject command) throws Exception {
+        DefaultMQProducer producer = producer(command);
+        String topic = command.getString("topic");
+        byte[] body = body(command);
+        return closedLoop(command, () -> {
+            producer.send(new Message(topic, body));
+            return 1;
+        });
+    }
+
+    /** Explicit batches, one after the other in each of the threads; their messages are made anew. */
+    private static JSONObject batch(JSONObject command) throws Exception {
+        DefaultMQProducer producer = producer(command);
+        String topic = command.getString("topic");
+        int size = command.getIntValue("batch");
+        byte[] body = body(command);
+        return closedLoop(command, () -> {
+            List<Message> batch = new ArrayList<>(size);
+            for (int i = 0; i < size; i++) {
+                batch.add(new Message(topic, body));
+            }
+            producer.send(batch);
+            return size;
+        });
+    }
+
+    /** Sends from every thread until the window closes; counts what completed inside it, after the warm-up. */
+    private static JSONObject closedLoop(JSONObject command, Send send) throws Exception {
+        Window window = new Window(command);
+        AtomicLong messages = new AtomicLong();
+        onThreads(command.getIntValue("senders"), thread -> {
+            Latencies taken = window.latencies();
+            long sent = 0;
+            long before = System.nanoTime();
+            while (before < window.end) {
+                try {
+                    int count = send.once();
+                    long after = System.nanoTime();
+                    if (after >= window.begin && after < window.end) {
+                        sent += count;
+                        taken.add(after - before);
+                    }
+                    before = after;
+                } catch (Exception failure) {
+                    window.failed(failure);
+                    before = System.nanoTime();
+                }
+            }
+            messages.addAndGet(sent);
+        });
+        return window.describe(messages.get());
+    }
+
+    /** Asynchronous sends with a callback, at most in_flight of them unanswered. */
+    private static JSONObject submit(JSONObject command) throws Exception {
+        DefaultMQProducer producer = producer(command);
+        String topic = command.getString("topic");
+        byte[] body = body(command);
+        Window window = new Window(command);
+        AtomicLong messages = new AtomicLong();
+        Latencies sampled = window.latencies();
+        int inFlight = command.getIntValue("in_flight");
+        Semaphore free = new Semaphore(inFlight);
+
+        class Callback implements SendCallback {
+            private final long before;
+
+            Callback(long before) {
+                this.before = before;
+            }
+
+            @Override
+            public void onSuccess(SendResult result) {
+                long now = System.nanoTime();
+                if (now >= window.begin && now < window.end) {
+                    messages.incrementAndGet();
+                    if (before != 0) {
+                        synchronized (sampled) {
+                            sampled.add(now - before);
+                        }
+                    }
+                }
+                free.release();
+            }
+
+            @Override
+            public void onException(Throwable failure) {
+                window.failed(failure);
+                free.release();
+            }
+        }
+
+        Callback unsampled = new Callback(0);
+        onThreads(command.getIntValue("senders"), thread -> {
+            long before = System.nanoTime();
+            for (int number = 0; before < window.end; number++) {
+                boolean sample = number % SAMPLE_EVERY == 0;
+                if (sample) {
+                    before = System.nanoTime();
+                }
+                free.acquireUninterruptibly();
+                try {
+                    producer.send(new Message(topic, body), sample ? new Callback(before) : unsampled);
+                } catch (Exception failure) {
+                    window.failed(failure);
+                    free.release();
+                }
+            }
+        });
+        if (!free.tryAcquire(inFlight, 30, TimeUnit.SECONDS)) {
+            window.failed(new IllegalStateException("sends are still not answered after 30 s"));
+        }
+        return window.describe(messages.get());
+    }
+
+    /**
+     * Synchronous sends at a fixed rate: message i is due at i / rate whatever became of those before, and its latency counts from then on,
+     * so that a send that has to wait for a slow one counts as slow as well (no coordinated omission).
+     */
+    private static JSONObject open(JSONObject command) throws Exception {
+        DefaultMQProducer producer = producer(command);
+        String topic = command.getString("topic");
+        byte[] body = body(command);
+        Window window = new Window(command);
+        double intervalNs = 1e9 / command.getDoubleValue("rate");
+        long started = System.nanoTime();
+        AtomicLong next = new AtomicLong();
+        AtomicLong messages = new AtomicLong();
+        onThreads(command.getIntValue("senders"), thread -> {
+            Latencies taken = window.latencies();
+            while (true) {
+                long due = started + (long) (next.getAndIncrement() * intervalNs);
+                if (due >= window.end) {
+                    return;
+                }
+                for (long wait = due - System.nanoTime(); wait > 0; wait = due - System.nanoTime()) {
+                    LockSupport.parkNanos(wait);
+                }
+                try {
+                    producer.send(new Message(topic, body));
+                } catch (Exception failure) {
+                    window.failed(failure);
+                }
+                if (due >= window.begin) {
+                    taken.add(System.nanoTime() - due);
+                    messages.incrementAndGet();
+                }
+            }
+        });
+        return window.describe(messages.get());
+    }
+
+    /** Consumes so many messages from the first offset with a new push consumer, touching each body; counts from the first message on. */
+    private static JSONObject consume(JSONObject command) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"));
+        consumer.setNamesrvAddr(command.getString("namesrv"));
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setConsumeMessageBatchMaxSize(command.getIntValue("batch_max"));
+        consumer.setPullBatchSize(command.getIntValue("batch_max"));
+        consumer.setPullBatchSizeInBytes(command.getIntValue("pull_bytes"));
+        consumer.setPullThresholdForQueue(command.getIntValue("max_cached"));
+        consumer.setConsumeConcurrentlyMaxSpan(command.getIntValue("max_cached"));
+        consumer.subscribe(command.getString("topic"), "*");
+        long count = command.getLongValue("count");
+        AtomicLong messages = new AtomicLong();
+        AtomicLong bytes = new AtomicLong();
+        AtomicLong first = new AtomicLong();
+        AtomicLong last = new AtomicLong();
+        CountDownLatch finished = new CountDownLatch(1);
+        consumer.registerMessageListener((MessageListenerConcurrently) (batch, context) -> {
+            first.compareAndSet(0, System.nanoTime());
+            long size = 0;
+            for (MessageExt message : batch) {
+                size += message.getBody().length;
+            }
+            bytes.addAndGet(size);
+            long before = messages.getAndAdd(batch.size());
+            if (before < count && before + batch.size() >= count) {
+                last.set(System.nanoTime());
+                finished.countDown();
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        long started = System.nanoTime();
+        consumer.start();
+        // The client's first rebalance may swallow the heartbeat that tells the broker of its subscription (see Consumers): send another.
+        finished.await(1500, TimeUnit.MILLISECONDS);
+        consumer.getDefaultMQPushConsumerImpl().getmQClientFactory().sendHeartbeatToAllBrokerWithLock();
+        boolean all = finished.await((long) (command.getDoubleValue("timeout_s") * 1000), TimeUnit.MILLISECONDS);
+        consumer.shutdown();
+        JSONObject measured = new JSONObject();
+        measured.put("messages", messages.get());
+        measured.put("bytes", bytes.get());
+        measured.put("elapsed_s", (last.get() - first.get()) / 1e9);
+        measured.put("first_message_s", (first.get() - started) / 1e9);
+        measured.put("errors", all ? 0 : 1);
+        measured.put("first_error", all ? null : "only " + messages + " messages came");
+        return measured;
+    }
+
+    private interface Work {
+        void run(int thread) throws Exception;
+    }
+
+    private static void onThreads(int threads, Work work) throws Exception {
+        AtomicReference<Throwable> broken = new AtomicReference<>();
+        Thread[] running = new Thread[threads];
+        for (int t = 0; t < threads; t++) {
+            int thread = t;
+            running[t] = new Thread(() -> {
+                try {
+                    work.run(thread);
+                } catch (Throwable failure) {
+                    broken.compareAndSet(null, failure);
+                }
+            }, "load-" + thread);
+            running[t].start();
+        }
+        for (Thread thread : running) {
+            thread.join();
+        }
+        if (broken.get() != null) {
+            throw new IllegalStateException(broken.get());
+        }
+    }
+
+    /** The time in which things count, and what failed at any time. */
+    private static final class Window {
+        final long begin;
+        final long end;
+        private final AtomicInteger errors = new AtomicInteger();
+        private final AtomicReference<String> firstError = new AtomicReference<>();
+        private final List<Latencies> latencies = new ArrayList<>();
+
+        Window(JSONObject command) {
+            begin = System.nanoTime() + (long) (command.getDoubleValue("warm_s") * 1e9);
+            end = begin + (long) (command.getDoubleValue("measure_s") * 1e9);
+        }
+
+        void failed(Throwable failure) {
+            errors.incrementAndGet();
+            firstError.compareAndSet(null, failure.toString());
+        }
+
+        synchronized Latencies latencies() {
+            latencies.add(new Latencies());
+            return latencies.get(latencies.size() - 1);
+        }
+
+        JSONObject describe(long messages) {
+            long[] all = latencies.stream().flatMapToLong(Latencies::stream).sorted().toArray();
+            JSONObject measured = new JSONObject();
+            measured.put("messages", messages);
+            measured.put("elapsed_s", (end - begin) / 1e9);
+            measured.put("calls", all.length);
+            measured.put("p50_ms", quantile(all, 0.50));
+            measured.put("p99_ms", quantile(all, 0.99));
+            measured.put("p999_ms", quantile(all, 0.999));
+            measured.put("errors", errors.get());
+            measured.put("first_error", firstError.get());
+            return measured;
+        }
+
+        private static double quantile(long[] sorted, double q) {
+            return sorted.length == 0 ? 0.0 : sorted[(int) Math.min(sorted.length - 1, (long) (q * sorted.length))] / 1e6;
+        }
+    }
+
+    /** Nanoseconds, one thread's. */
+    private static final class Latencies {
+        private long[] taken = new long[4096];
+        private int count = 0;
+
+        void add(long nanoseconds) {
+            if (count == taken.length) {
+                taken = Arrays.copyOf(taken, count * 2);
+            }
+            taken[count++] = nanoseconds;
+        }
+
+        java.util.stream.LongStream stream() {
+            return Arrays.stream(taken, 0, count);
+        }
+    }
+}
