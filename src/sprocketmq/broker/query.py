@@ -3,8 +3,9 @@
 A batch that is kept whole is one record, and readers of these answers want single messages: they get the very message, as the record it
 would be on a plain topic (its own properties and queue offset, the place of the batch in the log).
 
-The key index has the keys and the id of the batch, not the ids of its messages. But such an id holds the time it was made at: what the
-topic's queues got around then is searched, within bounds, and in slices between which the loop goes on.
+The key index has the id and the keys of the batch, not the ids of its messages, nor their keys where a producer did not unite them. What
+it does not know is searched for in the topic's queues, within bounds, and in slices between which the loop goes on: an id around the
+time it was made at, which it holds; a key or a tag from the newest message back.
 """
 
 import asyncio
@@ -44,9 +45,10 @@ MAX_RECORDS = 64
 MAX_UNIQUE_RECORDS = 32
 # Past this many bytes older messages are left out of the answer; one is always in it. A frame has 16 MiB.
 MAX_ANSWER_BYTES = 15 << 20
-# What one search for an id may look at, and how much of it before others have their turn (about 0.3 ms).
+# What one search may look at (some 0.2 s of work in memory), and how much of it before others have their turn.
 MAX_SEARCHED_BYTES = 256 << 20
 SEARCH_SLICE_BYTES = 1 << 20
+SEARCH_SLICE_MESSAGES = 1024
 # Units shown by one answer to 321.
 MAX_UNITS = 1024
 
@@ -78,6 +80,7 @@ class QueryHandlers:
         self._clients = clients
         self._later = later
         self._clock = clock
+        self._searching = asyncio.Lock()  # one search at a time: more would only take the time of everybody else
 
     def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
         return {
@@ -137,8 +140,9 @@ class QueryHandlers:
                     members = _members(record, lambda _: True)
                 found += reversed(members)
                 await asyncio.sleep(0)
-            if not found and not by_tag:
-                found = await self._search(topic, key, request.begin_timestamp_ms, request.end_timestamp_ms)
+            if not found:
+                async with self._searching:
+                    found = await self._search(topic, key, request.begin_timestamp_ms, request.end_timestamp_ms, count, by_tag=by_tag)
         except (ProtocolError, OSError) as e:
             conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"a batch of topic[{topic.name}] cannot be read: {e}")
             return
@@ -158,16 +162,20 @@ class QueryHandlers:
         ext = {"indexLastUpdatePhyoffset": str(physical), "indexLastUpdateTimestamp": str(time_ms)}
         conn.respond(command, ResponseCode.SUCCESS, ext=ext, body=b"".join(records[first:]))
 
-    # --- by the time in an id ---
+    # --- what the index does not know ---
 
-    async def _search(self, topic: Topic, key: str, begin_ms: int, end_ms: int) -> list[bytes | memoryview]:
-        """Return the messages of batches whose id is ``key``, the newest first, of those stored around the time in it."""
+    async def _search(self, topic: Topic, key: str, begin_ms: int, end_ms: int, count: int, *, by_tag: bool) -> list[bytes | memoryview]:
+        """Return messages of batches that have ``key``, the newest first, of those stored in ``[begin_ms, end_ms]``."""
         try:
             _, _, made_ms, _ = parse_uniq_key(key, now_ms=self._clock.time_ms())
         except RemoteProtocolError:
-            return []  # a key of another kind
-        if made_ms is None:
-            return []
+            made_ms = None  # a key of another kind
+        if made_ms is None or by_tag:
+            return await self._search_back(topic, key, begin_ms, end_ms, count, by_tag=by_tag)
+        return await self._search_around(made_ms, topic, key, begin_ms, end_ms)
+
+    async def _search_around(self, made_ms: int, topic: Topic, key: str, begin_ms: int, end_ms: int) -> list[bytes | memoryview]:
+        """Search for an id around the time it was made at."""
         needle = key.encode()
         budget = MAX_SEARCHED_BYTES
         for start_ms, stop_ms in search_windows(made_ms):
@@ -190,6 +198,38 @@ class QueryHandlers:
                     await asyncio.sleep(0)
             await asyncio.sleep(0)
         return []
+
+    async def _search_back(
+        self, topic: Topic, key: str, begin_ms: int, end_ms: int, count: int, *, by_tag: bool
+    ) -> list[bytes | memoryview]:
+        """Search for a key or a tag from the newest batches back, in all queues evenly."""
+        store, name, needle = self._store, topic.name, key.encode()
+        budget = MAX_SEARCHED_BYTES
+        found: list[tuple[int, int, list[bytes]]] = []
+        ends = {queue_id: store.max_offset(name, queue_id) for queue_id in range(topic.max_queue_id + 1)}
+        while ends and budget > 0 and sum(len(members) for _, _, members in found) < count:
+            for queue_id, end in list(ends.items()):
+                low = store.min_offset(name, queue_id)
+                start = max(low, end - SEARCH_SLICE_MESSAGES)
+                for physical, size, _ in reversed(store.units(name, queue_id, start, end - start)):
+                    record = store.record_at(physical)
+                    if record is None:
+                        continue
+                    budget -= size
+                    start = min(start, ReceivedMessage(record, 0, len(record)).queue_offset)
+                    stored_ms = _stored_ms(record)
+                    if stored_ms < begin_ms:
+                        start = low
+                        break
+                    if stored_ms <= end_ms and _is_whole(record) and needle in bytes(record):
+                        members = _members(record, lambda entry: _has(entry.properties, key, by_tag=by_tag))
+                        found.append((stored_ms, physical, members))
+                if start > low and budget > 0:
+                    ends[queue_id] = start
+                else:
+                    del ends[queue_id]
+                await asyncio.sleep(0)
+        return [member for _, _, members in sorted(found, key=lambda f: f[:2], reverse=True) for member in reversed(members)]
 
     # --- by place ---
 

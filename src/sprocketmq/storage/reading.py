@@ -339,7 +339,8 @@ class QueueReader:
         if isinstance(queue, BatchConsumeQueue):
             first = self._find(queue, offset)[0]
             units = queue.read_units(first, min(first + count, queue.end_unit))
-            return [unit[:3] for unit in BATCH_UNIT.iter_unpack(units) if unit[4] < queue.visible]
+            end = min(offset + count, queue.visible)
+            return [unit[:3] for unit in BATCH_UNIT.iter_unpack(units) if unit[4] < end]
         return list(UNIT.iter_unpack(queue.read_units(offset, min(offset + count, queue.visible))))
 
     def _is_record(self, queue: ConsumeQueue, offset: int, physical: int, size: int) -> bool:

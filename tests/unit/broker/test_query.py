@@ -185,6 +185,35 @@ async def test_keys_that_only_the_batch_has_give_all_its_messages(ask, bulk):
     assert [bytes(m.body) for m in await messages(ask, "outer")] == [b"a", b"b"]
 
 
+async def test_keys_are_found_that_a_producer_gave_to_the_messages_alone(ask, bulk):
+    await bulk((b"a", {"KEYS": "k1 all", "SOME_KEYS": "no"}), (b"b", {"KEYS": "k2 all"}), (b"c", {}), KEYS="")
+    assert [bytes(m.body) for m in await messages(ask, "k2")] == [b"b"]
+    assert [bytes(m.body) for m in await messages(ask, "all")] == [b"a", b"b"]
+    assert await messages(ask, "no") == []
+
+
+async def test_a_tag_is_found_that_only_messages_have(ask, bulk):
+    await bulk((b"a", {"TAGS": "red"}), (b"b", {"TAGS": "blue"}))
+    assert [bytes(m.body) for m in await messages(ask, "blue", kind="T")] == [b"b"]
+
+
+async def test_a_search_for_keys_goes_back_from_the_newest(ask, bulk, clock, monkeypatch):
+    monkeypatch.setattr("sprocketmq.broker.query.SEARCH_SLICE_MESSAGES", 7)
+    stored = []
+    for n in range(30):
+        clock.advance(1)
+        stored.append(clock.time_ms())
+        await bulk(*((b"%d-%d" % (n, i), {"KEYS": "k" if i == 1 else "other"}) for i in range(1 + n % 5)))
+    having = [n for n in range(30) if n % 5]
+    assert [bytes(m.body) for m in await messages(ask, "k")] == [b"%d-1" % n for n in having]
+    assert [bytes(m.body) for m in await messages(ask, "k", count=3)] == [b"%d-1" % n for n in having[-3:]]
+    assert [bytes(m.body) for m in await messages(ask, "k", begin=str(stored[10]), end=str(stored[12]))] == [b"11-1", b"12-1"]
+    monkeypatch.setattr("sprocketmq.broker.query.MAX_SEARCHED_BYTES", 3000)
+    few = await messages(ask, "k")
+    assert 0 < len(few) < 24
+    assert bytes(few[-1].body) == b"29-1"
+
+
 async def test_the_id_of_a_batch_gives_its_messages_under_that_id(ask, bulk):
     """Apache's producers give every message of an automatic batch the id of the batch, and its tools compare ids."""
     await bulk((b"a", {"UNIQ_KEY": "U1", "KEYS": "k"}), (b"b", {"UNIQ_KEY": "U2"}), UNIQ_KEY="OUTER")
