@@ -188,8 +188,12 @@ async def test_a_message_that_is_weakly_stored_everywhere_has_the_last_brokers_r
 @pytest.mark.parametrize("then", [answer(13), hang_up, answer(2)])
 async def test_a_weakly_stored_message_keeps_its_result_when_the_other_broker_fails(two_brokers, then):
     steps = iter([stored(11, offset=77), then, answer(13)])
+
+    def step(conn, command):
+        return next(steps)(conn, command)
+
     for broker in two_brokers.brokers:
-        broker.script(Q.SEND_MESSAGE_V2, *[lambda conn, command: next(steps)(conn, command)] * 3)
+        broker.script(Q.SEND_MESSAGE_V2, *[step] * 3)
     async with Producer("pg", namesrv=two_brokers.namesrv.address, retry_another_broker_when_not_store_ok=True) as producer:
         result = await producer.send(Message("t", b"x"))
     assert (result.status, result.queue_offset) == (SendStatus.SLAVE_NOT_AVAILABLE, 77)
