@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.interop import apache
 from tests.interop.ours import OurProcess, namesrv_and_broker
-from tests.interop.sides import Side
+from tests.interop.sides import DELAY_LEVELS, Side
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -55,7 +55,8 @@ def apache_namesrv(home: Path) -> Iterator[apache.ApacheNamesrv]:
 @pytest.fixture(scope="session")
 def apache_broker(home: Path, apache_namesrv: apache.ApacheNamesrv) -> Iterator[apache.ApacheBroker]:
     """Apache's broker `apache-a`, at Apache's nameserver."""
-    broker = apache.ApacheBroker(home / "apache-broker", apache_namesrv.address)
+    settings = apache.SMALL_STORE | {"messageDelayLevel": DELAY_LEVELS}
+    broker = apache.ApacheBroker(home / "apache-broker", apache_namesrv.address, settings=settings)
     yield broker
     broker.kill()
 
@@ -63,7 +64,7 @@ def apache_broker(home: Path, apache_namesrv: apache.ApacheNamesrv) -> Iterator[
 @pytest.fixture(scope="session")
 def our_cluster(home: Path) -> Iterator[OurProcess]:
     """Our nameserver and broker in one process, as `sprocketmq serve` runs them."""
-    with namesrv_and_broker(home / "ours") as process:
+    with namesrv_and_broker(home / "ours", message_delay_level=DELAY_LEVELS) as process:
         yield process
 
 

@@ -67,6 +67,7 @@ class OurProcess:
         self.stop()
 
 
-def namesrv_and_broker(directory: Path) -> OurProcess:
+def namesrv_and_broker(directory: Path, **settings: object) -> OurProcess:
     """Run both in one process on free ports."""
-    return OurProcess(directory, "serve", "--namesrv-port", "0", "--port", "0", "--store", str(directory / "store"))
+    chosen = [f"--set={key}={value}" for key, value in settings.items()]
+    return OurProcess(directory, "serve", "--namesrv-port", "0", "--port", "0", "--store", str(directory / "store"), *chosen)

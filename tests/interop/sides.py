@@ -12,6 +12,10 @@ from sprocketmq import AdminClient
 
 PATIENCE_S = 40.0
 
+# What both brokers are told. A first, second and third retry take the third, fourth and fifth.
+RETRY_DELAYS_S = (1, 2, 3)
+DELAY_LEVELS = "1s 4s " + " ".join(f"{delay}s" for delay in RETRY_DELAYS_S) + " 1s" * 13
+
 
 @dataclass(frozen=True)
 class Side:

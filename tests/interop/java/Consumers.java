@@ -1,4 +1,5 @@
 import com.alibaba.fastjson2.JSONObject;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
@@ -14,6 +15,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
@@ -27,9 +29,10 @@ final class Consumers {
     /**
      * A second after its start the client's first rebalance and its first periodic heartbeat may collide; the heartbeat that would tell the
      * broker the new subscription version is then left out, and any broker refuses the consumer's pulls as not the latest until the next
-     * one, 30 s later. Sending one shortly after keeps tests from waiting for that.
+     * one, 30 s later. Nor does the client look sooner for the retry topic that brokers make for a new group with its first heartbeat. Doing
+     * both shortly after the start keeps tests from waiting for that.
      */
-    private static final ScheduledExecutorService HEARTBEATS = Executors.newSingleThreadScheduledExecutor();
+    private static final ScheduledExecutorService SOON_AFTER = Executors.newSingleThreadScheduledExecutor();
 
     private final Map<Integer, Running> running = new HashMap<>();
     private int lastHandle = 0;
@@ -50,7 +53,7 @@ final class Consumers {
         /** Whether any of the batch is refused: returns so, or throws when that is how. */
         boolean refuses(List<MessageExt> batch) {
             boolean refused = body != null && batch.stream().anyMatch(message -> message.getReconsumeTimes() < times
-                && body.matcher(new String(message.getBody(), java.nio.charset.StandardCharsets.UTF_8)).matches());
+                && body.matcher(new String(message.getBody(), StandardCharsets.UTF_8)).matches());
             if (refused && how.equals("exception")) {
                 throw new IllegalStateException("refused by the test");
             }
@@ -105,8 +108,12 @@ final class Consumers {
             });
         }
         consumer.start();
-        HEARTBEATS.schedule(() -> consumer.getDefaultMQPushConsumerImpl().getmQClientFactory().sendHeartbeatToAllBrokerWithLock(),
-            1500, TimeUnit.MILLISECONDS);
+        MQClientInstance instance = consumer.getDefaultMQPushConsumerImpl().getmQClientFactory();
+        SOON_AFTER.schedule(() -> {
+            instance.sendHeartbeatToAllBrokerWithLock();
+            instance.updateTopicRouteInfoFromNameServer();
+            instance.rebalanceImmediately();
+        }, 1500, TimeUnit.MILLISECONDS);
         running.put(++lastHandle, new Running(consumer, received));
         return lastHandle;
     }
