@@ -8,12 +8,13 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from sprocketmq.broker.acks import LOST, wants_wait
 from sprocketmq.broker.config import BrokerConfig
+from sprocketmq.broker.delay import Arrival, DelayService
 from sprocketmq.broker.flushing import Flusher
 from sprocketmq.broker.groups import GroupTable
 from sprocketmq.broker.stats import Stats
@@ -35,7 +36,7 @@ from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.protocol.headers import SendHeader, SendMessageV1, SendMessageV2
 from sprocketmq.protocol.ids import MessageIdFactory
-from sprocketmq.protocol.names import MAX_TOPIC_LENGTH, RETRY_PREFIX, SEND_FORBIDDEN_TOPICS
+from sprocketmq.protocol.names import MAX_TOPIC_LENGTH, RETRY_PREFIX, SCHEDULE_TOPIC, SEND_FORBIDDEN_TOPICS
 from sprocketmq.protocol.properties import (
     CLUSTER,
     DELAY,
@@ -52,6 +53,8 @@ from sprocketmq.storage.store import MessageStore
 log = logging.getLogger(__name__)
 
 _HOST_BITS = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
+# How many queues the topic of parked messages is shown with, as in the reference.
+_SCHEDULE_QUEUES = 18
 _BROKER_BITS = SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP
 _TIMER_PROPERTIES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 # Sends that wait for a new topic's entry to reach the disk hold their bodies; past this, clients are asked to slow down.
@@ -74,16 +77,16 @@ class Room(Protocol):
 
 
 class Stored(NamedTuple):
-    """A send that is written and waits for the disk: whom to answer, and the fields of the answer."""
+    """A send that is written and waits for the disk: whom to answer, and the fields of the answer, if it has any."""
 
     conn: ServerConnection
     command: Command
-    ext: bytes
+    ext: bytes | None
 
 
 # A send that is staged: connection, request, topic, queue id, queue offset, place in the log (a list for a batch stored as messages of
-# their own), unique key, tag code (None for several), number of messages of an inner batch (else 0), whether the answer waits for the
-# disk. A plain tuple: this is made for every send.
+# their own), unique key, tag code (None for several), number of messages of an inner batch (else 0; below it an answer without fields),
+# whether the answer waits for the disk. A plain tuple: this is made for every send.
 _Staged = tuple[ServerConnection, Command, Topic, int, int, int | list[int], str | None, int | None, int, bool]
 
 
@@ -100,7 +103,8 @@ class SendHandlers:
     """Stage sends, commit them together, answer them.
 
     ``arrived`` is told about each message that became visible (topic, queue id, tag code or None for several); ``saved`` returns the task
-    that ends when the topic table is on disk; ``flusher`` takes the sends that wait for the disk.
+    that ends when the topic table is on disk; ``flusher`` takes the sends that wait for the disk; ``delays`` parks what is for later;
+    ``dead_letter`` says where a message goes that a client sends to a retry topic itself: to the topic it returns, or on when that is None.
     """
 
     def __init__(
@@ -113,6 +117,8 @@ class SendHandlers:
         *,
         flusher: Flusher[Stored],
         room: Room,
+        delays: DelayService,
+        dead_letter: Callable[[SendHeader], Topic | None],
         arrived: Callable[[Topic, int, int | None], None],
         saved: "Callable[[], asyncio.Task[None]]",
     ) -> None:
@@ -127,6 +133,9 @@ class SendHandlers:
         self._sync = flusher.acks.sync
         flusher.tell(self.answer, self.published)
         self._room = room
+        self._delays = delays
+        delays.tell(self.finish, self.committed)
+        self._dead_letter = dead_letter
         # With SYNC_FLUSH messages are seen when the disk has them: by queue, what arrived and between which ends of the log.
         self._seen_late = self._sync and not config.store.read_uncommitted
         self._unseen: dict[tuple[Topic, int], tuple[int | None, int, int]] = {}
@@ -135,6 +144,7 @@ class SendHandlers:
         self._busy_until = self._slow_took_s = 0.0
         self._max_body = config.max_message_bytes
         self._staged: list[_Staged] = []
+        self._schedule_topic = topics.create_internal(SCHEDULE_TOPIC, _SCHEDULE_QUEUES)
         self._parked: dict[str, list[tuple[ServerConnection, Command]]] = {}
         self._parked_bytes = 0
         self._failing = False
@@ -219,6 +229,9 @@ class SendHandlers:
         times = header.reconsume_times or 0
         born = header.born_timestamp_ms
         properties = header.properties
+        if topic.retry_group is not None and not header.batch and (dead := self._dead_letter(header)) is not None:
+            topic, name, queue_id = dead, dead.name, 0
+            properties = _with(properties, DELAY, "-1")
         waits = False
         if self._sync:
             waits = not command.flag & FLAG_ONEWAY and wants_wait(properties)
@@ -228,6 +241,9 @@ class SendHandlers:
             self._stage_batch(conn, command, topic, queue_id, flag, sys_flag, born, properties, waits)
             return
 
+        level = 0
+        if "DELAY\x01" in properties or "TIMER_" in properties:
+            level, properties = self._delay_asked(properties)
         properties = self._completed(properties)
         uniq = _value(properties, "UNIQ_KEY\x01")
         if not uniq:
@@ -236,6 +252,20 @@ class SendHandlers:
         stored = (properties + self._added).encode()
         if len(stored) > MAX_PROPERTIES_LENGTH:
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
+        if level:
+            pairs = decode_properties(stored)
+            more: dict[str, Any] = {
+                "flag": flag,
+                "sys_flag": sys_flag,
+                "born_timestamp_ms": born,
+                "born_host": conn.peer_host,
+                "reconsume_times": times,
+            }
+            queue_offset, physical_offset = self._delays.stage(level, name, queue_id, body, pairs, **more)
+            self._staged.append((conn, command, self._schedule_topic, queue_id, queue_offset, physical_offset, uniq, 0, 0, waits))
+            if waits:
+                self._acks.hold()
+            return
         tag = tags_code(_value(properties, "TAGS\x01"))
         queue_offset, physical_offset = self._store.stage_message(
             name,
@@ -255,12 +285,9 @@ class SendHandlers:
 
     def _completed(self, properties: str) -> str:
         """Return the property string ready to be added to, without what only brokers may say. Raises SendRefused."""
-        # What a stored message gains on receipt is appended; a string that holds one of these already, or something this broker
-        # does not do, goes the long way. (Text is searched, as that is five times as fast as searching bytes.)
+        # What a stored message gains on receipt is appended; a string that holds one of these already goes the long way. (Text is searched, as that is five times as fast as searching bytes.)
         if (
-            "DELAY" in properties
-            or "TIMER_" in properties
-            or "\x01\x02" in properties
+            "\x01\x02" in properties
             or "CLUSTER\x01" in properties
             or "MSG_REGION\x01" in properties
             or "TRACE_ON\x01" in properties
@@ -289,7 +316,7 @@ class SendHandlers:
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {name}")
         if len(name) > MAX_TOPIC_LENGTH:
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, f"message topic length too long {len(name)}")
-        if "DELAY\x01" in properties and _delay_level(decode_properties(properties.encode())) > 0:
+        if ("DELAY\x01" in properties or "TIMER_" in properties) and _asks_delay(decode_properties(properties.encode())):
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
         if "INNER_" in properties and (_value(properties, "INNER_NUM\x01") or _value(properties, "INNER_BASE\x01")):
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
@@ -344,15 +371,26 @@ class SendHandlers:
 
     def _cleaned(self, properties: str) -> str:
         pairs = decode_properties(properties.encode())
-        if _delay_level(pairs) > 0 or any(name in pairs for name in _TIMER_PROPERTIES):
-            # Delivering at once what was to come later would be worse than saying no.
-            remark = "this broker does not deliver delayed messages (property DELAY or TIMER_*)"
-            raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, remark)
         if INNER_NUM in pairs:
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
         for name in (*self._added_names, POP_CK):
             pairs.pop(name, None)
         return encode_properties(pairs).decode()
+
+    def _delay_asked(self, properties: str) -> tuple[int, str]:
+        """Return the delay level a message asks for, 0 for none, and its properties. Raises SendRefused."""
+        pairs = decode_properties(properties.encode())
+        level = _delay_level(pairs)
+        timed = [name for name in _TIMER_PROPERTIES if name in pairs]
+        if level > 0:
+            for name in timed:
+                del pairs[name]
+            return min(level, self._delays.max_level), encode_properties(pairs).decode()
+        if timed:
+            # Delivering at once what was to come later would be worse than saying no.
+            remark = f"this broker delivers after delay levels only, not at a time of your own (property {timed[0]})"
+            raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, remark)
+        return 0, properties
 
     # --- topics that come to life with their first message ---
 
@@ -425,12 +463,16 @@ class SendHandlers:
         stats.max_commit_s = max(stats.max_commit_s, took)
         if took > self._slow_s:
             self._note_slow(took)
+        ext: bytes | None
         single = self._single
         waiting: list[Stored] = []
         for conn, command, _, queue_id, queue_offset, physical, uniq, _, inner, waits in staged:
             stats.put_bytes += len(command.body)
             if type(physical) is int:
-                if inner:
+                if inner < 0:
+                    stats.put_messages += 1
+                    ext = None
+                elif inner:
                     stats.put_messages += inner
                     text = _json_text(uniq or "")
                     ext = self._inner % (queue_id, text, text, physical, queue_offset)
@@ -450,9 +492,35 @@ class SendHandlers:
         if waiting:
             self._flusher.wait(waiting)
         if self._seen_late:
-            self._note_unseen(staged)
+            self._note_unseen([(topic, queue_id, tag) for _, _, topic, queue_id, _, _, _, tag, _, _ in staged])
             return
         for _, _, topic, queue_id, _, _, _, tag, _, _ in staged:
+            if topic.held and queue_id in topic.held:
+                self._arrived(topic, queue_id, tag)
+
+    def check_takes(self) -> bool:
+        """Tell whether what is staged now is answered when the disk has it. Raises SendRefused when nothing may be staged."""
+        if self._busy_until or self._closing or not self._room.writable:
+            self._refuse_for_now()
+        if self._sync and not self._acks.admits(self._flusher.unflushed, waits=True):
+            raise SendRefused(ResponseCode.SYSTEM_BUSY, OVERLOAD)
+        return self._sync
+
+    def staged(self, conn: ServerConnection, command: Command, topic: Topic | None, queue_id: int, tag: int, *, waits: bool) -> None:
+        """Answer ``command``, without fields, once the message that was staged for it is stored; without a topic it was parked."""
+        self._staged.append((conn, command, topic or self._schedule_topic, queue_id, 0, 0, None, tag, -1, waits))
+        if waits:
+            self._acks.hold()
+
+    def committed(self, arrivals: list[Arrival], size: int) -> None:
+        """Take note of messages of ``size`` bytes that the broker itself committed."""
+        self._flusher.wrote()
+        self._stats.put_messages += len(arrivals)
+        self._stats.put_bytes += size
+        if self._seen_late:
+            self._note_unseen(arrivals)
+            return
+        for topic, queue_id, tag in arrivals:
             if topic.held and queue_id in topic.held:
                 self._arrived(topic, queue_id, tag)
 
@@ -481,10 +549,10 @@ class SendHandlers:
         self._slow_took_s = took_s
         self._busy_until = self._stats.now() + min(took_s, MAX_BUSY_S)
 
-    def _note_unseen(self, staged: list[_Staged]) -> None:
+    def _note_unseen(self, arrivals: list[tuple[Topic, int, int | None]]) -> None:
         end = self._store.commitlog_max_offset
         unseen = self._unseen
-        for _, _, topic, queue_id, _, _, _, tag, _, _ in staged:
+        for topic, queue_id, tag in arrivals:
             known = unseen.get((topic, queue_id))
             if known is None:
                 unseen[topic, queue_id] = (tag, end, end)
@@ -514,6 +582,14 @@ def _delay_level(pairs: dict[str, str]) -> int:
         return int(text)
     except ValueError:
         raise RemoteProtocolError(f"property DELAY is {text!r}, not a number") from None
+
+
+def _asks_delay(pairs: dict[str, str]) -> bool:
+    return _delay_level(pairs) > 0 or any(name in pairs for name in _TIMER_PROPERTIES)
+
+
+def _with(properties: str, name: str, value: str) -> str:
+    return encode_properties({**decode_properties(properties.encode()), name: value}).decode()
 
 
 def _value(properties: str, key: str) -> str | None:

@@ -13,6 +13,7 @@ from sprocketmq.broker.admin import AdminHandlers
 from sprocketmq.broker.cleaning import Cleaning
 from sprocketmq.broker.clients import ClientHandlers, ClientRegistry
 from sprocketmq.broker.config import BrokerConfig
+from sprocketmq.broker.delay import DelayService
 from sprocketmq.broker.flushing import Flusher
 from sprocketmq.broker.groups import GroupTable
 from sprocketmq.broker.locks import LockHandlers, QueueLocks
@@ -20,6 +21,7 @@ from sprocketmq.broker.offsets import OffsetHandlers, OffsetTable
 from sprocketmq.broker.pull import PullHandlers
 from sprocketmq.broker.query import QueryHandlers
 from sprocketmq.broker.registration import Registrar
+from sprocketmq.broker.retry import RetryHandlers, RetryRules
 from sprocketmq.broker.saving import SavedFile
 from sprocketmq.broker.send import SendHandlers, Stored
 from sprocketmq.broker.stats import SAMPLE_INTERVAL_S, Stats
@@ -95,6 +97,15 @@ class Broker:
         self.flusher = Flusher(
             self.store, self.acks, interval_s=config.flush_interval_s, failed=self._fail, executor=self._threads, clock=clock
         )
+        self.delays = DelayService(
+            self.store,
+            self.topics,
+            writable=lambda: self.cleaning.writable and self.acks.admits(self.unflushed_bytes, waits=False),
+            failed=self.flusher.fail,
+            clock=clock,
+        )
+        self._delays_file = SavedFile(ConfigFile(f"{folder}/delayOffset.json", fs), self.delays.snapshot, self._threads)
+        rules = RetryRules(self.topics, self.groups)
         self.sends = SendHandlers(
             config,
             self.store,
@@ -103,6 +114,8 @@ class Broker:
             self.stats,
             flusher=self.flusher,
             room=self.cleaning,
+            delays=self.delays,
+            dead_letter=rules.dead_letter,
             arrived=self.pulls.arrived,
             saved=self._topics_file.saving,
         )
@@ -118,6 +131,7 @@ class Broker:
             **self._admin.handlers(),
             **self.queries.handlers(),
             **self.cleaning.handlers(),
+            **RetryHandlers(self.store, rules, self.sends, self.delays).handlers(),
         }
         self._server = RemotingServer(self, name="broker", max_connections=config.max_connections)
         self._port = config.port
@@ -170,6 +184,8 @@ class Broker:
             self._port = await self._server.start(self.config.host, self.config.port)
             self._listens_at(ip, self._port)
             self._running = True
+            self.delays.start()
+            self._delays_file.touch()
             self._housekeeping()
             self.cleaning.start()
             await self._registrar.start(self.address, format_address(self._advertised, min(self._port + 1, 65535)))
@@ -186,11 +202,12 @@ class Broker:
             (self._topics_file, self.topics.load),
             (self._groups_file, self.groups.load),
             (self._offsets_file, self.offsets.load),
+            (self._delays_file, self.delays.open),
         ):
             tree = file.load()
-            if tree is not None:
+            if tree is not None or file is self._delays_file:
                 try:
-                    take(tree)
+                    take(tree or {})
                 except RemoteProtocolError as e:
                     raise ConfigError(
                         f"{file.path} is no such file as brokers write: {e}; `sprocketmq inspect {file.path}` shows it, mend it or remove it"
@@ -243,6 +260,7 @@ class Broker:
         await self._registrar.stop()
         await self._admin.close()
         await self.cleaning.stop()
+        self.delays.stop()
         self.sends.close()
         await self.flusher.drain()
         await self._server.stop()
@@ -251,7 +269,7 @@ class Broker:
         try:
             if self._opened:
                 self._opened = False
-                files = (self._topics_file, self._groups_file, self._offsets_file)
+                files = (self._topics_file, self._groups_file, self._offsets_file, self._delays_file)
                 await asyncio.gather(*(self._save(file) for file in files))
                 await asyncio.get_running_loop().run_in_executor(self._threads, self.store.close)
         except SprocketError as e:
@@ -264,6 +282,10 @@ class Broker:
     async def _save(self, file: SavedFile) -> None:
         if file is self._offsets_file and self.offsets.dirty:
             self.offsets.dirty = False
+            file.note()
+        if file is self._delays_file:
+            await asyncio.get_running_loop().run_in_executor(self._threads, self.store.flush_log)
+            self.delays.finish()
             file.note()
         with contextlib.suppress(OSError):  # logged where it happened; the store still has to be closed
             await file.saved()
@@ -278,6 +300,7 @@ class Broker:
         """Leave everything as a killed process does: nothing saved, flushed or unregistered. For tests of recovery."""
         self._running = self._opened = False
         self._cancel_timers()
+        self.delays.stop()
         self._registrar.abort()
         for conn in list(self._server.connections):
             conn.abort("broker aborted")
@@ -301,6 +324,8 @@ class Broker:
         if self.offsets.dirty:
             self.offsets.dirty = False
             self._offsets_file.touch()
+        if self.delays.note_progress():
+            self._delays_file.touch()
 
     def _sample(self) -> None:
         self._sample_timer = asyncio.get_running_loop().call_later(SAMPLE_INTERVAL_S, self._sample)

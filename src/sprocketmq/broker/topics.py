@@ -45,7 +45,7 @@ class Topic:
     """One topic as the hot paths see it: its limits as plain attributes, and the pulls that wait on its queues.
 
     ``refusal`` is None when clients may send to it, else the ``(code, remark)`` to answer with. ``batch_queues`` says that its queues
-    are batch queues.
+    are batch queues, ``retry_group`` whose retry topic it is.
     """
 
     __slots__ = (
@@ -57,6 +57,7 @@ class Topic:
         "read_queues",
         "readable",
         "refusal",
+        "retry_group",
         "sys_flag",
         "unsupported",
         "write_queues",
@@ -70,6 +71,7 @@ class Topic:
         """Adopt a changed configuration; waiting pulls stay."""
         self.config = config
         self.name = config.topic_name
+        self.retry_group = self.name.removeprefix(RETRY_PREFIX) if self.name.startswith(RETRY_PREFIX) else None
         self.read_queues = config.read_queue_nums
         self.write_queues = config.write_queue_nums
         self.max_queue_id = max(config.read_queue_nums, config.write_queue_nums) - 1

@@ -24,6 +24,7 @@ from sprocketmq.protocol.codes import (
     SYSFLAG_INNER_BATCH,
     SYSFLAG_NEED_UNWRAP,
     SYSFLAG_STORE_HOST_V6,
+    SYSFLAG_TRANSACTION_MASK,
 )
 from sprocketmq.protocol.hashing import crc32
 from sprocketmq.protocol.ids import offset_msg_id
@@ -32,6 +33,9 @@ from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, RETRY_TOPIC, d
 MAGIC_V1 = -626843481  # 0xDAA320A7
 MAGIC_V2 = -626843477  # 0xDAA320AB: topic length in two bytes
 MAGIC_BLANK = -875286124  # 0xCBD43194: the rest of a segment is unused
+
+# The prepared offset of a copy of the record at place 0 of a log, as 0 stands for no copy.
+COPY_OF_FIRST = -1
 
 HEAD = Struct(">iiiiiqqiq8sq8siqi")  # 88 bytes, both hosts IPv4
 FIXED_OVERHEAD = 91  # v1, IPv4: the head, topic length and property length
@@ -295,6 +299,12 @@ class ReceivedMessage:
     def prepared_offset(self) -> int:
         born, store = self._hosts_shift()
         return self._read(_LONG, 60 + born + store)
+
+    @property
+    def copied_from(self) -> int | None:
+        """Where in the log the record is that a broker made this one from: a parked message, or one that was given back; else None."""
+        offset = self.prepared_offset
+        return None if not offset or self.sys_flag & SYSFLAG_TRANSACTION_MASK else max(offset, 0)
 
     @property
     def topic(self) -> str:

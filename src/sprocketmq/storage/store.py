@@ -35,7 +35,7 @@ from sprocketmq.protocol.codes import (
 )
 from sprocketmq.protocol.hashing import crc32, tags_code_raw
 from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, find_property
-from sprocketmq.protocol.records import HEAD, MAGIC_V1, ReceivedMessage, encode_record, pack_host
+from sprocketmq.protocol.records import COPY_OF_FIRST, HEAD, MAGIC_V1, ReceivedMessage, encode_record, pack_host
 from sprocketmq.storage import recovery
 from sprocketmq.storage.batchqueue import MAX_COUNT, BatchConsumeQueue
 from sprocketmq.storage.checkpoint import Checkpoint
@@ -59,8 +59,6 @@ _BATCH_HEAD = Struct(">iiiiiqq48si")
 # Inner batches and parts of transactions are not for the fast way of appending.
 _UNUSUAL = SYSFLAG_INNER_BATCH | SYSFLAG_TRANSACTION_MASK
 _COMMITTED = 8
-# The prepared offset of a copy of the record at place 0, as 0 says that there is none.
-_LOG_BEGIN = -1
 _V6_HOSTS = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
 _BATCH_SHARED = Struct(">iq8sq8siq")
 _SHORT = Struct(">h")
@@ -419,7 +417,7 @@ class MessageStore:
         if delay_ms is not None:
             tags_code = max(now, not_before_ms) + delay_ms
         rest = (tags_code, flag, sys_flag, born_timestamp_ms, born_host, reconsume_times)
-        prepared = 0 if copied_from is None else copied_from or _LOG_BEGIN
+        prepared = 0 if copied_from is None else copied_from or COPY_OF_FIRST
         return self._stage_any(queue, body, properties, *rest, now=now, prepared=prepared, store_host=store_host)
 
     def stage_batch(
@@ -591,11 +589,11 @@ class MessageStore:
         begin = max(physical, log.min_offset)
         for records in LogScan(log, begin, check_crc=False, resync=True, stop=log.committed_end).batches():
             for record in records:
-                if b"REAL_TOPIC\x01" in record[9] and not record[6] & SYSFLAG_TRANSACTION_MASK:
+                if b"REAL_TOPIC\x01" in record[9]:
                     view = record_view(log, record[3], log.committed_end)
-                    source = ReceivedMessage(view, 0, len(view)).prepared_offset if view is not None else 0
-                    if source:
-                        yield record[3], max(source, 0)
+                    source = ReceivedMessage(view, 0, len(view)).copied_from if view is not None else None
+                    if source is not None:
+                        yield record[3], source
 
     def query(
         self, topic: str, key: str, *, max_count: int = 64, begin_ms: int = 0, end_ms: int = (1 << 63) - 1, by_tag: bool = False

@@ -80,7 +80,7 @@ async def test_broken_requests_get_the_same_code_and_readable_words(reference, n
     assert "java" not in answer.remark
 
 
-@both("send-back", "recall", "pop", "query-assignment", "unknown-code", "tx-half", "end-transaction-commit")
+@both("recall", "pop", "query-assignment", "unknown-code", "tx-half", "end-transaction-commit")
 async def test_what_this_broker_does_not_do_is_said(reference, name):
     request = recorded(name, "request")
     if request.is_oneway:

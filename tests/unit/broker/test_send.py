@@ -259,13 +259,6 @@ async def test_properties_over_the_limit(ask):
     assert answer.code == 0, answer.remark
 
 
-@pytest.mark.parametrize("level", ["1", "18", "99"])
-async def test_delayed_messages_are_refused_rather_than_delivered_at_once(ask, level):
-    answer = await ask.send("orders", properties=f"DELAY\x01{level}\x02")
-    assert answer.code == 13
-    assert "delayed" in answer.remark
-
-
 @pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
 async def test_timed_messages_are_refused(ask, name):
     assert (await ask.send("orders", properties=f"{name}\x015\x02")).code == 13

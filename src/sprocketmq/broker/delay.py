@@ -1,0 +1,425 @@
+"""Delayed messages: parked under their level until their time has come, then stored again where they belong.
+
+::
+
+    send, DELAY=3, topic orders      SCHEDULE_TOPIC_XXXX, queue 2               orders
+    or a message given back     ---> record: REAL_TOPIC=orders REAL_QID=1  ---> record like it, queue 1,
+                                     unit: deliver at = stored at + 10 s        its prepared offset: where it was parked
+
+Messages of one level come due in the order they were parked, so a level is a queue and a position in it; one timer waits for the earliest
+of all levels. The positions are saved in ``config/delayOffset.json``, as the reference does, which alone would repeat what was delivered
+since the last save when a broker is killed. Therefore the file also says up to which place in the log it speaks, and a start reads the
+log from there on: each delivered record points to the parked one it was made from, so each is delivered once.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from sprocketmq.broker.topics import Topic, TopicTable
+from sprocketmq.clock import SYSTEM_CLOCK, Clock
+from sprocketmq.errors import FatalError, InvalidMessage, MessageTooLarge, RemoteProtocolError, RetriableError, SprocketError, StoreFailed
+from sprocketmq.protocol.bodies import DataVersion
+from sprocketmq.protocol.hashing import tags_code
+from sprocketmq.protocol.names import MAX_INTERNAL_TOPIC_LENGTH, SCHEDULE_TOPIC, SEND_FORBIDDEN_TOPICS, name_problem
+from sprocketmq.protocol.properties import DELAY, REAL_QID, REAL_TOPIC, encode_properties
+from sprocketmq.protocol.records import ReceivedMessage
+from sprocketmq.storage.config import MAX_DELAY_LEVELS
+from sprocketmq.storage.fs import Buffer
+from sprocketmq.storage.store import MessageStore, ReadStatus
+
+log = logging.getLogger(__name__)
+
+# What is delivered in one turn of the loop: a few milliseconds' work.
+MAX_AT_ONCE = 256
+MAX_BYTES_AT_ONCE = 1 << 20
+# Waits are cut to this, as the wall clock may be set forward meanwhile.
+MAX_WAIT_S = 1.0
+# After the disk refused, or while it has not confirmed what is due.
+AGAIN_MS = 500
+
+# What of a delivered message is told to those who wait for it: topic, queue id, tag code.
+Arrival = tuple[Topic, int, int | None]
+
+
+class ForwardClock:
+    """Wall-clock milliseconds that never go back: set back, the clock goes on from where it was, at the pace of the monotonic one."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ms = clock.time_ms()
+        self._since = clock.monotonic()
+
+    def now_ms(self) -> int:
+        now = self._clock.monotonic()
+        self._ms = max(self._clock.time_ms(), self._ms + int((now - self._since) * 1000))
+        self._since = now
+        return self._ms
+
+    def not_before(self, ms: int) -> None:
+        """Go on from ``ms`` when it is later."""
+        self._ms = max(self._ms, ms)
+
+
+class _Level:
+    """One level: the queue offset to be delivered next, where the queue ends as far as we know, when the next is due (None: not known)."""
+
+    __slots__ = ("delay_ms", "due_ms", "end", "next", "queue_id")
+
+    def __init__(self, queue_id: int, delay_ms: int | None) -> None:
+        self.queue_id = queue_id
+        self.delay_ms = delay_ms
+        self.next = 0
+        self.end = 0
+        self.due_ms: int | None = None
+
+
+class DelayService:
+    """The delayed messages of one broker. ``open`` it when the store is open, ``start`` it on the loop, ``stop`` it before the store closes.
+
+    ``writable`` tells whether the disk has room, ``failed`` is told of a store that takes nothing more; ``tell`` says who learns of the rest.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicTable,
+        *,
+        writable: Callable[[], bool],
+        failed: Callable[[SprocketError], None],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._settle: Callable[[], None] = lambda: None
+        self._committed: Callable[[list[Arrival], int], None] = lambda *_: None
+        self._writable = writable
+        self._failed = failed
+        self._clock = clock
+        self.time = ForwardClock(clock)
+        self._levels_ms = store.config.delay_levels_ms
+        self._levels = {queue_id: _Level(queue_id, delay) for queue_id, delay in enumerate(self._levels_ms)}
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_ms = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._homeless: set[str] = set()
+        self.delivered = 0
+        # What the file holds, and what it will hold once the disk has the log up to the place that it names.
+        self._version = DataVersion(0, clock.time_ms(), 0)
+        self._stored: dict[str, Any] = {}
+        self._waiting: dict[str, Any] | None = None
+        self._dirty = False
+
+    # --- life ---
+
+    def tell(self, settle: Callable[[], None], committed: Callable[[list[Arrival], int], None]) -> None:
+        """Call ``settle`` before anything is staged here, so that nobody's sends share a commit that may fail.
+
+        ``committed`` gets what was delivered and its bytes.
+        """
+        self._settle = settle
+        self._committed = committed
+
+    def open(self, tree: Mapping[Any, Any]) -> None:
+        """Take the content of delayOffset.json, empty when there is none, and from the log what was delivered since. Raises RemoteProtocolError for other content.
+
+        The file is to be saved then: a broker that is killed before it first did so would go by what another one wrote.
+        """
+        self.time.not_before(self._store.newest_ms)
+        for queue_id in range(len(self._levels_ms), MAX_DELAY_LEVELS):
+            if self._store.max_offset(SCHEDULE_TOPIC, queue_id):  # of a time with more levels
+                self._levels[queue_id] = _Level(queue_id, None)
+        offsets, place = _positions(tree)
+        begins = []
+        for level in self._levels.values():
+            low, level.end = self._span(level)
+            level.next = min(max(offsets.get(level.queue_id + 1, 0), low), level.end)
+            units = self._store.units(SCHEDULE_TOPIC, level.queue_id, level.next, 1)
+            begins += [unit[0] for unit in units]
+        if begins and place is not None:
+            self._skip_delivered(max(place, min(begins)))
+        for level in self._levels.values():
+            self._look(level)
+        self._store.flush_log()  # the progress just read from the log
+        self._stored = self._tree()
+
+    def _skip_delivered(self, place: int) -> None:
+        """Read the log from ``place`` on and go past the parked messages that it has delivered ones of."""
+        for _, source in self._store.deliveries_since(place):
+            record = self._store.record_at(source)
+            if record is None:
+                continue
+            parked = ReceivedMessage(record, 0, len(record))
+            level = self._levels.get(parked.queue_id)
+            if level is not None and parked.topic == SCHEDULE_TOPIC:
+                level.next = min(max(level.next, parked.queue_offset + 1), level.end)
+
+    def start(self) -> None:
+        """Begin to deliver, on the running loop."""
+        self._loop = asyncio.get_running_loop()
+        self._arm()
+
+    def stop(self) -> None:
+        """Deliver nothing more; may be called twice."""
+        self._loop = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # --- parking ---
+
+    @property
+    def max_level(self) -> int:
+        """The last level."""
+        return len(self._levels_ms)
+
+    def stage(
+        self,
+        level_number: int,
+        topic: str,
+        queue_id: int,
+        body: Buffer,
+        properties: dict[str, str],
+        *,
+        copied_from: int | None = None,
+        flag: int,
+        sys_flag: int,
+        born_timestamp_ms: int,
+        born_host: bytes,
+        reconsume_times: int = 0,
+    ) -> tuple[int, int]:
+        """Stage a message that is to come to ``topic`` after the delay of its level; a level above the last counts as the last.
+
+        Returns its offset in the level's queue and its place in the log. ``properties`` gain what delivery needs. Raises as
+        ``MessageStore.stage_copy`` does, and LocalProtocolError for properties that cannot be written.
+        """
+        level = self._levels[min(level_number, self.max_level) - 1]
+        properties[DELAY] = str(level.queue_id + 1)
+        properties[REAL_TOPIC] = topic
+        properties[REAL_QID] = str(queue_id)
+        now = self.time.now_ms()
+        assert level.delay_ms is not None
+        placed = self._store.stage_copy(
+            SCHEDULE_TOPIC,
+            level.queue_id,
+            body,
+            encode_properties(properties),
+            copied_from=copied_from,
+            delay_ms=level.delay_ms,
+            not_before_ms=now,
+            flag=flag,
+            sys_flag=sys_flag,
+            born_timestamp_ms=born_timestamp_ms,
+            born_host=born_host,
+            reconsume_times=reconsume_times,
+        )
+        level.end = placed[0] + 1
+        if level.due_ms is None:
+            level.due_ms = now + level.delay_ms
+            if self._timer is None or level.due_ms < self._armed_ms:
+                self._arm()
+        return placed
+
+    def waits(self, parked: ReceivedMessage) -> bool:
+        """Tell whether a parked message has not been delivered yet."""
+        level = self._levels.get(parked.queue_id)
+        return level is not None and parked.queue_offset >= level.next
+
+    # --- delivering ---
+
+    def _span(self, level: _Level) -> tuple[int, int]:
+        return self._store.min_offset(SCHEDULE_TOPIC, level.queue_id), self._store.max_offset(SCHEDULE_TOPIC, level.queue_id)
+
+    def _look(self, level: _Level) -> None:
+        """Find out when the next message of a level is due."""
+        low, high = self._span(level)
+        level.next = max(level.next, low)  # what has left the log can be delivered no more
+        if level.next < high:
+            _, _, code = self._store.units(SCHEDULE_TOPIC, level.queue_id, level.next, 1)[0]
+            level.due_ms = self._due(level, code)
+        elif level.next < level.end and self._store.commitlog_visible_offset < self._store.commitlog_max_offset:
+            level.due_ms = self.time.now_ms() + AGAIN_MS  # written, and not on the disk yet
+        else:
+            level.end = high
+            level.due_ms = None
+
+    def _due(self, level: _Level, code: int) -> int:
+        # A later time than any message parked now could have was written under another clock or other levels.
+        now = self.time.now_ms()
+        return now if level.delay_ms is not None and code > now + level.delay_ms else code
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = min((level.due_ms for level in self._levels.values() if level.due_ms is not None), default=None)
+        if due is not None and self._loop is not None:
+            self._armed_ms = due
+            self._timer = self._loop.call_later(min(max(0, due - self.time.now_ms()) / 1000, MAX_WAIT_S), self.fire)
+
+    def fire(self) -> None:
+        """Deliver what is due, as much as one turn of the loop should, and wait for the next."""
+        self._settle()
+        now = self.time.now_ms()
+        due = [level for level in self._levels.values() if level.due_ms is not None and level.due_ms <= now]
+        if due and not self._writable():
+            for level in due:
+                level.due_ms = now + AGAIN_MS
+        elif due:
+            self._deliver(due, now)
+        self._arm()
+
+    def _deliver(self, due: list[_Level], now: int) -> None:
+        before = [(level, level.next) for level in due]
+        arrivals: list[Arrival] = []
+        count = size = 0
+        share = max(1, MAX_AT_ONCE // len(due))  # a busy level must not hold up the others
+        max_bytes = MAX_BYTES_AT_ONCE // len(due)
+        try:
+            for level in due:
+                taken = 0
+                for message in self._due_messages(level, now, share):
+                    level.next += 1
+                    count += 1
+                    if message is not None:
+                        self._stage_delivery(message, arrivals)
+                        taken += message.store_size
+                        if taken >= max_bytes:
+                            break
+                size += taken
+            self._store.commit()
+        except (RetriableError, FatalError, OSError) as e:
+            self._store.discard()
+            for level, offset in before:
+                level.next = offset
+                level.due_ms = now + AGAIN_MS
+            if isinstance(e, StoreFailed):
+                self.stop()
+                self._failed(e)
+            else:
+                log.warning("delayed messages have to wait: %s", e)
+            return
+        self._dirty |= bool(count)
+        self.delivered += len(arrivals)
+        for level in due:
+            self._look(level)
+        self._committed(arrivals, size)
+
+    def _due_messages(self, level: _Level, now: int, count: int) -> Iterator[ReceivedMessage | None]:
+        """Yield up to ``count`` messages of a level that are due, None for one that is damaged; the caller moves ``level.next``."""
+        units = self._store.units(SCHEDULE_TOPIC, level.queue_id, level.next, count)
+        for physical, _, code in units:
+            if self._due(level, code) > now:
+                return
+            yield self._parked(level, physical)
+
+    def _parked(self, level: _Level, physical: int) -> ReceivedMessage | None:
+        """Return the next message of a level, whose unit says that it is at ``physical``; None when it is damaged or gone."""
+        record = self._store.record_at(physical)
+        if record is None or not _is_parked(record, level):
+            found = self._store.read(SCHEDULE_TOPIC, level.queue_id, level.next, max_count=1)  # which mends the unit
+            record = found.buffers[0] if found.status is ReadStatus.FOUND else None
+        if record is None or not _is_parked(record, level):
+            log.error("delayed message %d of level %d is gone from the log", level.next, level.queue_id + 1)
+            return None
+        message = ReceivedMessage(record, 0, len(record))
+        try:
+            message.verify_crc()  # its copy would get a checksum that fits the damage
+        except RemoteProtocolError as e:
+            log.warning("delayed message %d of level %d is not delivered: %s", level.next, level.queue_id + 1, e)
+            return None
+        return message
+
+    def _stage_delivery(self, parked: ReceivedMessage, arrivals: list[Arrival]) -> None:
+        """Stage a parked message where it belongs. One that cannot be stored anywhere stays parked, where its queue can be read."""
+        properties = parked.properties
+        name, queue = properties.get(REAL_TOPIC, ""), properties.get(REAL_QID, "")
+        problem = name_problem(name, MAX_INTERNAL_TOPIC_LENGTH)
+        if problem or name in SEND_FORBIDDEN_TOPICS or not (queue.isascii() and queue.isdigit()):
+            log.error("%r is not delivered: its real topic is %r, queue %r", parked, name, queue)
+            return
+        tag = tags_code(properties.get("TAGS"))
+        born_host, store_host = parked.raw_hosts
+        try:
+            self._store.stage_copy(
+                name,
+                int(queue[:10]),
+                parked.stored_body,
+                parked.raw_properties,
+                copied_from=parked.commitlog_offset,
+                tags_code=tag,
+                flag=parked.flag,
+                sys_flag=parked.sys_flag,
+                born_timestamp_ms=parked.born_timestamp_ms,
+                born_host=born_host,
+                store_host=store_host,
+                reconsume_times=parked.reconsume_times,
+            )
+        except (InvalidMessage, MessageTooLarge) as e:
+            log.warning("%r is not delivered to %s: %s", parked, name, e)
+            return
+        topic = self._topics.get(name)
+        if topic is not None:
+            arrivals.append((topic, int(queue), tag))
+        elif name not in self._homeless:
+            self._homeless.add(name)
+            log.warning("topic %s was deleted, its delayed messages are stored for when it is created again", name)
+
+    # --- progress ---
+
+    def offsets(self) -> dict[int, tuple[int, int]]:
+        """Return how many messages of each level that has any were delivered, and how many were parked."""
+        spans = {level.queue_id + 1: (level.next, self._span(level)[1]) for level in self._levels.values()}
+        return {number: span for number, span in sorted(spans.items()) if span[1]}
+
+    def _tree(self) -> dict[str, Any]:
+        self._version = self._version.next(self._clock.time_ms())
+        table = {number: done for number, (done, _) in self.offsets().items()}
+        return {
+            "dataVersion": msgspec.to_builtins(self._version),
+            "offsetTable": table,
+            "logOffset": self._store.commitlog_max_offset,
+        }
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what delayOffset.json is to hold: progress that the disk is known to have."""
+        return self._stored
+
+    def finish(self) -> None:
+        """Let the file hold all progress; the disk has the whole log."""
+        self._stored = self._tree()
+
+    def note_progress(self) -> bool:
+        """Look how far the disk has what was delivered, and tell whether there is something new to save; called from time to time."""
+        if self._waiting is not None and self._store.commitlog_flushed_offset >= self._waiting["logOffset"]:
+            self._stored, self._waiting = self._waiting, None
+            fresh = True
+        else:
+            fresh = False
+        if self._dirty and self._waiting is None:
+            self._dirty = False
+            self._waiting = self._tree()
+        return fresh
+
+
+def _is_parked(record: memoryview, level: _Level) -> bool:
+    message = ReceivedMessage(record, 0, len(record))
+    return message.queue_offset == level.next and message.queue_id == level.queue_id and message.topic == SCHEDULE_TOPIC
+
+
+def _positions(tree: Mapping[Any, Any]) -> tuple[dict[int, int], int | None]:
+    """Return the offset by level of delayOffset.json, and up to which place in the log they speak; None when another broker wrote it."""
+    if not tree:
+        return {}, 0
+    table, place = tree.get("offsetTable", {}), tree.get("logOffset")
+    if not isinstance(table, dict) or not (place is None or type(place) is int):
+        raise RemoteProtocolError("offsetTable or logOffset is of another kind")
+    offsets = {}
+    for number, offset in table.items():
+        if not str(number).isdigit() or type(offset) is not int:
+            raise RemoteProtocolError(f"level {number!r} has the offset {offset!r}")
+        offsets[int(number)] = offset
+    return offsets, place

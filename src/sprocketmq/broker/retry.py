@@ -1,0 +1,181 @@
+"""Messages given back by consumers (CONSUMER_SEND_MSG_BACK, 36), and what becomes of those that fail too often.
+
+::
+
+    orders ---> consumer fails ---36---> parked, level 3 + times ---> %RETRY%group ---> consumer fails ---36---> ...
+                                                                                             |
+                                                  %DLQ%group <--- after retryMaxTimes, or asked for at once
+
+A message of an inner batch is retried alone, as a plain record: ``originMsgId`` names it by its unique key. A copy points to the record it
+was made from, so a request that comes twice (its first answer was lost, the broker was killed) stores nothing the second time.
+"""
+
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+from sprocketmq.broker.delay import DelayService
+from sprocketmq.broker.groups import GroupRefused, GroupTable
+from sprocketmq.broker.send import SendHandlers, SendRefused
+from sprocketmq.broker.topics import FAQ, Topic, TopicRefused, TopicTable
+from sprocketmq.errors import FatalError, InvalidMessage, MessageTooLarge, ProtocolError, RetriableError
+from sprocketmq.net.server import ServerConnection
+from sprocketmq.protocol.batch import BatchEntry, split_batch
+from sprocketmq.protocol.bodies import SubscriptionGroupConfig
+from sprocketmq.protocol.codes import SYSFLAG_INNER_BATCH, SYSFLAG_NEED_UNWRAP, SYSFLAG_TRANSACTION_MASK, RequestCode, ResponseCode
+from sprocketmq.protocol.command import Command
+from sprocketmq.protocol.hashing import tags_code
+from sprocketmq.protocol.headers import SendBack, SendHeader
+from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from sprocketmq.protocol.properties import (
+    DELAY,
+    ORIGIN_MESSAGE_ID,
+    REAL_TOPIC,
+    RETRY_TOPIC,
+    UNIQ_KEY,
+    WAIT,
+    decode_properties,
+    encode_properties,
+    find_property,
+)
+from sprocketmq.protocol.records import ReceivedMessage
+from sprocketmq.storage.store import MessageStore
+
+log = logging.getLogger(__name__)
+
+# A message that failed n times before waits the delay of level 3 + n.
+FIRST_LEVEL = 3
+_NOT_COPIED = SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP | SYSFLAG_TRANSACTION_MASK
+
+
+class RetryRules:
+    """Which group may retry how often, and where its messages go."""
+
+    def __init__(self, topics: TopicTable, groups: GroupTable) -> None:
+        self._topics = topics
+        self._groups = groups
+
+    def group(self, name: str) -> SubscriptionGroupConfig:
+        """Return a group. Raises SendRefused when there is none, GroupRefused for a bad name."""
+        group = self._groups.find(name)
+        if group is None:
+            raise SendRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name} {FAQ}")
+        return group
+
+    def retry_topic(self, group: SubscriptionGroupConfig) -> Topic:
+        """Return the retry topic of a group, made if need be. Raises TopicRefused when it takes no messages."""
+        return self._writable(self._topics.create_internal(RETRY_PREFIX + group.group_name, group.retry_queue_nums))
+
+    def dead_letter_topic(self, group: SubscriptionGroupConfig) -> Topic:
+        """Return the dead-letter topic of a group, made if need be: one queue. Raises TopicRefused when it takes no messages."""
+        return self._writable(self._topics.create_internal(DLQ_PREFIX + group.group_name, 1))
+
+    @staticmethod
+    def _writable(topic: Topic) -> Topic:
+        if topic.refusal is not None:
+            raise TopicRefused(*topic.refusal)
+        return topic
+
+    def dead_letter(self, header: SendHeader) -> Topic | None:
+        """Return where a client's own send to a retry topic goes when the message failed too often, else None. Raises SendRefused."""
+        group = self.group(header.topic.removeprefix(RETRY_PREFIX))
+        limit = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
+        return self.dead_letter_topic(group) if (header.reconsume_times or 0) > limit else None
+
+
+class RetryHandlers:
+    """Answer 36."""
+
+    def __init__(self, store: MessageStore, rules: RetryRules, sends: SendHandlers, delays: DelayService) -> None:
+        self._store = store
+        self._rules = rules
+        self._sends = sends
+        self._delays = delays
+
+    def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
+        return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
+
+    def send_back(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 36: store a copy of a message for later, or as a dead letter. Answered when that is as safe as any send."""
+        header = command.header(SendBack)
+        try:
+            self._stage(conn, command, header)
+        except (SendRefused, TopicRefused, GroupRefused) as e:
+            conn.respond(command, e.code, remark=e.remark)
+        except (MessageTooLarge, InvalidMessage):
+            conn.respond(command, ResponseCode.SYSTEM_ERROR, remark="MESSAGE_ILLEGAL")
+        except ProtocolError as e:
+            conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=str(e))
+        except (RetriableError, FatalError, OSError) as e:
+            remark = f"service not available now. It may be caused by: {e}"
+            conn.respond(command, ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark)
+
+    def _stage(self, conn: ServerConnection, command: Command, header: SendBack) -> None:
+        group = self._rules.group(header.group)
+        if group.retry_queue_nums <= 0:
+            conn.respond(command, ResponseCode.SUCCESS)  # a group that wants no retries
+            return
+        waits = self._sends.check_takes()
+        record = self._store.record_at(header.offset) if 0 <= header.offset < self._store.commitlog_visible_offset else None
+        if record is None:
+            raise SendRefused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+        message = ReceivedMessage(record, 0, len(record))
+        message.verify_crc()
+        times = message.reconsume_times
+        flag, body, raw = message.flag, message.stored_body, message.raw_properties
+        origin = message.offset_msg_id
+        if message.sys_flag & SYSFLAG_INNER_BATCH:
+            flag, body, raw = _member(message, header.origin_msg_id)
+            origin = header.origin_msg_id or origin
+        properties = decode_properties(raw)
+        properties.setdefault(RETRY_TOPIC, message.topic)
+        properties.setdefault(ORIGIN_MESSAGE_ID, origin)
+        properties[WAIT] = "false"
+        limit = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
+        dead = times >= limit or header.delay_level < 0
+        topic = self._rules.dead_letter_topic(group) if dead else self._rules.retry_topic(group)
+        if self._is_there(topic.name, message.commitlog_offset, properties.get(UNIQ_KEY), dead=dead):
+            conn.respond(command, ResponseCode.SUCCESS)
+            return
+        more: dict[str, Any] = {
+            "copied_from": message.commitlog_offset,
+            "flag": flag,
+            "sys_flag": message.sys_flag & ~_NOT_COPIED,
+            "born_timestamp_ms": message.born_timestamp_ms,
+            "born_host": message.raw_hosts[0],
+            "reconsume_times": times + 1,
+        }
+        if dead:
+            properties[DELAY] = "0"
+            tag = tags_code(properties.get("TAGS"))
+            self._store.stage_copy(topic.name, 0, body, encode_properties(properties), tags_code=tag, **more)
+            self._sends.staged(conn, command, topic, 0, tag, waits=waits)
+        else:
+            level = header.delay_level or FIRST_LEVEL + times
+            self._delays.stage(level, topic.name, random.randrange(group.retry_queue_nums), body, properties, **more)
+            self._sends.staged(conn, command, None, 0, 0, waits=waits)
+
+    def _is_there(self, topic: str, place: int, uniq: str | None, *, dead: bool) -> bool:
+        """Tell whether the message at ``place`` has become a dead letter of ``topic`` already, or waits to be retried in it."""
+        if not uniq:
+            return False
+        try:
+            records = self._store.query(topic if dead else SCHEDULE_TOPIC, uniq)
+        except OSError as e:
+            log.warning("key index: %s", e)
+            return False
+        for record in records:
+            copy = ReceivedMessage(record, 0, len(record))
+            if copy.copied_from == place and (dead or (copy.properties.get(REAL_TOPIC) == topic and self._delays.waits(copy))):
+                return True
+        return False
+
+
+def _member(batch: ReceivedMessage, uniq: str | None) -> BatchEntry:
+    """Return the message of an inner batch with the unique key ``uniq``. Raises SendRefused when there is none."""
+    wanted = (uniq or "").encode()
+    for entry in split_batch(batch.stored_body) if wanted else ():
+        if find_property(entry.properties, b"UNIQ_KEY") == wanted:
+            return entry
+    raise SendRefused(ResponseCode.SYSTEM_ERROR, "MESSAGE_ILLEGAL")

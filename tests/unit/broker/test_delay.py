@@ -1,0 +1,452 @@
+"""Delayed messages: parked under their level, delivered at their time, once, whatever happens to the broker meanwhile."""
+
+import json
+
+import pytest
+
+from sprocketmq.errors import ConfigError
+from sprocketmq.protocol.records import ReceivedMessage, decode_records
+from sprocketmq.storage.config import DELAY_LEVELS, delay_levels_ms
+from sprocketmq.storage.store import StoreConfig
+
+SCHEDULE = "SCHEDULE_TOPIC_XXXX"
+LEVELS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+
+
+def later(broker, clock, seconds):
+    clock.advance(seconds)
+    fire(broker)
+
+
+def fire(broker):
+    """Deliver all that is due, as the timers of some turns of the loop do."""
+    done = -1
+    while done != broker.delays.delivered:
+        done = broker.delays.delivered
+        broker.delays.fire()
+
+
+async def delayed(ask, level, body=b"body", *, topic="orders", properties="", **options):
+    answer = await ask.send(topic, body, properties=f"DELAY\x01{level}\x02{properties}", **options)
+    assert answer.code == 0, answer.remark
+    return answer
+
+
+async def messages(ask, topic="orders", **options):
+    return decode_records((await ask.pull(topic, 0, **options)).body)
+
+
+def saved(broker):
+    """The file of positions as it would be saved now."""
+    return json.loads(json.dumps(broker.delays._tree()))
+
+
+# --- levels ---
+
+
+@pytest.mark.parametrize(("level", "seconds"), list(enumerate(LEVELS_S, 1)))
+async def test_each_level_has_its_delay(broker, clock, ask, level, seconds):
+    await delayed(ask, level)
+    later(broker, clock, seconds - 0.001)
+    assert await ask.bodies("orders") == []
+    later(broker, clock, 0.001)
+    assert await ask.bodies("orders") == [b"body"]
+
+
+async def test_levels_above_the_last_count_as_the_last(broker, clock, ask):
+    for level in (19, 99, 2**31 - 1):
+        await delayed(ask, level)
+    (parked, *_) = decode_records(b"".join(broker.store.read(SCHEDULE, 17, 0).buffers))
+    assert parked.properties["DELAY"] == "18"
+    later(broker, clock, 7200)
+    assert len(await ask.bodies("orders")) == 3
+
+
+async def test_levels_below_one_are_no_delay(broker, ask):
+    for level in (0, -1, -5):
+        await delayed(ask, level)
+    assert [m.properties["DELAY"] for m in await messages(ask)] == ["0", "-1", "-5"]
+
+
+async def test_the_answer_has_the_queue_that_was_asked_for_and_the_offset_in_the_levels_queue(broker, ask):
+    await delayed(ask, 3)
+    answer = await delayed(ask, 3, queue=2)
+    assert (answer.ext["queueId"], answer.ext["queueOffset"]) == ("2", "1")
+
+
+async def test_a_parked_message_says_where_it_belongs_and_its_unit_when_it_is_due(broker, clock, ask):
+    await delayed(ask, 3, queue=2, properties="TAGS\x01red\x02TIMER_DELAY_MS\x015\x02")
+    (parked,) = decode_records(b"".join(broker.store.read(SCHEDULE, 2, 0).buffers))
+    assert parked.properties["REAL_TOPIC"] == "orders"
+    assert parked.properties["REAL_QID"] == "2"
+    assert "TIMER_DELAY_MS" not in parked.properties
+    assert broker.store.units(SCHEDULE, 2, 0, 1)[0][2] == clock.time_ms() + 10_000
+
+
+async def test_a_delivered_message_is_the_parked_one_in_its_real_queue(broker, clock, ask):
+    await delayed(ask, 1, b"text", queue=3, properties="TAGS\x01red\x02KEYS\x01k\x02mine\x01yes\x02UNIQ_KEY\x01U1\x02", f="1", h="7", j="2")
+    (parked,) = decode_records(b"".join(broker.store.read(SCHEDULE, 0, 0).buffers))
+    later(broker, clock, 1)
+    (message,) = await messages(ask, queue=3, expression="red")
+    for name in ("stored_body", "flag", "sys_flag", "raw_properties", "born_timestamp_ms", "raw_hosts", "reconsume_times"):
+        assert getattr(message, name) == getattr(parked, name), name
+    assert (message.queue_id, message.queue_offset, message.store_timestamp_ms) == (3, 0, clock.time_ms())
+    assert message.copied_from == parked.commitlog_offset
+    assert len(broker.store.query("orders", "k")) == 1
+
+
+async def test_messages_of_one_level_keep_their_order_and_levels_do_not_wait_for_each_other(broker, clock, ask):
+    for number in range(600):
+        await delayed(ask, 2 + number % 2, b"%d" % number)
+    later(broker, clock, 5)
+    assert await ask.bodies("orders", count=1000) == [b"%d" % n for n in range(0, 600, 2)]
+    later(broker, clock, 5)
+    assert (await ask.bodies("orders", count=1000))[300:] == [b"%d" % n for n in range(1, 600, 2)]
+
+
+async def test_a_consumer_that_waits_gets_a_delayed_message_at_its_time(broker, clock, ask, connect):
+    waiting = await connect(broker)
+    await delayed(ask, 1)
+    pull = waiting.pull("orders", 0, wait_ms=20_000)
+    await ask.heartbeat()
+    later(broker, clock, 1)
+    assert [m.body for m in decode_records((await pull).body)] == [b"body"]
+
+
+async def test_a_timer_fires_without_being_asked(broker, clock, ask):
+    await delayed(ask, 1)
+    clock.advance(1)
+    broker.delays._arm()
+    assert [m.body for m in decode_records((await ask.pull("orders", 0, wait_ms=20_000)).body)] == [b"body"]
+
+
+async def test_delayed_messages_go_to_batch_queues_one_by_one(broker, clock, ask):
+    broker.topics.create_internal("lists", 1, attributes={"queue.type": "BatchCQ"})
+    broker.store.declare_batch_topic("lists")
+    for body in (b"a", b"b"):
+        await delayed(ask, 1, body, topic="lists")
+    later(broker, clock, 1)
+    assert await ask.bodies("lists") == [b"a", b"b"]
+
+
+async def test_a_batch_is_not_delayed(ask):
+    for properties in ("DELAY\x011\x02", "TIMER_DELAY_MS\x015\x02"):
+        assert (await ask.send_batch("orders", [b"a"], properties=properties)).code == 13
+
+
+async def test_messages_of_a_deleted_topic_are_there_when_it_is_created_again(broker, clock, ask, caplog):
+    await delayed(ask, 1)
+    await delayed(ask, 1)
+    broker.topics.delete("orders")
+    later(broker, clock, 1)
+    assert caplog.text.count("topic orders was deleted") == 1
+    broker.topics.create_internal("orders", 4)
+    assert len(await ask.bodies("orders")) == 2
+
+
+async def test_several_messages_are_delivered_with_few_commits(broker, clock, ask, monkeypatch):
+    for _ in range(100):
+        await delayed(ask, 1)
+    commits = []
+    commit = broker.store.commit
+    monkeypatch.setattr(broker.store, "commit", lambda: commits.append(1) or commit())
+    later(broker, clock, 1)
+    assert len(await ask.bodies("orders", count=200)) == 100
+    assert len(commits) <= 3
+
+
+# --- other levels ---
+
+
+async def test_levels_can_be_set(start_broker, connect, clock):
+    broker = await start_broker(store={"message_delay_level": "2s 1d"})
+    broker.topics.create_internal("orders", 1)
+    ask = await connect(broker)
+    await delayed(ask, 1, b"first")
+    await delayed(ask, 9, b"second")
+    later(broker, clock, 2)
+    assert await ask.bodies("orders") == [b"first"]
+    later(broker, clock, 86_400 - 3)
+    assert await ask.bodies("orders") == [b"first"]
+    later(broker, clock, 1)
+    assert await ask.bodies("orders") == [b"first", b"second"]
+
+
+async def test_messages_of_levels_that_are_gone_come_at_their_time(start_broker, connect, clock):
+    broker = await start_broker()
+    broker.topics.create_internal("orders", 1)
+    await delayed(await connect(broker), 5)
+    await broker.stop()
+    broker = await start_broker(store={"message_delay_level": "1s"})
+    ask = await connect(broker)
+    later(broker, clock, 59)
+    assert await ask.bodies("orders") == []
+    later(broker, clock, 1)
+    assert await ask.bodies("orders") == [b"body"]
+
+
+async def test_units_made_anew_have_the_times_of_the_levels_that_are_set(start_broker, connect, clock, tmp_path):
+    levels = " ".join(f"{n}m" for n in range(1, 31))
+    broker = await start_broker(store={"message_delay_level": levels})
+    ask = await connect(broker)
+    broker.topics.create_internal("orders", 1)
+    for level in (1, 18, 30, 30):
+        await delayed(ask, level)
+    units = {q: broker.store.units(SCHEDULE, q, 0, 2) for q in (0, 17, 29)}
+    await broker.abort()
+    for path in (tmp_path / "store" / "consumequeue").rglob("0*0"):
+        path.unlink()
+    again = await start_broker(store={"message_delay_level": levels})
+    assert {q: again.store.units(SCHEDULE, q, 0, 2) for q in (0, 17, 29)} == units
+
+
+@pytest.mark.parametrize("text", ["", "1", "1x", "s", "1s 0m", "-1s", "1.5s", "٣s", "400d", " ".join(["1s"] * 257)])
+def test_levels_that_are_none_are_refused(text, tmp_path):
+    with pytest.raises(ConfigError, match="message_delay_level"):
+        StoreConfig(root=tmp_path, message_delay_level=text)
+
+
+def test_the_usual_levels():
+    assert delay_levels_ms(DELAY_LEVELS) == tuple(1000 * seconds for seconds in LEVELS_S)
+
+
+# --- the clock ---
+
+
+async def test_setting_the_clock_back_delays_nothing_and_repeats_nothing(broker, clock, ask):
+    await delayed(ask, 1, b"before")
+    clock.jump_wall(-3600)
+    await delayed(ask, 3, b"after")
+    later(broker, clock, 1)
+    assert await ask.bodies("orders") == [b"before"]
+    clock.advance(5)
+    await delayed(ask, 3, b"after that")
+    later(broker, clock, 4)
+    assert await ask.bodies("orders") == [b"before", b"after"]
+    later(broker, clock, 5.9)
+    assert await ask.bodies("orders") == [b"before", b"after"]
+    later(broker, clock, 0.2)
+    assert await ask.bodies("orders") == [b"before", b"after", b"after that"]
+
+
+async def test_a_clock_that_was_set_forward_and_back_delivers_once(broker, clock, ask):
+    await delayed(ask, 18)
+    clock.jump_wall(3 * 3600)
+    fire(broker)
+    clock.jump_wall(-3 * 3600)
+    later(broker, clock, 8000)
+    assert await ask.bodies("orders") == [b"body"]
+
+
+async def test_a_start_under_an_earlier_clock_goes_on_from_the_logs_time(start_broker, connect, clock):
+    broker = await start_broker()
+    broker.topics.create_internal("orders", 1)
+    await delayed(await connect(broker), 3)
+    await broker.stop()
+    clock.jump_wall(-3600)
+    broker = await start_broker()
+    ask = await connect(broker)
+    fire(broker)
+    assert await ask.bodies("orders") == []
+    later(broker, clock, 10)
+    assert await ask.bodies("orders") == [b"body"]
+
+
+# --- restarts ---
+
+
+@pytest.fixture
+async def restarted(start_broker, connect):
+    """Start a broker on the test's store and return it with a connection."""
+
+    async def start(**settings):
+        broker = await start_broker(**settings)
+        broker.topics.create_internal("orders", 1)
+        return broker, await connect(broker)
+
+    return start
+
+
+async def test_a_stop_and_a_start_lose_and_repeat_nothing(restarted, clock):
+    broker, ask = await restarted()
+    for number in range(5):
+        await delayed(ask, 2, b"%d" % number)
+        clock.advance(1)
+    fire(broker)
+    assert await ask.bodies("orders") == [b"0"]
+    await broker.stop()
+    clock.advance(2)
+    broker, ask = await restarted()
+    fire(broker)
+    assert await ask.bodies("orders") == [b"0", b"1", b"2"]
+    later(broker, clock, 60)
+    assert await ask.bodies("orders") == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_what_came_due_while_the_broker_was_away_is_delivered_when_it_is_back(restarted, clock):
+    broker, ask = await restarted()
+    for level in (1, 18):
+        await delayed(ask, level, b"%d" % level)
+    await broker.stop()
+    clock.advance(100_000)
+    broker, ask = await restarted()
+    fire(broker)
+    assert sorted(await ask.bodies("orders")) == [b"1", b"18"]
+
+
+@pytest.mark.parametrize("saved_after", [0, 3, 7, None])
+async def test_a_killed_broker_repeats_nothing_that_it_delivered(restarted, clock, tmp_path, saved_after):
+    """``saved_after`` is how much was delivered when the positions were last saved; None: never, the file is gone."""
+    broker, ask = await restarted()
+    for number in range(10):
+        await delayed(ask, 1 + number % 2, b"%d" % number)
+    file = tmp_path / "store/config/delayOffset.json"
+    for number in range(10):
+        if number == saved_after:
+            broker.delays._dirty = True
+            broker.delays.note_progress()
+            broker.store.flush_log()
+            assert broker.delays.note_progress()
+            broker._delays_file.touch()
+            await broker._delays_file.saved()
+        later(broker, clock, 0.7)
+    before = sorted(await ask.bodies("orders"))
+    assert len(before) == 10
+    await broker.abort()
+    if saved_after is None:
+        file.unlink()
+        file.with_name("delayOffset.json.bak").unlink(missing_ok=True)
+    broker, ask = await restarted()
+    later(broker, clock, 60)
+    assert sorted(await ask.bodies("orders")) == before
+    assert broker.delays.offsets() == {1: (5, 5), 2: (5, 5)}
+
+
+async def test_a_broker_that_is_killed_again_and_again_delivers_each_once(restarted, clock):
+    sent = []
+    for life in range(6):
+        broker, ask = await restarted()
+        for number in range(4):
+            sent.append(b"%d.%d" % (life, number))
+            await delayed(ask, 2, sent[-1])
+            later(broker, clock, 1)
+        await broker.abort()
+    broker, ask = await restarted()
+    later(broker, clock, 5)
+    assert await ask.bodies("orders", count=100) == sent
+
+
+async def test_the_first_record_of_a_log_is_delivered_once_too(restarted, clock):
+    broker, ask = await restarted()
+    await delayed(ask, 1)
+    later(broker, clock, 1)
+    await broker.abort()
+    broker, ask = await restarted()
+    later(broker, clock, 5)
+    assert await ask.bodies("orders") == [b"body"]
+
+
+async def test_positions_of_apaches_broker_are_taken_and_those_of_ours_are_what_it_reads(restarted, clock, tmp_path):
+    broker, ask = await restarted()
+    for number in range(3):
+        await delayed(ask, 1, b"%d" % number)
+    await broker.stop()
+    file = tmp_path / "store/config/delayOffset.json"
+    assert '"offsetTable":{\n\t\t1:0\n\t}' in file.read_text()
+    file.write_text('{"dataVersion":{"counter":9,"stateVersion":0,"timestamp":1},"offsetTable":{1:2,2:7}}')
+    broker, ask = await restarted()
+    later(broker, clock, 1)
+    assert await ask.bodies("orders") == [b"2"]
+
+
+@pytest.mark.parametrize("text", ['{"offsetTable":[]}', '{"offsetTable":{"x":1}}', '{"offsetTable":{"1":"x"}}', '{"logOffset":"x"}'])
+async def test_a_file_of_positions_that_is_none_stops_the_start(start_broker, tmp_path, text):
+    (tmp_path / "store/config").mkdir(parents=True)
+    (tmp_path / "store/config/delayOffset.json").write_text(text)
+    with pytest.raises(ConfigError, match="is no such file as brokers write"):
+        await start_broker()
+
+
+async def test_positions_are_saved_when_the_disk_has_what_they_speak_of(broker, clock, ask):
+    await delayed(ask, 1)
+    assert not broker.delays.note_progress()
+    later(broker, clock, 1)
+    broker.store.flush_log()
+    stale = broker.delays.snapshot()
+    await ask.send("orders", b"not flushed")
+    assert not broker.delays.note_progress()
+    assert not broker.delays.note_progress()
+    assert broker.delays.snapshot() is stale
+    broker.store.flush_log()
+    assert broker.delays.note_progress()
+    assert broker.delays.snapshot()["offsetTable"] == {1: 1}
+    assert not broker.delays.note_progress()
+
+
+# --- what goes wrong ---
+
+
+async def test_a_full_disk_holds_delayed_messages_back(broker, clock, ask):
+    await delayed(ask, 1)
+    broker.cleaning.writable = False
+    later(broker, clock, 1)
+    assert await ask.bodies("orders") == []
+    broker.cleaning.writable = True
+    later(broker, clock, 0.5)
+    assert await ask.bodies("orders") == [b"body"]
+
+
+async def test_a_commit_that_fails_is_tried_again(broker, clock, ask, monkeypatch, caplog):
+    for number in range(3):
+        await delayed(ask, 1, b"%d" % number)
+
+    def refuse():
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.store, "commit", refuse)
+        later(broker, clock, 1)
+    assert "delayed messages have to wait" in caplog.text
+    assert await ask.bodies("orders") == []
+    later(broker, clock, 0.5)
+    assert await ask.bodies("orders") == [b"0", b"1", b"2"]
+
+
+async def test_a_damaged_message_is_left_where_it_is_and_the_others_come(broker, clock, ask, tmp_path, caplog):
+    places = [int((await delayed(ask, 1, b"message %d" % n)).ext["msgId"][16:], 16) for n in range(3)]
+    (segment,) = (tmp_path / "store/commitlog").iterdir()
+    with segment.open("r+b") as file:
+        file.seek(places[1] + 88)
+        file.write(b"XX")
+    later(broker, clock, 1)
+    assert await ask.bodies("orders") == [b"message 0", b"message 2"]
+    assert "delayed message 1 of level 1 is not delivered" in caplog.text
+
+
+@pytest.mark.parametrize("real", ["REAL_TOPIC\x01../x\x02REAL_QID\x010\x02", "REAL_TOPIC\x01orders\x02REAL_QID\x01x\x02", ""])
+async def test_a_message_without_a_real_queue_stays_parked(broker, clock, ask, caplog, real):
+    broker.store.stage_copy(
+        SCHEDULE, 0, b"x", f"DELAY\x011\x02{real}".encode(), copied_from=None, born_timestamp_ms=1, born_host=b"12345678"
+    )
+    broker.store.commit()
+    await delayed(ask, 1)
+    later(broker, clock, 1)
+    assert await ask.bodies("orders") == [b"body"]
+    assert "is not delivered" in caplog.text
+
+
+async def test_delivered_messages_wait_for_the_disk_with_sync_flush(start_broker, connect, clock):
+    broker = await start_broker(store={"flush_disk_type": "SYNC_FLUSH"})
+    broker.topics.create_internal("orders", 1)
+    ask, waiting = await connect(broker), await connect(broker)
+    await delayed(ask, 1)
+    pull = waiting.pull("orders", 0, wait_ms=20_000)
+    await ask.heartbeat()
+    later(broker, clock, 1)
+    assert [m.body for m in decode_records((await pull).body)] == [b"body"]
+    broker.delays._look(broker.delays._levels[0])
+    assert broker.delays._levels[0].due_ms is None
+
+
+def test_a_copy_says_where_it_is_from():
+    assert ReceivedMessage(bytes(200), 0, 200).copied_from is None
