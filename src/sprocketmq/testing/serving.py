@@ -6,6 +6,8 @@
     namesrv = server.start()
     ...
     server.kill()          # SIGKILL, at any moment, also before it is ready
+
+``BrokerProcess`` is the same for a broker alone, of which there can be several.
 """
 
 import selectors
@@ -16,6 +18,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from sprocketmq.net.address import parse_address
 
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
@@ -43,11 +47,13 @@ class ServeProcess:
         self.kill()
         self._said.seek(0)
         self._said.truncate()
-        command = [sys.executable, "-m", "sprocketmq", "serve", "--namesrv-port", "0", "--port", "0", "--stop-with-stdin"]
-        command += ["--store", str(self.store)]
+        command = [sys.executable, "-m", "sprocketmq", *self._arguments(), "--stop-with-stdin", "--store", str(self.store)]
         for key, value in self.settings.items():
             command += ["--set", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, bufsize=0)
+
+    def _arguments(self) -> list[str]:
+        return ["serve", "--namesrv-port", "0", "--port", "0"]
 
     def start(self) -> str:
         """Start the process and return the nameserver's address when it takes traffic. Raises ServeFailed."""
@@ -56,6 +62,9 @@ class ServeProcess:
 
     def ready(self) -> str:
         """Wait for the launched process and return the nameserver's address. Raises ServeFailed."""
+        return self._await_ready()["namesrv"]
+
+    def _await_ready(self) -> dict[str, str]:
         child = self._child
         assert child is not None, "launch it first"
         assert child.stdout is not None
@@ -74,7 +83,7 @@ class ServeProcess:
         if not line.startswith(b"ready "):
             self.kill()
             raise ServeFailed(f"`sprocketmq serve` did not become ready: {self.said() or line.decode() or 'it said nothing'}")
-        return fields["namesrv"]
+        return fields
 
     def said(self) -> str:
         """Return what the process wrote to standard error so far."""
@@ -115,3 +124,25 @@ class ServeProcess:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+class BrokerProcess(ServeProcess):
+    """A broker in one child process, registered at the nameserver ``namesrv``; ``advertise`` is the host it tells clients.
+
+    ``start`` returns where it listens, as ``HOST:PORT``: any free port the first time, the same one again after each ``kill``.
+    """
+
+    def __init__(self, store: Path, *, namesrv: str, name: str = "broker-a", advertise: str = "127.0.0.1", **settings: object) -> None:
+        super().__init__(store, **settings)
+        self.namesrv = namesrv
+        self.name = name
+        self.advertise = advertise
+        self.port = 0
+
+    def _arguments(self) -> list[str]:
+        return ["broker", "--namesrv", self.namesrv, "--name", self.name, "--advertise", self.advertise, "--port", str(self.port)]
+
+    def ready(self) -> str:
+        """Wait for the launched process and return where it listens. Raises ServeFailed."""
+        self.port = parse_address(self._await_ready()["broker"])[1]
+        return f"127.0.0.1:{self.port}"
