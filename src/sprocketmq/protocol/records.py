@@ -16,8 +16,10 @@ import struct
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from struct import Struct
 
+import msgspec
+
 from sprocketmq.errors import LocalProtocolError, RemoteProtocolError
-from sprocketmq.protocol.batch import split_batch
+from sprocketmq.protocol.batch import ENTRY_OVERHEAD, MAX_BATCH_COUNT
 from sprocketmq.protocol.codes import (
     SYSFLAG_BORN_HOST_V6,
     SYSFLAG_COMPRESSED,
@@ -49,6 +51,11 @@ _SYSFLAG_AND_LENGTH = Struct(">i44xi")  # from byte 36: sysFlag, and the body le
 _LONG = Struct(">q")
 _BOTH_V6 = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
 _INNER = SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP
+_MAGICS = frozenset({MAGIC_V1, MAGIC_V2})
+_WALK = Struct(">ii28xi44xi")  # size, magic, sysFlag, and the body length (both hosts IPv4)
+_ENTRY = Struct(">i12xi")  # size and body length of a batch entry
+# Records whose body is elsewhere, or not stored as it was sent.
+_UNUSUAL = _BOTH_V6 | SYSFLAG_COMPRESSED
 
 
 def pack_host(ip: str, port: int) -> bytes:
@@ -122,26 +129,35 @@ def walk_records(data: bytes | memoryview) -> list[tuple[int, int]]:
 
     Raises RemoteProtocolError when a size is impossible or a magic number is not a record's.
     """
-    view = memoryview(data)
-    total = len(view)
+    total = len(data)
     unpack = _TWO_INTS.unpack_from
+    magics = _MAGICS
     found: list[tuple[int, int]] = []
     add = found.append
     pos = 0
-    while pos < total:
-        if total - pos < FIXED_OVERHEAD:
-            raise RemoteProtocolError(f"record at byte {pos} is cut short: {total - pos} bytes are left")
-        size, magic = unpack(view, pos)
-        if magic not in (MAGIC_V1, MAGIC_V2):
-            raise RemoteProtocolError(f"record at byte {pos} has magic {magic & 0xFFFFFFFF:#x}")
-        if size < FIXED_OVERHEAD or size > total - pos:
-            raise RemoteProtocolError(f"record at byte {pos} has an impossible size {size}")
+    while total - pos >= FIXED_OVERHEAD:
+        size, magic = unpack(data, pos)
+        if magic not in magics or size < FIXED_OVERHEAD or size > total - pos:
+            raise _damage(data, pos)
         add((pos, size))
         pos += size
+    if pos < total:
+        raise _damage(data, pos)
     return found
 
 
-class ReceivedMessage:
+def _damage(data: bytes | memoryview, pos: int) -> RemoteProtocolError:
+    """Return what is wrong with the record at ``pos``."""
+    left = len(data) - pos
+    if left < FIXED_OVERHEAD:
+        return RemoteProtocolError(f"record at byte {pos} is cut short: {left} bytes are left")
+    size, magic = _TWO_INTS.unpack_from(data, pos)
+    if magic not in _MAGICS:
+        return RemoteProtocolError(f"record at byte {pos} has magic {magic & 0xFFFFFFFF:#x}")
+    return RemoteProtocolError(f"record at byte {pos} has an impossible size {size}")
+
+
+class ReceivedMessage(msgspec.Struct, gc=False, eq=False):  # the cheapest object to make; a fast consumer makes half a million a second
     """One stored message; its fields decode when they are touched.
 
     It keeps the received buffer alive: copy ``body`` (``bytes(m.body)``) to keep a single message of a large pull for long.
@@ -151,18 +167,20 @@ class ReceivedMessage:
     ``failures`` how often a message failed in this process without being sent back.
     """
 
-    __slots__ = ("_body", "_data", "_inner", "_pos", "_properties", "_size", "broker_name", "failures", "restored")
-
-    def __init__(self, data: bytes | memoryview, pos: int, size: int, broker_name: str = "") -> None:
-        self._data = data
-        self._pos = pos
-        self._size = size
-        self.broker_name = broker_name
-        self._inner: tuple[int, int, memoryview, bytes] | None = None
-        self._properties: dict[str, str] | None = None
-        self._body: bytes | None = None
-        self.restored = False
-        self.failures = 0
+    _data: bytes | memoryview
+    _pos: int
+    _size: int
+    broker_name: str = ""
+    # Where the body is in the buffer when it is stored as it was sent; -1 when that has to be looked for.
+    _body_at: int = -1
+    _body_end: int = -1
+    # Of a message of an inner batch: its place in it, and where its entry ends.
+    _index: int = -1
+    _entry_end: int = -1
+    _properties: dict[str, str] | None = None
+    _body: bytes | None = None
+    restored: bool = False
+    failures: int = 0
 
     # --- where things are ---
 
@@ -236,7 +254,9 @@ class ReceivedMessage:
 
     @property
     def flag(self) -> int:
-        return self._inner[1] if self._inner else self._read(_INT, 16)
+        if self._index < 0:
+            return self._read(_INT, 16)
+        return _INT.unpack_from(self._data, self._body_at - 8)[0]  # type: ignore[no-any-return]
 
     @property
     def queue_offset(self) -> int:
@@ -245,7 +265,7 @@ class ReceivedMessage:
             (base,) = _LONG.unpack_from(self._data, self._pos + 20)
         except struct.error:
             raise RemoteProtocolError("record is cut short") from None
-        return base + self._inner[0] if self._inner else base  # type: ignore[no-any-return]
+        return base if self._index < 0 else base + self._index  # type: ignore[no-any-return]
 
     @property
     def commitlog_offset(self) -> int:
@@ -285,7 +305,7 @@ class ReceivedMessage:
     @property
     def reconsume_times(self) -> int:
         """How often the message came again, as it was sent back by its consumer group or failed in this consumer."""
-        if self._inner:
+        if self._index >= 0:
             return self.failures
         born, store = self._hosts_shift()
         return self._read(_INT, 56 + born + store) + self.failures
@@ -293,7 +313,7 @@ class ReceivedMessage:
     @property
     def is_inner(self) -> bool:
         """Whether it is one message of an inner batch: all of a batch share one record."""
-        return self._inner is not None
+        return self._index >= 0
 
     @property
     def prepared_offset(self) -> int:
@@ -319,33 +339,35 @@ class ReceivedMessage:
     @property
     def stored_body(self) -> memoryview:
         """The body as stored, compressed or not, without a copy."""
-        if self._inner:
-            return self._inner[2]
-        start, end, _ = self._body_span()
+        start, end = self._body_at, self._body_end
+        if start < 0:
+            start, end, _ = self._body_span()
         return memoryview(self._data)[start:end]
 
     @property
     def body(self) -> bytes:
         """The body as it was sent. Inflating is capped; RemoteProtocolError when it does not inflate."""
-        if self._body is None:
-            if self._inner:
-                self._body = bytes(self._inner[2])
+        body = self._body
+        if body is None:
+            if self._body_at >= 0:
+                body = bytes(self._data[self._body_at : self._body_end])
             else:
                 start, end, sys_flag = self._body_span()
                 stored = self._data[start:end]
                 if sys_flag & SYSFLAG_COMPRESSED:
                     from sprocketmq.protocol.compression import decompress  # few messages need it
 
-                    self._body = decompress(stored, sys_flag)
+                    body = decompress(stored, sys_flag)
                 else:
-                    self._body = bytes(stored)
-        return self._body
+                    body = bytes(stored)
+            self._body = body
+        return body
 
     @property
     def raw_properties(self) -> bytes:
         """The property string as stored."""
-        if self._inner:
-            return self._inner[3]
+        if self._index >= 0:
+            return bytes(self._data[self._body_end + 2 : self._entry_end])
         _, _, start, end = self._tail()
         return bytes(self._data[start:end])
 
@@ -382,7 +404,7 @@ class ReceivedMessage:
 
     def verify_crc(self) -> None:
         """Raise RemoteProtocolError when the stored body does not match its CRC. Messages of an inner batch carry none."""
-        if self._inner is None and crc32(self.stored_body) != self.body_crc:
+        if self._index < 0 and crc32(self.stored_body) != self.body_crc:
             raise RemoteProtocolError(f"body of the message at queue offset {self.queue_offset} does not match its CRC")
 
     def __repr__(self) -> str:
@@ -394,27 +416,63 @@ def decode_records(data: bytes | memoryview, *, broker_name: str = "", verify_cr
 
     With ``verify_crc`` every stored body is checked first. Raises RemoteProtocolError for damage.
     """
+    total = len(data)
     messages: list[ReceivedMessage] = []
     add = messages.append
-    sys_flag_at = _INT.unpack_from
-    for pos, size in walk_records(data):
-        message = ReceivedMessage(data, pos, size, broker_name)
+    unpack = _WALK.unpack_from
+    magics = _MAGICS
+    new = ReceivedMessage
+    pos = 0
+    while pos < total:
+        try:
+            size, magic, sys_flag, length = unpack(data, pos)
+        except struct.error:
+            size = magic = sys_flag = length = 0
+        if magic not in magics or size < FIXED_OVERHEAD or size > total - pos:
+            raise _damage(data, pos)
+        if sys_flag & _UNUSUAL or length < 0 or length > size - FIXED_OVERHEAD:
+            message = new(data, pos, size, broker_name)
+        else:
+            body_at = pos + 88
+            message = new(data, pos, size, broker_name, body_at, body_at + length)
         if verify_crc:
             message.verify_crc()
-        if sys_flag_at(data, pos + 36)[0] & _INNER == _INNER:
+        if sys_flag & _INNER == _INNER:
             messages += unwrap_inner_batch(message)
         else:
             add(message)
+        pos += size
     return messages
 
 
 def unwrap_inner_batch(outer: ReceivedMessage) -> list[ReceivedMessage]:
-    """Return the messages of an inner-batch record: offsets count up from the record's, flag, body and properties are their own."""
-    messages = []
-    for i, entry in enumerate(split_batch(outer.stored_body)):
-        message = ReceivedMessage(outer._data, outer._pos, outer._size, outer.broker_name)
-        message._inner = (i, entry.flag, entry.body, entry.properties)
-        messages.append(message)
+    """Return the messages of an inner-batch record: offsets count up from the record's, flag, body and properties are their own.
+
+    Raises RemoteProtocolError where ``split_batch`` does.
+    """
+    data, pos, size, broker_name = outer._data, outer._pos, outer._size, outer.broker_name
+    at, total, _ = outer._body_span()
+    messages: list[ReceivedMessage] = []
+    add = messages.append
+    unpack_head = _ENTRY.unpack_from
+    unpack_short = _SHORT.unpack_from
+    new = ReceivedMessage
+    index = 0
+    while total - at >= ENTRY_OVERHEAD:
+        entry_size, length = unpack_head(data, at)
+        body_end = at + 20 + length
+        end = at + entry_size
+        if length < 0 or body_end + 2 > end or end > total:
+            raise RemoteProtocolError(f"batch entry {index} has an impossible size {entry_size} or body length {length}")
+        if body_end + 2 + unpack_short(data, body_end)[0] != end:
+            raise RemoteProtocolError(f"batch entry {index} has an impossible property length {unpack_short(data, body_end)[0]}")
+        add(new(data, pos, size, broker_name, at + 20, body_end, index, end))
+        at = end
+        index += 1
+    if at != total:
+        raise RemoteProtocolError(f"batch entry {index} is cut short: {total - at} bytes are left, an entry has at least {ENTRY_OVERHEAD}")
+    if index > MAX_BATCH_COUNT:
+        raise RemoteProtocolError(f"a batch has {index} messages, the limit is {MAX_BATCH_COUNT}")
     return messages
 
 
