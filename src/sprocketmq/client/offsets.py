@@ -2,6 +2,7 @@
 
 from sprocketmq.client.instance import Instance, response_error
 from sprocketmq.errors import ConfigError
+from sprocketmq.protocol.bodies import TopicStats
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command, to_ext
 from sprocketmq.protocol.headers import (
@@ -10,9 +11,12 @@ from sprocketmq.protocol.headers import (
     QueueRequest,
     SearchOffset,
     TimestampResponse,
+    TopicRequest,
     UpdateConsumerOffset,
 )
 from sprocketmq.protocol.message import MessageQueue
+
+END_OF_TIME_MS = 2**63 - 1
 
 
 class Offsets:
@@ -31,9 +35,18 @@ class Offsets:
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at ``timestamp_ms`` or later; the end of the queue when there is none."""
-        return await self._offset(
-            queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, to_ext(SearchOffset(queue.topic, queue.queue_id, timestamp_ms))
-        )
+        offset = await self._search(queue, timestamp_ms)
+        if offset != await self._search(queue, END_OF_TIME_MS):
+            return offset  # something is stored behind it
+        end = await self.max_offset(queue)
+        if offset == end:
+            return offset
+        # A search behind the last message of a batch queue finds its batch, so this one may be too old.
+        response, address = await self._ask(queue, RequestCode.GET_TOPIC_STATS_INFO, to_ext(TopicRequest(queue.topic)))
+        if response.code != ResponseCode.SUCCESS:
+            raise response_error(response, address, queue.topic)
+        newest = TopicStats.decode(response.body).offset_table.get(queue)
+        return end if newest is not None and newest.last_update_timestamp < timestamp_ms else offset
 
     async def earliest_store_time(self, queue: MessageQueue) -> int:
         """Return the wall-clock ms at which the oldest message was stored; -1 for an empty queue."""
@@ -63,6 +76,10 @@ class Offsets:
         response, address = await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, to_ext(header))
         if response.code != ResponseCode.SUCCESS:
             raise response_error(response, address, queue.topic)
+
+    async def _search(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        ext = to_ext(SearchOffset(queue.topic, queue.queue_id, timestamp_ms))
+        return await self._offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext)
 
     async def _of_queue(self, queue: MessageQueue, code: RequestCode) -> int:
         return await self._offset(queue, code, to_ext(QueueRequest(queue.topic, queue.queue_id)))
