@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from tests.interop.apache import ConsumerOptions, JavaClient
-from tests.interop.compare import INNER, assert_same_views
+from tests.interop.compare import INNER, assert_same_views, our_view
 from tests.interop.reading import java_pull_all, pull_all
-from tests.interop.sides import PATIENCE_S, RETRY_DELAYS_S, Side
+from tests.interop.sides import PATIENCE_S, RETRY_DELAYS_S, Side, until
 
+from sprocketmq import PushConsumer
+from sprocketmq.client.process_queue import ReceivedBatch
+from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.errors import TopicNotFound
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
@@ -111,3 +114,112 @@ async def test_what_java_listeners_refuse_ends_among_the_dead_letters(java: Java
         assert_delivered(received[group] + consumer.rest, sent)
         assert_dead(dead[group], sent)
         assert_same_views(java_pull_all(java, side.namesrv, f"%DLQ%{group}"), dead[group])
+
+
+class PythonListener:
+    """A handler of ours that refuses the bad messages in one of the ways that there are, and what it received."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+        self.received: list[dict[str, Any]] = []
+
+    def __call__(self, batch: ReceivedBatch) -> None:
+        self.received += [{**our_view(message), "received_ms": SYSTEM_CLOCK.time_ms()} for message in batch]
+        bad = [message for message in batch if message.body.startswith(b"bad")]
+        if self.how == "accept" or not bad:
+            return
+        if self.how == "retry":
+            for message in bad:
+                batch.retry(message)
+        elif self.how == "give up":
+            for message in bad:
+                batch.retry(message, -1)
+        else:
+            for message in batch:
+                if message not in bad:
+                    batch.done(message)
+            raise RuntimeError("refused by the test")
+
+    async def has(self, count: int) -> None:
+        """Wait until it received that many."""
+        await until(f"{count} messages", lambda: len(self.received) >= count)
+
+
+@contextlib.asynccontextmanager
+async def listening(side: Side, group: str, topic: str, how: str, **options: Any) -> AsyncIterator[PythonListener]:
+    """Run a push consumer of ours, from the first offset, with a listener of that kind."""
+    async with PushConsumer(group, {topic: "*"}, namesrv=side.namesrv, consume_from="first", **options) as consumer:
+        listener = PythonListener(how)
+        consumer.listen(listener)
+        yield listener
+
+
+@pytest.mark.parametrize("batch_queues", [False, True], ids=["plain", "batch queues"])
+async def test_what_python_handlers_refuse_ends_among_the_dead_letters(java: JavaClient, side: Side, batch_queues: bool) -> None:
+    topic = await side.create_topic(f"PythonRefuses_{batch_queues}", batch_queues=batch_queues)
+    sent = await send_described(java, side, topic, 30, in_batches=batch_queues)
+    refused = sum(view["body"].startswith(b"bad") for view in sent)
+    async with contextlib.AsyncExitStack() as running:
+        listeners = {}
+        for how in ("retry", "raise"):
+            group = f"python_{how}_{batch_queues}"
+            listeners[group] = await running.enter_async_context(listening(side, group, topic, how, max_reconsume_times=TIMES))
+        for listener in listeners.values():
+            await listener.has(len(sent) + TIMES * refused)
+        dead = {group: await dead_letters(side, group, refused) for group in listeners}
+    for group, listener in listeners.items():
+        assert_delivered(listener.received, sent)
+        assert_dead(dead[group], sent)
+        assert_same_views(java_pull_all(java, side.namesrv, f"%DLQ%{group}"), dead[group])
+
+
+async def test_a_message_can_be_given_up_at_once(java: JavaClient, side: Side) -> None:
+    topic = await side.create_topic("GivenUp")
+    sent = await send_described(java, side, topic, 10, in_batches=False)
+    refused = sum(view["body"].startswith(b"bad") for view in sent)
+    with java.push_consumer(side.namesrv, "java_gives_up", topic, refuse="bad.*", delay_level=-1) as theirs:
+        async with listening(side, "python_gives_up", topic, "give up") as mine:
+            await mine.has(len(sent))
+            assert_dead(await dead_letters(side, "python_gives_up", refused), sent, times=0)
+        received = await asyncio.to_thread(theirs.take, len(sent))
+        assert_dead(await dead_letters(side, "java_gives_up", refused), sent, times=0)
+    assert_delivered(received + theirs.rest, sent, times=0)
+    assert_delivered(mine.received, sent, times=0)
+
+
+@pytest.mark.parametrize("batch_queues", [False, True], ids=["plain", "batch queues"])
+async def test_what_one_make_of_member_refused_waits_for_the_next_session_of_the_other(
+    java: JavaClient, side: Side, batch_queues: bool
+) -> None:
+    topic, group = await side.create_topic(f"Sessions_{batch_queues}", batch_queues=batch_queues), f"sessions_{batch_queues}"
+    sent = await send_described(java, side, topic, 20, in_batches=batch_queues)
+    bad = {view["body"]: view for view in sent if view["body"].startswith(b"bad")}
+    with java.push_consumer(side.namesrv, group, topic, refuse="bad.*", delay_level=1) as first:
+        assert len(await asyncio.to_thread(first.take, len(sent))) == len(sent)
+    async with listening(side, group, topic, "retry") as second:
+        await second.has(len(bad))
+    with java.push_consumer(side.namesrv, group, topic) as third:
+        received = await asyncio.to_thread(third.take, len(bad))
+    async with listening(side, group, topic, "accept") as fourth:
+        (last,) = await asyncio.to_thread(java.send, side.namesrv, [{"topic": topic, "body": b"last"}])
+        await fourth.has(1)
+    assert [message["msg_id"] for message in fourth.received] == [last["msg_id"]], "what the others accepted does not come again"
+    for times, messages in ((1, second.received), (2, received + third.rest)):
+        assert sorted(message["body"] for message in messages) == sorted(bad)
+        for message in messages:
+            assert (message["topic"], message["msg_id"], message["reconsume_times"]) == (topic, bad[message["body"]]["msg_id"], times)
+            assert_same_content(message, bad[message["body"]])
+
+
+async def test_an_orderly_java_listener_gives_up_a_message_after_its_tries_and_goes_on(java: JavaClient, side: Side) -> None:
+    topic = await side.create_topic("OrderlyGivesUp", queues=1)
+    sent = await send_described(java, side, topic, 10, in_batches=False)
+    refused = sum(view["body"].startswith(b"bad") for view in sent)
+    options: ConsumerOptions = {"orderly": True, "refuse": "bad.*", "max_reconsume_times": 2}
+    with java.push_consumer(side.namesrv, "orderly_gives_up", topic, **options) as consumer:
+        received = await asyncio.to_thread(consumer.take, len(sent) + 2 * refused)
+        dead = await dead_letters(side, "orderly_gives_up", refused)
+    came = [message["body"] for message in received + consumer.rest]
+    expected = [body for view in sent for body in [view["body"]] * (3 if view["body"].startswith(b"bad") else 1)]
+    assert came == expected
+    assert_dead(dead, sent, times=2)
