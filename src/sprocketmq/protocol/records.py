@@ -347,21 +347,19 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):  # the cheapest objec
     @property
     def body(self) -> bytes:
         """The body as it was sent. Inflating is capped; RemoteProtocolError when it does not inflate."""
-        body = self._body
-        if body is None:
-            if self._body_at >= 0:
-                body = bytes(self._data[self._body_at : self._body_end])
-            else:
-                start, end, sys_flag = self._body_span()
-                stored = self._data[start:end]
-                if sys_flag & SYSFLAG_COMPRESSED:
-                    from sprocketmq.protocol.compression import decompress  # few messages need it
+        at = self._body_at
+        if at >= 0:
+            return self._data[at : self._body_end]  # type: ignore[return-value]  # messages whose body is located are made of bytes
+        if self._body is None:
+            start, end, sys_flag = self._body_span()
+            stored = self._data[start:end]
+            if sys_flag & SYSFLAG_COMPRESSED:
+                from sprocketmq.protocol.compression import decompress  # few messages need it
 
-                    body = decompress(stored, sys_flag)
-                else:
-                    body = bytes(stored)
-            self._body = body
-        return body
+                self._body = decompress(stored, sys_flag)
+            else:
+                self._body = bytes(stored)
+        return self._body
 
     @property
     def raw_properties(self) -> bytes:
@@ -416,6 +414,7 @@ def decode_records(data: bytes | memoryview, *, broker_name: str = "", verify_cr
 
     With ``verify_crc`` every stored body is checked first. Raises RemoteProtocolError for damage.
     """
+    data = data if type(data) is bytes else bytes(data)
     total = len(data)
     messages: list[ReceivedMessage] = []
     add = messages.append
@@ -438,14 +437,14 @@ def decode_records(data: bytes | memoryview, *, broker_name: str = "", verify_cr
         if verify_crc:
             message.verify_crc()
         if sys_flag & _INNER == _INNER:
-            messages += unwrap_inner_batch(message)
+            messages += _unwrap(message)
         else:
             add(message)
         pos += size
     return messages
 
 
-def unwrap_inner_batch(outer: ReceivedMessage) -> list[ReceivedMessage]:
+def _unwrap(outer: ReceivedMessage) -> list[ReceivedMessage]:
     """Return the messages of an inner-batch record: offsets count up from the record's, flag, body and properties are their own.
 
     Raises RemoteProtocolError where ``split_batch`` does.
