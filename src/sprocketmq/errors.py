@@ -173,6 +173,16 @@ class TopicNotFound(FatalError):
         self.namesrv = namesrv
 
 
+class GroupNotFound(FatalError):
+    """No broker knows the consumer group ``group``."""
+
+    def __init__(self, group: str) -> None:
+        super().__init__(
+            f"no broker knows the consumer group {group!r}: create it (sprocketmq group create {group}), or start a member of it"
+        )
+        self.group = group
+
+
 class BrokerError(FatalError):
     """A broker or nameserver answered with an error code that repeating will not change."""
 
@@ -214,6 +224,15 @@ class OffsetsLocked(ConfigError):
             f"{path} is in use by another broadcasting consumer of the group on this machine: close it, or give this one its own offsets_dir"
         )
         self.path = path
+
+
+class OffsetsNotSaved(RetriableError):
+    """The offsets of a broadcasting consumer could not be written; the file has what it had before."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"offsets were not saved to {path}: {reason}; they are written with the next commit, in 5 s")
+        self.path = path
+        self.reason = reason
 
 
 class RebalanceFailed(FatalError):

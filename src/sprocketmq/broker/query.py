@@ -31,7 +31,7 @@ from sprocketmq.protocol.codes import (
 )
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.headers import QueryConsumeQueue, QueryMessage, ViewMessage
-from sprocketmq.protocol.ids import parse_uniq_key
+from sprocketmq.protocol.ids import STORED_AFTER_MS, parse_uniq_key
 from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, find_property
 from sprocketmq.protocol.records import ReceivedMessage, encode_record
 from sprocketmq.storage.index import keys_in
@@ -288,10 +288,9 @@ class QueryHandlers:
 def search_windows(made_ms: int) -> Iterator[tuple[int, int]]:
     """Yield the stretches of time, in ms, in which a message may have been stored whose id says it was made at ``made_ms``.
 
-    The likely ones come first: stored at once, after a wait in a producer, by clocks that differ. Last come the other time zones: an id
-    counts from the month's begin in its maker's.
+    The likely ones come first. Last come the other time zones: an id counts from the month's begin in its maker's.
     """
-    for start, stop in ((-200, 800), (800, 5_000), (5_000, 60_000), (-60_000, -200)):
+    for start, stop in STORED_AFTER_MS:
         yield made_ms + start, made_ms + stop
     for half_hours in range(1, 53):
         for zone_ms in (half_hours * 1_800_000, -half_hours * 1_800_000):

@@ -42,7 +42,7 @@ def run(namesrv: str, options: Options, *, as_json: bool) -> int:
 def _by_place(admin: sync.AdminClient, options: Options) -> list[ReceivedMessage]:
     """Return the message with the broker's id, if the key is one and the message is of the topic."""
     try:
-        found = admin.view_message(options.key)
+        found = admin.messages_at(options.key)
     except ConfigError:  # not such an id
         return []
     return [message for message in found if message.topic == options.topic]

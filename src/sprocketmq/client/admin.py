@@ -1,42 +1,118 @@
-"""Administration by way of nameservers and brokers: topics, routes, clusters, offsets, single messages."""
+"""Administration by way of nameservers and brokers: topics, routes, clusters, consumer groups, offsets, single messages."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from sprocketmq.client.instance import Instance, response_error
 from sprocketmq.client.offsets import Offsets
+from sprocketmq.client.pulling import PullResult, PullStatus, pull_header, read_pull
 from sprocketmq.client.routes import Route
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
-from sprocketmq.errors import ConfigError, RemoteProtocolError, TopicNotFound
+from sprocketmq.errors import BrokerBusy, ConfigError, GroupNotFound, RemoteProtocolError, TopicNotFound
 from sprocketmq.net.address import format_address
-from sprocketmq.protocol.bodies import ClusterInfo, ConsumeStats, RuntimeInfo, TopicConfig, TopicList, TopicRoute, TopicStats
-from sprocketmq.protocol.codes import PERM_INHERIT, PERM_READ, PERM_WRITE, RequestCode, ResponseCode
+from sprocketmq.protocol.bodies import (
+    ClusterInfo,
+    Connection,
+    ConsumerConnection,
+    ConsumerRunningInfo,
+    ConsumeStats,
+    ProducerConnection,
+    ResetOffsets,
+    RuntimeInfo,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    TopicConfig,
+    TopicList,
+    TopicRoute,
+    TopicStats,
+    build_subscription,
+)
+from sprocketmq.protocol.codes import PERM_INHERIT, PERM_READ, PERM_WRITE, PULL_SUBSCRIPTION, RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command, to_ext
 from sprocketmq.protocol.headers import (
     ClusterRequest,
+    ConsumerGroupRequest,
     ConsumeStatsRequest,
     CreateTopic,
+    DeleteSubscriptionGroup,
     DeleteTopicInNamesrv,
+    PageRequest,
+    ProducerGroupRequest,
     QueryMessage,
+    ResetOffset,
     RouteRequest,
+    RunningInfoRequest,
     TopicRequest,
     ViewMessage,
 )
-from sprocketmq.protocol.ids import parse_offset_msg_id
+from sprocketmq.protocol.ids import STORED_AFTER_MS, parse_offset_msg_id, parse_uniq_key
 from sprocketmq.protocol.message import MessageQueue
-from sprocketmq.protocol.names import check_group, check_topic
+from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_group, check_topic
 from sprocketmq.protocol.records import ReceivedMessage, decode_records, walk_records
 
 ADMIN_TIMEOUT_S = 5.0
 MAX_QUEUES = 65_536
+MAX_RETRY_QUEUES = 1024
 # As many as a broker returns of one key.
 MAX_FOUND = 64
+# Groups asked for in one request.
+GROUPS_PER_PAGE = 2000
+# What a search for an id reads at most, and messages in one go.
+MAX_SEARCHED_BYTES = 64 << 20
+SEARCHED_AT_ONCE = 1024
+# The group every broker has for tools.
+TOOLS_GROUP = "TOOLS_CONSUMER"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProgress:
+    """How far a consumer group has read one queue. All numbers count messages, also where batches are kept whole.
+
+    ``committed_offset`` is where the group goes on (0 where it never committed), ``end_offset`` what the queue's next message will get,
+    ``pulled_offset`` how far members have fetched, ``last_consumed_ms`` when the last consumed message was stored (0: none).
+    """
+
+    queue: MessageQueue
+    committed_offset: int
+    end_offset: int
+    pulled_offset: int
+    last_consumed_ms: int
+
+    @property
+    def lag(self) -> int:
+        """Messages the group has not consumed yet."""
+        return max(0, self.end_offset - self.committed_offset)
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that members have fetched and not consumed yet."""
+        return max(0, self.pulled_offset - self.committed_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """How far a consumer group has read: queue by queue, sorted, and messages consumed per second over the last minute."""
+
+    group: str
+    queues: list[QueueProgress]
+    consume_tps: float
+
+    @property
+    def lag(self) -> int:
+        """Messages of all queues that the group has not consumed yet."""
+        return sum(queue.lag for queue in self.queues)
+
+    @property
+    def in_flight(self) -> int:
+        """Messages of all queues that members have fetched and not consumed yet."""
+        return sum(queue.in_flight for queue in self.queues)
 
 
 class AdminClient:
-    """Create, look at and delete topics; look at routes, brokers, offsets and single messages.
+    """Create, look at and delete topics and consumer groups; look at routes, brokers, progress and single messages; reset offsets.
 
     ``namesrv`` as for Producer. Use ``async with``. Methods raise BrokerError when a server refuses, BrokerBusy when it cannot now,
     NameserverUnavailable, ConnectFailed, ConnectionLost or RequestTimeout when it does not answer.
@@ -45,6 +121,7 @@ class AdminClient:
     def __init__(
         self, *, namesrv: str | Sequence[str] | None = None, timeout_s: float = ADMIN_TIMEOUT_S, clock: Clock = SYSTEM_CLOCK
     ) -> None:
+        self._clock = clock
         self._instance = Instance(namesrv, kind="AdminClient", clock=clock)
         self._offsets = Offsets(self._instance)
         self._timeout_s = timeout_s
@@ -202,6 +279,170 @@ class AdminClient:
         total.offset_table = dict(sorted(total.offset_table.items()))
         return total
 
+    # --- consumer groups ---
+
+    async def groups(self, *, cluster: str | None = None) -> dict[str, SubscriptionGroupConfig]:
+        """Return all consumer groups by name, sorted, RocketMQ's own ones included. Where brokers differ, the first one's word counts."""
+        masters = await self._masters(cluster, None)
+        tables = await asyncio.gather(*(self._groups_on(address) for address in masters.values()))
+        found: dict[str, SubscriptionGroupConfig] = {}
+        for table in tables:
+            found = table | found
+        return dict(sorted(found.items()))
+
+    async def group_config(self, group: str) -> dict[str, SubscriptionGroupConfig]:
+        """Return how ``group`` is set up, by broker name. Raises GroupNotFound when no broker knows it."""
+        check_group(group)
+        masters = await self._masters(None, None)
+        # Asking a broker for the one group would create it there.
+        tables = await asyncio.gather(*(self._groups_on(address) for address in masters.values()))
+        found = {name: table[group] for name, table in zip(masters, tables, strict=True) if group in table}
+        if not found:
+            raise GroupNotFound(group)
+        return found
+
+    async def create_group(
+        self,
+        group: str,
+        *,
+        max_reconsume_times: int = 16,
+        retry_queues: int = 1,
+        orderly: bool = False,
+        enabled: bool = True,
+        broadcast: bool = True,
+        consume_timeout_minutes: int = 15,
+        cluster: str | None = None,
+        broker: str | None = None,
+    ) -> None:
+        """Create ``group`` on every master, or those of one cluster, or one broker; or change it if it is there.
+
+        ``max_reconsume_times`` failures put a message into ``%DLQ%group``; ``retry_queues`` is how many queues ``%RETRY%group`` gets.
+        A group that is not ``enabled`` gets no messages. ``broadcast`` allows members that each get every message.
+        """
+        check_group(group)
+        if max_reconsume_times < -1 or not 0 <= retry_queues <= MAX_RETRY_QUEUES or consume_timeout_minutes < 1:
+            raise ConfigError(
+                f"max_reconsume_times must be -1 or more, retry_queues from 0 to {MAX_RETRY_QUEUES}, consume_timeout_minutes 1 or more; "
+                f"not {max_reconsume_times}, {retry_queues} and {consume_timeout_minutes}"
+            )
+        config = SubscriptionGroupConfig(
+            group,
+            consume_enable=enabled,
+            consume_broadcast_enable=broadcast,
+            consume_message_orderly=orderly,
+            retry_queue_nums=retry_queues,
+            retry_max_times=max_reconsume_times,
+            consume_timeout_minute=consume_timeout_minutes,
+        )
+        for address in (await self._masters(cluster, broker)).values():
+            response = await self._ask(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, config.encode())
+            self._expect_success(response, address)
+
+    async def delete_group(self, group: str, *, offsets: bool = True, dead_letters: bool = False, cluster: str | None = None) -> None:
+        """Delete ``group`` from every master (of one cluster) with its retry topic, its ``offsets``, and its ``dead_letters`` if asked to.
+
+        Harmless when it is unknown. A group with running members comes back with their next heartbeat where groups create themselves.
+        """
+        check_group(group)
+        for address in (await self._masters(cluster, None)).values():
+            ext = to_ext(DeleteSubscriptionGroup(group, offsets))
+            self._expect_success(await self._ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, ext), address)
+        await self.delete_topic(RETRY_PREFIX + group, cluster=cluster)
+        if dead_letters:
+            await self.delete_topic(DLQ_PREFIX + group, cluster=cluster)
+
+    async def progress(self, group: str, topic: str | None = None) -> GroupProgress:
+        """Return how far ``group`` has read ``topic``, or everything it has read from, ``%RETRY%group`` included.
+
+        Raises TopicNotFound. A group that never consumed anything has no queues.
+        """
+        check_group(group)
+        masters = await self._masters(None, None) if topic is None else (await self._route(topic)).masters
+        ext = to_ext(ConsumeStatsRequest(group, topic))
+        answers = await asyncio.gather(*(self._ask(address, RequestCode.GET_CONSUME_STATS, ext) for address in masters.values()))
+        queues: list[QueueProgress] = []
+        tps = 0.0
+        for address, answer in zip(masters.values(), answers, strict=True):
+            stats = ConsumeStats.decode(self._expect_success(answer, address, topic or "").body)
+            tps += stats.consume_tps
+            queues += [
+                QueueProgress(queue, o.consumer_offset, o.broker_offset, o.pull_offset, o.last_timestamp)
+                for queue, o in stats.offset_table.items()
+            ]
+        return GroupProgress(group, sorted(queues, key=lambda progress: progress.queue), tps)
+
+    async def reset_offsets(self, group: str, topic: str, to: str | float, *, queue: MessageQueue | None = None) -> dict[MessageQueue, int]:
+        """Have ``group`` go on elsewhere in ``topic`` and return where, by queue; its running members go there, too.
+
+        ``to`` is ``"first"`` (the oldest message kept), ``"last"`` (behind the newest) or a time in epoch seconds (the first message
+        stored then or later); with ``queue`` in this queue only. Use ``reset_offset`` for an offset. Raises TopicNotFound, ConfigError.
+        """
+        timestamp_ms = _reset_time(to)
+        check_group(group)
+        route = await self._route(topic)
+        masters = route.masters
+        if queue is not None:
+            masters = {queue.broker_name: _master_of(route, queue)}
+        found: dict[MessageQueue, int] = {}
+        for address in masters.values():
+            header = ResetOffset(topic, group, timestamp_ms, is_force=True, queue_id=queue.queue_id if queue else -1, offset=-1)
+            response = self._expect_success(
+                await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, to_ext(header)), address, topic
+            )
+            found |= ResetOffsets.decode(response.body).offset_table
+        return dict(sorted(found.items()))
+
+    async def reset_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Have ``group`` go on at ``offset`` of one queue, its running members too. BrokerError when the queue does not reach so far."""
+        check_group(group)
+        if offset < 0:
+            raise ConfigError(f"an offset must be 0 or more, not {offset}")
+        address = _master_of(await self._route(queue.topic), queue)
+        header = ResetOffset(queue.topic, group, 0, is_force=True, queue_id=queue.queue_id, offset=offset)
+        response = await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, to_ext(header))
+        self._expect_success(response, address, queue.topic)
+
+    async def consumers(self, group: str) -> ConsumerConnection:
+        """Return the members of ``group`` that are online, of all brokers, and what they subscribe to; no connections when there is none."""
+        check_group(group)
+        found = ConsumerConnection()
+        ext = to_ext(ConsumerGroupRequest(group))
+        for address in (await self._masters(None, None)).values():
+            response = await self._ask(address, RequestCode.GET_CONSUMER_CONNECTION_LIST, ext)
+            if response.code == ResponseCode.CONSUMER_NOT_ONLINE:
+                continue
+            here = ConsumerConnection.decode(self._expect_success(response, address).body)
+            known = {connection.client_id for connection in found.connection_set}
+            here.connection_set = found.connection_set + [c for c in here.connection_set if c.client_id not in known]
+            found = here
+        return found
+
+    async def producers(self, group: str) -> ProducerConnection:
+        """Return the members of the producer group ``group`` that are online, of all brokers; none when there is none."""
+        check_group(group)
+        found: dict[str, Connection] = {}
+        ext = to_ext(ProducerGroupRequest(group))
+        for address in (await self._masters(None, None)).values():
+            response = await self._ask(address, RequestCode.GET_PRODUCER_CONNECTION_LIST, ext)
+            if response.code == ResponseCode.SYSTEM_ERROR and "not exist" in (response.remark or ""):
+                continue
+            here = ProducerConnection.decode(self._expect_success(response, address).body)
+            found = {connection.client_id: connection for connection in here.connection_set} | found
+        return ProducerConnection(list(found.values()))
+
+    async def running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
+        """Return what a member of ``group`` says it is doing; ``client_id`` is one of ``consumers``. BrokerError when it is not online."""
+        check_group(group)
+        ext = to_ext(RunningInfoRequest(group, client_id))
+        failure: Exception | None = None
+        for address in (await self._masters(None, None)).values():
+            response = await self._ask(address, RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
+            if response.code == ResponseCode.SUCCESS:
+                return ConsumerRunningInfo.decode(response.body)
+            failure = failure or response_error(response, address)
+        assert failure is not None, "there is a master"
+        raise failure
+
     # --- single messages ---
 
     async def query_by_key(
@@ -210,7 +451,8 @@ class AdminClient:
         """Return the newest messages of ``topic`` that have ``key`` among their keys or as id, the oldest of them first.
 
         At most ``max_count``, which brokers limit to 64 each; stored in ``[begin_ms, end_ms]`` (wall-clock milliseconds). Of a batch that is
-        kept whole those with the key, which its broker only finds when the batch has it as well. Raises TopicNotFound.
+        kept whole those with the key; Apache's broker only finds them when the batch has it as well, as batches of ours do.
+        Raises TopicNotFound.
         """
         if not 1 <= max_count <= 0x7FFFFFFF:
             raise ConfigError(f"max_count must be positive, not {max_count}")
@@ -219,11 +461,32 @@ class AdminClient:
     async def query_by_unique_key(self, topic: str, msg_id: str) -> list[ReceivedMessage]:
         """Return the messages of ``topic`` with this id (``SendResult.msg_id``): one, unless it was sent again; none when it is not known.
 
-        The id of a batch that is kept whole gives all its messages. Raises TopicNotFound.
+        The id of a batch that is kept whole gives all its messages. The id of a message inside one is searched for around the time it was
+        made at. Raises TopicNotFound.
         """
-        return await self._query(topic, msg_id, MAX_FOUND, 0, 2**63 - 1, unique=True)
+        found = await self._query(topic, msg_id, MAX_FOUND, 0, 2**63 - 1, unique=True)
+        return found or await self._search(topic, msg_id)
 
-    async def view_message(self, offset_msg_id: str) -> list[ReceivedMessage]:
+    async def view_message(self, topic: str, msg_id: str) -> ReceivedMessage | None:
+        """Return the message of ``topic`` with an id, its producer's (``msg_id``) or the broker's (``offset_msg_id``); None without one.
+
+        The messages of a batch that is kept whole share the broker's id: it gives the first of them, and ``messages_at`` all. One that was
+        sent again is returned as it was stored last. Raises TopicNotFound.
+        """
+        route = await self._route(topic)
+        try:
+            ip, port, _ = parse_offset_msg_id(msg_id)
+        except RemoteProtocolError:
+            pass  # a producer's, most likely
+        else:
+            if format_address(ip, port) in route.masters.values():
+                found = [message for message in await self.messages_at(msg_id) if message.topic == topic]
+                if found:
+                    return found[0]
+        found = await self.query_by_unique_key(topic, msg_id)
+        return found[-1] if found else None
+
+    async def messages_at(self, offset_msg_id: str) -> list[ReceivedMessage]:
         """Return the message with a broker's id (``SendResult.offset_msg_id``) from the broker it names; none when it is not there.
 
         Of a batch that is kept whole all messages, as they share the id. Raises ConfigError for a text that is no such id.
@@ -238,6 +501,47 @@ class AdminClient:
         if response.code == ResponseCode.SYSTEM_ERROR and (response.remark or "").startswith("can not find message"):
             return []
         return decode_records(bytes(self._expect_success(response, address).body), verify_crc=True)
+
+    async def _search(self, topic: str, msg_id: str) -> list[ReceivedMessage]:
+        """Search the queues of batches of ``topic`` for an id around the time it was made at; for brokers that do not do it themselves."""
+        try:
+            _, _, made_ms, _ = parse_uniq_key(msg_id, now_ms=self._clock.time_ms())
+        except RemoteProtocolError:
+            return []
+        configs = await self.topic_config(topic)
+        batched = {name for name, config in configs.items() if config.attributes.get("queue.type") == "BatchCQ"}
+        queues = [queue for queue in await self.queues(topic) if queue.broker_name in batched]
+        if made_ms is None or not queues:
+            return []
+        budget = MAX_SEARCHED_BYTES
+        for start, stop in STORED_AFTER_MS:
+            for queue in queues:
+                offset = await self._offsets.offset_at(queue, made_ms + start)
+                while budget > 0:
+                    result = await self._pull(queue, offset)
+                    if result.status is not PullStatus.FOUND:
+                        break
+                    budget -= len(result.body)
+                    messages = decode_records(result.body, broker_name=queue.broker_name)
+                    if found := [message for message in messages if message.properties.get("UNIQ_KEY") == msg_id]:
+                        return found
+                    if messages[-1].store_timestamp_ms > made_ms + stop:
+                        break
+                    offset = result.next_offset
+        return []
+
+    async def _pull(self, queue: MessageQueue, offset: int) -> PullResult:
+        header = pull_header(
+            TOOLS_GROUP,
+            queue,
+            offset,
+            max_messages=SEARCHED_AT_ONCE,
+            max_bytes=1 << 20,
+            sys_flag=PULL_SUBSCRIPTION,
+            subscription=build_subscription(queue.topic, "*", 0),
+        )
+        response, address = await self._instance.ask_broker(queue.topic, queue.broker_name, RequestCode.PULL_MESSAGE, ext=header)
+        return read_pull(response, address, queue, offset, None)
 
     async def _query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, *, unique: bool) -> list[ReceivedMessage]:
         route = await self._route(topic)
@@ -275,8 +579,19 @@ class AdminClient:
             raise ConfigError(f"no {wanted} is registered at {';'.join(self._instance.namesrv.addresses)} (clusters there: {known})")
         return masters
 
-    async def _ask(self, address: str, code: RequestCode, ext: Mapping[str, str]) -> Command:
-        return await self._instance.ask(address, code, ext=ext, timeout_s=self._timeout_s)
+    async def _groups_on(self, address: str) -> dict[str, SubscriptionGroupConfig]:
+        found: dict[str, SubscriptionGroupConfig] = {}
+        while True:
+            ext = to_ext(PageRequest(group_seq=len(found), max_group_num=GROUPS_PER_PAGE))
+            response = self._expect_success(await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, ext), address)
+            page = SubscriptionGroupTable.decode(response.body).subscription_group_table
+            before = len(found)
+            found |= page
+            if len(found) == before or len(page) != GROUPS_PER_PAGE:  # older brokers know no pages and give everything
+                return found
+
+    async def _ask(self, address: str, code: RequestCode, ext: Mapping[str, str], body: bytes = b"") -> Command:
+        return await self._instance.ask(address, code, ext=ext, body=body, timeout_s=self._timeout_s)
 
     async def _ask_namesrv(self, code: RequestCode, ext: Mapping[str, str] | None = None, topic: str = "") -> Command:
         self._instance.check()
@@ -288,6 +603,26 @@ class AdminClient:
         if response.code != ResponseCode.SUCCESS:
             raise response_error(response, address, topic)
         return response
+
+
+def _reset_time(to: str | float) -> int:
+    """Return the wire's timestamp (ms) of a place to go on at; -1 stands for the end."""
+    if to == "first":
+        return 0
+    if to == "last":
+        return -1
+    if isinstance(to, str) or not 0 <= to < 1 << 53:
+        raise ConfigError(f"offsets are reset to 'first', 'last' or a time in epoch seconds, not {to!r}")
+    return round(to * 1000)
+
+
+def _master_of(route: Route, queue: MessageQueue) -> str:
+    if queue not in route.subscribe_queues:
+        raise ConfigError(f"topic {queue.topic!r} has no queue {queue.queue_id} on a broker {queue.broker_name!r}")
+    address = route.masters.get(queue.broker_name)
+    if address is None:
+        raise BrokerBusy(ResponseCode.SERVICE_NOT_AVAILABLE, f"broker {queue.broker_name} has no master at the moment")
+    return address
 
 
 def _with_key(body: bytes, broker_name: str, key: str, *, unique: bool) -> list[ReceivedMessage]:

@@ -1,7 +1,5 @@
 """AdminClient finds single messages, by key, id and place."""
 
-import asyncio
-
 import pytest
 
 from sprocketmq import AdminClient, Message, Producer
@@ -48,7 +46,7 @@ async def test_messages_are_found_on_all_brokers(admin, producer):
         assert (message.msg_id, message.broker_name) == (result.msg_id, result.broker_name)
         assert bodies(await admin.query_by_unique_key("orders", result.msg_id)) == [body]
         assert bodies(await admin.query_by_key("orders", result.msg_id)) == [body]
-        assert bodies(await admin.view_message(result.offset_msg_id)) == [body]
+        assert bodies(await admin.messages_at(result.offset_msg_id)) == [body]
     assert await admin.query_by_unique_key("orders", "all") == []
     assert await admin.query_by_key("orders", "none") == []
 
@@ -64,13 +62,51 @@ async def test_the_newest_are_returned_oldest_first(admin, producer):
     assert await admin.query_by_key("orders", "k", begin_ms=last + 1) == []
 
 
-async def test_messages_of_a_batch_that_is_kept_whole(admin, producer):
+async def test_messages_of_a_batch_that_is_kept_whole_are_found_one_by_one(admin, producer):
     await admin.create_topic("bulk", queues=1, attributes={"queue.type": "BatchCQ"})
-    results = await producer.send_batch([Message("bulk", b"a", keys=["k"]), Message("bulk", b"b", keys=["l"])])
-    await asyncio.sleep(0)
-    assert await admin.query_by_key("bulk", "k") == []  # the batch itself has no keys
-    place = results[0].offset_msg_id
-    assert bodies(await admin.view_message(place)) == [b"a", b"b"]
+    sent = await producer.send_batch([Message("bulk", b"%d" % n, keys=[f"k{n}", "all"]) for n in range(3)])
+    for n, result in enumerate(sent):
+        for found in (
+            await admin.query_by_key("bulk", f"k{n}"),
+            await admin.query_by_unique_key("bulk", result.msg_id),
+            [await admin.view_message("bulk", result.msg_id)],
+        ):
+            (message,) = found
+            assert (bytes(message.body), message.msg_id, message.queue_offset) == (b"%d" % n, result.msg_id, result.queue_offset)
+            assert (message.broker_name, message.queue_id) == (result.broker_name, result.queue_id)
+    assert bodies(await admin.query_by_key("bulk", "all")) == [b"0", b"1", b"2"]
+    assert bodies(await admin.query_by_key("bulk", "all", max_count=2)) == [b"1", b"2"]
+    assert bodies(await admin.messages_at(sent[1].offset_msg_id)) == [b"0", b"1", b"2"]
+
+
+async def test_a_message_is_viewed_by_either_id(admin, producer):
+    await producer.send(Message("orders", b"first"))
+    sent = await producer.send(Message("orders", b"second"))
+    for msg_id in (sent.msg_id, sent.offset_msg_id):
+        message = await admin.view_message("orders", msg_id)
+        assert (bytes(message.body), message.msg_id) == (b"second", sent.msg_id)
+    await admin.create_topic("others", queues=1)
+    assert await admin.view_message("others", sent.offset_msg_id) is None
+    assert await admin.view_message("orders", "0" * 32) is None
+    assert await admin.view_message("orders", "no id") is None
+
+
+async def test_brokers_that_do_not_search_for_an_id_are_read_around_the_time_in_it(admin, producer, monkeypatch):
+    """Apache's brokers know the ids of batches only."""
+    await admin.create_topic("bulk", queues=2, attributes={"queue.type": "BatchCQ"})
+    sent = [await producer.send_batch([Message("bulk", b"%d-%d" % (n, i)) for i in range(5)]) for n in range(6)]
+
+    async def nothing(*_, **__):
+        return []
+
+    monkeypatch.setattr("sprocketmq.broker.query.QueryHandlers._search", nothing)
+    for n, results in enumerate(sent):
+        (message,) = await admin.query_by_unique_key("bulk", results[3].msg_id)
+        assert (bytes(message.body), message.queue_offset) == (b"%d-3" % n, results[3].queue_offset)
+    unknown = results[3].msg_id[:-4] + "FFFF"
+    assert await admin.query_by_unique_key("bulk", unknown) == []
+    monkeypatch.setattr("sprocketmq.client.admin.MAX_SEARCHED_BYTES", 0)
+    assert await admin.query_by_unique_key("bulk", results[3].msg_id) == []
 
 
 async def test_what_does_not_exist_is_told(admin, mq, producer):
@@ -80,8 +116,8 @@ async def test_what_does_not_exist_is_told(admin, mq, producer):
     with pytest.raises(ConfigError, match="max_count must be positive"):
         await admin.query_by_key("orders", "k", max_count=0)
     with pytest.raises(ConfigError, match="offset message id"):
-        await admin.view_message("nonsense")
-    assert await admin.view_message(sent.offset_msg_id[:16] + f"{1 << 40:016X}") == []
+        await admin.messages_at("nonsense")
+    assert await admin.messages_at(sent.offset_msg_id[:16] + f"{1 << 40:016X}") == []
 
 
 # --- brokers that compare hashes only ---
