@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 from sprocketmq.client.encoding import MAX_UNITED_BYTES, keys_length
 from sprocketmq.clock import Clock
 from sprocketmq.errors import ConfigError
+from sprocketmq.protocol.batch import ENTRY_HEAD
 from sprocketmq.protocol.message import MessageQueue
 
 MAX_BATCH_BYTES = 2 << 20
@@ -82,30 +83,38 @@ class BatchingStats:
 class Batch(Generic[_M]):
     """Messages of one key: their encoded entries, and whom to tell what became of them (``members``), in the order they came."""
 
-    __slots__ = ("key", "members", "opened_at", "parts", "size", "united", "united_bytes")
+    __slots__ = ("bodies", "front", "key", "members", "opened_at", "overhead", "rare", "size", "united", "united_bytes")
 
     def __init__(self, key: BatchKey, opened_at: float) -> None:
         self.key = key
         self.opened_at = opened_at
         self.size = 0
         self.members: list[_M] = []
-        # Four pieces an entry: head, body, properties up to the message's id, and None where the id goes.
-        self.parts: list[bytes | None] = []
-        # The keys of all messages, each once, in order; and the bytes that they take.
+        self.bodies: list[bytes] = []
+        # What the entries of messages without keys, properties and flag have in common: the bytes before their ids, and how many bytes
+        # they have beside their bodies. Nothing until there is one.
+        self.front = b""
+        self.overhead = 0
+        # Head and front of every other entry, by its place.
+        self.rare: dict[int, tuple[bytes, bytes]] = {}
+        # The keys of all messages, each once, in order; and the bytes that they and the tag take.
         self.united: dict[str, None] = {}
         self.united_bytes = len((key[1] or "").encode())
 
     def encode(self, uniq_keys: Sequence[str]) -> bytes:
         """Return the batch body, with one id for each message; ``size`` bytes."""
-        parts = self.parts
+        bodies, overhead = self.bodies, self.overhead
+        lengths = list(map(len, bodies))
+        heads = {n: ENTRY_HEAD.pack(overhead + n, 0, 0, 0, n) for n in set(lengths)}
+        parts: list[bytes] = [self.front] * (4 * len(bodies))
+        parts[0::4] = [heads[n] for n in lengths]
+        parts[1::4] = bodies
         # One join and one split make the ends of all entries, instead of a call for each.
         parts[3::4] = "\x02\n".join([*uniq_keys, ""]).encode().split(b"\n")[:-1]
-        return b"".join(parts)  # type: ignore[arg-type]  # every None is replaced now
-
-    @property
-    def body_bytes(self) -> int:
-        """Bytes of the messages' bodies alone."""
-        return sum(map(len, self.parts[1::4]))  # type: ignore[arg-type]
+        for place, (head, front) in self.rare.items():
+            parts[4 * place] = head
+            parts[4 * place + 2] = front
+        return b"".join(parts)
 
 
 class Accumulator(Generic[_M]):
@@ -120,8 +129,8 @@ class Accumulator(Generic[_M]):
         self._total = batching.total_max_bytes
         self._adaptive = batching.adaptive
         self._now = clock.monotonic
-        # In the order they were opened, which is the order they are due.
-        self._open: dict[BatchKey, Batch[_M]] = {}
+        # Open batches in the order they were opened, which is the order they are due.
+        self.open: dict[BatchKey, Batch[_M]] = {}
         self._eager: list[Batch[_M]] = []
         self._ready: deque[Batch[_M]] = deque()
         self._flying: dict[BatchKey, int] = {}  # kept in adaptive mode only
@@ -130,14 +139,42 @@ class Accumulator(Generic[_M]):
         self._sizes = [0] * 17
         self._linger_s = self._longest_s = 0.0
 
-    def add(self, key: BatchKey, size: int, head: bytes, body: bytes, front: bytes, member: _M, keys: Collection[str] = ()) -> int:
+    def join(self, batch: Batch[_M], body: bytes, member: _M) -> int:
+        """Add a message that has nothing but a body to an open batch that has such messages; else as ``add``, which it is the short form of."""
+        size = batch.overhead + len(body)
+        used = batch.size + size
+        held = self.held_bytes + size
+        if used > self._max_bytes or held > self._total:
+            return self.add(batch.key, size, b"", body, batch.front, member, plain=True)
+        batch.bodies.append(body)
+        batch.members.append(member)
+        batch.size = used
+        self.held_bytes = held
+        if used + size > self._max_bytes:
+            self._leave(batch)
+            return ACT
+        return STAYS
+
+    def add(
+        self,
+        key: BatchKey,
+        size: int,
+        head: bytes,
+        body: bytes,
+        front: bytes,
+        member: _M,
+        *,
+        keys: Collection[str] = (),
+        plain: bool = False,
+    ) -> int:
         """Take a message whose encoded entry has ``size`` bytes; return STAYS, ACT or ALONE.
 
-        A batch that has no room for it leaves first. A batch that would have no room for another like it leaves at once. When the answer
-        is ALONE, nothing was taken, but the open batch of the key leaves, so that the messages of a key are sent in order.
+        ``plain`` says that it has neither keys nor properties nor flag. A batch that has no room for the message leaves first. A batch that
+        would have no room for another like it leaves at once. When the answer is ALONE, nothing was taken, but the open batch of the key
+        leaves, so that the messages of a key are sent in order.
         """
         limit = self._max_bytes
-        batch = self._open.get(key)
+        batch = self.open.get(key)
         if (
             size > limit
             or self.held_bytes + size > self._total
@@ -152,17 +189,20 @@ class Accumulator(Generic[_M]):
             self._leave(batch)
             batch = None
         if batch is None:
-            batch = self._open[key] = Batch(key, self._now())
+            batch = self.open[key] = Batch(key, self._now())
             if self._adaptive and key not in self._flying:
                 self._eager.append(batch)
             outcome = ACT
-        batch.parts += (head, body, front, None)
-        batch.members.append(member)
-        if keys:
+        if plain:
+            batch.front, batch.overhead = front, size - len(body)
+        else:
+            batch.rare[len(batch.bodies)] = head, front
             for word in keys:
                 if word not in batch.united:
                     batch.united[word] = None
                     batch.united_bytes += 1 + len(word.encode())
+        batch.bodies.append(body)
+        batch.members.append(member)
         self.held_bytes += size
         batch.size = used = batch.size + size
         if used + size > limit:
@@ -171,13 +211,12 @@ class Accumulator(Generic[_M]):
         return outcome
 
     def alone(self, key: BatchKey) -> int:
-        """Take note of a message that cannot be batched: the open batch of its key leaves, so that order is kept. Returns STAYS or ACT."""
+        """Take note of a message that cannot be batched: the open batch of its key leaves, so that order is kept. Returns ALONE."""
         self._direct += 1
-        batch = self._open.get(key)
-        if batch is None:
-            return STAYS
-        self._leave(batch)
-        return ACT
+        batch = self.open.get(key)
+        if batch is not None:
+            self._leave(batch)
+        return ALONE
 
     def take(self) -> Batch[_M] | None:
         """Return the next batch that is to be sent now, or None. Each must be given to ``done`` once."""
@@ -185,7 +224,7 @@ class Accumulator(Generic[_M]):
 
     def next_due(self) -> float | None:
         """Return when (monotonic seconds) the oldest open batch has to leave; None when none is open."""
-        for batch in self._open.values():
+        for batch in self.open.values():
             return batch.opened_at + self._delay_s
         return None
 
@@ -193,7 +232,7 @@ class Accumulator(Generic[_M]):
         """Let every batch leave whose delay is over."""
         now = self._now()
         while (due := self.next_due()) is not None and due <= now:
-            self._leave(next(iter(self._open.values())))
+            self._leave(next(iter(self.open.values())))
 
     @property
     def eager(self) -> bool:
@@ -204,12 +243,12 @@ class Accumulator(Generic[_M]):
         """Let those batches leave that were opened while nothing of their key was on its way (adaptive mode)."""
         eager, self._eager = self._eager, []
         for batch in eager:
-            if self._open.get(batch.key) is batch:
+            if self.open.get(batch.key) is batch:
                 self._leave(batch)
 
     def flush(self) -> None:
         """Let every open batch leave."""
-        for batch in list(self._open.values()):
+        for batch in list(self.open.values()):
             self._leave(batch)
         self._eager.clear()
 
@@ -221,7 +260,7 @@ class Accumulator(Generic[_M]):
             self._flying[key] -= 1
             if not self._flying[key]:
                 del self._flying[key]
-                waiting = self._open.get(key)
+                waiting = self.open.get(key)
                 if waiting is not None:
                     self._leave(waiting)
 
@@ -238,7 +277,7 @@ class Accumulator(Generic[_M]):
         )
 
     def _leave(self, batch: Batch[_M]) -> None:
-        del self._open[batch.key]
+        del self.open[batch.key]
         if self._adaptive:
             self._flying[batch.key] = self._flying.get(batch.key, 0) + 1
         self._ready.append(batch)

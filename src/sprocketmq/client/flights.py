@@ -194,11 +194,12 @@ class BatchFlight(Flight):
     def __init__(self, producer: "Producer", gathered: Batch[Waiter], timeout_s: float) -> None:
         topic, tag, wait_store_ok, queue = gathered.key
         self.gathered = gathered
-        self.size = gathered.body_bytes
+        self.size = sum(map(len, gathered.bodies))
         self.uniq_keys = producer._ids.take(len(gathered.members))
         properties = producer._encoder.outer_properties(wait_store_ok=wait_store_ok, tag=tag, keys=gathered.united)
         super().__init__(producer, topic, queue, gathered.encode(self.uniq_keys), properties, timeout_s)
-        gathered.parts.clear()  # the body has them now
+        gathered.bodies.clear()  # the request has them now
+        gathered.rare.clear()
 
     def stored(self, response: Command, target: Target) -> None:
         answer = response.header(SendResponse)

@@ -28,7 +28,7 @@ from sprocketmq.protocol.compression import CompressionType
 from sprocketmq.protocol.headers import SendResponse
 from sprocketmq.protocol.ids import MessageIdFactory
 from sprocketmq.protocol.message import Message, MessageQueue, SendResult
-from sprocketmq.protocol.names import check_group, check_send_topic
+from sprocketmq.protocol.names import RETRY_PREFIX, check_group, check_send_topic
 
 SEND_TIMEOUT_S = 3.0
 # Tries after the first that reached a broker; see ``Producer``.
@@ -319,10 +319,11 @@ class Producer:
 
     def _accept(self, message: Message, waiter: Waiter, timeout_s: float | None) -> None:
         """Send one message whose outcome ``waiter`` gets. Raises what keeps it from being sent at all; ``waiter`` is left alone then."""
-        if timeout_s is None:
-            if self._gathered is not None and self._gather(self._gathered, message, waiter):
-                return
-            timeout_s = self._timeout_s
+        gathered = self._gathered
+        if gathered is None or timeout_s is not None or not self._gather(gathered, message, waiter):
+            self._alone(message, waiter, self._timeout_s if timeout_s is None else timeout_s)
+
+    def _alone(self, message: Message, waiter: Waiter, timeout_s: float) -> None:
         topic, queue = message.topic, message.queue
         publisher = self._publishers.get(topic)
         if publisher is None:
@@ -351,20 +352,25 @@ class Producer:
 
     def _gather(self, gathered: Accumulator[Waiter], message: Message, waiter: Waiter) -> bool:
         """Put a message into a batch; False when it has to be sent by itself. Raises what keeps it from being sent at all."""
-        topic, queue = message.topic, message.queue
-        if topic not in self._publishers:
-            check_send_topic(topic)
-        elif queue is not None:
-            self._publishers[topic].pinned(queue)
-        key = (topic, message.tag, message.wait_store_ok, queue)
-        if message.delay_level or message.deliver_at_ms is not None or topic[0] == "%":
-            # Retry topics take no batches.
-            if gathered.alone(key):
-                self._act()
-            return False
-        size, head, body, front = self._encoder.entry(message)
-        keys = message.keys
-        outcome = gathered.add(key, size, head, body, front, waiter, (keys,) if type(keys) is str else keys)
+        body = message.body
+        try:
+            batch = gathered.open.get((message.topic, message.tag, message.wait_store_ok, message.queue))
+        except TypeError:
+            batch = None
+        if (
+            batch is None
+            or not batch.overhead
+            or not body
+            or message.keys
+            or message.properties
+            or message.flag
+            or message.delay_level
+            or message.deliver_at_ms is not None
+        ):
+            outcome = self._add(gathered, message, waiter)
+        else:
+            # What may be wrong with topic, tag and queue was looked at when the batch was opened.
+            outcome = gathered.join(batch, body, waiter)
         if outcome == ALONE:
             self._act()
             return False
@@ -373,6 +379,23 @@ class Producer:
         if outcome:
             self._act()
         return True
+
+    def _add(self, gathered: Accumulator[Waiter], message: Message, waiter: Waiter) -> int:
+        topic, tag, queue, keys = message.topic, message.tag, message.queue, message.keys
+        publisher = self._publishers.get(topic) if type(topic) is str else None
+        if publisher is None:
+            check_send_topic(topic)
+        if queue is not None:
+            if not isinstance(queue, MessageQueue):
+                raise InvalidMessage(f"the queue must be a MessageQueue, not {queue!r}")
+            if publisher is not None:
+                publisher.pinned(queue)
+        size, head, body, front = self._encoder.entry(message)
+        key = (topic, tag, message.wait_store_ok, queue)
+        if message.delay_level or message.deliver_at_ms is not None or topic.startswith(RETRY_PREFIX):
+            return gathered.alone(key)
+        plain = not (keys or message.properties or message.flag)
+        return gathered.add(key, size, head, body, front, waiter, keys=(keys,) if type(keys) is str else keys, plain=plain)
 
     def _act(self) -> None:
         """Send the batches that are to leave, and see to it that the others leave in time."""
