@@ -17,6 +17,7 @@ from typing import Any
 
 from sprocketmq.broker.delay import DelayService
 from sprocketmq.broker.groups import GroupRefused, GroupTable
+from sprocketmq.broker.offsets import OffsetTable
 from sprocketmq.broker.send import SendHandlers, SendRefused
 from sprocketmq.broker.topics import FAQ, Topic, TopicRefused, TopicTable
 from sprocketmq.errors import FatalError, InvalidMessage, MessageTooLarge, ProtocolError, RetriableError
@@ -87,11 +88,12 @@ class RetryRules:
 class RetryHandlers:
     """Answer 36."""
 
-    def __init__(self, store: MessageStore, rules: RetryRules, sends: SendHandlers, delays: DelayService) -> None:
+    def __init__(self, store: MessageStore, rules: RetryRules, sends: SendHandlers, delays: DelayService, offsets: OffsetTable) -> None:
         self._store = store
         self._rules = rules
         self._sends = sends
         self._delays = delays
+        self._offsets = offsets
 
     def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
@@ -135,7 +137,7 @@ class RetryHandlers:
         limit = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
         dead = times >= limit or header.delay_level < 0
         topic = self._rules.dead_letter_topic(group) if dead else self._rules.retry_topic(group)
-        if self._is_there(topic.name, message.commitlog_offset, properties.get(UNIQ_KEY), dead=dead):
+        if self._is_there(group.group_name, topic.name, message.commitlog_offset, properties.get(UNIQ_KEY), dead=dead):
             conn.respond(command, ResponseCode.SUCCESS)
             return
         more: dict[str, Any] = {
@@ -156,20 +158,31 @@ class RetryHandlers:
             self._delays.stage(level, topic.name, random.randrange(group.retry_queue_nums), body, properties, **more)
             self._sends.staged(conn, command, None, 0, 0, waits=waits)
 
-    def _is_there(self, topic: str, place: int, uniq: str | None, *, dead: bool) -> bool:
-        """Tell whether the message at ``place`` has become a dead letter of ``topic`` already, or waits to be retried in it."""
+    def _is_there(self, group: str, topic: str, place: int, uniq: str | None, *, dead: bool) -> bool:
+        """Tell whether the message at ``place`` is a dead letter of ``topic`` already, or the group is still to get it from there.
+
+        A group that has been through its retry and reads the message once more, its offset having been set back, may fail again.
+        """
         if not uniq:
             return False
         try:
-            records = self._store.query(topic if dead else SCHEDULE_TOPIC, uniq)
+            if dead:
+                return any(self._copies(topic, place, uniq))
+            for parked in self._copies(SCHEDULE_TOPIC, place, uniq):
+                if parked.properties.get(REAL_TOPIC) != topic:
+                    continue
+                if self._delays.waits(parked):
+                    return True
+                for retry in self._copies(topic, parked.commitlog_offset, uniq):
+                    if retry.queue_offset >= (self._offsets.get(group, topic, retry.queue_id) or 0):
+                        return True
         except OSError as e:
             log.warning("key index: %s", e)
-            return False
-        for record in records:
-            copy = ReceivedMessage(record, 0, len(record))
-            if copy.copied_from == place and (dead or (copy.properties.get(REAL_TOPIC) == topic and self._delays.waits(copy))):
-                return True
         return False
+
+    def _copies(self, topic: str, place: int, uniq: str) -> list[ReceivedMessage]:
+        found = [ReceivedMessage(record, 0, len(record)) for record in self._store.query(topic, uniq)]
+        return [copy for copy in found if copy.copied_from == place]
 
 
 def _member(batch: ReceivedMessage, uniq: str | None) -> BatchEntry:

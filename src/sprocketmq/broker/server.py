@@ -131,7 +131,7 @@ class Broker:
             **self._admin.handlers(),
             **self.queries.handlers(),
             **self.cleaning.handlers(),
-            **RetryHandlers(self.store, rules, self.sends, self.delays).handlers(),
+            **RetryHandlers(self.store, rules, self.sends, self.delays, self.offsets).handlers(),
         }
         self._server = RemotingServer(self, name="broker", max_connections=config.max_connections)
         self._port = config.port

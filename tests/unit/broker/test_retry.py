@@ -205,7 +205,7 @@ async def test_a_dead_letter_that_is_asked_for_again_is_there_once(broker, ask, 
 
 
 async def test_a_message_given_back_twice_is_retried_once(broker, clock, ask, start_broker, connect):
-    """The first answer was lost, or a broker was killed before it; what has been retried may be given back again."""
+    """The first answer was lost, or a broker was killed before it. What the group has been through may be given back again."""
     place = await sent(ask)
     for _ in range(2):
         assert (await give_back(ask, place, level=1)).code == 0
@@ -216,6 +216,10 @@ async def test_a_message_given_back_twice_is_retried_once(broker, clock, ask, st
     assert (await give_back(ask, place, level=1, group="cg2")).code == 0
     later(broker, clock, 1)
     assert len(await messages(ask, RETRY)) == len(await messages(ask, "%RETRY%cg2")) == 1
+    await give_back(ask, place, level=1)
+    later(broker, clock, 1)
+    assert len(await messages(ask, RETRY)) == 1
+    broker.offsets.commit("cg", RETRY, 0, 1)
     await give_back(ask, place, level=1)
     later(broker, clock, 1)
     assert len(await messages(ask, RETRY)) == 2
