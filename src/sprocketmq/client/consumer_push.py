@@ -6,22 +6,28 @@ the handing out of batches, and what becomes of them when a handler is through w
 
 import asyncio
 import logging
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from sprocketmq.client.group_member import ConsumeFrom, GroupMember
+from sprocketmq.client.inquiries import Inquiries
 from sprocketmq.client.instance import CLOSING, OPEN, Instance
+from sprocketmq.client.offset_files import LocalOffsets
+from sprocketmq.client.offsets import GroupOffsets
+from sprocketmq.client.orderly import QueueLocks
 from sprocketmq.client.process_queue import BEHIND, DEAD_LETTER, Limits, ProcessQueue, ReceivedBatch
 from sprocketmq.client.pull_loop import PullLoops, PullSize
 from sprocketmq.client.pulling import DEFAULT_MAX_BYTES
+from sprocketmq.client.rebalance import Rebalance, read_strategy
 from sprocketmq.client.routes import Route
 from sprocketmq.client.send_back import SendBack
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import ConfigError, SprocketError
 from sprocketmq.net.client import Connection
-from sprocketmq.protocol.bodies import build_subscription
+from sprocketmq.protocol.bodies import ConsumeDirectlyResult, build_subscription
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import RETRY_PREFIX, check_group, check_topic
@@ -64,7 +70,11 @@ class PushConsumer:
     ``orderly=True`` hands out one batch of a queue at a time; when its handler raises, or gives messages to ``batch.retry()``, the same ones
     come again after ``suspend_s``, before anything after them, without limit unless ``max_reconsume_times`` is given: a message that failed
     more often goes to ``%DLQ%group``. There is no timeout. With ``mode="broadcasting"`` every member consumes every message, and one that
-    fails is logged and dropped.
+    fails is logged and dropped; its offsets are kept on this machine, in ``offsets_dir`` (default ``~/.rocketmq_offsets``, as of Java clients).
+
+    ``rebalance`` says which queues are this member's: ``"average"``, ``"circle"`` or ``"consistent-hash"`` (queue for queue as Java members
+    share them), a mapping of each topic to its queues, or a function of all queues of a topic, all members and this one's name. All members
+    must share alike.
 
     Offsets are committed every 5 seconds, when a queue goes to another member, and at close, never past a message that is not consumed
     or sent back; after a crash what was not committed comes again.
@@ -86,6 +96,8 @@ class PushConsumer:
         max_reconsume_times: int | None = None,
         consume_timeout_s: float = 900.0,
         suspend_s: float = 1.0,
+        rebalance: Rebalance = "average",
+        offsets_dir: str | os.PathLike[str] | None = None,
         max_cached: int = 1000,
         max_cached_bytes: int = 100 << 20,
         max_span: int = 2000,
@@ -111,6 +123,9 @@ class PushConsumer:
         version = clock.time_ms()
         described = {check_topic(topic): build_subscription(topic, text, version) for topic, text in subscriptions.items()}
         self._broadcasting = mode == "broadcasting"
+        share = read_strategy(rebalance, list(subscriptions))
+        if offsets_dir is not None and not self._broadcasting:
+            raise ConfigError("offsets_dir is for mode='broadcasting': the brokers keep the offsets of a group that shares its queues")
         if not self._broadcasting:
             retry_topic = RETRY_PREFIX + group
             described[retry_topic] = build_subscription(retry_topic, "*", version)
@@ -140,10 +155,37 @@ class PushConsumer:
             found=self._offer,
             lost=self._rebalance_soon,
             refused=self._fail,
+            commits=not self._broadcasting,
         )
+        locks = QueueLocks(self._instance, group) if orderly and not self._broadcasting else None
         self._member = GroupMember(
-            self._instance, group, described, consume_from=consume_from, open_queue=self._open_queue, puller=self._pulls
+            self._instance,
+            group,
+            described,
+            consume_from=consume_from,
+            share=None if self._broadcasting else share,
+            store=LocalOffsets(self._instance, group, offsets_dir) if self._broadcasting else GroupOffsets(self._instance, group),
+            locks=locks,
+            open_queue=self._open_queue,
+            puller=self._pulls,
+            resumed=self._offer_ready,
         )
+        self._inquiries = Inquiries(
+            self._instance,
+            self._member,
+            locks,
+            settings={
+                "PROP_CONSUMEORDERLY": str(orderly).lower(),
+                "consumeMessageBatchMaxSize": str(batch_max),
+                "pullBatchSize": str(pull_messages),
+                "pullThresholdForQueue": str(self._limits.messages),
+                "consumeConcurrentlyMaxSpan": str(self._limits.span),
+                "maxReconsumeTimes": str(self._max_times),
+            },
+            seek=self.seek,
+            consume=self._consume_directly,
+        )
+        self._handler: Handler | None = None
         self._back = SendBack(self._instance, group, max_times=self._max_times)
         self._ready: deque[ProcessQueue] = deque()
         self._takers: deque[asyncio.Future[None]] = deque()
@@ -162,6 +204,7 @@ class PushConsumer:
         try:
             await self._member.join()
         except BaseException:
+            await self._member.end()
             await self._instance.close()
             raise
         if not self._orderly:
@@ -174,8 +217,10 @@ class PushConsumer:
                 self._instance.state = CLOSING
                 await self._wind_up()
         finally:
-            self._member.drop_all()
-            await self._instance.close()
+            try:
+                await self._member.end()
+            finally:
+                await self._instance.close()
 
     async def _wind_up(self) -> None:
         self._wake_takers()
@@ -217,6 +262,7 @@ class PushConsumer:
         self._instance.check()
         if concurrency < 1:
             raise ConfigError(f"concurrency must be 1 or more, not {concurrency}")
+        self._handler = handler
         task = asyncio.ensure_future(self._listen(handler, concurrency))
         self._listeners.add(task)
         task.add_done_callback(self._listeners.discard)
@@ -246,6 +292,30 @@ class PushConsumer:
                 if result is not None:
                     self._warn_of_rubbish(result)
                 self._ack(batch)
+
+    async def _consume_directly(self, message: ReceivedMessage) -> ConsumeDirectlyResult:
+        """Have the handler called with one message that an operator chose. It is no part of any queue: nothing is committed or sent back."""
+        result = ConsumeDirectlyResult(order=self._orderly)
+        if self._handler is None:
+            result.consume_result = "CR_RETURN_NULL"
+            result.remark = "this consumer iterates over batches() and has no handler to call: use listen()"
+            return result
+        queue = MessageQueue(message.topic, message.broker_name, message.queue_id)
+        batch = ReceivedBatch([message], queue, len(message.stored_body), 0, 0, lambda _: None)
+        started = self._clock.monotonic()
+        try:
+            returned = self._handler(batch)
+            if hasattr(returned, "__await__"):
+                await returned
+        except Exception as e:
+            log.warning("consumer group %s: a handler failed for message %s that was sent to it", self.group, message.msg_id, exc_info=e)
+            result.consume_result = "CR_THROW_EXCEPTION"
+            result.remark = f"{type(e).__name__}: {e}"
+        else:
+            if batch.to_retry(failed=False):
+                result.consume_result = "CR_LATER"
+        result.spent_time_mills = round((self._clock.monotonic() - started) * 1000)
+        return result
 
     def _warn_of_rubbish(self, result: object) -> None:
         if not self._told_of_rubbish:
@@ -284,8 +354,7 @@ class PushConsumer:
         for pq in self._assigned(queues):
             pq.paused = False
             self._pulls.go_on(pq)
-            if pq.ready:
-                self._offer(pq)
+            self._offer_ready(pq)
 
     @property
     def paused(self) -> list[MessageQueue]:
@@ -329,7 +398,7 @@ class PushConsumer:
     # --- what the parts call ---
 
     def _on_request(self, conn: Connection, command: Command) -> None:
-        self._member.on_request(conn, command)
+        self._inquiries.handle(conn, command)
 
     def _on_route(self, route: Route) -> None:
         self._member.rebalance_soon()
@@ -364,7 +433,7 @@ class PushConsumer:
     def _take_ready(self) -> ReceivedBatch | None:
         while self._ready:
             pq = self._ready.popleft()
-            batch = None if pq.dropped else pq.take(self._batch_max, self._clock.monotonic())
+            batch = None if pq.dropped or not self._member.may_take(pq) else pq.take(self._batch_max, self._clock.monotonic())
             if batch is not None:
                 if pq.ready:
                     self._offer(pq)
@@ -375,6 +444,10 @@ class PushConsumer:
         # One entry a queue and turn, so that queues are served in turn; a spare entry finds nothing and is dropped.
         self._ready.append(pq)
         self._wake_one()
+
+    def _offer_ready(self, pq: ProcessQueue) -> None:
+        if pq.ready:
+            self._offer(pq)
 
     def _wake_one(self) -> None:
         while self._takers:
@@ -438,13 +511,15 @@ class PushConsumer:
     def _settled(self, pq: ProcessQueue) -> None:
         if not pq.full:
             self._pulls.go_on(pq)
-        if self._orderly and pq.ready:
-            self._offer(pq)
+        if self._orderly:
+            self._member.batch_ended(pq)
+            self._offer_ready(pq)
 
     def _give_back(self, batch: ReceivedBatch) -> None:
         pq = self._member.queues.get(batch.queue)
-        if pq is not None and pq.give_back(batch) and pq.ready:
-            self._offer(pq)
+        if pq is not None and pq.give_back(batch):
+            self._member.batch_ended(pq)
+            self._offer_ready(pq)
 
     async def _send_back(self, pq: ProcessQueue, rest: ReceivedBatch, levels: list[tuple[ReceivedMessage, int]]) -> None:
         pq.consumed(rest, await self._back.send(pq, levels))

@@ -7,14 +7,18 @@ The place and the format are the reference's, so a Java consumer's file is read 
     <directory>/<client>/<group>/offsets.json.lock   held while a consumer is open
 """
 
+import asyncio
 import logging
 import os
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from sprocketmq.errors import ConfigError, OffsetsLocked, RemoteProtocolError
+from sprocketmq.client.instance import Instance
+from sprocketmq.client.process_queue import ProcessQueue
+from sprocketmq.errors import ConfigError, OffsetsLocked, OffsetsNotSaved, RemoteProtocolError
 from sprocketmq.protocol.bodies import ResetOffsets as OffsetTable
 from sprocketmq.protocol.message import MessageQueue
 
@@ -133,6 +137,50 @@ class OffsetFile:
                 os.fsync(directory)
             finally:
                 os.close(directory)
+
+
+class LocalOffsets:
+    """Where a group that broadcasts goes on: every machine keeps that for itself, and no broker hears of it.
+
+    The client of the path is ``<own address>@DEFAULT``, as of a Java consumer that was given no instance name.
+    """
+
+    def __init__(self, instance: Instance, group: str, directory: str | os.PathLike[str] | None) -> None:
+        self._instance = instance
+        self._group = group
+        self._directory = directory
+        self._file: OffsetFile | None = None
+        self._saving = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Read the file. Raises what ``OffsetFile.open`` raises."""
+        self._file = OffsetFile(self._directory, f"{self._instance.namesrv.local_ip}@DEFAULT", self._group)
+        await asyncio.to_thread(self._file.open)
+
+    async def close(self) -> None:
+        """Let go of the file; what was not committed is lost."""
+        async with self._saving:
+            if self._file is not None:
+                self._file.close()
+
+    async def committed(self, queue: MessageQueue, *, zero_if_young: bool) -> int | None:
+        """Return where to go on in ``queue``, None when that was never committed. ``zero_if_young`` means nothing here."""
+        return None if self._file is None else self._file.get(queue)
+
+    async def commit(self, pqs: Iterable[ProcessQueue]) -> None:
+        """Write what was consumed and return when the disk has it. Raises OffsetsNotSaved."""
+        if self._file is None:
+            return
+        for pq in pqs:
+            self._file.put(pq.queue, pq.commit_offset)
+        async with self._saving:
+            try:
+                await asyncio.to_thread(self._file.save)
+            except OSError as e:
+                raise OffsetsNotSaved(str(self._file.path), str(e)) from e
+
+    settle = commit
+    commit_behind = commit
 
 
 def _parse(data: bytes) -> dict[MessageQueue, int]:

@@ -1,6 +1,10 @@
 """Questions about queue offsets and consumer offsets, asked by consumers and the admin client (protocol, section 7.2.2)."""
 
+import asyncio
+from collections.abc import Awaitable, Iterable
+
 from sprocketmq.client.instance import Instance, response_error
+from sprocketmq.client.process_queue import ProcessQueue
 from sprocketmq.errors import ConfigError
 from sprocketmq.protocol.bodies import TopicStats
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
@@ -17,6 +21,8 @@ from sprocketmq.protocol.headers import (
 from sprocketmq.protocol.message import MessageQueue
 
 END_OF_TIME_MS = 2**63 - 1
+# How often a commit that an older one has overtaken is repeated.
+SETTLE_TRIES = 3
 
 
 class Offsets:
@@ -91,6 +97,68 @@ class Offsets:
 
     async def _ask(self, queue: MessageQueue, code: RequestCode, ext: dict[str, str]) -> tuple[Command, str]:
         return await self._instance.ask_broker(queue.topic, queue.broker_name, code, ext=ext | {"bname": queue.broker_name})
+
+
+class GroupOffsets:
+    """Where a group that shares queues goes on: the brokers keep it, and tell whoever gets a queue next."""
+
+    def __init__(self, instance: Instance, group: str) -> None:
+        self._instance = instance
+        self._offsets = Offsets(instance)
+        self._group = group
+
+    async def open(self) -> None:
+        """Nothing is needed."""
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    async def committed(self, queue: MessageQueue, *, zero_if_young: bool) -> int | None:
+        """Return where to go on in ``queue``, None when that was never committed; see ``Offsets.committed``."""
+        return await self._offsets.committed(self._group, queue, zero_if_young=zero_if_young)
+
+    async def commit(self, pqs: Iterable[ProcessQueue]) -> None:
+        """Commit what was consumed and return when the brokers have it. Raises the first broker's error; others are committed."""
+        await _all(self._commit(pq) for pq in pqs)
+
+    async def settle(self, pqs: Iterable[ProcessQueue]) -> None:
+        """Commit queues that are pulled no more, and see to it that this stays the last word. Raises as ``commit`` does."""
+        await _all(self._settle(pq) for pq in pqs)
+
+    async def commit_behind(self, pqs: Iterable[ProcessQueue]) -> None:
+        """Commit without waiting for answers; one that is lost is made up for by the next."""
+        for pq in pqs:
+            offset = pq.commit_offset
+            if offset == pq.persisted:
+                continue
+            route = self._instance.routes.get(pq.queue.topic)
+            address = route.address(pq.queue.broker_name) if route else None
+            conn = self._instance.brokers.peek(address) if address else None
+            if conn is not None:
+                ext = to_ext(UpdateConsumerOffset(self._group, pq.queue.topic, pq.queue.queue_id, offset))
+                conn.oneway(RequestCode.UPDATE_CONSUMER_OFFSET, ext=ext)
+
+    async def _commit(self, pq: ProcessQueue) -> None:
+        offset = pq.commit_offset
+        if offset != pq.persisted:
+            await self._offsets.commit(self._group, pq.queue, offset)
+            pq.persisted = offset
+
+    async def _settle(self, pq: ProcessQueue) -> None:
+        # The pull that was under way carries an older offset, and a broker with several threads may take that after ours.
+        await self._commit(pq)
+        for _ in range(SETTLE_TRIES):
+            committed = await self._offsets.committed(self._group, pq.queue)
+            if committed is None or committed >= pq.commit_offset:
+                return
+            await self._offsets.commit(self._group, pq.queue, pq.commit_offset)
+
+
+async def _all(commits: Iterable[Awaitable[None]]) -> None:
+    """Let all of them end, then raise the first error."""
+    for result in await asyncio.gather(*commits, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
 
 
 def _offset_of(response: Command, address: str, queue: MessageQueue) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from sprocketmq.client.instance import Instance
@@ -65,11 +66,14 @@ class QueueLocks:
         self._instance = instance
         self._group = group
         self.leases = Leases(instance.clock)
+        # A renewal that a broker took after the lock was given up would keep the next member waiting.
+        self._asking = asyncio.Lock()
 
     async def lock(self, queues: Collection[MessageQueue]) -> Locked:
         """Ask each queue's broker (41) for its lock, or to have it longer."""
         result = Locked()
-        await asyncio.gather(*(self._lock(address, part, result) for address, part in self._by_broker(queues, result).items()))
+        async with self._asking:
+            await asyncio.gather(*(self._lock(address, part, result) for address, part in self._by_broker(queues, result).items()))
         return result
 
     async def _lock(self, address: str, queues: list[MessageQueue], result: Locked) -> None:
@@ -93,15 +97,14 @@ class QueueLocks:
 
     async def unlock(self, queues: Collection[MessageQueue]) -> None:
         """Give locks back (42), so that the next member need not wait until they run out. Best effort."""
-        for queue in queues:
-            self.leases.drop(queue)
-        calls = [
-            self._instance.ask(address, RequestCode.UNLOCK_BATCH_MQ, ext={}, body=self._body(part), timeout_s=UNLOCK_TIMEOUT_S)
-            for address, part in self._by_broker(queues, Locked()).items()
-        ]
-        for result in await asyncio.gather(*calls, return_exceptions=True):
-            if isinstance(result, BaseException) and not isinstance(result, SprocketError):
-                raise result
+        async with self._asking:
+            for queue in queues:
+                self.leases.drop(queue)
+            await asyncio.gather(*(self._unlock(address, part) for address, part in self._by_broker(queues, Locked()).items()))
+
+    async def _unlock(self, address: str, queues: list[MessageQueue]) -> None:
+        with suppress(SprocketError):  # the lock runs out then
+            await self._instance.ask(address, RequestCode.UNLOCK_BATCH_MQ, ext={}, body=self._body(queues), timeout_s=UNLOCK_TIMEOUT_S)
 
     def _body(self, queues: list[MessageQueue]) -> bytes:
         return LockBatchRequest(self._group, self._instance.client_id, [QueueRef.of(queue) for queue in queues]).encode()

@@ -144,8 +144,10 @@ class ProcessQueue:
         "next_offset",
         "paused",
         "persisted",
+        "pulled_at",
         "queue",
         "serial",
+        "taken_at",
         "takes_inner_ids",
     )
 
@@ -161,6 +163,9 @@ class ProcessQueue:
         self.paused = False
         # Whether the queue's broker can send back one message of an inner batch, by its id; its answers tell.
         self.takes_inner_ids = False
+        # When this was pulled and handed out last (monotonic s), 0 when never.
+        self.pulled_at = 0.0
+        self.taken_at = 0.0
         self.held_messages = 0
         self.held_bytes = 0
         self._on_ack = on_ack
@@ -184,7 +189,7 @@ class ProcessQueue:
         if not self.ready or now >= self.locked_until:
             return None
         batch = self._returned.popleft() if self._returned else self._next(count)
-        batch.taken_at = now
+        batch.taken_at = self.taken_at = now
         if self.serial:
             self._busy = batch
         return batch
@@ -285,6 +290,11 @@ class ProcessQueue:
         if self.paused or (self.serial and (self._busy is not None or len(self._out) > len(self._returned))):
             return False
         return bool(self._returned or self._chunks)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a handler has messages of this queue, when it is ``serial``."""
+        return self._busy is not None
 
     @property
     def commit_offset(self) -> int:

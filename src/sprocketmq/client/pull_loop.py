@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 SUSPEND_MS = 15_000
 PULL_TIMEOUT_S = 30.0
 PULL_PAUSE_S = 1.0
+# What brokers say they are written in that know the messages of inner batches one by one.
+OWN_LANGUAGE = LanguageCode.PYTHON
 # A broker may refuse a group for a moment, as it has not heard of it yet; after this many times in a row it means it.
 REFUSALS = 5
 
@@ -42,7 +44,7 @@ class PullLoops:
     """Pull every queue that was begun until it is ended.
 
     ``found(pq)`` is called when messages came; ``lost()`` when a queue's topic has no route any more; ``refused(error)`` when a broker
-    refuses the group for good, which ends the loop of that queue.
+    refuses the group for good, which ends the loop of that queue. With ``commits`` each pull tells the broker what was consumed.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class PullLoops:
         found: Callable[[ProcessQueue], None],
         lost: Callable[[], None],
         refused: Callable[[SprocketError], None],
+        commits: bool = True,
     ) -> None:
         self._instance = instance
         self._group = group
@@ -64,6 +67,7 @@ class PullLoops:
         self._found = found
         self._lost = lost
         self._refused = refused
+        self._commits = commits
         self._loops: dict[MessageQueue, asyncio.Task[None]] = {}
         self._waiting: dict[MessageQueue, asyncio.Future[None]] = {}
 
@@ -96,7 +100,8 @@ class PullLoops:
                 waiting = self._waiting[queue] = asyncio.get_running_loop().create_future()
                 await waiting
                 continue
-            commit = pq.commit_offset
+            commit = pq.commit_offset if self._commits else 0
+            pq.pulled_at = self._instance.clock.monotonic()
             try:
                 response, address = await self._pull(pq, commit, broker_id)
                 if response.code in _FOR_GOOD:
@@ -127,7 +132,7 @@ class PullLoops:
             if result.status is PullStatus.OFFSET_MOVED:
                 await self._move(pq, result)
                 continue
-            pq.takes_inner_ids = response.language == LanguageCode.PYTHON
+            pq.takes_inner_ids = response.language == OWN_LANGUAGE
             if restored:
                 for message in messages:
                     message.restored = True

@@ -76,6 +76,14 @@ class Connection(Link):
         length = buffers_length(body)
         self.write(encode_head(code, opaque=opaque, flag=FLAG_ONEWAY, ext=ext, body_length=length, serialize=self._serialize), body)
 
+    def respond(self, request: Command, code: int, *, remark: str | None = None, body: Buffers = b"") -> None:
+        """Answer what the peer asked of its own accord; nothing is written for a one-way request or on a closed connection."""
+        if request.flag & FLAG_ONEWAY or self.closed:
+            return
+        length = buffers_length(body)
+        head = encode_head(code, opaque=request.opaque, flag=FLAG_RESPONSE, remark=remark, body_length=length, serialize=self._serialize)
+        self.write(head, body)
+
     def _handle(self, commands: list[Command]) -> None:
         pop = self._pending.pop
         for command in commands:

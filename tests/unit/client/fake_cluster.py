@@ -240,7 +240,9 @@ class FakeBroker(FakeServer):
         conn.respond(command, R.SUCCESS, ext={"offset": "0"})
 
     def on_SEARCH_OFFSET_BY_TIMESTAMP(self, conn: ServerConnection, command: Command) -> None:
-        conn.respond(command, R.SUCCESS, ext={"offset": "1"})
+        behind = int(command.ext["timestamp"]) == 2**63 - 1
+        end = len(self.queues[command.ext["topic"], int(command.ext["queueId"])])
+        conn.respond(command, R.SUCCESS, ext={"offset": str(end if behind else 1)})
 
 
 class FakeCluster:
