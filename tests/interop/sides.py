@@ -14,7 +14,8 @@ PATIENCE_S = 40.0
 
 # What both brokers are told. A first, second and third retry take the third, fourth and fifth.
 RETRY_DELAYS_S = (1, 2, 3)
-DELAY_LEVELS = "1s 4s " + " ".join(f"{delay}s" for delay in RETRY_DELAYS_S) + " 1s" * 13
+LEVELS_S = (1, 4, *RETRY_DELAYS_S, *[1] * 13)
+DELAY_LEVELS = " ".join(f"{delay}s" for delay in LEVELS_S)
 
 
 @dataclass(frozen=True)
