@@ -1,58 +1,58 @@
 """Put load on a broker with our client: one JSON command a line on standard input, one JSON answer a line on standard output.
 
-The counterpart of the Java driver's ``load_single`` and ``load_batch``, with the same arguments and answers.
+The counterpart of tests/interop/java/Load.java, with the same arguments and answers.
 """
 
 import asyncio
+import contextlib
 import json
 import sys
 import time
+from array import array
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import uvloop
 
-from sprocketmq import AdminClient, Message, Producer
+from sprocketmq import AdminClient, Batching, Message, Producer, PushConsumer, SendResult
 
 Call = Callable[[], Awaitable[int]]
+Command = dict[str, Any]
+
+# Of submitted messages every so many has its latency measured: a clock read for each would cost the fast side more.
+SAMPLE_EVERY = 64
+# A loop that submits lets others run now and then.
+BURST = 128
 
 
-async def measure(command: dict[str, Any], call: Call) -> dict[str, Any]:
-    """Repeat ``call`` from ``senders`` coroutines; count what completed in the ``measure_s`` seconds after ``warm_s`` of the same."""
-    clock = time.perf_counter
-    begin = clock() + command["warm_s"]
-    end = begin + command["measure_s"]
-    latencies: list[float] = []
-    failures: list[str] = []
-    messages = 0
+class Window:
+    """The time in which things count, and what failed at any time. Latencies are seconds."""
 
-    async def sender() -> None:
-        nonlocal messages
-        before = clock()
-        while before < end:
-            try:
-                count = await call()
-            except Exception as e:
-                failures.append(f"{type(e).__name__}: {e}")
-                before = clock()
-                continue
-            after = clock()
-            if begin <= after < end:
-                messages += count
-                latencies.append(after - before)
-            before = after
+    def __init__(self, command: Command) -> None:
+        self.begin = time.perf_counter() + command["warm_s"]
+        self.end = self.begin + command["measure_s"]
+        self.measure_s = command["measure_s"]
+        self.messages = 0
+        self.latencies = array("d")
+        self.errors = 0
+        self.first_error: str | None = None
 
-    await asyncio.gather(*(sender() for _ in range(command["senders"])))
-    latencies.sort()
-    return {
-        "messages": messages,
-        "elapsed_s": command["measure_s"],
-        "calls": len(latencies),
-        "p50_ms": quantile(latencies, 0.50) * 1000,
-        "p99_ms": quantile(latencies, 0.99) * 1000,
-        "errors": len(failures),
-        "first_error": failures[0] if failures else None,
-    }
+    def failed(self, error: BaseException) -> None:
+        self.errors += 1
+        self.first_error = self.first_error or f"{type(error).__name__}: {error}"
+
+    def describe(self) -> dict[str, Any]:
+        ordered = sorted(self.latencies)
+        return {
+            "messages": self.messages,
+            "elapsed_s": self.measure_s,
+            "calls": len(ordered),
+            "p50_ms": quantile(ordered, 0.50) * 1000,
+            "p99_ms": quantile(ordered, 0.99) * 1000,
+            "p999_ms": quantile(ordered, 0.999) * 1000,
+            "errors": self.errors,
+            "first_error": self.first_error,
+        }
 
 
 def quantile(ordered: list[float], q: float) -> float:
@@ -60,44 +60,225 @@ def quantile(ordered: list[float], q: float) -> float:
     return ordered[min(len(ordered) - 1, int(q * len(ordered)))] if ordered else 0.0
 
 
-async def run(command: dict[str, Any], producer: Producer) -> Any:
-    """Carry out one command."""
-    topic = command["topic"]
-    match command["op"]:
-        case "create_topic":
-            async with AdminClient(namesrv=command["namesrv"]) as admin:
-                await admin.create_topic(topic, queues=command["queues"])
-            return None
-        case "load_single":
-            body = b"x" * command["body_bytes"]
+async def closed_loop(command: Command, call: Call) -> dict[str, Any]:
+    """Repeat ``call`` from ``senders`` coroutines; count what completed in the ``measure_s`` seconds after ``warm_s`` of the same."""
+    clock = time.perf_counter
+    window = Window(command)
+    begin, end = window.begin, window.end
 
-            async def single() -> int:
-                await producer.send(Message(topic, body))
-                return 1
+    async def sender() -> None:
+        before = clock()
+        while before < end:
+            try:
+                count = await call()
+            except Exception as e:
+                window.failed(e)
+                before = clock()
+                continue
+            after = clock()
+            if begin <= after < end:
+                window.messages += count
+                window.latencies.append(after - before)
+            before = after
 
-            return await measure(command, single)
-        case "load_batch":
-            body = b"x" * command["body_bytes"]
-            size = command["batch"]
+    await asyncio.gather(*(sender() for _ in range(command["senders"])))
+    return window.describe()
 
-            async def batch() -> int:
-                await producer.send_batch([Message(topic, body) for _ in range(size)])
-                return int(size)
 
-            return await measure(command, batch)
-        case other:
-            raise ValueError(f"no such op: {other}")
+async def submit(command: Command, producer: Producer) -> dict[str, Any]:
+    """Submit with a callback, at most ``in_flight`` messages unanswered."""
+    clock = time.perf_counter
+    window = Window(command)
+    topic, body, in_flight = command["topic"], b"x" * command["body_bytes"], command["in_flight"]
+
+    def answered(_: SendResult | None, error: BaseException | None) -> None:
+        if error is not None:
+            window.failed(error)
+        elif window.begin <= clock() < window.end:
+            window.messages += 1
+
+    def sampled(before: float) -> Callable[[SendResult | None, BaseException | None], None]:
+        def done(result: SendResult | None, error: BaseException | None) -> None:
+            answered(result, error)
+            if error is None and window.begin <= (now := clock()) < window.end:
+                window.latencies.append(now - before)
+
+        return done
+
+    number = 0
+    while clock() < window.end:
+        for _ in range(min(BURST, in_flight - producer.in_flight)):
+            producer.submit(Message(topic, body), answered if number % SAMPLE_EVERY else sampled(clock()))
+            number += 1
+        if producer.in_flight < in_flight:
+            await asyncio.sleep(0)
+        else:
+            await producer.room()
+    await producer.flush()
+    return window.describe()
+
+
+async def open_loop(command: Command, producer: Producer) -> dict[str, Any]:
+    """Send at a fixed rate: message i is due at i / rate whatever became of those before, and its latency counts from then on.
+
+    A send that has to wait for a slow one counts as slow as well (no coordinated omission); so does one that this loop begins late.
+    """
+    clock = time.perf_counter
+    window = Window(command)
+    topic, body, interval_s = command["topic"], b"x" * command["body_bytes"], 1 / command["rate"]
+    started = clock()
+
+    def answer_of(due: float) -> Callable[[SendResult | None, BaseException | None], None]:
+        def done(_: SendResult | None, error: BaseException | None) -> None:
+            if error is not None:
+                window.failed(error)
+            if due >= window.begin:
+                window.messages += 1
+                window.latencies.append(clock() - due)
+
+        return done
+
+    number = 0
+    while (due := started + number * interval_s) < window.end:
+        while due <= clock():
+            producer.submit(Message(topic, body), answer_of(due))
+            number += 1
+            due = started + number * interval_s
+        await asyncio.sleep(max(0.0, min(due, window.end) - clock()))
+    await producer.flush()
+    return window.describe()
+
+
+async def lone(command: Command, plain: Producer, adaptive: Producer) -> dict[str, Any]:
+    """Send a message every ``spacing_s`` seconds, in turns without batching and with the adaptive mode; latencies in milliseconds."""
+    topic, body = command["topic"], b"x" * command["body_bytes"]
+    taken: dict[str, list[float]] = {"plain": [], "adaptive": []}
+    for number in range(2 * command["count"]):
+        name, producer = ("plain", plain) if number % 2 == 0 else ("adaptive", adaptive)
+        await asyncio.sleep(command["spacing_s"])
+        before = time.perf_counter()
+        await producer.send(Message(topic, body))
+        taken[name].append((time.perf_counter() - before) * 1000)
+    return {name: sorted(values) for name, values in taken.items()}
+
+
+async def consume(command: Command) -> dict[str, Any]:
+    """Consume ``count`` messages from the first offset with a new push consumer, reading each body; counts from the first message on."""
+    clock = time.perf_counter
+    count, messages, size = command["count"], 0, 0
+    started = clock()
+    first = last = 0.0
+    consumer = PushConsumer(
+        command["group"],
+        {command["topic"]: "*"},
+        namesrv=command["namesrv"],
+        consume_from="first",
+        batch_max=command["batch_max"],
+        max_cached=command["max_cached"],
+        max_span=command["max_cached"],
+    )
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(command["timeout_s"]), consumer:
+            async for batch in consumer.batches():
+                first = first or clock()
+                for message in batch:
+                    size += len(message.body)
+                messages += len(batch)
+                if messages >= count:
+                    last = clock()
+                    batch.ack()
+                    break
+    return {
+        "messages": messages,
+        "bytes": size,
+        "elapsed_s": last - first,
+        "first_message_s": first - started,
+        "errors": int(messages < count),
+        "first_error": f"only {messages} messages came" if messages < count else None,
+    }
+
+
+async def fill(command: Command, producer: Producer) -> None:
+    """Send ``count`` messages in explicit batches of ``batch``, four at a time."""
+    topic, body, size = command["topic"], b"x" * command["body_bytes"], command["batch"]
+    left = iter(range(0, command["count"], size))
+
+    async def sender() -> None:
+        for start in left:
+            await producer.send_batch([Message(topic, body) for _ in range(min(size, command["count"] - start))])
+
+    await asyncio.gather(*(sender() for _ in range(4)))
+
+
+class Client:
+    """Our clients against one cluster, made when they are first needed."""
+
+    def __init__(self, namesrv: str, stack: contextlib.AsyncExitStack) -> None:
+        self._namesrv = namesrv
+        self._stack = stack
+        self._producers: dict[tuple[str, int], Producer] = {}
+
+    async def producer(self, batching: str = "", in_flight: int = 10_000) -> Producer:
+        """Return the producer without batching, with it (``"auto"``) or with its adaptive mode (``"adaptive"``)."""
+        producer = self._producers.get((batching, in_flight))
+        if producer is None:
+            how = Batching(adaptive=batching == "adaptive") if batching else None
+            producer = Producer("load_producer", namesrv=self._namesrv, batching=how, max_in_flight=in_flight)
+            self._producers[batching, in_flight] = await self._stack.enter_async_context(producer)
+        return producer
+
+    async def run(self, command: Command) -> Any:
+        """Carry out one command."""
+        topic = command["topic"]
+        batching = "auto" if command.get("auto_batch") else ""
+        match command["op"]:
+            case "create_topic":
+                async with AdminClient(namesrv=self._namesrv) as admin:
+                    await admin.create_topic(topic, queues=command["queues"], attributes=command["attributes"])
+                return None
+            case "load_single":
+                body = b"x" * command["body_bytes"]
+                producer = await self.producer(batching)
+
+                async def single() -> int:
+                    await producer.send(Message(topic, body))
+                    return 1
+
+                return await closed_loop(command, single)
+            case "load_batch":
+                body = b"x" * command["body_bytes"]
+                size = command["batch"]
+                producer = await self.producer()
+
+                async def batch() -> int:
+                    await producer.send_batch([Message(topic, body) for _ in range(size)])
+                    return int(size)
+
+                return await closed_loop(command, batch)
+            case "load_submit":
+                return await submit(command, await self.producer(batching, command["in_flight"]))
+            case "load_open":
+                return await open_loop(command, await self.producer())
+            case "load_lone":
+                return await lone(command, await self.producer(), await self.producer("adaptive"))
+            case "load_consume":
+                return await consume(command)
+            case "fill":
+                return await fill(command, await self.producer())
+            case other:
+                raise ValueError(f"no such op: {other}")
 
 
 async def main(namesrv: str) -> None:
     """Serve commands until standard input ends."""
     loop = asyncio.get_running_loop()
-    async with Producer("load_producer", namesrv=namesrv) as producer:
+    async with contextlib.AsyncExitStack() as stack:
+        client = Client(namesrv, stack)
         while line := await loop.run_in_executor(None, sys.stdin.readline):
             command = json.loads(line)
             answer: dict[str, Any] = {"id": command["id"]}
             try:
-                answer["value"] = await run(command, producer)
+                answer["value"] = await client.run(command)
             except Exception as e:
                 answer["error"] = f"{type(e).__name__}: {e}"
             print(json.dumps(answer), flush=True)

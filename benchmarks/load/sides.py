@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -141,12 +141,12 @@ def ours(directory: Path, profile: str | None = None) -> Iterator[Side]:
 
 
 @contextlib.contextmanager
-def theirs(directory: Path) -> Iterator[Side]:
-    """Run Apache's broker and Java client with the heaps the published figures were measured with."""
+def theirs(directory: Path, settings: Mapping[str, str]) -> Iterator[Side]:
+    """Run Apache's broker, with ``settings`` beside its defaults, and Java client, with the heaps the published figures were measured with."""
     with contextlib.ExitStack() as running:
         namesrv = apache.ApacheNamesrv(directory / "namesrv")
         running.callback(namesrv.kill)
-        broker = apache.ApacheBroker(directory / "broker", namesrv.address, settings={}, flags=apache.MEASURED_BROKER)
+        broker = apache.ApacheBroker(directory / "broker", namesrv.address, settings=settings, flags=apache.MEASURED_BROKER)
         running.callback(broker.kill)
         client = running.enter_context(apache.JavaClient(directory / "client", flags=apache.MEASURED_CLIENT))
         yield Side("theirs", namesrv.address, client, (namesrv.process.pid, broker.process.pid, client.process.pid), broker.store)
@@ -158,13 +158,24 @@ def busy_cpu_s() -> float:
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
-def create_topic(side: Side, topic: str, queues: int) -> None:
-    """Create an ordinary topic with that many queues on the side's only broker."""
+@dataclass(frozen=True)
+class Topic:
+    """A topic to measure with; ``batch_queues`` makes it one of batch queues (RIP-26)."""
+
+    name: str
+    queues: int
+    batch_queues: bool = False
+
+
+def create_topic(side: Side, topic: Topic) -> None:
+    """Create a topic on the side's only broker."""
     if isinstance(side.client, apache.JavaClient):
-        printed = side.client.mqadmin(
-            "updateTopic", "-n", side.namesrv, "-c", "ApacheCluster", "-t", topic, "-r", str(queues), "-w", str(queues)
-        )
+        arguments = ["-n", side.namesrv, "-c", "ApacheCluster", "-t", topic.name, "-r", str(topic.queues), "-w", str(topic.queues)]
+        if topic.batch_queues:
+            arguments += ["-a", "+queue.type=BatchCQ"]
+        printed = side.client.mqadmin("updateTopic", *arguments)
         if "success" not in printed:
             raise RuntimeError(f"updateTopic failed:\n{printed}")
     else:
-        side.client.call("create_topic", namesrv=side.namesrv, topic=topic, queues=queues)
+        attributes = {"queue.type": "BatchCQ"} if topic.batch_queues else {}
+        side.client.call("create_topic", topic=topic.name, queues=topic.queues, attributes=attributes)
