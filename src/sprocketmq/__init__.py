@@ -11,6 +11,7 @@ from sprocketmq._version import __version__
 if TYPE_CHECKING:
     from sprocketmq import errors, sync
     from sprocketmq.client import AdminClient, Producer, PullConsumer, PushConsumer
+    from sprocketmq.client.admin import GroupProgress, QueueProgress
     from sprocketmq.client.batching import Batching, BatchingStats
     from sprocketmq.client.process_queue import ReceivedBatch
     from sprocketmq.client.pulling import PullResult, PullStatus
@@ -24,6 +25,7 @@ __all__ = [
     "Batching",
     "BatchingStats",
     "CompressionType",
+    "GroupProgress",
     "Message",
     "MessageQueue",
     "Producer",
@@ -31,6 +33,7 @@ __all__ = [
     "PullResult",
     "PullStatus",
     "PushConsumer",
+    "QueueProgress",
     "ReceivedBatch",
     "ReceivedMessage",
     "SendResult",
@@ -46,6 +49,7 @@ _HOMES = {
     "Batching": "client.batching",
     "BatchingStats": "client.batching",
     "CompressionType": "protocol.compression",
+    "GroupProgress": "client.admin",
     "Message": "protocol.message",
     "MessageQueue": "protocol.message",
     "Producer": "client.producer",
@@ -53,6 +57,7 @@ _HOMES = {
     "PullResult": "client.pulling",
     "PullStatus": "client.pulling",
     "PushConsumer": "client.consumer_push",
+    "QueueProgress": "client.admin",
     "ReceivedBatch": "client.process_queue",
     "ReceivedMessage": "protocol.records",
     "SendResult": "protocol.message",

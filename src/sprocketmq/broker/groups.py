@@ -9,18 +9,8 @@ from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import FatalError
 from sprocketmq.protocol.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
 from sprocketmq.protocol.codes import ResponseCode
-from sprocketmq.protocol.names import MAX_GROUP_LENGTH, name_problem
+from sprocketmq.protocol.names import MAX_GROUP_LENGTH, SYSTEM_GROUPS, name_problem
 
-SYSTEM_GROUPS = (
-    "TOOLS_CONSUMER",
-    "FILTERSRV_CONSUMER",
-    "SELF_TEST_C_GROUP",
-    "CID_ONS-HTTP-PROXY",
-    "CID_ONSAPI_PULL",
-    "CID_ONSAPI_PERMISSION",
-    "CID_ONSAPI_OWNER",
-    "CID_RMQ_SYS_TRANS",
-)
 # Groups create themselves by asking; the limit keeps a client that invents names from growing the table for ever.
 MAX_GROUPS = 100_000
 

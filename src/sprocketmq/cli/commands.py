@@ -19,12 +19,15 @@ app = typer.Typer(
 )
 topic_app = typer.Typer(name="topic", help="Look after topics.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(topic_app)
+group_app = typer.Typer(name="group", help="Look after consumer groups.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(group_app)
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 
 Namesrv = Annotated[str, typer.Option(envvar="NAMESRV_ADDR", metavar="HOST:PORT", help="Nameservers, several joined by ';'.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the consumer group.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -106,6 +109,105 @@ def topic_status(name: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, json: Json = F
     topic.status(namesrv, name, as_json=json)
 
 
+# --- groups -------------------------------------------------------------------------------------------------------------
+
+
+@group_app.command("list")
+def group_list(
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    cluster: Annotated[str | None, typer.Option(help="Only groups of this cluster's brokers.")] = None,
+    system: Annotated[bool, typer.Option("--all", help="Also RocketMQ's own groups.")] = False,
+    json: Json = False,
+) -> None:
+    """List consumer groups, one a line."""
+    from sprocketmq.cli import group
+
+    group.list_groups(namesrv, cluster=cluster, system=system, as_json=json)
+
+
+@group_app.command("show")
+def group_show(name: Group, namesrv: Namesrv = DEFAULT_NAMESRV, json: Json = False) -> None:
+    """Show how a group is set up, and who is online in it."""
+    from sprocketmq.cli import group
+
+    group.show(namesrv, name, as_json=json)
+
+
+@group_app.command("create")
+def group_create(
+    name: Group,
+    max_reconsume_times: Annotated[int, typer.Option(metavar="N", help="Failures after which a message becomes a dead letter.")] = 16,
+    retry_queues: Annotated[int, typer.Option(metavar="N", help="Queues of the group's retry topic.")] = 1,
+    orderly: Annotated[bool, typer.Option("--orderly", help="Its members consume each queue in order.")] = False,
+    disabled: Annotated[bool, typer.Option("--disabled", help="It gets no messages.")] = False,
+    cluster: Annotated[str | None, typer.Option(help="Only on brokers of this cluster.")] = None,
+    broker: Annotated[str | None, typer.Option(help="Only on this broker.")] = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    json: Json = False,
+) -> None:
+    """Create a consumer group, or change one that exists."""
+    from sprocketmq.cli import group
+
+    group.create(
+        namesrv,
+        name,
+        max_reconsume_times=max_reconsume_times,
+        retry_queues=retry_queues,
+        orderly=orderly,
+        enabled=not disabled,
+        cluster=cluster,
+        broker=broker,
+        as_json=json,
+    )
+
+
+@group_app.command("delete")
+def group_delete(
+    name: Group,
+    keep_offsets: Annotated[bool, typer.Option("--keep-offsets", help="A group of this name then goes on where this one was.")] = False,
+    dead_letters: Annotated[bool, typer.Option("--dead-letters", help="Also delete its dead letters.")] = False,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    json: Json = False,
+) -> None:
+    """Delete a consumer group with its retry topic and offsets. Stop its members first."""
+    from sprocketmq.cli import group
+
+    group.delete(namesrv, name, keep_offsets=keep_offsets, dead_letters=dead_letters, as_json=json)
+
+
+@group_app.command("progress")
+def group_progress(
+    name: Group,
+    topic: Annotated[str | None, typer.Option(help="Only this topic; default: all the group has read from.")] = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    json: Json = False,
+) -> None:
+    """Show how far a group has read each queue, and how many messages it lacks."""
+    from sprocketmq.cli import group
+
+    group.progress(namesrv, name, topic, as_json=json)
+
+
+@group_app.command("reset")
+def group_reset(
+    name: Group,
+    topic: Topic,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="first|last|TIME", help="Go on there; TIME in epoch seconds or ISO 8601: what was stored then or later."),
+    ] = None,
+    offset: Annotated[int | None, typer.Option(min=0, metavar="N", help="Go on at this offset of --queue.")] = None,
+    queue: Annotated[int | None, typer.Option(min=0, metavar="N", help="Only this queue.")] = None,
+    broker: Annotated[str | None, typer.Option(help="The queue's broker, where several have one of that number.")] = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    json: Json = False,
+) -> None:
+    """Have a group go on elsewhere in a topic, also while members run."""
+    from sprocketmq.cli import group
+
+    group.reset(namesrv, name, topic, to=to, offset=offset, queue=queue, broker=broker, as_json=json)
+
+
 # --- messages -----------------------------------------------------------------------------------------------------------
 
 
@@ -159,7 +261,13 @@ def consume(
 @app.command("query")
 def query(
     topic: Topic,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="One of the messages' keys, or a message id.")],
+    key: Annotated[
+        str | None, typer.Argument(metavar="[KEY]", help="One of the messages' keys, or a message id.", show_default=False)
+    ] = None,
+    tag: Annotated[str | None, typer.Option(help="Messages with this tag instead.")] = None,
+    queue: Annotated[int | None, typer.Option(min=0, metavar="N", help="With --offset: the message at a place of this queue.")] = None,
+    offset: Annotated[int | None, typer.Option(min=0, metavar="N", help="The message's place in --queue.")] = None,
+    broker: Annotated[str | None, typer.Option(help="The queue's broker, where several have one of that number.")] = None,
     count: Annotated[int, typer.Option(min=1, max=64, help="At most so many, the newest.")] = 64,
     since: Annotated[str | None, typer.Option(metavar="TIME", help="Stored at this time or later; epoch seconds or ISO 8601.")] = None,
     until: Annotated[str | None, typer.Option(metavar="TIME", help="Stored at this time or earlier.")] = None,
@@ -167,13 +275,15 @@ def query(
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
 ) -> None:
-    """Print the messages of a topic that have a key or an id, one a line, the oldest first. Exit code 1 when there are none.
+    """Print the messages of a topic that have a key, an id, a tag or a place, one a line, the oldest first. Exit code 1 when there are none.
 
-    An id is the one their producer gave them, or the broker's. With --json every line is an object that `produce --jsonl` reads back.
+    An id is the one their producer gave them, or the broker's. Messages inside batches are found like all others. With --json every line is
+    an object that `produce --jsonl` reads back.
     """
     from sprocketmq.cli import query
 
-    raise typer.Exit(query.run(namesrv, query.Options(topic, key, count=count, since=since, until=until, raw=raw), as_json=json))
+    options = query.Options(topic, key, count=count, since=since, until=until, raw=raw, tag=tag, queue=queue, offset=offset, broker=broker)
+    raise typer.Exit(query.run(namesrv, options, as_json=json))
 
 
 # --- stores on disk -----------------------------------------------------------------------------------------------------

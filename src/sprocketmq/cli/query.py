@@ -1,4 +1,4 @@
-"""``sprocketmq query``: messages by key or id."""
+"""``sprocketmq query``: messages by key, id, tag or place."""
 
 import sys
 from dataclasses import dataclass
@@ -6,46 +6,64 @@ from dataclasses import dataclass
 from sprocketmq import sync
 from sprocketmq.cli.consume import as_json_line, start_of
 from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, fail
-from sprocketmq.errors import ConfigError
+from sprocketmq.cli.group import queue_with
+from sprocketmq.errors import ConfigError, NotRocketMQ, RetriableError
 from sprocketmq.protocol.records import ReceivedMessage
 
 
 @dataclass(frozen=True)
 class Options:
-    """What to look for."""
+    """What to look for: a key or an id, a tag, or the message at an offset of a queue."""
 
     topic: str
-    key: str
+    key: str | None = None
     count: int = 64
     since: str | None = None
     until: str | None = None
     raw: bool = False
+    tag: str | None = None
+    queue: int | None = None
+    offset: int | None = None
+    broker: str | None = None
 
 
 def run(namesrv: str, options: Options, *, as_json: bool) -> int:
-    """Print what is found; return 1 when nothing is. Raises ConfigError for times that are none, TopicNotFound."""
+    """Print what is found; return 1 when nothing is. Raises ConfigError for what cannot be asked, TopicNotFound."""
+    asked = [what for what in (options.key, options.tag, options.offset) if what is not None]
+    if len(asked) != 1 or (options.offset is None) != (options.queue is None):
+        raise ConfigError("ask for one thing: a key or an id, --tag TAG, or --queue N with --offset N")
     begin_ms = _time_ms("--since", options.since, 0)
     end_ms = _time_ms("--until", options.until, 2**63 - 1)
+    topic = options.topic
     with sync.AdminClient(namesrv=namesrv) as admin:
-        found = admin.query_by_key(options.topic, options.key, max_count=options.count, begin_ms=begin_ms, end_ms=end_ms)
-        if not found:
-            found = _by_place(admin, options)
+        if options.offset is not None and options.queue is not None:
+            message = admin.message_at(queue_with(admin.queues(topic), options.queue, options.broker), options.offset)
+            found = [message] if message is not None else []
+            what = f"at offset {options.offset} of queue {options.queue}"
+        elif options.tag is not None:
+            found = admin.query_by_tag(topic, options.tag, max_count=options.count, begin_ms=begin_ms, end_ms=end_ms)
+            what = f"with tag {options.tag}"
+        else:
+            key = options.key or ""
+            found = admin.query_by_key(topic, key, max_count=options.count, begin_ms=begin_ms, end_ms=end_ms)
+            found = found or _by_id(admin, topic, key)
+            what = f"with key or id {key}"
     for message in found:
         sys.stdout.buffer.write(as_json_line(message) if as_json else message.body if options.raw else message.body + b"\n")
     sys.stdout.buffer.flush()
     if not found:
-        fail(f"no message of topic {options.topic} with key or id {options.key}")
+        fail(f"no message of topic {topic} {what}")
         return EXIT_FAILURE
     return EXIT_OK
 
 
-def _by_place(admin: sync.AdminClient, options: Options) -> list[ReceivedMessage]:
-    """Return the message with the broker's id, if the key is one and the message is of the topic."""
+def _by_id(admin: sync.AdminClient, topic: str, msg_id: str) -> list[ReceivedMessage]:
+    """Return the messages with an id, the broker's or their producer's, if the text is one."""
     try:
-        found = admin.messages_at(options.key)
-    except ConfigError:  # not such an id
-        return []
-    return [message for message in found if message.topic == options.topic]
+        found = [message for message in admin.messages_at(msg_id) if message.topic == topic]
+    except (ConfigError, RetriableError, NotRocketMQ):  # no broker's id, or that broker is not there
+        found = []
+    return found or admin.query_by_unique_key(topic, msg_id)
 
 
 def _time_ms(option: str, text: str | None, default: int) -> int:

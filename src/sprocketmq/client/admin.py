@@ -456,7 +456,15 @@ class AdminClient:
         """
         if not 1 <= max_count <= 0x7FFFFFFF:
             raise ConfigError(f"max_count must be positive, not {max_count}")
-        return (await self._query(topic, key, max_count, begin_ms, end_ms, unique=False))[-max_count:]
+        return (await self._query(topic, key, max_count, begin_ms, end_ms, "K"))[-max_count:]
+
+    async def query_by_tag(
+        self, topic: str, tag: str, *, max_count: int = MAX_FOUND, begin_ms: int = 0, end_ms: int = 2**63 - 1
+    ) -> list[ReceivedMessage]:
+        """Return the newest messages of ``topic`` with a tag, otherwise as ``query_by_key``."""
+        if not 1 <= max_count <= 0x7FFFFFFF:
+            raise ConfigError(f"max_count must be positive, not {max_count}")
+        return (await self._query(topic, tag, max_count, begin_ms, end_ms, "T"))[-max_count:]
 
     async def query_by_unique_key(self, topic: str, msg_id: str) -> list[ReceivedMessage]:
         """Return the messages of ``topic`` with this id (``SendResult.msg_id``): one, unless it was sent again; none when it is not known.
@@ -464,7 +472,7 @@ class AdminClient:
         The id of a batch that is kept whole gives all its messages. The id of a message inside one is searched for around the time it was
         made at. Raises TopicNotFound.
         """
-        found = await self._query(topic, msg_id, MAX_FOUND, 0, 2**63 - 1, unique=True)
+        found = await self._query(topic, msg_id, MAX_FOUND, 0, 2**63 - 1, "U")
         return found or await self._search(topic, msg_id)
 
     async def view_message(self, topic: str, msg_id: str) -> ReceivedMessage | None:
@@ -502,6 +510,14 @@ class AdminClient:
             return []
         return decode_records(bytes(self._expect_success(response, address).body), verify_crc=True)
 
+    async def message_at(self, queue: MessageQueue, offset: int) -> ReceivedMessage | None:
+        """Return the message at an offset of a queue, also one inside a batch; None when there is none. Raises TopicNotFound."""
+        if offset < 0:
+            raise ConfigError(f"an offset must be 0 or more, not {offset}")
+        await self._route(queue.topic)
+        result = await self._pull(queue, offset, max_messages=1)
+        return next((message for message in result.messages if message.queue_offset == offset), None)
+
     async def _search(self, topic: str, msg_id: str) -> list[ReceivedMessage]:
         """Search the queues of batches of ``topic`` for an id around the time it was made at; for brokers that do not do it themselves."""
         try:
@@ -530,12 +546,12 @@ class AdminClient:
                     offset = result.next_offset
         return []
 
-    async def _pull(self, queue: MessageQueue, offset: int) -> PullResult:
+    async def _pull(self, queue: MessageQueue, offset: int, *, max_messages: int = SEARCHED_AT_ONCE) -> PullResult:
         header = pull_header(
             TOOLS_GROUP,
             queue,
             offset,
-            max_messages=SEARCHED_AT_ONCE,
+            max_messages=max_messages,
             max_bytes=1 << 20,
             sys_flag=PULL_SUBSCRIPTION,
             subscription=build_subscription(queue.topic, "*", 0),
@@ -543,16 +559,16 @@ class AdminClient:
         response, address = await self._instance.ask_broker(queue.topic, queue.broker_name, RequestCode.PULL_MESSAGE, ext=header)
         return read_pull(response, address, queue, offset, None)
 
-    async def _query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, *, unique: bool) -> list[ReceivedMessage]:
+    async def _query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, kind: str) -> list[ReceivedMessage]:
         route = await self._route(topic)
-        ext = to_ext(QueryMessage(topic, key, max_count, begin_ms, end_ms, "U" if unique else "K", unique))
+        ext = to_ext(QueryMessage(topic, key, max_count, begin_ms, end_ms, kind, kind == "U"))
         masters = route.masters
         responses = await asyncio.gather(*(self._ask(address, RequestCode.QUERY_MESSAGE, ext) for address in masters.values()))
         found: list[ReceivedMessage] = []
         for (name, address), response in zip(masters.items(), responses, strict=True):
             if response.code != ResponseCode.QUERY_NOT_FOUND:
                 body = bytes(self._expect_success(response, address, topic).body)
-                found += _with_key(body, name, key, unique=unique)
+                found += _with_key(body, name, key, kind)
         return sorted(found, key=lambda message: message.store_timestamp_ms)
 
     # --- inside ---
@@ -625,11 +641,13 @@ def _master_of(route: Route, queue: MessageQueue) -> str:
     return address
 
 
-def _with_key(body: bytes, broker_name: str, key: str, *, unique: bool) -> list[ReceivedMessage]:
-    """Return the messages of records that have a key, or with ``unique`` that id; Apache's brokers compare hashes only."""
+def _with_key(body: bytes, broker_name: str, key: str, kind: str) -> list[ReceivedMessage]:
+    """Return the messages of records that have a key (``kind`` K), that id (U) or tag (T); Apache's brokers compare hashes only."""
 
     def has_key(message: ReceivedMessage) -> bool:
-        return message.properties.get("UNIQ_KEY") == key or (not unique and key in message.keys)
+        if kind == "T":
+            return message.tag == key
+        return message.properties.get("UNIQ_KEY") == key or (kind == "K" and key in message.keys)
 
     found = []
     for at, size in walk_records(body):

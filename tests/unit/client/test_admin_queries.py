@@ -79,6 +79,21 @@ async def test_messages_of_a_batch_that_is_kept_whole_are_found_one_by_one(admin
     assert bodies(await admin.messages_at(sent[1].offset_msg_id)) == [b"0", b"1", b"2"]
 
 
+async def test_messages_are_found_by_tag_and_by_offset_also_inside_batches(admin, producer):
+    await admin.create_topic("bulk", queues=1, broker="broker-a", attributes={"queue.type": "BatchCQ"})
+    await producer.send_batch([Message("bulk", b"%d" % n, tag="red") for n in range(3)])
+    await producer.send(Message("bulk", b"3", tag="blue"))
+    assert bodies(await admin.query_by_tag("bulk", "red")) == [b"0", b"1", b"2"]
+    assert bodies(await admin.query_by_tag("bulk", "blue")) == [b"3"]
+    assert bodies(await admin.query_by_tag("bulk", "red", max_count=1)) == [b"2"]
+    assert await admin.query_by_key("bulk", "red") == []
+    (queue,) = await admin.queues("bulk")
+    for offset in range(4):
+        assert bytes((await admin.message_at(queue, offset)).body) == b"%d" % offset
+    assert await admin.message_at(queue, 4) is None
+    assert await admin.message_at(queue, 99) is None
+
+
 async def test_a_message_is_viewed_by_either_id(admin, producer):
     await producer.send(Message("orders", b"first"))
     sent = await producer.send(Message("orders", b"second"))
@@ -143,15 +158,15 @@ def record(body, *, sys_flag=0, **properties):
 
 def test_other_keys_of_the_same_hash_are_left_out():
     data = record(b"1", KEYS="Aa x") + record(b"2", KEYS="BB") + record(b"3", UNIQ_KEY="BB") + record(b"4")
-    assert bodies(_with_key(data, "b", "BB", unique=False)) == [b"2", b"3"]
-    assert bodies(_with_key(data, "b", "BB", unique=True)) == [b"3"]
-    assert bodies(_with_key(data, "b", "Aa", unique=False)) == [b"1"]
+    assert bodies(_with_key(data, "b", "BB", "K")) == [b"2", b"3"]
+    assert bodies(_with_key(data, "b", "BB", "U")) == [b"3"]
+    assert bodies(_with_key(data, "b", "Aa", "K")) == [b"1"]
 
 
 def test_of_a_batch_the_messages_with_the_key_count_or_all_when_only_the_batch_has_it():
     inner = encode_batch([(0, b"1", encode_properties({"KEYS": "a"})), (0, b"2", encode_properties({"KEYS": "b"}))])
     data = record(inner, sys_flag=0xC0, UNIQ_KEY="BATCH", KEYS="a b c")
-    assert bodies(_with_key(data, "b", "b", unique=False)) == [b"2"]
-    assert bodies(_with_key(data, "b", "c", unique=False)) == [b"1", b"2"]
-    assert bodies(_with_key(data, "b", "BATCH", unique=True)) == [b"1", b"2"]
-    assert bodies(_with_key(data, "b", "d", unique=False)) == []
+    assert bodies(_with_key(data, "b", "b", "K")) == [b"2"]
+    assert bodies(_with_key(data, "b", "c", "K")) == [b"1", b"2"]
+    assert bodies(_with_key(data, "b", "BATCH", "U")) == [b"1", b"2"]
+    assert bodies(_with_key(data, "b", "d", "K")) == []
