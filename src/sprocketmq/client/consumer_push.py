@@ -45,6 +45,9 @@ MAX_RECONSUME_TIMES = 16
 UNLIMITED = 2**31 - 1
 
 MAX_BATCH = 1024
+# Messages asked for at once, however small the batches are; brokers have limits of their own (Apache's gives 32 unless told otherwise).
+PULL_MESSAGES = 512
+BYTES_A_MESSAGE = 8192
 MAX_PULL_BYTES = 4 << 20
 
 Handler = Callable[[ReceivedBatch], Awaitable[Any] | Any]
@@ -137,8 +140,9 @@ class PushConsumer:
         if max_reconsume_times is None:
             max_reconsume_times = UNLIMITED if orderly else MAX_RECONSUME_TIMES
         self._max_times = max_reconsume_times
-        pull_messages = max(32, batch_max)
-        size = PullSize(pull_messages, min(MAX_PULL_BYTES, DEFAULT_MAX_BYTES * pull_messages // 32))
+        # Two pulls fit below the limit, so that one is on its way while the other is handled.
+        pull_messages = max(batch_max, min(PULL_MESSAGES, self._limits.messages // 2), 1)
+        size = PullSize(pull_messages, min(MAX_PULL_BYTES, max(DEFAULT_MAX_BYTES, BYTES_A_MESSAGE * pull_messages)))
         self._clock = clock
         self._instance = Instance(
             namesrv,
@@ -534,7 +538,8 @@ class PushConsumer:
         failed = [(message, mark) for message, mark in marks if mark != BEHIND]
         given_up = [message for message, mark in failed if mark == DEAD_LETTER or message.reconsume_times >= self._max_times]
         for message, _ in failed:
-            message.failures += 1
+            if message not in given_up:
+                message.failures += 1
         if given_up:
             self._settle(self._give_up(pq, rest, given_up))
         else:
@@ -546,6 +551,7 @@ class PushConsumer:
                 await self._back.publish(message, DEAD_LETTER)
             except SprocketError as e:
                 log.warning("consumer group %s: message %s did not become a dead letter: %s", self.group, message.msg_id, e)
+                message.failures += 1
             else:
                 pq.consumed(rest, [message])
         self._settled(pq)

@@ -124,6 +124,9 @@ class FakeBroker(FakeServer):
         self.beats: list[HeartbeatData] = []
         self.held: list[tuple[ServerConnection, Command]] = []
         self.locks: dict[tuple[str, QueueRef], str] = {}
+        # What consumers gave back, and called with each group that appears.
+        self.returned: list[SendBack] = []
+        self.on_group: Callable[[str], None] = lambda group: None
 
     # --- sends ---
 
