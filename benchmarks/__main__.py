@@ -9,6 +9,7 @@ BENCHMARKS = (
     "benchmarks.micro.store",
     "benchmarks.micro.index",
     "benchmarks.micro.broker",
+    "benchmarks.micro.client",
     "benchmarks.load.engine",
     "benchmarks.load.scale",
     "benchmarks.load.rebuild",

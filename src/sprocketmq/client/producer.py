@@ -23,6 +23,7 @@ from sprocketmq.errors import (
     SendQueueFull,
     SprocketError,
 )
+from sprocketmq.net.memory import keep_freed_memory
 from sprocketmq.protocol.command import MAX_FRAME_LENGTH, Command
 from sprocketmq.protocol.compression import CompressionType
 from sprocketmq.protocol.headers import SendResponse
@@ -134,6 +135,7 @@ class Producer:
         """Find a nameserver. Raises NameserverUnavailable or NotRocketMQ, naming the address, when there is none."""
         await self._instance.start()
         self._loop = asyncio.get_running_loop()
+        keep_freed_memory()
         self._ids = MessageIdFactory(self._instance.namesrv.local_ip, os.getpid(), self._clock)
         self._encoder = MessageEncoder(
             self._ids, max_message_bytes=self._max_bytes, compression=self._compression, compress_over_bytes=self._compress_over
@@ -222,7 +224,10 @@ class Producer:
             if self._in_flight_bytes + len(message.body) > self._max_in_flight_bytes:
                 raise SendQueueFull("bytes", self._max_in_flight_bytes)
         future: asyncio.Future[SendResult] = self._loop.create_future()
-        self._accept(message, future, timeout_s)
+        # ``_accept``, written out: a call costs a tenth of what a gathered message does.
+        gathered = self._gathered
+        if gathered is None or timeout_s is not None or not self._gather(gathered, message, future):
+            self._alone(message, future, self._timeout_s if timeout_s is None else timeout_s)
         if callback is not None:
             future.add_done_callback(partial(tell, callback))
         return future

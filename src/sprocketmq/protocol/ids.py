@@ -81,8 +81,14 @@ class MessageIdFactory:
             self._move_to(ms)
         prefix = self._prefix
         table = _HEX2
+        numbers = list(islice(self._count, amount))
+        if numbers and numbers[0] & 0xFF and numbers[-1] - numbers[0] == amount - 1 and numbers[0] >> 8 == numbers[-1] >> 8:
+            # Nobody came between, and only the last byte differs.
+            low = numbers[0] & 0xFF
+            prefix += table[(numbers[0] >> 8) & 0xFF]
+            return [prefix + last for last in table[low : low + amount]]
         ids: list[str] = []
-        for m in islice(self._count, amount):
+        for m in numbers:
             n = m & 0xFFFF
             if not n:
                 self._move_to(self._ms + 1)

@@ -1,0 +1,201 @@
+"""What the producer costs without sockets: microseconds of processor time for one message. ``python -m benchmarks.micro.client``.
+
+A real producer sends through real connections whose transport throws the requests away; ready-made answers come back in the next turn
+of the loop. So messages, checks, batching, encoding, frame headers, answers and results are in; system calls of sockets are not.
+"""
+
+import asyncio
+import gc
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import uvloop
+
+from benchmarks.report import spread, write_result
+from sprocketmq import Batching, Message, Producer, sync
+from sprocketmq.client.delivery import Publisher
+from sprocketmq.client.encoding import MessageEncoder
+from sprocketmq.client.instance import OPEN
+from sprocketmq.client.routes import read_route
+from sprocketmq.errors import SendQueueFull
+from sprocketmq.net.client import Connection
+from sprocketmq.net.link import Buffers
+from sprocketmq.net.memory import keep_freed_memory
+from sprocketmq.protocol.bodies import BrokerData, QueueData, TopicRoute
+from sprocketmq.protocol.codes import FLAG_RESPONSE
+from sprocketmq.protocol.command import Command, encode_command
+from sprocketmq.protocol.ids import MessageIdFactory
+
+BODY = bytes(range(256)) * 4
+MESSAGES = 60_000
+ROUNDS = 5
+TASKS = 256
+ADDRESS = "127.0.0.1:10911"
+
+
+class _Sink(asyncio.Transport):
+    """Takes every byte at once."""
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 10_911) if name == "peername" else default
+
+    def writelines(self, list_of_data: Any) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return False
+
+    def abort(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class _Answering(Connection):
+    """A connection that answers each request in the next turn of the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop, ADDRESS, expected="broker")
+        self.connection_made(_Sink())
+        self._asked: list[int] = []
+        ext = {"msgId": "7F00000100002A9F0000000000000000", "queueId": "0", "queueOffset": "123456"}
+        head, _, tail = encode_command(Command(0, flag=FLAG_RESPONSE, opaque=1_000_000_000, ext=ext)).partition(b"1000000000")
+        self._head, self._tail = head, tail
+        self._opaque = 1_000_000_000  # ten digits, as in the template
+
+    def write(self, head: bytes, body: Buffers = b"") -> None:
+        super().write(head, body)
+        if not self._asked:
+            self._loop.call_soon(self._answer)
+        self._asked.append(self._opaque)
+
+    def _answer(self) -> None:
+        asked, self._asked = self._asked, []
+        stream = memoryview(b"".join([b"%b%d%b" % (self._head, opaque, self._tail) for opaque in asked]))
+        while stream:
+            space = self.get_buffer(0)
+            count = min(len(space), len(stream))
+            space[:count] = stream[:count]
+            self.buffer_updated(count)
+            stream = stream[count:]
+
+
+async def connect(producer: Producer) -> None:
+    """Open a producer without nameserver or broker."""
+    loop = asyncio.get_running_loop()
+    producer._loop = loop
+    keep_freed_memory()
+    producer._ids = MessageIdFactory("127.0.0.1", 1)
+    producer._encoder = MessageEncoder(producer._ids, max_message_bytes=4 << 20, compression=None, compress_over_bytes=4096)
+    data = TopicRoute(broker_datas=[BrokerData("cluster", "broker-a", {0: ADDRESS})], queue_datas=[QueueData("broker-a", 8, 8, 6, 0)])
+    producer._publishers["t"] = Publisher("pg", read_route("t", data))
+    producer._instance.brokers._connections[ADDRESS] = _Answering(loop)
+    producer._instance.state = OPEN
+
+
+async def submit(producer: Producer) -> None:
+    for _ in range(MESSAGES):
+        try:
+            producer.submit(Message("t", BODY))
+        except SendQueueFull:
+            await producer.room()
+    await producer.flush()
+
+
+async def submit_with_callbacks(producer: Producer) -> None:
+    def done(result: object, error: object) -> None:
+        pass
+
+    for _ in range(MESSAGES):
+        try:
+            producer.submit(Message("t", BODY), done)
+        except SendQueueFull:
+            await producer.room()
+    await producer.flush()
+
+
+async def submit_tags_and_keys(producer: Producer) -> None:
+    for i in range(MESSAGES):
+        try:
+            producer.submit(Message("t", BODY, tag="ab"[i & 1], keys=[f"order-{i}"], properties={"region": "eu"}))
+        except SendQueueFull:
+            await producer.room()
+    await producer.flush()
+
+
+async def send(producer: Producer) -> None:
+    async def one() -> None:
+        for _ in range(MESSAGES // TASKS):
+            await producer.send(Message("t", BODY))
+
+    await asyncio.gather(*(one() for _ in range(TASKS)))
+
+
+async def send_batch(producer: Producer) -> None:
+    for _ in range(MESSAGES // 100):
+        await producer.send_batch([Message("t", BODY) for _ in range(100)])
+
+
+WORK: tuple[tuple[str, Callable[[Producer], Awaitable[None]], bool], ...] = (
+    ("submit_auto_batch", submit, True),
+    ("submit_auto_batch_callbacks", submit_with_callbacks, True),
+    ("submit_auto_batch_tags_keys", submit_tags_and_keys, True),
+    ("send_auto_batch_256_tasks", send, True),
+    ("submit_single", submit, False),
+    ("send_single_256_tasks", send, False),
+    ("send_batch_of_100", send_batch, False),
+)
+
+
+async def measure(work: Callable[[Producer], Awaitable[None]], batching: Batching | None) -> list[float]:
+    """Return microseconds of processor time a message, for each round."""
+    producer = Producer("pg", namesrv=ADDRESS, batching=batching)
+    await connect(producer)
+    await work(producer)
+    rounds = []
+    for _ in range(ROUNDS):
+        gc.collect()
+        began = time.process_time()
+        await work(producer)
+        rounds.append((time.process_time() - began) / MESSAGES * 1e6)
+    producer._instance.producer_groups.clear()  # there is nobody to unregister from
+    await producer.close()
+    return rounds
+
+
+def measure_sync() -> list[float]:
+    """Return the same for the blocking face, whose caller and loop are two threads of this process."""
+    producer = sync.Producer("pg", namesrv=ADDRESS, batching=Batching())
+    thread = sync._background.acquire()
+    producer._thread = thread
+    asyncio.run_coroutine_threadsafe(connect(producer._client), thread.loop).result()
+    rounds = []
+    for _ in range(ROUNDS + 1):
+        gc.collect()
+        began = time.process_time()
+        for _ in range(MESSAGES):
+            try:
+                producer.submit(Message("t", BODY))
+            except SendQueueFull:
+                producer.room()
+        producer.flush()
+        rounds.append((time.process_time() - began) / MESSAGES * 1e6)
+    producer._client._instance.producer_groups.clear()
+    producer.close()
+    return rounds[1:]
+
+
+def main() -> int:
+    figures = {name: uvloop.run(measure(work, Batching() if batching else None)) for name, work, batching in WORK}
+    figures["sync_submit_auto_batch"] = measure_sync()
+    for name, rounds in figures.items():
+        print(f"{name:30} {min(rounds):7.2f} us a message   {1e6 / min(rounds):10,.0f} messages/s of processor time")
+    write_result("micro-client", {"figures": {name: {"us_per_message": spread(rounds)} for name, rounds in figures.items()}})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
