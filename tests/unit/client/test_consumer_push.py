@@ -5,9 +5,8 @@ from contextlib import asynccontextmanager
 import pytest
 from fake_cluster import FakeCluster, answer, hang_up
 
-from sprocketmq.client import Producer, PushConsumer
+from sprocketmq.client import Producer, PushConsumer, group_member, pull_loop
 from sprocketmq.client import consumer_push as push_module
-from sprocketmq.client import group_member, pull_loop
 from sprocketmq.client import instance as instance_module
 from sprocketmq.clock import ManualClock
 from sprocketmq.errors import BrokerError, ClientClosed, ConfigError, InvalidName
