@@ -13,6 +13,7 @@ from sprocketmq.broker.clients import SQL_REFUSED, ClientRegistry, tag_filter
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.groups import GroupRefused, GroupTable
 from sprocketmq.broker.offsets import OffsetTable
+from sprocketmq.broker.query import members_of
 from sprocketmq.broker.stats import Stats
 from sprocketmq.broker.topics import FAQ, Topic, TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
@@ -30,6 +31,9 @@ MAX_SUSPEND_S = 120.0
 MAX_UNREAD_BYTES = 32 << 20
 # A wake-up scans past messages of other tags at most this many times before it lets the client go on.
 MAX_RESCANS = 64
+
+# The group that tools read with.
+TOOLS_GROUP = "TOOLS_CONSUMER"
 
 _EXT = b'{"suggestWhichBrokerId":"0","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d","topicSysFlag":"%d","groupSysFlag":"%d"}'
 _FOUND = ReadStatus.FOUND
@@ -92,6 +96,20 @@ def response_code(status: ReadStatus, offset: int) -> int:
     if status is _AT_END or (status is _EMPTY and offset == 0):
         return ResponseCode.PULL_NOT_FOUND
     return ResponseCode.PULL_OFFSET_MOVED
+
+
+def _from_the_asked_offset(pull: Pull, result: ReadResult) -> ReadResult:
+    """Return what was read without the messages before the asked one, where that lies inside a batch.
+
+    Consumers get batches whole and skip what they did not ask for; tools show the first message they get. Raises RemoteProtocolError for a
+    batch that cannot be taken apart.
+    """
+    size = int.from_bytes(result.buffers[0][:4], "big")
+    members = members_of(result.buffers[0][:size], first_offset=pull.offset)[: pull.max_count]
+    if not members:
+        return result
+    offset = pull.offset + len(members)
+    return ReadResult(_FOUND, offset, result.min_offset, result.max_offset, [memoryview(b"".join(members))], len(members))
 
 
 class PullHandlers:
@@ -184,6 +202,8 @@ class PullHandlers:
             tag_codes,
         )
         result = self._read(pull)
+        if topic.batch_queues and group.group_name == TOOLS_GROUP and result.status is _FOUND:
+            result = _from_the_asked_offset(pull, result)
         if may_wait and header.suspend_timeout_ms > 0 and response_code(result.status, offset) == ResponseCode.PULL_NOT_FOUND:
             if self.held_count >= self._max_held:
                 # Answering "nothing found" would make the client ask again at once; an error makes it wait.

@@ -53,6 +53,7 @@ SEARCH_SLICE_MESSAGES = 1024
 MAX_UNITS = 1024
 
 _TAG = "T"
+_UNIQUE = "U"
 _NOT_FOUND = "can not find message, maybe time range not correct"
 _WHOLE = SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP
 _NOT_OF_MEMBERS = _WHOLE | SYSFLAG_COMPRESSED | SYSFLAG_COMPRESSION_MASK
@@ -121,7 +122,7 @@ class QueryHandlers:
     ) -> None:
         """Answer 12 for a topic of batch queues: ``records`` may be batches."""
         key = request.key
-        unique = bool(request.unique_key_query)
+        unique = bool(request.unique_key_query) or request.index_type == _UNIQUE
         by_tag = request.index_type == _TAG and not unique
         found: list[bytes | memoryview] = []
         try:
@@ -295,6 +296,15 @@ def search_windows(made_ms: int) -> Iterator[tuple[int, int]]:
     for half_hours in range(1, 53):
         for zone_ms in (half_hours * 1_800_000, -half_hours * 1_800_000):
             yield made_ms + zone_ms - 200, made_ms + zone_ms + 5_000
+
+
+def members_of(record: memoryview, *, first_offset: int) -> list[bytes]:
+    """Return the messages of a batch from a queue offset inside it on, as records of their own; none when it begins there or is no batch.
+
+    Raises RemoteProtocolError for a batch that cannot be taken apart.
+    """
+    skipped = first_offset - ReceivedMessage(record, 0, len(record)).queue_offset
+    return _members(record, lambda _: True)[skipped:] if skipped > 0 and _is_whole(record) else []
 
 
 def _is_whole(record: memoryview) -> bool:

@@ -214,10 +214,11 @@ async def test_a_search_for_keys_goes_back_from_the_newest(ask, bulk, clock, mon
     assert bytes(few[-1].body) == b"29-1"
 
 
-async def test_the_id_of_a_batch_gives_its_messages_under_that_id(ask, bulk):
+@pytest.mark.parametrize("how", [{"kind": "U"}, {"_UNIQUE_KEY_QUERY": "true"}])
+async def test_the_id_of_a_batch_gives_its_messages_under_that_id(ask, bulk, how):
     """Apache's producers give every message of an automatic batch the id of the batch, and its tools compare ids."""
     await bulk((b"a", {"UNIQ_KEY": "U1", "KEYS": "k"}), (b"b", {"UNIQ_KEY": "U2"}), UNIQ_KEY="OUTER")
-    found = await messages(ask, "OUTER", kind="U", count=1, _UNIQUE_KEY_QUERY="true")
+    found = await messages(ask, "OUTER", count=1, **how)
     assert [(bytes(m.body), m.msg_id, m.queue_offset) for m in found] == [(b"a", "OUTER", 0), (b"b", "OUTER", 1)]
     assert found[0].keys == ["k"]
 
@@ -295,6 +296,22 @@ async def test_a_search_is_bounded(ask, bulk, clock, monkeypatch):
     await bulk((b"it", {"UNIQ_KEY": wanted}))
     clock.advance(1)
     assert await messages(ask, wanted) == []
+
+
+async def test_tools_read_from_the_asked_offset_on_and_consumers_get_batches_whole(ask, bulk):
+    await bulk(*((b"%d" % n, {}) for n in range(5)))
+    await bulk((b"5", {}))
+    answer = await ask.pull("bulk", 3, group="TOOLS_CONSUMER", count=1)
+    assert [(bytes(m.body), m.queue_offset) for m in single_records(answer.body)] == [(b"3", 3)]
+    assert (answer.code, answer.ext["nextBeginOffset"], answer.ext["maxOffset"]) == (0, "4", "6")
+    answer = await ask.pull("bulk", 3, group="TOOLS_CONSUMER")
+    assert [m.queue_offset for m in single_records(answer.body)] == [3, 4]
+    assert answer.ext["nextBeginOffset"] == "5"
+    for offset in (0, 5, 6):
+        as_tool, as_consumer = await ask.pull("bulk", offset, group="TOOLS_CONSUMER"), await ask.pull("bulk", offset)
+        assert (as_tool.code, as_tool.ext, as_tool.body) == (as_consumer.code, as_consumer.ext, as_consumer.body)
+    whole = await ask.pull("bulk", 3, count=1)
+    assert [m.queue_offset for m in decode_records(whole.body)] == [0, 1, 2, 3, 4]
 
 
 async def test_what_a_queue_points_at(ask, bulk):
