@@ -34,8 +34,8 @@ from sprocketmq.storage.store import MessageStore, ReadStatus
 log = logging.getLogger(__name__)
 
 # What is delivered in one turn of the loop: a few milliseconds' work.
-MAX_AT_ONCE = 256
-MAX_BYTES_AT_ONCE = 1 << 20
+MAX_AT_ONCE = 128
+MAX_BYTES_AT_ONCE = 1 << 19
 # Waits are cut to this, as the wall clock may be set forward meanwhile.
 MAX_WAIT_S = 1.0
 # After the disk refused, or while it has not confirmed what is due.
