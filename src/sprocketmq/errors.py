@@ -151,6 +151,17 @@ class RequestTimeout(RetriableError):
         self.timeout_ms = timeout_ms
 
 
+class SendTimeout(RetriableError):
+    """The time of a send was over before it could leave for ``address``; nothing of it is stored."""
+
+    def __init__(self, address: str, timeout_s: float) -> None:
+        super().__init__(
+            f"the send's {timeout_s:g} s were over before it could leave for {address}: nothing is stored; send again, or allow more time"
+        )
+        self.address = address
+        self.timeout_s = timeout_s
+
+
 class NameserverUnavailable(RetriableError):
     """None of the nameservers answered."""
 

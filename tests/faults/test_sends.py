@@ -35,7 +35,7 @@ QUEUES = 2
 SETTINGS = {"commitlog_segment_bytes": 64 << 20, "preallocate": False}
 TIMEOUT_S = 1.0
 # Messages of one round, which has one fault: a short run has each fault once. Long runs have longer rounds, not only more of them.
-ROUND = max(290, SENDS // 1000)
+ROUND = max(260, SENDS // 1000)
 
 
 class Node:
@@ -276,7 +276,7 @@ class Senders:
         for i in range(amount):
             tasks.append(asyncio.ensure_future(self.one(producer)))
             if self.rng.random() < 0.05 and not isinstance(producer, Blocking):
-                self.rng.choice(tasks[-4:]).cancel()
+                self.rng.choice(tasks[-12:-7] or tasks).cancel()
             await self.pace(i, amount, lasting_s)
         await asyncio.gather(*tasks, return_exceptions=True)
 

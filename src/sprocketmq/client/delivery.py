@@ -17,6 +17,7 @@ from sprocketmq.errors import (
     MaybeStoredError,
     NotRocketMQ,
     RequestTimeout,
+    SendTimeout,
     SprocketError,
     TopicNotFound,
 )
@@ -243,7 +244,9 @@ class Delivery:
                 prefix = target.batch_prefix if job.batch else target.prefix
                 ext = header(prefix, job.sys_flag, self._now_ms(), job.flag, job.properties)
                 started = loop.time()
-                remaining = max(0.0, job.deadline - started)
+                remaining = job.deadline - started
+                if remaining <= 0:
+                    raise SendTimeout(target.address, job.timeout_s)
                 outcome = await conn.request(BATCH if job.batch else SINGLE, ext=ext, body=job.body, timeout_s=remaining)
             except SprocketError as e:
                 outcome = e

@@ -19,8 +19,10 @@ from sprocketmq.errors import (
     BatchPartlySent,
     ClientClosed,
     ConfigError,
+    ConnectFailed,
     InvalidMessage,
     SendQueueFull,
+    SendTimeout,
     SprocketError,
 )
 from sprocketmq.net.memory import keep_freed_memory
@@ -488,6 +490,8 @@ class Producer:
     async def _work_off(self, topic: str, backlog: "deque[Flight]") -> None:
         """Send what was submitted before its topic's route or a connection was there, in order."""
         pending: Flight | None = None
+        # Each broker that does not answer is waited for once; what else was to go there is tried elsewhere at once.
+        silent: dict[str, str] = {}
         try:
             while backlog:
                 publisher = self._publishers.get(topic) or await self._open(topic, backlog[0].timeout_s)
@@ -495,11 +499,18 @@ class Producer:
                 queue = pending.queue
                 try:
                     target = publisher.next() if queue is None else publisher.pinned(queue)
+                    address = target.address
                     pending.publisher, pending.target = publisher, target
-                    conn = await self._delivery.connect(target.address, pending.deadline)
+                    if address in silent and self._peek(address) is None:
+                        raise ConnectFailed(address, "broker", silent[address])
+                    conn = await self._delivery.connect(address, pending.deadline)
+                    if pending.deadline <= self._loop.time():
+                        raise SendTimeout(address, pending.timeout_s)
                 except ConfigError as e:
                     pending.fail(e)
                 except SprocketError as e:
+                    if isinstance(e, ConnectFailed):
+                        silent[address] = e.reason
                     pending.retry(e)
                 else:
                     pending.fire(publisher, target, conn)

@@ -8,7 +8,7 @@ from sprocketmq.client.delivery import Publisher
 from sprocketmq.client.faults import FaultTable
 from sprocketmq.client.routes import Route
 from sprocketmq.clock import ManualClock
-from sprocketmq.errors import BrokerBusy, BrokerError, ConnectFailed, MaybeStoredError
+from sprocketmq.errors import BrokerBusy, BrokerError, ConnectFailed, MaybeStoredError, SendTimeout
 from sprocketmq.protocol.codes import RequestCode as Q
 from sprocketmq.protocol.message import Message, MessageQueue, SendStatus
 
@@ -260,6 +260,45 @@ async def test_a_broker_that_accepts_no_connection_leaves_time_for_another(two_b
         monkeypatch.setattr(producer._delivery, "_peek", pool.peek)
         results = await asyncio.gather(*(producer.send(Message("t", b"x"), timeout_s=0.06) for _ in range(8)))
     assert {result.broker_name for result in results} == {"broker-b"}
+
+
+async def test_messages_behind_a_broker_that_accepts_no_connection_do_not_wait_for_it_one_after_the_other(two_brokers, monkeypatch):
+    monkeypatch.setattr(delivery, "CONNECT_PATIENCE_S", 0.02)
+    async with Producer("pg", namesrv=two_brokers.namesrv.address) as producer:
+        real = producer._instance.brokers.get
+
+        async def get(address, **options):
+            if address == two_brokers.broker.address:
+                await asyncio.Event().wait()
+            return await real(address, **options)
+
+        monkeypatch.setattr(producer._instance.brokers, "get", get)
+        futures = [producer.submit(Message("t", b"x"), timeout_s=0.5) for _ in range(40)]
+        results = await asyncio.gather(*futures)
+    assert {result.broker_name for result in results} == {"broker-b"}
+
+
+async def test_what_has_no_time_left_does_not_leave(cluster, monkeypatch):
+    async with Producer("pg", namesrv=cluster.namesrv.address) as producer:
+        await producer.queues("t")
+        real = producer._instance.brokers.get
+        now = producer._loop.time
+        late = 0.0
+        monkeypatch.setattr(producer._loop, "time", lambda: now() + late)
+
+        async def get(address, **options):
+            nonlocal late
+            connection = await real(address, **options)
+            late += 3.0
+            return connection
+
+        monkeypatch.setattr(producer._instance.brokers, "get", get)
+        for send in (producer.submit, producer.send):
+            with pytest.raises(SendTimeout, match="nothing is stored"):
+                await send(Message("t", b"x"))
+            producer._instance.brokers.drop(cluster.broker.address)
+            assert producer.in_flight == 0
+    assert cluster.broker.count(Q.SEND_MESSAGE_V2) == 0
 
 
 async def test_an_unanswered_send_says_that_it_may_be_stored_and_where(two_brokers):
