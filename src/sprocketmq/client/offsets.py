@@ -41,12 +41,12 @@ class Offsets:
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at ``timestamp_ms`` or later; the end of the queue when there is none."""
-        offset = await self._search(queue, timestamp_ms)
-        if offset != await self._search(queue, END_OF_TIME_MS):
-            return offset  # something is stored behind it
         end = await self.max_offset(queue)
-        if offset == end:
-            return offset
+        if end == 0:
+            return 0  # of a batch queue that never had a message, Apache's broker cannot answer the next question
+        offset = await self._search(queue, timestamp_ms)
+        if offset >= end or offset != await self._search(queue, END_OF_TIME_MS):
+            return offset  # the end, or something is stored behind it
         # A search behind the last message of a batch queue finds its batch, so this one may be too old.
         response, address = await self._ask(queue, RequestCode.GET_TOPIC_STATS_INFO, to_ext(TopicRequest(queue.topic)))
         if response.code != ResponseCode.SUCCESS:

@@ -162,7 +162,10 @@ async def test_a_batch_queue_that_apaches_broker_finds_empty_begins_at_zero(cons
         return True
 
     cluster.broker.script(Q.GET_MIN_OFFSET, below_zero)
+    cluster.broker.script(Q.GET_MAX_OFFSET, below_zero)
+    cluster.broker.script(Q.SEARCH_OFFSET_BY_TIMESTAMP, answer(R.SYSTEM_ERROR, "java.lang.NullPointerException"))
     assert await consumer.min_offset(QUEUE) == 0
+    assert await consumer.offset_at(QUEUE, 5) == 0
 
 
 async def test_it_registers_nothing_at_the_broker(ten, consumer, cluster):
