@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
 from tests.interop.apache import JavaClient
 from tests.interop.compare import in_order, java_view, our_view
 
 from sprocketmq import PullConsumer
+
+PATIENCE_S = 20.0
+
+
+async def until_readable(namesrv: str, topic: str, count: int) -> None:
+    """Wait until consumers see `count` messages: Apache's broker puts what it has stored into its queues a moment later."""
+    deadline = time.monotonic() + PATIENCE_S
+    async with PullConsumer("interop_reader", namesrv=namesrv) as consumer:
+        queues = await consumer.queues(topic)
+        while sum([await consumer.max_offset(queue) for queue in queues]) < count:
+            assert time.monotonic() < deadline, f"fewer than {count} messages of {topic} after {PATIENCE_S:g} s"
+            await asyncio.sleep(0.02)
 
 
 async def pull_all(namesrv: str, topic: str) -> list[dict[str, Any]]:

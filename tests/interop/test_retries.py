@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.interop.apache import ConsumerOptions, JavaClient
 from tests.interop.compare import INNER, assert_same_views, our_view
-from tests.interop.reading import java_pull_all, pull_all
+from tests.interop.reading import java_pull_all, pull_all, until_readable
 from tests.interop.sides import PATIENCE_S, RETRY_DELAYS_S, Side, until
 
 from sprocketmq import PushConsumer
@@ -44,6 +44,7 @@ async def send_described(java: JavaClient, side: Side, topic: str, count: int, *
             await asyncio.to_thread(java.send_batch, side.namesrv, described[start : start + 10])
     else:
         await asyncio.to_thread(java.send, side.namesrv, described)
+    await until_readable(side.namesrv, topic, count)
     return await pull_all(side.namesrv, topic)
 
 
