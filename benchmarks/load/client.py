@@ -5,6 +5,7 @@ The counterpart of tests/interop/java/Load.java, with the same arguments and ans
 
 import asyncio
 import contextlib
+import itertools
 import json
 import sys
 import time
@@ -23,6 +24,8 @@ Command = dict[str, Any]
 SAMPLE_EVERY = 64
 # A loop that submits lets others run now and then.
 BURST = 128
+
+_groups = itertools.count(1)
 
 
 class Window:
@@ -169,7 +172,7 @@ async def consume(command: Command) -> dict[str, Any]:
     started = clock()
     first = last = 0.0
     consumer = PushConsumer(
-        command["group"],
+        f"load_consumer_{next(_groups)}",
         {command["topic"]: "*"},
         namesrv=command["namesrv"],
         consume_from="first",

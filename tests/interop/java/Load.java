@@ -28,6 +28,8 @@ final class Load {
 
     private static final Map<String, DefaultMQProducer> PRODUCERS = new HashMap<>();
 
+    private static int groups = 0;
+
     private interface Send {
         /** Sends, waits for the answer and returns how many messages were sent. */
         int once() throws Exception;
@@ -232,7 +234,7 @@ final class Load {
 
     /** Consumes so many messages from the first offset with a new push consumer, touching each body; counts from the first message on. */
     private static JSONObject consume(JSONObject command) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("load_consumer_" + ++groups);
         consumer.setNamesrvAddr(command.getString("namesrv"));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeMessageBatchMaxSize(command.getIntValue("batch_max"));
