@@ -17,6 +17,7 @@ import atexit
 import functools
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,7 +28,7 @@ from weakref import WeakSet
 from sprocketmq import client
 from sprocketmq.client.batching import BatchingStats
 from sprocketmq.client.flights import OnSent, tell
-from sprocketmq.client.instance import OPEN, Instance
+from sprocketmq.client.instance import CLOSING, OPEN, Instance
 from sprocketmq.client.process_queue import ReceivedBatch
 from sprocketmq.errors import ConfigError, SendQueueFull, SprocketError
 from sprocketmq.net.loops import new_event_loop
@@ -36,6 +37,9 @@ from sprocketmq.protocol.message import Message, MessageQueue, SendResult
 __all__ = ["AdminClient", "Producer", "PullConsumer", "PushConsumer"]
 
 EXIT_GRACE_S = 5.0
+# A thread that iterates over batches is handed as many as it handles in this time, at most so many.
+AHEAD_S = 0.005
+MAX_AHEAD = 16
 
 
 class _Client(Protocol):
@@ -228,6 +232,20 @@ def _blocking(method: Callable[Concatenate[_C, _P], Coroutine[Any, Any, _R]]) ->
     return call
 
 
+def _on_loop(method: Callable[Concatenate[_C, _P], _R]) -> Callable[Concatenate["_Face[_C]", _P], _R]:
+    """Return the form for other threads of an async client's method that is not awaited: it runs on the loop, and its end is waited for."""
+
+    @functools.wraps(method)
+    def call(self: "_Face[_C]", /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        async def run() -> _R:
+            return method(self._client, *args, **kwargs)
+
+        self._open_thread()
+        return self._call(run())
+
+    return call
+
+
 def _arguments_of(make: Callable[_P, object]) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, _P], None]]:
     """Give a constructor the arguments of ``make``, for type checkers and ``help``."""
 
@@ -349,36 +367,67 @@ class PushConsumer(_Face[client.PushConsumer]):
         super().__init__(client.PushConsumer(*args, **kwargs))
         self._pools: list[ThreadPoolExecutor] = []
 
+        # Batches that were acknowledged wait here for the loop, so that many of them cost it one wake-up.
+        self._acks: deque[ReceivedBatch] = deque()
+        self._waking = False
+
     commit = _blocking(client.PushConsumer.commit)
+    seek_to_time = _blocking(client.PushConsumer.seek_to_time)
+    seek = _on_loop(client.PushConsumer.seek)
+    pause = _on_loop(client.PushConsumer.pause)
+    resume = _on_loop(client.PushConsumer.resume)
 
     @property
     def assignment(self) -> list[MessageQueue]:
         """The queues this member consumes now, sorted."""
         return self._client.assignment
 
+    @property
+    def paused(self) -> list[MessageQueue]:
+        """The queues that are paused, sorted."""
+        return self._client.paused
+
     def batches(self) -> Iterator[ReceivedBatch]:
         """Iterate over batches, waiting for each; ends when the consumer is closed (by another thread).
 
-        A batch counts as consumed when the loop comes back for the next one; see the async ``batches``. Several threads may iterate.
+        A batch counts as consumed when the loop comes back for the next one; see the async ``batches``. Several threads may iterate. A loop
+        that takes less than a millisecond a batch is given a few at a time, worth 5 ms of its work at most.
         """
         self._open_thread()
-        while True:
-            thread = self._thread
-            if thread is None:
+        amount = 1
+        while self._thread is not None:
+            taken = self._call(self._take(amount))
+            if not taken:
                 return
-            batch = self._call(self._client._take())
-            if batch is None:
-                return
-            batch._ack = self._ack
-            consumed = False
+            asked, started = len(taken), time.monotonic()
+            batch: ReceivedBatch | None = None
             try:
-                yield batch
-                consumed = True
-            finally:
-                if consumed:
+                while taken and self._client._instance.state == OPEN:
+                    batch = taken.popleft()
+                    yield batch
                     self._ack(batch)
-                else:
-                    self._on_loop(self._client._give_back, batch)
+                    batch = None
+            finally:
+                if batch is not None:
+                    taken.appendleft(batch)
+                if taken:
+                    self._call_soon(self._give_back, taken)
+            spent = time.monotonic() - started
+            amount = min(MAX_AHEAD, 1 + int(AHEAD_S * asked / max(spent, 1e-6)))
+
+    async def _take(self, amount: int) -> deque[ReceivedBatch]:
+        """Wait for a batch and return it with up to ``amount`` - 1 more that are there; none when the consumer is closed."""
+        taken: deque[ReceivedBatch] = deque()
+        batch = await self._client._take()
+        while batch is not None:
+            batch._ack = self._ack
+            taken.append(batch)
+            batch = self._client._take_ready() if len(taken) < amount else None
+        return taken
+
+    def _give_back(self, batches: deque[ReceivedBatch]) -> None:
+        for batch in batches:
+            self._client._give_back(batch)
 
     def listen(self, handler: Callable[[ReceivedBatch], object], *, concurrency: int = 20) -> "Future[None]":
         """Have ``handler(batch)`` called for every batch, in up to ``concurrency`` threads of its own.
@@ -394,9 +443,9 @@ class PushConsumer(_Face[client.PushConsumer]):
         async def run() -> None:
             loop = asyncio.get_running_loop()
 
-            async def in_thread(batch: ReceivedBatch) -> None:
+            async def in_thread(batch: ReceivedBatch) -> object:
                 batch._ack = self._ack
-                await loop.run_in_executor(pool, handler, batch)
+                return await loop.run_in_executor(pool, handler, batch)
 
             await self._client.listen(in_thread, concurrency=concurrency)
 
@@ -409,12 +458,21 @@ class PushConsumer(_Face[client.PushConsumer]):
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _ack(self, batch: ReceivedBatch) -> None:
-        self._on_loop(self._client._ack, batch)
+        self._acks.append(batch)
+        if not self._waking:
+            self._waking = True
+            self._call_soon(self._work_off)
 
-    def _on_loop(self, action: Callable[[ReceivedBatch], None], batch: ReceivedBatch) -> None:
+    def _work_off(self) -> None:
+        self._waking = False  # first: what is appended from now on wakes the loop again
+        acks = self._acks
+        while acks:
+            self._client._ack(acks.popleft())
+
+    def _call_soon(self, action: Callable[..., None], *arguments: object) -> None:
         thread = self._thread
-        if thread is not None and self._client._instance.state == OPEN:
-            thread.loop.call_soon_threadsafe(action, batch)
+        if thread is not None and self._client._instance.state in (OPEN, CLOSING):
+            thread.loop.call_soon_threadsafe(action, *arguments)
 
 
 class AdminClient(_Face[client.AdminClient]):

@@ -334,7 +334,7 @@ class PushConsumer:
     @property
     def assignment(self) -> list[MessageQueue]:
         """The queues of the subscribed topics that this member consumes now, sorted."""
-        return sorted(queue for queue in self._member.queues if not self._is_retry(queue))
+        return sorted(queue for queue in list(self._member.queues) if not self._is_retry(queue))
 
     def _is_retry(self, queue: MessageQueue) -> bool:
         return queue.topic == RETRY_PREFIX + self.group
@@ -363,7 +363,7 @@ class PushConsumer:
     @property
     def paused(self) -> list[MessageQueue]:
         """The queues that are paused, sorted."""
-        return sorted(queue for queue, pq in self._member.queues.items() if pq.paused)
+        return sorted(queue for queue, pq in list(self._member.queues.items()) if pq.paused)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at ``offset`` in an assigned queue: what was pulled is forgotten, and what handlers still do with it has no effect.

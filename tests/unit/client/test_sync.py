@@ -262,6 +262,65 @@ def test_batches_ends_when_another_thread_closes_the_consumer(running):
     thread.join()
 
 
+def test_a_fast_loop_is_handed_several_batches_at_once_and_gives_all_it_did_not_handle_back(running, monkeypatch):
+    monkeypatch.setattr(sync, "AHEAD_S", 1000.0)
+    fill(running, 12)
+    with sync.PushConsumer("cg", "t", namesrv=running.namesrv.address, consume_from="first", batch_max=1) as consumer:
+        settle(lambda: QUEUE in consumer.assignment and consumer._client._member.queues[QUEUE].held_messages == 12)
+        seen = []
+        for batch in consumer.batches():
+            seen.append(batch[0].queue_offset)
+            if len(seen) == 3:
+                break
+        assert seen == [0, 1, 2]
+        for batch in consumer.batches():
+            seen.append(batch[0].queue_offset)
+            if len(seen) == 13:
+                batch.ack()
+                break
+    assert seen == [0, 1, 2, 2, *range(3, 12)]
+    assert running.broker.offsets["cg", "t", 0] == 12
+
+
+def test_a_slow_loop_is_handed_one_batch_at_a_time(running, monkeypatch):
+    monkeypatch.setattr(sync, "AHEAD_S", 0.0)
+    fill(running, 4)
+    with sync.PushConsumer("cg", "t", namesrv=running.namesrv.address, consume_from="first", batch_max=1) as consumer:
+        settle(lambda: QUEUE in consumer.assignment and consumer._client._member.queues[QUEUE].held_messages == 4)
+        for number, batch in enumerate(consumer.batches()):
+            assert len(consumer._client._member.queues[QUEUE]._out) <= 2  # this one, and the one before on its way to be acknowledged
+            batch.ack()
+            if number == 3:
+                break
+
+
+def test_messages_can_be_retried_from_the_thread_that_handles_them(running):
+    fill(running, 3)
+    with sync.PushConsumer("cg", "t", namesrv=running.namesrv.address, consume_from="first") as consumer:
+        future = consumer.listen(lambda batch: batch.retry(batch[-1], delay_level=2))
+        settle(lambda: running.broker.returned)
+        settle(lambda: consumer._client._member.queues[QUEUE].held_messages == 0)
+    assert future.done()
+    assert [header.delay_level for header in running.broker.returned] == [2]
+    assert running.broker.offsets["cg", "t", 0] == 3
+
+
+def test_a_consumer_is_paused_and_moved_from_another_thread(running):
+    fill(running, 3)
+    with sync.PushConsumer("cg", "t", namesrv=running.namesrv.address, consume_from="first") as consumer:
+        settle(lambda: len(consumer.assignment) == 4)
+        consumer.pause(QUEUE)
+        assert consumer.paused == [QUEUE]
+        consumer.seek(QUEUE, 2)
+        consumer.seek_to_time(QUEUE, 99)
+        consumer.resume()
+        assert consumer.paused == []
+        batch = next(iter(consumer.batches()))
+        assert batch[0].queue_offset == 1
+        with pytest.raises(ConfigError):
+            consumer.seek(MessageQueue("other", "b", 0), 1)
+
+
 def test_listen_runs_handlers_in_threads(running):
     fill(running, 12)
     names, bodies, both = set(), [], threading.Barrier(2, timeout=10)
@@ -275,7 +334,7 @@ def test_listen_runs_handlers_in_threads(running):
     with sync.PushConsumer("cg", "t", namesrv=running.namesrv.address, consume_from="first", batch_max=3) as consumer:
         future = consumer.listen(handler, concurrency=2)
         settle(lambda: len(bodies) == 12)
-        settle(lambda: consumer._client._queues[QUEUE].commit_offset == 12)
+        settle(lambda: consumer._client._member.queues[QUEUE].commit_offset == 12)
     assert future.result(10) is None
     assert all(name.startswith("sprocketmq-handler") for name in names)
     assert len(names) == 2
