@@ -16,6 +16,9 @@ BENCHMARKS = (
     "benchmarks.load.restart",
     "benchmarks.load.startup",
     "benchmarks.load.send",
+    "benchmarks.load.batching",
+    "benchmarks.load.consume",
+    "benchmarks.load.latency",
     "benchmarks.load.spark_read",
     "benchmarks.load.demo",
 )
