@@ -168,20 +168,18 @@ class SingleFlight(Flight):
         self.flag = flag
 
     def stored(self, response: Command, target: Target) -> None:
-        producer = self.producer
-        result = producer._delivery.result(response, self.publisher, target, self.uniq_key)
-        producer._landed(1, self.size)
-        try:
-            self.waiter.set_result(result)
-        except _NOT_WAITING:
-            _gone(self.waiter)
+        self._end(self.producer._delivery.result(response, self.publisher, target, self.uniq_key), None)
 
     def fail(self, error: BaseException) -> None:
-        self.producer._landed(1, self.size)
+        self._end(None, error)
+
+    def _end(self, result: SendResult | None, error: BaseException | None) -> None:
+        producer = self.producer
+        producer._landed(1, self.size)
         try:
-            self.waiter.set_exception(error)
-        except _NOT_WAITING:
-            _gone(self.waiter)
+            _settle(self.waiter, result, error)
+        finally:
+            producer._release(1, self.size)
 
 
 class BatchFlight(Flight):
@@ -206,28 +204,46 @@ class BatchFlight(Flight):
         producer, publisher, waiters = self.producer, self.publisher, self.gathered.members
         if publisher.provisional:
             producer._instance.refresh_soon(publisher.topic)
-        producer._batch_landed(self.gathered, self.size)
         # A queue of inner batches stores all as one record with one id; a plain queue lists an id for each message.
         ids = answer.msg_id.split(",")
         offset_ids = ids if len(ids) == len(waiters) else repeat(answer.msg_id)
         status, topic, broker_name = STATUSES[response.code], self.topic, target.broker_name
         queue_id, offset = answer.queue_id, answer.queue_offset
-        for waiter, uniq_key, offset_id in zip(waiters, self.uniq_keys, offset_ids, strict=False):
-            try:
-                waiter.set_result(SendResult(status, uniq_key, offset_id, topic, broker_name, queue_id, offset))
-            except _NOT_WAITING:
-                _gone(waiter)
-            offset += 1
-        producer._act()
+        producer._landed(len(waiters), self.size)
+        try:
+            for waiter, uniq_key, offset_id in zip(waiters, self.uniq_keys, offset_ids, strict=False):
+                try:
+                    waiter.set_result(SendResult(status, uniq_key, offset_id, topic, broker_name, queue_id, offset))
+                except _NOT_WAITING:
+                    _gone(waiter)
+                offset += 1
+        finally:
+            self._end()
 
     def fail(self, error: BaseException) -> None:
-        self.producer._batch_landed(self.gathered, self.size)
-        for waiter in self.gathered.members:
-            try:
-                waiter.set_exception(_like(error))
-            except _NOT_WAITING:
-                _gone(waiter)
-        self.producer._act()
+        waiters = self.gathered.members
+        self.producer._landed(len(waiters), self.size)
+        try:
+            for waiter in waiters:
+                _settle(waiter, None, _like(error))
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        producer = self.producer
+        producer._batch_done(self.gathered)
+        producer._release(len(self.gathered.members), self.size)
+        producer._act()
+
+
+def _settle(waiter: Waiter, result: SendResult | None, error: BaseException | None) -> None:
+    try:
+        if error is not None:
+            waiter.set_exception(error)
+        elif result is not None:
+            waiter.set_result(result)
+    except _NOT_WAITING:
+        _gone(waiter)
 
 
 def _gone(waiter: Waiter) -> None:

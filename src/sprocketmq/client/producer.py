@@ -128,6 +128,8 @@ class Producer:
             batching = Batching()
         self._gathered: Accumulator[Waiter] | None = None
         if batching is not None:
+            if not isinstance(batching, Batching):
+                raise ConfigError(f"batching must be a Batching, not {batching!r}")
             self._gathered = Accumulator(batching, clock, max_message_bytes=max_message_bytes)
         self._turn_ending = self._due_set = False
 
@@ -296,7 +298,7 @@ class Producer:
         return results
 
     async def flush(self) -> None:
-        """Wait until every message sent or submitted so far is answered or has failed."""
+        """Send what is gathered and wait until nothing is in flight: every message so far is answered or has failed, and callbacks know."""
         self._send_gathered()
         await self._wait_below(1)
 
@@ -457,18 +459,17 @@ class Producer:
         backlog.append(flight)
 
     def _landed(self, count: int, size: int) -> None:
-        """Take note that ``count`` accepted messages with bodies of ``size`` bytes are answered or have failed."""
-        self._release(count, size)
+        """Take note that the outcome of ``count`` accepted messages with bodies of ``size`` bytes is known, before anybody is told."""
         if self._on_landed is not None:
             self._on_landed(count, size)
 
-    def _batch_landed(self, batch: Batch[Waiter], size: int) -> None:
+    def _batch_done(self, batch: Batch[Waiter]) -> None:
         if self._gathered is not None:
             self._gathered.done(batch)
-        self._landed(len(batch.members), size)
 
     async def _wait_below(self, amount: int) -> None:
-        while self._in_flight >= amount:
+        # Once it was below, that is enough: callbacks may have submitted more before this task goes on.
+        if self._in_flight >= amount:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._waiters.append((amount, waiter))
             await waiter
