@@ -10,6 +10,8 @@ Messages of one level come due in the order they were parked, so a level is a qu
 of all levels. The positions are saved in ``config/delayOffset.json``, as the reference does, which alone would repeat what was delivered
 since the last save when a broker is killed. Therefore the file also says up to which place in the log it speaks, and a start reads the
 log from there on: each delivered record points to the parked one it was made from, so each is delivered once.
+
+Messages with a delivery time of their own wait in a queue of their own (timer.py) and are delivered in the same way.
 """
 
 import asyncio
@@ -19,13 +21,14 @@ from typing import Any
 
 import msgspec
 
+from sprocketmq.broker.timer import Timers, due_of
 from sprocketmq.broker.topics import Topic, TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import FatalError, InvalidMessage, MessageTooLarge, RemoteProtocolError, RetriableError, SprocketError, StoreFailed
 from sprocketmq.protocol.bodies import DataVersion
 from sprocketmq.protocol.hashing import tags_code
-from sprocketmq.protocol.names import MAX_INTERNAL_TOPIC_LENGTH, SCHEDULE_TOPIC, SEND_FORBIDDEN_TOPICS, name_problem
-from sprocketmq.protocol.properties import DELAY, REAL_QID, REAL_TOPIC, encode_properties
+from sprocketmq.protocol.names import MAX_INTERNAL_TOPIC_LENGTH, SCHEDULE_TOPIC, SEND_FORBIDDEN_TOPICS, TIMER_TOPIC, name_problem
+from sprocketmq.protocol.properties import DELAY, REAL_QID, REAL_TOPIC, TIMER_OUT_MS, encode_properties
 from sprocketmq.protocol.records import ReceivedMessage
 from sprocketmq.storage.config import MAX_DELAY_LEVELS
 from sprocketmq.storage.fs import Buffer
@@ -78,7 +81,8 @@ class _Level:
 
 
 class DelayService:
-    """The delayed messages of one broker. ``open`` it when the store is open, ``start`` it on the loop, ``stop`` it before the store closes.
+    """The delayed messages of one broker. ``take_timers`` and ``open`` it when the store is open, ``start`` it on the loop, ``stop`` it
+    before the store closes.
 
     ``writable`` tells whether the disk has room, ``failed`` is told of a store that takes nothing more; ``tell`` says who learns of the rest.
     """
@@ -106,11 +110,14 @@ class DelayService:
         self._armed_ms = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._homeless: set[str] = set()
+        self.timers = Timers(store)
+        self._timers_place = 0
+        self._timers_after_ms = 0
         self.delivered = 0
-        # What the file holds, and what it will hold once the disk has the log up to the place that it names.
+        # What the files hold, and what they will hold once the disk has the log up to the place that it names.
         self._version = DataVersion(0, clock.time_ms(), 0)
-        self._stored: dict[str, Any] = {}
-        self._waiting: dict[str, Any] | None = None
+        self._stored: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+        self._waiting: tuple[dict[str, Any], dict[str, Any]] | None = None
         self._dirty = False
 
     # --- life ---
@@ -122,6 +129,10 @@ class DelayService:
         """
         self._settle = settle
         self._committed = committed
+
+    def take_timers(self, tree: Mapping[Any, Any]) -> None:
+        """Take the content of timers.json, empty when there is none. Raises RemoteProtocolError for other content."""
+        self._timers_place = self.timers.open(tree)
 
     def open(self, tree: Mapping[Any, Any]) -> None:
         """Take the content of delayOffset.json, empty when there is none, and from the log what was delivered since. Raises RemoteProtocolError for other content.
@@ -139,12 +150,17 @@ class DelayService:
             level.next = min(max(offsets.get(level.queue_id + 1, 0), low), level.end)
             units = self._store.units(SCHEDULE_TOPIC, level.queue_id, level.next, 1)
             begins += [unit[0] for unit in units]
-        if begins and place is not None:
-            self._skip_delivered(max(place, min(begins)))
+        starts = [max(place, min(begins))] if begins and place is not None else []
+        waiting = self.timers.first_waiting()
+        if waiting is not None:
+            starts.append(max(self._timers_place, waiting))
+        if starts:
+            self._skip_delivered(min(starts))
+        self.timers.load()
         for level in self._levels.values():
             self._look(level)
         self._store.flush_log()  # the progress just read from the log
-        self._stored = self._tree()
+        self.finish()
 
     def _skip_delivered(self, place: int) -> None:
         """Read the log from ``place`` on and go past the parked messages that it has delivered ones of."""
@@ -154,7 +170,9 @@ class DelayService:
                 continue
             parked = ReceivedMessage(record, 0, len(record))
             level = self._levels.get(parked.queue_id)
-            if level is not None and parked.topic == SCHEDULE_TOPIC:
+            if parked.topic == TIMER_TOPIC:
+                self.timers.mark(parked.queue_offset)
+            elif level is not None and parked.topic == SCHEDULE_TOPIC:
                 level.next = min(max(level.next, parked.queue_offset + 1), level.end)
 
     def start(self) -> None:
@@ -223,6 +241,41 @@ class DelayService:
                 self._arm()
         return placed
 
+    def stage_timed(
+        self,
+        due_ms: int,
+        topic: str,
+        queue_id: int,
+        body: Buffer,
+        properties: dict[str, str],
+        *,
+        flag: int,
+        sys_flag: int,
+        born_timestamp_ms: int,
+        born_host: bytes,
+        reconsume_times: int = 0,
+    ) -> tuple[int, int]:
+        """Stage a message that is to come to ``topic`` at ``due_ms``, as ``stage`` does; not while ``timers`` is full."""
+        properties[TIMER_OUT_MS] = str(due_ms)
+        properties[REAL_TOPIC] = topic
+        properties[REAL_QID] = str(queue_id)
+        placed = self._store.stage_copy(
+            TIMER_TOPIC,
+            0,
+            body,
+            encode_properties(properties),
+            copied_from=None,
+            flag=flag,
+            sys_flag=sys_flag,
+            born_timestamp_ms=born_timestamp_ms,
+            born_host=born_host,
+            reconsume_times=reconsume_times,
+        )
+        self.timers.add(due_ms, placed[0])
+        if self._timer is None or due_ms < self._armed_ms:
+            self._arm()
+        return placed
+
     def waits(self, parked: ReceivedMessage) -> bool:
         """Tell whether a parked message has not been delivered yet."""
         level = self._levels.get(parked.queue_id)
@@ -255,7 +308,10 @@ class DelayService:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        due = min((level.due_ms for level in self._levels.values() if level.due_ms is not None), default=None)
+        times = [level.due_ms for level in self._levels.values() if level.due_ms is not None]
+        if self.timers.next_ms is not None:
+            times.append(max(self.timers.next_ms, self._timers_after_ms))
+        due = min(times, default=None)
         if due is not None and self._loop is not None:
             self._armed_ms = due
             self._timer = self._loop.call_later(min(max(0, due - self.time.now_ms()) / 1000, MAX_WAIT_S), self.fire)
@@ -265,19 +321,23 @@ class DelayService:
         self._settle()
         now = self.time.now_ms()
         due = [level for level in self._levels.values() if level.due_ms is not None and level.due_ms <= now]
-        if due and not self._writable():
+        timed = self.timers.next_ms is not None and max(self.timers.next_ms, self._timers_after_ms) <= now
+        if (due or timed) and not self._writable():
             for level in due:
                 level.due_ms = now + AGAIN_MS
-        elif due:
-            self._deliver(due, now)
+            self._timers_after_ms = now + AGAIN_MS
+        elif due or timed:
+            self._deliver(due, now, timed=timed)
         self._arm()
 
-    def _deliver(self, due: list[_Level], now: int) -> None:
+    def _deliver(self, due: list[_Level], now: int, *, timed: bool) -> None:
         before = [(level, level.next) for level in due]
         arrivals: list[Arrival] = []
         count = size = 0
-        share = max(1, MAX_AT_ONCE // len(due))  # a busy level must not hold up the others
-        max_bytes = MAX_BYTES_AT_ONCE // len(due)
+        share = max(1, MAX_AT_ONCE // (len(due) + timed))  # a busy level must not hold up the others
+        max_bytes = MAX_BYTES_AT_ONCE // (len(due) + timed)
+        timers = self.timers.take_due(now, share) if timed else []
+        done: list[int] = []
         try:
             for level in due:
                 taken = 0
@@ -290,19 +350,30 @@ class DelayService:
                         if taken >= max_bytes:
                             break
                 size += taken
+            for due_ms, offset in timers:
+                message = self._timed(due_ms, offset)
+                if message is not None:
+                    self._stage_delivery(message, arrivals)
+                    size += message.store_size
+                    done.append(offset)
             self._store.commit()
         except (RetriableError, FatalError, OSError) as e:
             self._store.discard()
             for level, offset in before:
                 level.next = offset
                 level.due_ms = now + AGAIN_MS
+            for due_ms, offset in timers:
+                self.timers.add(due_ms, offset)
+            self._timers_after_ms = now + AGAIN_MS
             if isinstance(e, StoreFailed):
                 self.stop()
                 self._failed(e)
             else:
                 log.warning("delayed messages have to wait: %s", e)
             return
-        self._dirty |= bool(count)
+        for offset in done:
+            self.timers.mark(offset)
+        self._dirty |= bool(count or done)
         self.delivered += len(arrivals)
         for level in due:
             self._look(level)
@@ -314,22 +385,40 @@ class DelayService:
         for physical, _, code in units:
             if self._due(level, code) > now:
                 return
-            yield self._parked(level, physical)
+            yield self._parked(SCHEDULE_TOPIC, level.queue_id, level.next, physical)
 
-    def _parked(self, level: _Level, physical: int) -> ReceivedMessage | None:
-        """Return the next message of a level, whose unit says that it is at ``physical``; None when it is damaged or gone."""
+    def _timed(self, due_ms: int, offset: int) -> ReceivedMessage | None:
+        """Return a timed message that is due; None when it is not there, or is damaged."""
+        low, high = self._store.min_offset(TIMER_TOPIC, 0), self._store.max_offset(TIMER_TOPIC, 0)
+        if offset < low:
+            log.error("timed message %d has left the log before its time", offset)
+            self.timers.mark(offset)
+        elif offset < high:
+            message = self._parked(TIMER_TOPIC, 0, offset, self._store.units(TIMER_TOPIC, 0, offset, 1)[0][0])
+            if message is None:
+                self.timers.mark(offset)
+            elif due_of(message) == due_ms and not self.timers.was_delivered(offset):
+                return message
+            # Else its send failed and another message got the offset.
+        elif self._store.commitlog_visible_offset < self._store.commitlog_max_offset:
+            self.timers.add(due_ms, offset)  # written, and not on the disk yet
+            self._timers_after_ms = self.time.now_ms() + AGAIN_MS
+        return None
+
+    def _parked(self, topic: str, queue_id: int, offset: int, physical: int) -> ReceivedMessage | None:
+        """Return the message at a queue offset, whose unit says that it is at ``physical``; None when it is damaged or gone."""
         record = self._store.record_at(physical)
-        if record is None or not _is_parked(record, level):
-            found = self._store.read(SCHEDULE_TOPIC, level.queue_id, level.next, max_count=1)  # which mends the unit
+        if record is None or not _is_parked(record, topic, queue_id, offset):
+            found = self._store.read(topic, queue_id, offset, max_count=1)  # which mends the unit
             record = found.buffers[0] if found.status is ReadStatus.FOUND else None
-        if record is None or not _is_parked(record, level):
-            log.error("delayed message %d of level %d is gone from the log", level.next, level.queue_id + 1)
+        if record is None or not _is_parked(record, topic, queue_id, offset):
+            log.error("delayed message %d of %s, queue %d, is gone from the log", offset, topic, queue_id)
             return None
         message = ReceivedMessage(record, 0, len(record))
         try:
             message.verify_crc()  # its copy would get a checksum that fits the damage
         except RemoteProtocolError as e:
-            log.warning("delayed message %d of level %d is not delivered: %s", level.next, level.queue_id + 1, e)
+            log.warning("delayed message %d of %s, queue %d, is not delivered: %s", offset, topic, queue_id, e)
             return None
         return message
 
@@ -375,39 +464,41 @@ class DelayService:
         spans = {level.queue_id + 1: (level.next, self._span(level)[1]) for level in self._levels.values()}
         return {number: span for number, span in sorted(spans.items()) if span[1]}
 
-    def _tree(self) -> dict[str, Any]:
+    def _trees(self) -> tuple[dict[str, Any], dict[str, Any]]:
         self._version = self._version.next(self._clock.time_ms())
         table = {number: done for number, (done, _) in self.offsets().items()}
-        return {
-            "dataVersion": msgspec.to_builtins(self._version),
-            "offsetTable": table,
-            "logOffset": self._store.commitlog_max_offset,
-        }
+        place = self._store.commitlog_max_offset
+        offsets = {"dataVersion": msgspec.to_builtins(self._version), "offsetTable": table, "logOffset": place}
+        return offsets, self.timers.tree(place)
 
     def snapshot(self) -> dict[str, Any]:
         """Return what delayOffset.json is to hold: progress that the disk is known to have."""
-        return self._stored
+        return self._stored[0]
+
+    def timers_snapshot(self) -> dict[str, Any]:
+        """Return what timers.json is to hold."""
+        return self._stored[1]
 
     def finish(self) -> None:
-        """Let the file hold all progress; the disk has the whole log."""
-        self._stored = self._tree()
+        """Let the files hold all progress; the disk has the whole log."""
+        self._stored = self._trees()
 
     def note_progress(self) -> bool:
         """Look how far the disk has what was delivered, and tell whether there is something new to save; called from time to time."""
-        if self._waiting is not None and self._store.commitlog_flushed_offset >= self._waiting["logOffset"]:
+        if self._waiting is not None and self._store.commitlog_flushed_offset >= self._waiting[0]["logOffset"]:
             self._stored, self._waiting = self._waiting, None
             fresh = True
         else:
             fresh = False
         if self._dirty and self._waiting is None:
             self._dirty = False
-            self._waiting = self._tree()
+            self._waiting = self._trees()
         return fresh
 
 
-def _is_parked(record: memoryview, level: _Level) -> bool:
+def _is_parked(record: memoryview, topic: str, queue_id: int, offset: int) -> bool:
     message = ReceivedMessage(record, 0, len(record))
-    return message.queue_offset == level.next and message.queue_id == level.queue_id and message.topic == SCHEDULE_TOPIC
+    return message.queue_offset == offset and message.queue_id == queue_id and message.topic == topic
 
 
 def _positions(tree: Mapping[Any, Any]) -> tuple[dict[int, int], int | None]:

@@ -44,6 +44,9 @@ from sprocketmq.protocol.properties import (
     MAX_PROPERTIES_LENGTH,
     MSG_REGION,
     POP_CK,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
     TRACE_ON,
     decode_properties,
     encode_properties,
@@ -56,11 +59,14 @@ _HOST_BITS = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
 # How many queues the topic of parked messages is shown with, as in the reference.
 _SCHEDULE_QUEUES = 18
 _BROKER_BITS = SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP
-_TIMER_PROPERTIES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+# Of several the first counts.
+_TIMER_PROPERTIES = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
+MAX_TIMER_MS = 3 * 86_400_000
 # Sends that wait for a new topic's entry to reach the disk hold their bodies; past this, clients are asked to slow down.
 MAX_PARKED_BYTES = 64 << 20
 # After a write that took too long sends are refused for as long as it took, at most this long.
 MAX_BUSY_S = 1.0
+TOO_FAR = "timer message illegal, the delay time should not be bigger than the max delay %dms; or if set del msg, the delay time should be bigger than the current time"
 OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
 PAGE_CACHE_BUSY = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
 
@@ -143,6 +149,8 @@ class SendHandlers:
         self._slow_s = config.os_page_cache_busy_timeout_ms / 1000
         self._busy_until = self._slow_took_s = 0.0
         self._max_body = config.max_message_bytes
+        # A message must not leave the log before its time.
+        self._max_timer_ms = min(MAX_TIMER_MS, round(config.store.file_reserved_hours * 3_600_000))
         self._staged: list[_Staged] = []
         self._schedule_topic = topics.create_internal(SCHEDULE_TOPIC, _SCHEDULE_QUEUES)
         self._parked: dict[str, list[tuple[ServerConnection, Command]]] = {}
@@ -231,7 +239,7 @@ class SendHandlers:
         properties = header.properties
         if topic.retry_group is not None and not header.batch and (dead := self._dead_letter(header)) is not None:
             topic, name, queue_id = dead, dead.name, 0
-            properties = _with(properties, DELAY, "-1")
+            properties = _of_dead_letter(properties)
         waits = False
         if self._sync:
             waits = not command.flag & FLAG_ONEWAY and wants_wait(properties)
@@ -241,9 +249,9 @@ class SendHandlers:
             self._stage_batch(conn, command, topic, queue_id, flag, sys_flag, born, properties, waits)
             return
 
-        level = 0
+        level = due_ms = 0
         if "DELAY\x01" in properties or "TIMER_" in properties:
-            level, properties = self._delay_asked(properties)
+            level, due_ms, properties = self._delay_asked(properties)
         properties = self._completed(properties)
         uniq = _value(properties, "UNIQ_KEY\x01")
         if not uniq:
@@ -252,7 +260,7 @@ class SendHandlers:
         stored = (properties + self._added).encode()
         if len(stored) > MAX_PROPERTIES_LENGTH:
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
-        if level:
+        if level or due_ms:
             pairs = decode_properties(stored)
             more: dict[str, Any] = {
                 "flag": flag,
@@ -261,7 +269,10 @@ class SendHandlers:
                 "born_host": conn.peer_host,
                 "reconsume_times": times,
             }
-            queue_offset, physical_offset = self._delays.stage(level, name, queue_id, body, pairs, **more)
+            if level:
+                queue_offset, physical_offset = self._delays.stage(level, name, queue_id, body, pairs, **more)
+            else:
+                queue_offset, physical_offset = self._delays.stage_timed(due_ms, name, queue_id, body, pairs, **more)
             self._staged.append((conn, command, self._schedule_topic, queue_id, queue_offset, physical_offset, uniq, 0, 0, waits))
             if waits:
                 self._acks.hold()
@@ -377,20 +388,29 @@ class SendHandlers:
             pairs.pop(name, None)
         return encode_properties(pairs).decode()
 
-    def _delay_asked(self, properties: str) -> tuple[int, str]:
-        """Return the delay level a message asks for, 0 for none, and its properties. Raises SendRefused."""
+    def _delay_asked(self, properties: str) -> tuple[int, int, str]:
+        """Return the delay level and the delivery time (ms) a message asks for, 0 for none, and its properties. Raises SendRefused."""
         pairs = decode_properties(properties.encode())
-        level = _delay_level(pairs)
+        level = _number(pairs, DELAY)
         timed = [name for name in _TIMER_PROPERTIES if name in pairs]
         if level > 0:
             for name in timed:
                 del pairs[name]
-            return min(level, self._delays.max_level), encode_properties(pairs).decode()
-        if timed:
-            # Delivering at once what was to come later would be worse than saying no.
-            remark = f"this broker delivers after delay levels only, not at a time of your own (property {timed[0]})"
-            raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, remark)
-        return 0, properties
+            return min(level, self._delays.max_level), 0, encode_properties(pairs).decode()
+        if not timed:
+            return 0, 0, properties
+        now = self._delays.time.now_ms()
+        asked = _number(pairs, timed[0])
+        due = asked if timed[0] == TIMER_DELIVER_MS else now + asked * (1000 if timed[0] == TIMER_DELAY_SEC else 1)
+        if due <= now:
+            return 0, 0, properties
+        if due > now + self._max_timer_ms:
+            raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, TOO_FAR % self._max_timer_ms)
+        if self._delays.timers.full:
+            raise SendRefused(
+                ResponseCode.SYSTEM_BUSY, "[OVERLOAD]too many messages wait for a time of their own, start flow control for a while"
+            )
+        return 0, due, properties
 
     # --- topics that come to life with their first message ---
 
@@ -576,20 +596,23 @@ class SendHandlers:
         conn.respond(command, ResponseCode.SERVICE_NOT_AVAILABLE, ext=self._error_ext, remark=remark)
 
 
-def _delay_level(pairs: dict[str, str]) -> int:
-    text = pairs.get(DELAY, "0")
+def _number(pairs: dict[str, str], name: str) -> int:
+    text = pairs.get(name, "0")
     try:
         return int(text)
     except ValueError:
-        raise RemoteProtocolError(f"property DELAY is {text!r}, not a number") from None
+        raise RemoteProtocolError(f"property {name} is {text!r}, not a number") from None
 
 
 def _asks_delay(pairs: dict[str, str]) -> bool:
-    return _delay_level(pairs) > 0 or any(name in pairs for name in _TIMER_PROPERTIES)
+    return _number(pairs, DELAY) > 0 or any(name in pairs for name in _TIMER_PROPERTIES)
 
 
-def _with(properties: str, name: str, value: str) -> str:
-    return encode_properties({**decode_properties(properties.encode()), name: value}).decode()
+def _of_dead_letter(properties: str) -> str:
+    pairs = decode_properties(properties.encode())
+    for name in _TIMER_PROPERTIES:
+        pairs.pop(name, None)
+    return encode_properties({**pairs, DELAY: "-1"}).decode()
 
 
 def _value(properties: str, key: str) -> str | None:

@@ -105,6 +105,7 @@ class Broker:
             clock=clock,
         )
         self._delays_file = SavedFile(ConfigFile(f"{folder}/delayOffset.json", fs), self.delays.snapshot, self._threads)
+        self._timers_file = SavedFile(ConfigFile(f"{folder}/timers.json", fs), self.delays.timers_snapshot, self._threads)
         rules = RetryRules(self.topics, self.groups)
         self.sends = SendHandlers(
             config,
@@ -185,7 +186,7 @@ class Broker:
             self._listens_at(ip, self._port)
             self._running = True
             self.delays.start()
-            self._delays_file.touch()
+            self._save_delays()
             self._housekeeping()
             self.cleaning.start()
             await self._registrar.start(self.address, format_address(self._advertised, min(self._port + 1, 65535)))
@@ -202,10 +203,11 @@ class Broker:
             (self._topics_file, self.topics.load),
             (self._groups_file, self.groups.load),
             (self._offsets_file, self.offsets.load),
+            (self._timers_file, self.delays.take_timers),
             (self._delays_file, self.delays.open),
         ):
             tree = file.load()
-            if tree is not None or file is self._delays_file:
+            if tree is not None or file in (self._timers_file, self._delays_file):
                 try:
                     take(tree or {})
                 except RemoteProtocolError as e:
@@ -269,7 +271,7 @@ class Broker:
         try:
             if self._opened:
                 self._opened = False
-                files = (self._topics_file, self._groups_file, self._offsets_file, self._delays_file)
+                files = (self._topics_file, self._groups_file, self._offsets_file, self._timers_file, self._delays_file)
                 await asyncio.gather(*(self._save(file) for file in files))
                 await asyncio.get_running_loop().run_in_executor(self._threads, self.store.close)
         except SprocketError as e:
@@ -283,8 +285,11 @@ class Broker:
         if file is self._offsets_file and self.offsets.dirty:
             self.offsets.dirty = False
             file.note()
-        if file is self._delays_file:
-            await asyncio.get_running_loop().run_in_executor(self._threads, self.store.flush_log)
+        if file is self._delays_file or (file is self._timers_file and self.delays.timers.used):
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._threads, self.store.flush_log)
+            except SprocketError:
+                return  # closing the store will say so; progress is read from the log again
             self.delays.finish()
             file.note()
         with contextlib.suppress(OSError):  # logged where it happened; the store still has to be closed
@@ -325,7 +330,12 @@ class Broker:
             self.offsets.dirty = False
             self._offsets_file.touch()
         if self.delays.note_progress():
-            self._delays_file.touch()
+            self._save_delays()
+
+    def _save_delays(self) -> None:
+        self._delays_file.touch()
+        if self.delays.timers.used:
+            self._timers_file.touch()
 
     def _sample(self) -> None:
         self._sample_timer = asyncio.get_running_loop().call_later(SAMPLE_INTERVAL_S, self._sample)

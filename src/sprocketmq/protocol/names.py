@@ -12,6 +12,8 @@ RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 DEFAULT_TOPIC = "TBW102"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+# Where our brokers park messages with a delivery time of their own; not the reference's rmq_sys_wheel_timer, whose files differ.
+TIMER_TOPIC = "rmq_sys_sprocketmq_timer"
 
 # Groups every broker has from the start.
 SYSTEM_GROUPS = (
@@ -46,6 +48,7 @@ SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 SEND_FORBIDDEN_TOPICS = frozenset(
     {
         SCHEDULE_TOPIC,
+        TIMER_TOPIC,
         "RMQ_SYS_TRANS_HALF_TOPIC",
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
         "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",

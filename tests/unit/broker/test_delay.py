@@ -1,7 +1,5 @@
 """Delayed messages: parked under their level, delivered at their time, once, whatever happens to the broker meanwhile."""
 
-import json
-
 import pytest
 
 from sprocketmq.errors import ConfigError
@@ -34,11 +32,6 @@ async def delayed(ask, level, body=b"body", *, topic="orders", properties="", **
 
 async def messages(ask, topic="orders", **options):
     return decode_records((await ask.pull(topic, 0, **options)).body)
-
-
-def saved(broker):
-    """The file of positions as it would be saved now."""
-    return json.loads(json.dumps(broker.delays._tree()))
 
 
 # --- levels ---
@@ -420,7 +413,7 @@ async def test_a_damaged_message_is_left_where_it_is_and_the_others_come(broker,
         file.write(b"XX")
     later(broker, clock, 1)
     assert await ask.bodies("orders") == [b"message 0", b"message 2"]
-    assert "delayed message 1 of level 1 is not delivered" in caplog.text
+    assert "delayed message 1 of SCHEDULE_TOPIC_XXXX, queue 0, is not delivered" in caplog.text
 
 
 @pytest.mark.parametrize("real", ["REAL_TOPIC\x01../x\x02REAL_QID\x010\x02", "REAL_TOPIC\x01orders\x02REAL_QID\x01x\x02", ""])

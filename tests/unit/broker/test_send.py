@@ -259,11 +259,6 @@ async def test_properties_over_the_limit(ask):
     assert answer.code == 0, answer.remark
 
 
-@pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
-async def test_timed_messages_are_refused(ask, name):
-    assert (await ask.send("orders", properties=f"{name}\x015\x02")).code == 13
-
-
 async def test_a_delay_of_nothing_is_none(ask):
     assert (await ask.send("orders", properties="DELAY\x010\x02MY_DELAY\x017\x02")).code == 0
     assert (await ask.send("orders", properties="DELAY\x01soon\x02")).remark == "property DELAY is 'soon', not a number"

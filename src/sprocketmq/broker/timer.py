@@ -1,0 +1,149 @@
+"""Messages with a delivery time of their own: which wait, and which have been delivered.
+
+They are parked in one queue in the order they were sent, and come due in any order. Waiting ones are a heap in memory, of delivery times
+and queue offsets; delivered ones are bits, from the oldest waiting one on, which ``config/timers.json`` keeps::
+
+    queue offsets    ... base                                end
+    bits                 1 1 1 0 1 0 0 1 1 ...
+    heap                       ^   ^ ^           (delivery time, offset)
+
+A start reads the waiting ones' times from their records. Nothing here is Apache's timer wheel: its broker leaves these messages alone,
+and this one leaves alone what waits in a wheel.
+"""
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from sprocketmq.errors import RemoteProtocolError
+from sprocketmq.protocol.names import TIMER_TOPIC
+from sprocketmq.protocol.properties import TIMER_OUT_MS, find_property
+from sprocketmq.protocol.records import ReceivedMessage
+from sprocketmq.storage.store import MessageStore
+
+# A waiting message takes some 150 bytes of memory, one behind the oldest waiting one a bit of memory and of each save.
+MAX_WAITING = 1_000_000
+MAX_WINDOW = 1 << 25
+_STEP = 1024
+
+
+class Timers:
+    """The timed messages of one store; the owner stages and delivers them."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._heap: list[tuple[int, int]] = []
+        self._base = 0  # a multiple of 8
+        self._bits = bytearray()
+        self.delivered = 0
+
+    # --- opening ---
+
+    def open(self, tree: Mapping[Any, Any]) -> int:
+        """Take the content of timers.json, empty when there is none; return up to which place in the log it speaks.
+
+        Raises RemoteProtocolError when it is something else.
+        """
+        base, bits, place = tree.get("base", 0), tree.get("delivered", ""), tree.get("logOffset", 0)
+        if type(base) is not int or base < 0 or base % 8 or type(place) is not int or type(bits) is not str:
+            raise RemoteProtocolError("base, delivered or logOffset is of another kind")
+        try:
+            self._bits = bytearray(b64decode(bits, validate=True))
+        except ValueError:
+            raise RemoteProtocolError("delivered is no base64 text") from None
+        self._base = base
+        self.forget_before(self._store.min_offset(TIMER_TOPIC, 0))
+        return place
+
+    def first_waiting(self) -> int | None:
+        """Return the place in the log of the oldest message that may be waiting, None without one."""
+        self._trim()
+        offset = max(self._base, self._store.min_offset(TIMER_TOPIC, 0))
+        units = self._store.units(TIMER_TOPIC, 0, offset, 1)
+        return units[0][0] if units else None
+
+    def load(self) -> None:
+        """Find the waiting messages in the queue."""
+        self._heap = []
+        offset = max(self._base, self._store.min_offset(TIMER_TOPIC, 0))
+        while units := self._store.units(TIMER_TOPIC, 0, offset, _STEP):
+            for physical, _, _ in units:
+                if not self.was_delivered(offset):
+                    record = self._store.record_at(physical)
+                    due = None if record is None else due_of(ReceivedMessage(record, 0, len(record)))
+                    self._heap.append((due or 0, offset))  # damage is looked at when it is due
+                offset += 1
+        heapify(self._heap)
+
+    def forget_before(self, offset: int) -> None:
+        """Count everything before ``offset`` as delivered: it has left the log."""
+        whole = offset // 8 * 8
+        if whole > self._base:
+            del self._bits[: (whole - self._base) // 8]
+            self._base = whole
+        for one in range(whole, offset):
+            self.mark(one)
+
+    # --- what waits ---
+
+    @property
+    def used(self) -> bool:
+        """Whether there ever was a timed message."""
+        return self._store.max_offset(TIMER_TOPIC, 0) > 0
+
+    @property
+    def waiting(self) -> int:
+        return len(self._heap)
+
+    @property
+    def full(self) -> bool:
+        """Whether no more may be added now."""
+        return len(self._heap) >= MAX_WAITING or len(self._bits) * 8 >= MAX_WINDOW
+
+    @property
+    def next_ms(self) -> int | None:
+        """When the next message is due; None when none waits."""
+        return self._heap[0][0] if self._heap else None
+
+    def add(self, due_ms: int, offset: int) -> None:
+        """Let the message at ``offset`` of the queue wait."""
+        heappush(self._heap, (due_ms, offset))
+
+    def take_due(self, now_ms: int, count: int) -> list[tuple[int, int]]:
+        """Remove and return up to ``count`` messages that are due: time and offset, earliest first."""
+        heap = self._heap
+        due: list[tuple[int, int]] = []
+        while heap and heap[0][0] <= now_ms and len(due) < count:
+            due.append(heappop(heap))
+        return due
+
+    # --- what was delivered ---
+
+    def mark(self, offset: int) -> None:
+        """Note that the message at ``offset`` was delivered."""
+        at = offset - self._base
+        if at >= 0:
+            if at >= len(self._bits) * 8:
+                self._bits += bytes(at // 8 + 1 - len(self._bits))
+            self._bits[at // 8] |= 1 << at % 8
+
+    def was_delivered(self, offset: int) -> bool:
+        at = offset - self._base
+        return at < 0 or (at < len(self._bits) * 8 and bool(self._bits[at // 8] >> at % 8 & 1))
+
+    def _trim(self) -> None:
+        rest = self._bits.lstrip(b"\xff")
+        self._base += 8 * (len(self._bits) - len(rest))
+        self._bits = rest
+
+    def tree(self, place: int) -> dict[str, Any]:
+        """Return what timers.json holds, as of the place ``place`` of the log."""
+        self._trim()
+        return {"logOffset": place, "base": self._base, "delivered": b64encode(self._bits).decode()}
+
+
+def due_of(message: ReceivedMessage) -> int | None:
+    """Return the delivery time (ms) of a parked message, None when it has none."""
+    text = find_property(message.raw_properties, TIMER_OUT_MS.encode())
+    return int(text) if text and text.isdigit() and len(text) < 19 else None
