@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import Any
 
@@ -10,8 +11,9 @@ from tests.interop.apache import JavaClient
 from tests.interop.compare import in_order, java_view, our_view
 
 from sprocketmq import PullConsumer
+from sprocketmq.errors import TopicNotFound
 
-PATIENCE_S = 20.0
+PATIENCE_S = 40.0
 
 
 async def until_readable(namesrv: str, topic: str, count: int) -> None:
@@ -48,3 +50,15 @@ def java_pull_all(java: JavaClient, namesrv: str, topic: str) -> list[dict[str, 
             views += [java_view(message) for message in result["messages"]]
             offset = result["next_offset"]
     return in_order(views)
+
+
+async def dead_letters(namesrv: str, group: str, count: int) -> list[dict[str, Any]]:
+    """Wait for a group's dead letters and return them."""
+    deadline = time.monotonic() + PATIENCE_S
+    views: list[dict[str, Any]] = []
+    while len(views) < count:
+        assert time.monotonic() < deadline, f"{len(views)} dead letters instead of {count}"
+        await asyncio.sleep(0.1)
+        with contextlib.suppress(TopicNotFound):
+            views = await pull_all(namesrv, f"%DLQ%{group}")
+    return views

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 from tests.interop.apache import JavaClient
+from tests.interop.reading import dead_letters
 from tests.interop.sides import Side, until
 
-from sprocketmq import Message, Producer
+from sprocketmq import Message, Producer, PushConsumer
+from sprocketmq.client.process_queue import ReceivedBatch
+from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.protocol.message import MessageQueue
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
@@ -79,3 +82,49 @@ async def test_order_is_kept_while_a_second_java_member_joins_and_leaves(java: J
     assert {queue_id: list(dict.fromkeys(numbers)) for queue_id, numbers in by_queue(received).items()} == {
         queue_id: list(range(100)) for queue_id in range(QUEUES)
     }
+
+
+async def test_a_java_and_a_python_member_keep_the_order_together(java: JavaClient, side: Side) -> None:
+    topic, group = await side.create_topic("OrderlyMixed", queues=QUEUES), "orderly_mixed"
+    await send_in_order(side, topic, range(100))
+    every = {(side.broker, queue_id) for queue_id in range(QUEUES)}
+    mine: list[dict[str, Any]] = []
+
+    async def handle(batch: ReceivedBatch) -> None:
+        for message in batch:
+            await asyncio.sleep(0.005)
+            mine.append({"queue_id": message.queue_id, "body": message.body, "received_ms": SYSTEM_CLOCK.time_ms()})
+
+    consumer = PushConsumer(group, topic, namesrv=side.namesrv, consume_from="first", orderly=True, batch_max=1)
+    with java.push_consumer(side.namesrv, group, topic, orderly=True, pause_ms=10) as theirs:
+        async with consumer:
+            consumer.listen(handle)
+            await until("sharing the queues", lambda: len(theirs.queues(topic)) == len(consumer.assignment) == QUEUES // 2)
+            await until("the Python member consuming", lambda: len(mine) >= 50)
+        await until("taking over from the Python member", lambda: theirs.queues(topic) == every)
+        received = await asyncio.to_thread(theirs.take, QUEUES * 100 - len(mine))
+    received = sorted(received + theirs.rest + mine, key=lambda message: message["received_ms"])
+    assert {queue_id: list(dict.fromkeys(numbers)) for queue_id, numbers in by_queue(received).items()} == {
+        queue_id: list(range(100)) for queue_id in range(QUEUES)
+    }
+
+
+async def test_an_orderly_python_handler_holds_its_queue_and_gives_up_after_its_tries(side: Side) -> None:
+    topic, group = await side.create_topic("OrderlyPython", queues=QUEUES), "orderly_python"
+    await send_in_order(side, topic, range(10))
+    received: list[dict[str, Any]] = []
+
+    def handle(batch: ReceivedBatch) -> None:
+        received.extend({"queue_id": message.queue_id, "body": message.body} for message in batch)
+        if any(message.body == b"3" for message in batch):
+            raise RuntimeError("refused by the test")
+
+    async with PushConsumer(
+        group, topic, namesrv=side.namesrv, consume_from="first", orderly=True, batch_max=1, max_reconsume_times=2, suspend_s=0.1
+    ) as consumer:
+        consumer.listen(handle)
+        await until("the end of every queue", lambda: len(received) == QUEUES * 12)
+        dead = await dead_letters(side.namesrv, group, QUEUES)
+    expected = [0, 1, 2, 3, 3, 3, 4, 5, 6, 7, 8, 9]
+    assert by_queue(received) == dict.fromkeys(range(QUEUES), expected)
+    assert [(view["body"], view["reconsume_times"]) for view in dead] == [(b"3", 3)] * QUEUES

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
@@ -13,13 +12,12 @@ from typing import Any
 import pytest
 from tests.interop.apache import ConsumerOptions, JavaClient
 from tests.interop.compare import INNER, assert_same_views, our_view
-from tests.interop.reading import java_pull_all, pull_all, until_readable
-from tests.interop.sides import PATIENCE_S, RETRY_DELAYS_S, Side, until
+from tests.interop.reading import dead_letters, java_pull_all, pull_all, until_readable
+from tests.interop.sides import RETRY_DELAYS_S, Side, until
 
 from sprocketmq import PushConsumer
 from sprocketmq.client.process_queue import ReceivedBatch
 from sprocketmq.clock import SYSTEM_CLOCK
-from sprocketmq.errors import TopicNotFound
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
 
@@ -46,18 +44,6 @@ async def send_described(java: JavaClient, side: Side, topic: str, count: int, *
         await asyncio.to_thread(java.send, side.namesrv, described)
     await until_readable(side.namesrv, topic, count)
     return await pull_all(side.namesrv, topic)
-
-
-async def dead_letters(side: Side, group: str, count: int) -> list[dict[str, Any]]:
-    """Wait for a group's dead letters and return them."""
-    deadline = time.monotonic() + PATIENCE_S
-    views: list[dict[str, Any]] = []
-    while len(views) < count:
-        assert time.monotonic() < deadline, f"{len(views)} dead letters instead of {count}"
-        await asyncio.sleep(0.1)
-        with contextlib.suppress(TopicNotFound):
-            views = await pull_all(side.namesrv, f"%DLQ%{group}")
-    return views
 
 
 def assert_delivered(received: Sequence[Mapping[str, Any]], sent: Sequence[Mapping[str, Any]], times: int = TIMES) -> None:
@@ -110,7 +96,7 @@ async def test_what_java_listeners_refuse_ends_among_the_dead_letters(java: Java
             options: ConsumerOptions = {"refuse": "bad.*", "refuse_by": how, "max_reconsume_times": TIMES}
             consumers[group] = running.enter_context(java.push_consumer(side.namesrv, group, topic, **options))
         received = {group: await asyncio.to_thread(consumer.take, len(sent) + TIMES * refused) for group, consumer in consumers.items()}
-        dead = {group: await dead_letters(side, group, refused) for group in consumers}
+        dead = {group: await dead_letters(side.namesrv, group, refused) for group in consumers}
     for group, consumer in consumers.items():
         assert_delivered(received[group] + consumer.rest, sent)
         assert_dead(dead[group], sent)
@@ -167,7 +153,7 @@ async def test_what_python_handlers_refuse_ends_among_the_dead_letters(java: Jav
             listeners[group] = await running.enter_async_context(listening(side, group, topic, how, max_reconsume_times=TIMES))
         for listener in listeners.values():
             await listener.has(len(sent) + TIMES * refused)
-        dead = {group: await dead_letters(side, group, refused) for group in listeners}
+        dead = {group: await dead_letters(side.namesrv, group, refused) for group in listeners}
     for group, listener in listeners.items():
         assert_delivered(listener.received, sent)
         assert_dead(dead[group], sent)
@@ -181,9 +167,9 @@ async def test_a_message_can_be_given_up_at_once(java: JavaClient, side: Side) -
     with java.push_consumer(side.namesrv, "java_gives_up", topic, refuse="bad.*", delay_level=-1) as theirs:
         async with listening(side, "python_gives_up", topic, "give up") as mine:
             await mine.has(len(sent))
-            assert_dead(await dead_letters(side, "python_gives_up", refused), sent, times=0)
+            assert_dead(await dead_letters(side.namesrv, "python_gives_up", refused), sent, times=0)
         received = await asyncio.to_thread(theirs.take, len(sent))
-        assert_dead(await dead_letters(side, "java_gives_up", refused), sent, times=0)
+        assert_dead(await dead_letters(side.namesrv, "java_gives_up", refused), sent, times=0)
     assert_delivered(received + theirs.rest, sent, times=0)
     assert_delivered(mine.received, sent, times=0)
 
@@ -219,7 +205,7 @@ async def test_an_orderly_java_listener_gives_up_a_message_after_its_tries_and_g
     options: ConsumerOptions = {"orderly": True, "refuse": "bad.*", "max_reconsume_times": 2}
     with java.push_consumer(side.namesrv, "orderly_gives_up", topic, **options) as consumer:
         received = await asyncio.to_thread(consumer.take, len(sent) + 2 * refused)
-        dead = await dead_letters(side, "orderly_gives_up", refused)
+        dead = await dead_letters(side.namesrv, "orderly_gives_up", refused)
     came = [message["body"] for message in received + consumer.rest]
     expected = [body for view in sent for body in [view["body"]] * (3 if view["body"].startswith(b"bad") else 1)]
     assert came == expected
