@@ -21,13 +21,16 @@ from sprocketmq.protocol.headers import SendResponse
 from sprocketmq.protocol.ids import MessageIdFactory
 from sprocketmq.protocol.message import Message, MessageQueue, SendResult, SendStatus
 from sprocketmq.protocol.names import DEFAULT_TOPIC, RETRY_PREFIX, check_send_topic, check_tag
-from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, RESERVED, encode_properties
+from sprocketmq.protocol.properties import DELAY, KEYS, MAX_PROPERTIES_LENGTH, RESERVED, TAGS, WAIT, encode_properties
 
 _SHORT = Struct(">h")
 _json = msgspec.json.encode
 
 # Tags seen so far, kept as checked text; a producer with more different tags than this starts its table over.
 _MAX_TAGS = 4096
+
+# Properties that a message has a field for.
+_FIELDS = {TAGS: "tag", KEYS: "keys", WAIT: "wait_store_ok", DELAY: "delay_level", "TIMER_DELIVER_MS": "deliver_at_ms"}
 
 # The properties of a whole batch, with the keys of all its messages, may take 32,767 bytes; the broker adds some of its own.
 MAX_UNITED_BYTES = 28 << 10
@@ -145,7 +148,8 @@ class MessageEncoder:
                 raise InvalidMessage(f"the properties must be a mapping of text to text, not {message.properties!r}", index=index)
             for name, value in message.properties.items():
                 if name in RESERVED:
-                    raise InvalidMessage(f"the property {name!r} belongs to RocketMQ: choose another name", index=index)
+                    advice = f"give it as {_FIELDS[name]}" if name in _FIELDS else "choose another name"
+                    raise InvalidMessage(f"the property {name!r} belongs to RocketMQ: {advice}", index=index)
                 if type(name) is not str or type(value) is not str:
                     raise InvalidMessage(f"the property {name!r} must be text with a text value, not {value!r}", index=index)
             try:

@@ -95,6 +95,12 @@ def test_a_bad_property_is_refused(properties):
         encoder().single(Message("t", b"x", properties=properties))
 
 
+@pytest.mark.parametrize(("name", "advice"), [("DELAY", "delay_level"), ("TIMER_DELIVER_MS", "deliver_at_ms"), ("PGROUP", "another name")])
+def test_a_property_of_rocketmq_is_refused_with_what_to_use_instead(name, advice):
+    with pytest.raises(InvalidMessage, match=f"{name}.*{advice}"):
+        encoder().single(Message("t", b"x", properties={name: "3"}))
+
+
 def test_text_that_is_not_unicode_is_refused_and_named_in_a_batch():
     with pytest.raises(InvalidMessage):
         encoder().single(Message("t", b"x", tag="\udcff"))
@@ -318,6 +324,17 @@ def test_a_batch_has_the_tag_that_all_its_messages_have(tags, common):
     made = encoder()
     (part,) = made.batch([Message("t", b"x", tag=tag) for tag in tags])
     assert outer_of(made, part).get("TAGS") == common
+
+
+@given(messages, st.integers(900, 3000))
+def test_each_request_is_found_by_what_its_own_messages_are_found_by(batch: list[Message], limit: int):
+    made = encoder(limit=limit)
+    for part in made.batch(batch):
+        members = [decode_properties(entry.properties) for entry in split_batch(part.body)]
+        outer = outer_of(made, part)
+        assert set(outer.get("KEYS", "").split()) == {key for member in members for key in member.get("KEYS", "").split()}
+        tags = {member.get("TAGS") for member in members}
+        assert outer.get("TAGS") == (tags.pop() if len(tags) == 1 else None)
 
 
 def test_each_request_of_a_split_batch_has_the_keys_and_the_tag_of_its_own_messages():
