@@ -307,7 +307,9 @@ class ProcessQueue:
 
     @property
     def full(self) -> str:
-        """Which limit forbids the next pull (messages, bytes, span); empty when none does."""
+        """What forbids the next pull: "paused", or a limit ("messages", "bytes", "span"); empty when nothing does."""
+        if self.paused:
+            return "paused"
         limits = self.limits
         if self.held_messages > limits.messages:
             return "messages"

@@ -98,7 +98,9 @@ def test_a_paused_queue_hands_out_nothing(pq):
     pq.paused = True
     assert not pq.ready
     assert pq.take(1) is None
+    assert pq.full == "paused"
     pq.paused = False
+    assert pq.full == ""
     assert offsets(pq.take(1)) == [10]
 
 

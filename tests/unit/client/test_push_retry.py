@@ -450,6 +450,9 @@ async def test_a_paused_queue_is_neither_pulled_nor_handed_out_until_resumed(clu
         consumer.listen(lambda batch: got.extend(m.body for m in batch))
         await asyncio.sleep(0.01)
         assert got == []
+        pulls = cluster.broker.count(Q.PULL_MESSAGE)
+        await asyncio.sleep(0.01)
+        assert cluster.broker.count(Q.PULL_MESSAGE) == pulls
         consumer.resume()
         await settle(lambda: got == [b"0", b"1"])
         assert consumer.paused == []
