@@ -32,6 +32,15 @@ def put(accumulator, body=b"x", member="m", *, key=KEY, keys=()):
     return accumulator.add(key, size, head, body, front, member, keys=keys)
 
 
+def put_plain(accumulator, body=b"x", member="m", *, key=KEY):
+    """As the producer adds a message with nothing but a body: the short way, once there is such a message in the open batch."""
+    batch = accumulator.open.get(key)
+    if batch is not None and batch.overhead:
+        return accumulator.join(batch, body, member)
+    size, head, body, front = entry(body)
+    return accumulator.add(key, size, head, body, front, member, plain=True)
+
+
 def taken(accumulator):
     batches = []
     while (batch := accumulator.take()) is not None:
@@ -240,6 +249,20 @@ def test_a_batch_is_encoded_in_the_order_of_its_messages_each_with_its_id():
     assert [decode_properties(one.properties)["UNIQ_KEY"] for one in entries] == ids
 
 
+def test_plain_entries_and_others_stand_in_the_order_of_their_messages():
+    mixed, spelled_out = gathering(), gathering()
+    for i, way in enumerate((put_plain, put, put_plain, put, put_plain)):
+        way(mixed, b"%d" % i * (i + 1))
+        put(spelled_out, b"%d" % i * (i + 1))
+    ids = [f"{i:032X}" for i in range(5)]
+    for accumulator in (mixed, spelled_out):
+        accumulator.flush()
+    batch, expected = mixed.take(), spelled_out.take()
+    assert batch.encode(ids) == expected.encode(ids)
+    assert batch.size == expected.size == len(batch.encode(ids))
+    assert (len(batch.rare), len(expected.rare)) == (2, 5)
+
+
 # --- adaptive mode ------------------------------------------------------------------------------------------------------
 
 
@@ -347,11 +370,14 @@ class Gathering(RuleBasedStateMachine):
             assert len(batch.encode(["0" * ID_BYTES] * len(left))) == batch.size
             self.flying.append(batch)
 
-    @rule(key=_KEYS, length=st.integers(1, 1200), keys=st.lists(st.text("ab", min_size=1, max_size=3), max_size=2))
+    @rule(key=_KEYS, length=st.integers(1, 1200), keys=st.none() | st.lists(st.text("ab", min_size=1, max_size=3), max_size=2))
     def add(self, key, length, keys):
         held = self.accumulator.held_bytes
         size = OVERHEAD + length
-        outcome = put(self.accumulator, b"x" * length, self.next_member, key=key, keys=keys)
+        if keys is None:
+            outcome = put_plain(self.accumulator, b"x" * length, self.next_member, key=key)
+        else:
+            outcome = put(self.accumulator, b"x" * length, self.next_member, key=key, keys=keys)
         assert (outcome == ALONE) == (size > self.LIMIT or held + size > self.TOTAL)
         if outcome != ALONE:
             self.expected.setdefault(key, []).append((self.next_member, size))

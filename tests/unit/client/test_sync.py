@@ -3,12 +3,12 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 
 import pytest
 from fake_cluster import FakeCluster, answer, silence
 
-from sprocketmq import sync
+from sprocketmq import Batching, sync
 from sprocketmq.errors import (
     BrokerError,
     ClientClosed,
@@ -127,6 +127,75 @@ def test_a_cancelled_future_frees_its_place(running):
         future.cancel()
         producer.flush()
         settle(lambda: producer.in_flight == 0)
+
+
+def test_threads_share_batches_and_each_message_gets_its_own_result(running):
+    batching = Batching(max_bytes=1000, max_delay_ms=5)
+    with sync.Producer("pg", namesrv=running.namesrv.address, batching=batching) as producer:
+        offsets: list[int] = []
+
+        def work():
+            futures = [producer.submit(Message("t", b"x", queue=QUEUE)) for _ in range(50)]
+            offsets.append(producer.send(Message("t", b"x", queue=QUEUE)).queue_offset)
+            offsets.extend(future.result(10).queue_offset for future in futures)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(offsets) == list(range(204))
+        stats = producer.batching_stats
+        assert (stats.messages, stats.held_bytes, producer.in_flight) == (204, 0, 0)
+        assert stats.batches < 60
+
+
+def test_callbacks_are_told_the_outcome_and_harm_nobody_when_they_raise(running):
+    with sync.Producer("pg", namesrv=running.namesrv.address, auto_batch=True) as producer:
+        told: list[object] = []
+
+        def callback(result, error):
+            told.append(error or result.queue_offset)
+            raise RuntimeError
+
+        futures = [producer.submit(Message("t", b"x", queue=QUEUE), callback) for _ in range(3)]
+        futures += [producer.submit(Message("t", b"", queue=QUEUE), callback)]
+        producer.flush()
+        assert isinstance(told.pop(0), InvalidMessage)
+        assert told == [future.result(10).queue_offset for future in futures[:3]] == [0, 1, 2]
+        assert producer.in_flight == 0
+
+
+def test_a_message_of_a_batch_that_was_cancelled_is_sent_all_the_same_and_ends_its_waiters(running):
+    batching = Batching(max_delay_ms=30_000)
+    with sync.Producer("pg", namesrv=running.namesrv.address, batching=batching) as producer:
+        futures = [producer.submit(Message("t", b"x", queue=QUEUE)) for _ in range(3)]
+        assert futures[1].cancel()
+        producer.flush()
+        done, pending = wait(futures, timeout=10)
+        assert (len(done), len(pending)) == (3, 0)
+        assert [futures[i].result().queue_offset for i in (0, 2)] == [0, 2]
+        assert producer.in_flight == producer.batching_stats.held_bytes == 0
+
+
+def test_close_sends_what_was_gathered(running):
+    producer = sync.Producer("pg", namesrv=running.namesrv.address, batching=Batching(max_delay_ms=30_000))
+    producer.start()
+    futures = [producer.submit(Message("t", b"x", queue=QUEUE)) for _ in range(3)]
+    producer.close()
+    assert [future.result(0).queue_offset for future in futures] == [0, 1, 2]
+
+
+def test_room_sends_gathered_messages_when_the_bound_is_met(running):
+    batching = Batching(max_delay_ms=30_000)
+    with sync.Producer("pg", namesrv=running.namesrv.address, batching=batching, max_in_flight=5) as producer:
+        for _ in range(4):
+            for _ in range(5):
+                producer.submit(Message("t", b"x"))
+            with pytest.raises(SendQueueFull):
+                producer.submit(Message("t", b"x"))
+            producer.room()
+            settle(lambda: producer.in_flight == 0)
 
 
 def test_a_blocking_call_from_the_loop_itself_is_refused(running):
