@@ -323,6 +323,20 @@ async def running_node(namesrv: str, root: Path, number: int) -> AsyncIterator[N
             yield Node(broker, proxy)
 
 
+@asynccontextmanager
+async def running_cluster(root: Path) -> AsyncIterator[tuple[str, list[Node]]]:
+    """Two brokers and their nameserver, with the topics."""
+    namesrv = NameServer(NameServerConfig(port=0))
+    await namesrv.start()
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(namesrv.stop)
+        nodes = [await stack.enter_async_context(running_node(namesrv.address, root, i)) for i in range(2)]
+        async with AdminClient(namesrv=namesrv.address) as admin:
+            for topic, attributes in TOPICS.items():
+                await admin.create_topic(topic, queues=QUEUES, attributes=attributes)
+        yield namesrv.address, nodes
+
+
 def make_producers(namesrv: str) -> list[Producer | Blocking]:
     gathering = Batching(max_bytes=8192, max_delay_ms=5)
     return [
@@ -349,15 +363,8 @@ async def test_every_send_ends_once_and_as_it_says(tmp_path: Path, caplog: pytes
     caplog.set_level(logging.CRITICAL)  # faults are logged, thousands of them
     rng = random.Random(SEED)
     books = Books()
-    namesrv = NameServer(NameServerConfig(port=0))
-    await namesrv.start()
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(namesrv.stop)
-        nodes = [await stack.enter_async_context(running_node(namesrv.address, tmp_path, i)) for i in range(2)]
-        admin = await stack.enter_async_context(AdminClient(namesrv=namesrv.address))
-        for topic, attributes in TOPICS.items():
-            await admin.create_topic(topic, queues=QUEUES, attributes=attributes)
-        producers = [await stack.enter_async_context(producer) for producer in make_producers(namesrv.address)]
+    async with running_cluster(tmp_path) as (namesrv, nodes), AsyncExitStack() as stack:
+        producers = [await stack.enter_async_context(producer) for producer in make_producers(namesrv)]
         senders = Senders(books, producers, rng)
         plan: list[Fault] = []
         faults: Counter[str] = Counter()
@@ -376,7 +383,7 @@ async def test_every_send_ends_once_and_as_it_says(tmp_path: Path, caplog: pytes
             books.end_round()
             faults[fault.__name__] += 1
             if faults.total() % 10 == 0 or books.numbers >= SENDS:
-                await read_to_the_end(books, namesrv.address)
+                await read_to_the_end(books, namesrv)
         for producer in producers:
             await producer.close()
         assert_idle(producers)
@@ -385,3 +392,23 @@ async def test_every_send_ends_once_and_as_it_says(tmp_path: Path, caplog: pytes
     assert books.refused, "no send failed for sure"
     assert books.unsure, "the outcome of no send was unknown"
     print(f"{books.numbers} sends: {dict(books.outcomes)}; {books.copies} copies of what was sent again; faults: {dict(faults)}")
+
+
+@pytest.mark.parametrize("kind", ["slow", "silent"])
+async def test_a_slow_or_silent_broker_is_left_alone_after_its_first_answer_that_is_late(tmp_path: Path, kind: str) -> None:
+    async with running_cluster(tmp_path) as (namesrv, (node, _)):
+        async with Producer("pg", namesrv=namesrv, timeout_s=TIMEOUT_S, latency_fault_tolerance=True) as producer:
+            for _ in range(2 * QUEUES):  # connect to both
+                await producer.send(Message("plain", b"x"))
+            if kind == "slow":
+                node.proxy.delay_s = 0.3  # there and back more than 0.55 s
+            else:
+                node.proxy.partition()
+            late = Counter()
+            for _ in range(40):
+                try:
+                    late[(await producer.send(Message("plain", b"x"))).broker_name] += 1
+                except MaybeStoredError as e:
+                    late[e.address] += 1
+            await node.proxy.heal()
+        assert min(late.values()) < 10  # of 20, were it not left alone
