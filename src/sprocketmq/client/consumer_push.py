@@ -384,6 +384,8 @@ class PushConsumer:
         """
         self._instance.check()
         queues = [queue for queue in self.assignment if queue.topic == where] if isinstance(where, str) else [where]
+        if not queues:
+            raise ConfigError(f"no queue of {where!r} is assigned to this consumer now")
         self._assigned(queues)
         for queue in queues:
             offset = await self._member.offset_at(queue, timestamp_ms)
