@@ -97,7 +97,7 @@ class Batch(Generic[_M]):
         self.overhead = 0
         # Head and front of every other entry, by its place.
         self.rare: dict[int, tuple[bytes, bytes]] = {}
-        # The keys of all messages, each once, in order; and the bytes that they and the tag take.
+        # The keys of all messages, each once, in order; and the bytes that they and the tag take at most.
         self.united: dict[str, None] = {}
         self.united_bytes = len((key[1] or "").encode())
 
@@ -175,17 +175,18 @@ class Accumulator(Generic[_M]):
         """
         limit = self._max_bytes
         batch = self.open.get(key)
+        united_bytes = keys_length(keys) if keys else 0
         if (
             size > limit
             or self.held_bytes + size > self._total
-            or (keys and keys_length(keys) + len((key[1] or "").encode()) > MAX_UNITED_BYTES)
+            or (keys and united_bytes + len((key[1] or "").encode()) > MAX_UNITED_BYTES)
         ):
             self._direct += 1
             if batch is not None:
                 self._leave(batch)
             return ALONE
         outcome = STAYS
-        if batch is not None and (batch.size + size > limit or (keys and batch.united_bytes + keys_length(keys) > MAX_UNITED_BYTES)):
+        if batch is not None and (batch.size + size > limit or (keys and batch.united_bytes + united_bytes > MAX_UNITED_BYTES)):
             self._leave(batch)
             batch = None
         if batch is None:
@@ -197,10 +198,9 @@ class Accumulator(Generic[_M]):
             batch.front, batch.overhead = front, size - len(body)
         else:
             batch.rare[len(batch.bodies)] = head, front
-            for word in keys:
-                if word not in batch.united:
-                    batch.united[word] = None
-                    batch.united_bytes += 1 + len(word.encode())
+            if keys:
+                batch.united.update(dict.fromkeys(keys))
+                batch.united_bytes += united_bytes
         batch.bodies.append(body)
         batch.members.append(member)
         self.held_bytes += size
