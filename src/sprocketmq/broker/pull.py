@@ -359,8 +359,9 @@ class PullHandlers:
         for pull in list(topic.held.get(queue_id, ())):
             if pull.group.group_name == group:
                 self._offsets.resets.pop((group, topic.name, queue_id), None)
-                self._release(pull)
-                self._answer_moved(pull.conn, pull.command, topic, pull.group, queue_id, offset)
+                if pull.offset != offset:
+                    self._release(pull)
+                    self._answer_moved(pull.conn, pull.command, topic, pull.group, queue_id, offset)
 
     def topic_deleted(self, topic: Topic) -> None:
         """Answer the pulls that wait on a topic that is gone."""

@@ -390,6 +390,12 @@ class AdminClient:
                 await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, to_ext(header)), address, topic
             )
             found |= ResetOffsets.decode(response.body).offset_table
+        if timestamp_ms > 0:
+            for each, at in found.items():
+                # Apache's broker goes to the last batch of a queue whose messages are all older.
+                found[each] = await self._offsets.offset_at(each, timestamp_ms)
+                if found[each] > at:
+                    await self.reset_offset(group, each, found[each])
         return dict(sorted(found.items()))
 
     async def reset_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
