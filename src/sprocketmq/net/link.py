@@ -12,6 +12,9 @@ from sprocketmq.net.address import format_address
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.frame import FrameBuffer, FrameError
 
+# So much is written at once, in a turn that goes on producing: the peer works on it meanwhile.
+EARLY_WRITE_BYTES = 128 << 10
+
 Buffers = bytes | memoryview | list[bytes | memoryview]
 
 
@@ -28,6 +31,7 @@ class Link(asyncio.BufferedProtocol):
         self._frames = FrameBuffer(patience=patience)
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes | memoryview] = []
+        self._out_bytes = 0
         self._flush_scheduled = False
         self._in_batch = False
         self.closed = False
@@ -97,7 +101,9 @@ class Link(asyncio.BufferedProtocol):
                 self._flush()
 
     def write(self, head: bytes, body: Buffers = b"") -> None:
-        """Queue one frame. It leaves with everything else queued in this turn of the loop; dropped when closed."""
+        """Queue one frame. It leaves with everything else queued in this turn of the loop, or in portions of EARLY_WRITE_BYTES when the
+        turn queues more; dropped when closed.
+        """
         if self.closed:
             return
         out = self._out
@@ -106,7 +112,12 @@ class Link(asyncio.BufferedProtocol):
             out += body
         elif body:
             out.append(cast("bytes | memoryview", body))
-        if not self._in_batch and not self._flush_scheduled:
+            self._out_bytes += len(body)
+        if self._in_batch:
+            return
+        if self._out_bytes > EARLY_WRITE_BYTES:
+            self._flush()
+        elif not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
 
@@ -114,6 +125,7 @@ class Link(asyncio.BufferedProtocol):
         self._flush_scheduled = False
         if self._out and self._transport is not None and not self.closed:
             out, self._out = self._out, []
+            self._out_bytes = 0
             self.last_active = self._loop.time()
             self._transport.writelines(out)
 
