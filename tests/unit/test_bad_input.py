@@ -400,6 +400,161 @@ async def test_an_empty_batch_and_a_batch_of_several_topics_are_refused_whole(mq
     assert len(mq.messages("orders")) == before
 
 
+# --- batches --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def batches(mq):
+    """A topic whose batches are kept whole."""
+    with sync.AdminClient(namesrv=mq.namesrv) as admin:
+        admin.create_topic("batches", queues=1, attributes={"queue.type": "BatchCQ"})
+    return "batches"
+
+
+def inner(size, body_length, rest=b"", properties_length=0):
+    return struct.pack(">iiiii", size, 0, 0, 0, body_length) + rest + struct.pack(">h", properties_length)
+
+
+def good(body, properties=b""):
+    return inner(22 + len(body) + len(properties), len(body), body, len(properties)) + properties
+
+
+BROKEN_BATCHES = {
+    "an inner size of 0": inner(0, 0),
+    "a negative inner size": inner(-22, 0),
+    "an inner size past the end": inner(1000, 1, b"x"),
+    "an inner size below its own fields": inner(4, 0),
+    "a body past its message": inner(23, 100, b"x"),
+    "properties past their message": inner(23, 1, b"x", 32767),
+    "more messages than are counted": good(b"") * 32768,
+    "a good message and a broken one": good(b"x") + inner(0, 0),
+    "one byte": b"x",
+}
+
+
+def send_raw(sock, topic, body, *, properties="", batch=True):
+    ext = {"a": "g", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0", "i": properties, "m": str(batch).lower()}
+    sock.sendall(frame(request(320 if batch else 310, **ext), body))
+    return answer(sock)
+
+
+@pytest.mark.parametrize("topic", ["orders", "batches"])
+@pytest.mark.parametrize("body", BROKEN_BATCHES.values(), ids=BROKEN_BATCHES)
+def test_a_broken_batch_is_refused_whole_and_its_connection_lives(mq, batches, bystander, topic, body):
+    before = len(mq.messages(topic))
+    with connect(mq.brokers[0]) as sock:
+        refused = send_raw(sock, topic, body, properties="UNIQ_KEY\x01B\x02")
+        assert refused["code"] in (1, 13)
+        assert any(words in refused["remark"] for words in ("batch entry", "a batch has"))
+        assert send_raw(sock, topic, good(b"fine"), properties="UNIQ_KEY\x01B\x02")["code"] == 0
+    assert [message.body for message in mq.messages(topic)[before:]] == [b"fine"]
+
+
+@pytest.mark.parametrize("topic", ["orders", "batches"])
+def test_properties_with_separators_inside_are_read_as_what_they_spell(mq, batches, bystander, topic):
+    """Nobody can tell a separator in a value from one behind it; what matters is that readers get all messages all the same."""
+    odd = (b"a\x01b\x01c\x02", b"\x02\x02\x01\x01\x02", b"no separator", b"KEYS\x01\x02\x01x\x02", b"TAGS\x01t\x02TAGS\x01u", b"\x01" * 500)
+    marker = f"odd-{time.monotonic_ns()}".encode()
+    with connect(mq.brokers[0]) as sock:
+        body = b"".join(good(marker, properties) for properties in odd)
+        assert send_raw(sock, topic, body, properties="UNIQ_KEY\x01ODD\x02KEYS\x01a\x01b\x02")["code"] == 0
+        for properties in odd:
+            assert send_raw(sock, topic, marker, properties=properties.decode(), batch=False)["code"] == 0
+    found = [message for message in mq.messages(topic) if message.body == marker]
+    assert len(found) == 2 * len(odd)
+    assert [message.properties.get("a") for message in found[:3]] == ["b\x01c", None, None]
+    with sync.AdminClient(namesrv=mq.namesrv) as admin:
+        assert admin.query_by_unique_key(topic, "ODD") == [] or topic == "batches"
+
+
+async def test_properties_with_separators_inside_never_leave_the_client(mq, bystander):
+    async with Producer("pg", namesrv=mq.namesrv) as producer:
+        for properties in ({"a": "x\x01y"}, {"a\x02": "x"}, {"a": "x\x02"}):
+            with pytest.raises(InvalidMessage):
+                await producer.send(Message("orders", b"x", properties=properties))
+            with pytest.raises(InvalidMessage, match="message 1"):
+                await producer.send_batch([Message("orders", b"x"), Message("orders", b"x", properties=properties)])
+
+
+def test_bodies_up_to_4_mib_go_through_and_larger_ones_are_refused(mq, batches, bystander):
+    limit = 4 << 20
+    with connect(mq.brokers[0]) as sock:
+        for topic in ("orders", batches):
+            assert send_raw(sock, topic, bytes(limit), batch=False)["code"] == 0
+            refused = send_raw(sock, topic, bytes(limit + 1), batch=False)
+            assert (refused["code"], "4194304B" in refused["remark"]) == (13, True)
+            whole = good(bytes(limit - 22))
+            assert send_raw(sock, topic, whole, properties="UNIQ_KEY\x01LARGE\x02")["code"] == 0
+            assert send_raw(sock, topic, whole + good(b""), properties="UNIQ_KEY\x01LARGE\x02")["code"] == 13
+    with sync.AdminClient(namesrv=mq.namesrv) as admin:
+        (large,) = admin.query_by_unique_key(batches, "LARGE")
+        assert len(large.body) == limit - 22
+    assert max(len(message.body) for message in mq.messages("orders")) == limit
+
+
+async def test_a_subscription_to_unknown_tags_gets_nothing_and_takes_nothing_from_others(mq, batches, bystander):
+    async with Producer("pg", namesrv=mq.namesrv) as producer, PullConsumer("cg", namesrv=mq.namesrv) as consumer:
+        (queue,) = await consumer.queues(batches)
+        start = await consumer.max_offset(queue)
+        await producer.send_batch([Message(batches, b"known", tag="known") for _ in range(5)])
+        nothing = await consumer.pull(queue, start, expression="unknown || neither")
+        assert (nothing.messages, nothing.next_offset) == ([], start + 5)
+        assert len((await consumer.pull(queue, start, expression="known || unknown")).messages) == 5
+
+
+# --- questions of administrators ------------------------------------------------------------------------------------------
+
+IMPOSSIBLE_QUESTIONS = {
+    "reset of a queue that is not there": (222, {"topic": "orders", "group": "TOOLS_CONSUMER", "queueId": "99", "timestamp": "0"}),
+    "reset to an offset behind the end": (
+        222,
+        {"topic": "orders", "group": "TOOLS_CONSUMER", "queueId": "0", "offset": str(2**62), "timestamp": "0"},
+    ),
+    "reset without a group": (222, {"topic": "orders", "timestamp": "0", "isForce": "true"}),
+    "units of a queue that is not there": (321, {"topic": "orders", "queueId": "-1", "index": "0", "count": "10"}),
+    "a running member that is not there": (307, {"consumerGroup": "nobody", "clientId": "x"}),
+    "a message consumed by a member that is not there": (309, {"consumerGroup": "nobody", "clientId": "x", "msgId": "x"}),
+    "positions of a group that is not there": (223, {"topic": "orders", "group": "nobody"}),
+    "a counter that is not kept": (315, {"statsName": "\x00", "statsKey": "@"}),
+    "a key without a number of messages": (12, {"topic": "batches", "key": "k"}),
+}
+
+
+@pytest.mark.parametrize(("code", "ext"), IMPOSSIBLE_QUESTIONS.values(), ids=IMPOSSIBLE_QUESTIONS)
+def test_impossible_questions_are_answered_with_a_reason(mq, batches, bystander, code, ext):
+    with connect(mq.brokers[0]) as sock:
+        for _ in range(2):
+            sock.sendall(frame(request(code, **({"isForce": "true"} | ext))))
+            refused = answer(sock)
+            assert refused["code"] != 0
+            assert refused["remark"]
+
+
+EXTREME_QUESTIONS = {
+    "units": (321, {"topic": "orders", "queueId": "0", "index": "0", "count": str(2**31 - 1)}),
+    "a negative number of units": (321, {"topic": "orders", "queueId": "0", "index": "0", "count": "-1"}),
+    "a key in all of time": (
+        12,
+        {"topic": "batches", "key": "A" * 32, "maxNum": str(2**31 - 1), "beginTimestamp": str(-(2**63)), "endTimestamp": str(2**63 - 1)},
+    ),
+    "a reset to the end of time": (222, {"topic": "orders", "group": "TOOLS_CONSUMER", "timestamp": str(2**63 - 1), "isForce": "true"}),
+    "a reset to before all time": (222, {"topic": "orders", "group": "TOOLS_CONSUMER", "timestamp": str(-(2**63)), "isForce": "true"}),
+    "a pull of everything": (
+        11,
+        {"consumerGroup": "TOOLS_CONSUMER", "topic": "batches", "queueId": "0", "queueOffset": "0", "sysFlag": "4", "subscription": "*"}
+        | {"maxMsgNums": str(2**31 - 1), "maxMsgBytes": str(2**31 - 1), "commitOffset": "0", "suspendTimeoutMillis": "0"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "ext"), EXTREME_QUESTIONS.values(), ids=EXTREME_QUESTIONS)
+def test_extreme_questions_are_answered_within_bounds(mq, batches, bystander, code, ext):
+    with connect(mq.brokers[0]) as sock:
+        assert send_raw(sock, "orders", b"x", batch=False)["code"] == 0
+        sock.sendall(frame(request(code, **ext)))
+        assert answer(sock)["code"] in (0, 22)
+
+
 # --- directories and ports of servers -------------------------------------------------------------------------------------
 
 

@@ -3,10 +3,19 @@
 import re
 
 import pytest
+from asking import Asking, exchange
 
+from sprocketmq.net.client import ConnectionPool
 from sprocketmq.protocol.bodies import (
+    BrokerConsumeStats,
+    BrokerStats,
+    ConsumeDirectlyResult,
+    ConsumerRunningInfo,
+    ConsumerStatus,
     ConsumeStats,
     GroupList,
+    GroupSubscription,
+    ResetOffsets,
     RuntimeInfo,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
@@ -15,8 +24,10 @@ from sprocketmq.protocol.bodies import (
     TopicList,
     TopicStats,
 )
+from sprocketmq.protocol.command import Command, encode_command
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.records import decode_records
+from sprocketmq.testing import eventually
 
 
 async def test_topics_are_listed_whole_or_in_pages(ask, broker):
@@ -70,10 +81,6 @@ async def test_topics_that_may_not_be_deleted(ask, name, code):
 
 
 async def test_sends_before_a_deletion_in_the_same_readiness_are_acknowledged(ask, broker):
-    from asking import exchange
-
-    from sprocketmq.protocol.command import Command, encode_command
-
     frames = encode_command(Command(310, opaque=1, ext=ask.send_ext("orders"), body=b"x"))
     frames += encode_command(Command(215, opaque=2, ext={"topic": "orders"}))
     frames += encode_command(Command(310, opaque=3, ext=ask.send_ext("orders", c="nosuch"), body=b"x"))
@@ -145,6 +152,274 @@ async def test_who_reads_what(ask):
     topics = TopicList.decode((await ask(343, {"group": "online"})).body)
     assert topics.topic_list == ["orders"]
     assert topics.broker_addr == ask.broker.address
+
+
+async def test_how_far_every_group_has_read(ask, broker):
+    await ask(200, {}, SubscriptionGroupConfig("ordered", consume_message_orderly=True).encode())
+    broker.groups.find("cg")
+    for _ in range(3):
+        await ask.send("orders")
+    for group, offset in (("cg", 2), ("ordered", 1)):
+        await ask(15, {"consumerGroup": group, "topic": "orders", "queueId": "0", "commitOffset": str(offset)})
+    await ask.pull("orders", 3)
+    body = BrokerConsumeStats.decode((await ask(317, {"isOrder": "false"})).body)
+    tables = {name: tables for entry in body.consume_stats_list for name, tables in entry.items()}
+    assert set(tables) == {*broker.groups.table().subscription_group_table}
+    (stats,) = tables["cg"]
+    assert stats.offset_table[MessageQueue("orders", "broker-a", 0)].consumer_offset == 2
+    assert tables["ordered"] == []
+    assert (body.broker_addr, body.total_diff, body.total_inflight_diff) == (broker.address, 1, 1)
+    body = BrokerConsumeStats.decode((await ask(317, {"isOrder": "true"})).body)
+    assert (body.total_diff, [name for entry in body.consume_stats_list for name, tables in entry.items() if tables]) == (2, ["ordered"])
+
+
+async def test_counters_of_topics_and_groups(ask, broker, clock):
+    async def counter(name, key):
+        answer = await ask(315, {"statsName": name, "statsKey": key})
+        assert answer.code == 0
+        stats = BrokerStats.decode(answer.body)
+        return stats.stats_minute.sum, stats.stats_hour.sum, stats.stats_day.sum
+
+    for _ in range(6):
+        await ask.send("orders")
+    clock.advance(30)
+    broker.stats.sample()
+    await ask.send("orders")
+    await ask.pull("orders", 0)
+    assert await counter("TOPIC_PUT_NUMS", "orders") == (7, 7, 7)
+    assert (await counter("GROUP_GET_NUMS", "orders@cg"))[0] == 7
+    clock.advance(40)
+    assert await counter("TOPIC_PUT_NUMS", "orders") == (1, 7, 7)
+    assert TopicStats.decode((await ask(202, {"topic": "orders"})).body).topic_put_tps == pytest.approx(1 / 60)
+    for _ in range(3):
+        clock.advance(30)
+        broker.stats.sample()
+    assert (await counter("GROUP_GET_NUMS", "orders@cg"))[0] == 0
+    assert await counter("TOPIC_PUT_NUMS", "orders") == (0, 7, 7)
+    for name, key in (("nosuch", "orders"), ("TOPIC_PUT_NUMS", "nosuch"), ("GROUP_GET_NUMS", "orders")):
+        answer = await ask(315, {"statsName": name, "statsKey": key})
+        assert (answer.code, answer.remark) == (1, f"The stats <{name}> <{key}> not exist")
+
+
+async def test_what_an_online_group_wants_of_a_topic(ask):
+    await ask.heartbeat(consumers=["cg"], expression="a || b")
+    body = GroupSubscription.decode((await ask(345, {"group": "cg", "topic": "orders"})).body)
+    assert (body.group, body.topic, sorted(body.subscription_data.tags_set)) == ("cg", "orders", ["a", "b"])
+    assert GroupSubscription.decode((await ask(345, {"group": "nosuch", "topic": "orders"})).body).subscription_data is None
+
+
+# --- where groups go on -------------------------------------------------------------------------------------------------
+
+
+def reset_ext(group="cg", topic="orders", *, timestamp=0, **more):
+    return {"topic": topic, "group": group, "timestamp": str(timestamp), "isForce": "true", **more}
+
+
+async def reset(ask, **how):
+    answer = await ask(222, reset_ext(**how))
+    assert answer.code == 0
+    return {queue.queue_id: offset for queue, offset in ResetOffsets.decode(answer.body).offset_table.items()}
+
+
+async def test_offsets_are_reset_to_a_time_the_end_or_an_offset(ask, broker, clock):
+    broker.groups.find("cg")
+    times = []
+    for _ in range(3):
+        clock.advance(1)
+        times.append(clock.time_ms())
+        await ask.send("orders", queue=1)
+    assert await reset(ask, timestamp=times[1]) == {0: 0, 1: 1, 2: 0, 3: 0}
+    assert await reset(ask, timestamp=times[2] + 1) == {0: 0, 1: 3, 2: 0, 3: 0}
+    assert await reset(ask, timestamp=-1) == {0: 0, 1: 3, 2: 0, 3: 0}
+    assert await reset(ask, timestamp=0) == {0: 0, 1: 0, 2: 0, 3: 0}
+    assert await reset(ask, queueId="1", offset="2") == {1: 2}
+    assert await reset(ask, queueId="1", offset="-1", timestamp=-1) == {1: 3}
+    assert broker.offsets.get("cg", "orders", 1) == 3
+
+
+async def test_times_behind_the_last_batch_are_the_end_of_a_batch_queue(ask, broker, clock):
+    broker.groups.find("cg")
+    create = {"topic": "bulk", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+    create |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false", "attributes": "+queue.type=BatchCQ"}
+    await ask(17, create)
+    await ask.send_batch("bulk", [b"a", b"b"], properties="UNIQ_KEY\x01B\x02")
+    stored = clock.time_ms()
+    assert await reset(ask, topic="bulk", timestamp=stored) == {0: 0}
+    assert await reset(ask, topic="bulk", timestamp=stored + 1) == {0: 2}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code", "remark"),
+    [
+        ({"topic": "nosuch"}, 17, "Topic nosuch does not exist"),
+        ({"group": "nosuch"}, 26, "Group nosuch does not exist"),
+        ({"queueId": "4", "offset": "0"}, 29, "queueId[4] is illegal, topic:[orders] topicConfig.readQueueNums:[4]"),
+        ({"queueId": "0", "offset": "1"}, 1, "Target offset 1 not in consume queue range [0-0]"),
+    ],
+)
+async def test_resets_that_cannot_be_are_refused(ask, broker, wrong, code, remark):
+    broker.groups.find("cg")
+    answer = await ask(222, reset_ext(**wrong))
+    assert (answer.code, answer.remark) == (code, remark)
+
+
+async def test_a_member_is_told_of_a_reset_at_its_next_pull_and_its_commits_before_do_not_count(ask, broker):
+    await ask.heartbeat(consumers=["cg"])
+    for _ in range(5):
+        await ask.send("orders")
+    await reset(ask, queueId="0", offset="1")
+    late = await ask(15, {"consumerGroup": "cg", "topic": "orders", "queueId": "0", "commitOffset": "4"})
+    assert (late.code, late.remark) == (0, "Offset has been previously reset")
+    answer = await ask.pull("orders", 4, sysFlag="5", commitOffset="4")
+    assert (answer.code, answer.remark) == (21, "OFFSET_RESET")
+    assert [answer.ext[name] for name in ("nextBeginOffset", "minOffset", "maxOffset")] == ["1", "0", "5"]
+    assert broker.offsets.get("cg", "orders", 0) == 1
+    assert (await ask.pull("orders", 1)).code == 0
+    await ask(15, {"consumerGroup": "cg", "topic": "orders", "queueId": "0", "commitOffset": "2"})
+    assert broker.offsets.get("cg", "orders", 0) == 2
+
+
+async def test_a_member_that_is_there_already_reads_on(ask):
+    await ask.heartbeat(consumers=["cg"])
+    for _ in range(5):
+        await ask.send("orders")
+    await reset(ask, queueId="0", offset="1")
+    assert (await ask.pull("orders", 1)).code == 0
+    assert (await ask.pull("orders", 4)).code == 0
+
+
+async def test_without_members_commits_of_administrators_count_after_a_reset(ask, broker):
+    broker.groups.find("cg")
+    await ask.send("orders")
+    await reset(ask, timestamp=-1)
+    answer = await ask(15, {"consumerGroup": "cg", "topic": "orders", "queueId": "0", "commitOffset": "0"})
+    assert (answer.code, answer.remark) == (0, None)
+    assert broker.offsets.get("cg", "orders", 0) == 0
+    assert (await ask.pull("orders", 1)).remark == "OFFSET_OVERFLOW_ONE"
+
+
+async def test_a_waiting_member_is_told_of_a_reset_at_once(ask, broker, connect):
+    broker.groups.find("other")
+    for _ in range(3):
+        await ask.send("orders")
+    member, stranger = await connect(broker), await connect(broker)
+    waiting = member.request(11, member.pull_ext("orders", 3, wait_ms=20_000))
+    elsewhere = stranger.request(11, stranger.pull_ext("orders", 3, group="other", wait_ms=20_000))
+    await member(351, {"topic": "orders"})
+    await stranger(351, {"topic": "orders"})
+    await reset(ask, queueId="0", offset="3")
+    await member(351, {"topic": "orders"})
+    assert not waiting.done(), "it is where it should be"
+    await reset(ask, queueId="0", offset="1")
+    answer = await waiting
+    assert (answer.code, answer.remark, answer.ext["nextBeginOffset"]) == (21, "OFFSET_RESET", "1")
+    assert not elsewhere.done()
+    assert (await member.pull("orders", 1)).code == 0
+    await ask.send("orders")
+    assert (await elsewhere).code == 0
+
+
+async def test_a_deleted_group_takes_its_resets_along(ask, broker):
+    broker.groups.find("cg")
+    await ask.send("orders")
+    await reset(ask, timestamp=-1)
+    await ask(207, {"groupName": "cg", "cleanOffset": "true"})
+    assert broker.offsets.resets == {}
+
+
+async def test_offsets_are_given_to_another_group(ask, broker):
+    broker.groups.find("cg")
+    broker.topics.create_internal("others", 1)
+    for topic, offset in (("orders", 2), ("others", 3)):
+        await ask(15, {"consumerGroup": "cg", "topic": topic, "queueId": "0", "commitOffset": str(offset)})
+    assert (await ask(314, {"srcGroup": "cg", "destGroup": "one", "topic": "orders", "offline": "true"})).code == 0
+    assert (await ask(314, {"srcGroup": "cg", "destGroup": "all", "topic": "", "offline": "true"})).code == 0
+    assert [broker.offsets.get(group, topic, 0) for group in ("one", "all") for topic in ("orders", "others")] == [2, None, 2, 3]
+
+
+# --- what members tell of themselves ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def member(broker):
+    """A member of group ``cg`` that answers what the broker asks with what ``answers`` has for the code."""
+    asked = []
+    answers = {}
+
+    def on_request(conn, command):
+        asked.append((command.code, dict(command.ext), bytes(command.body)))
+        if command.code in answers:
+            code, remark, body = answers[command.code]
+            response = Command(code, opaque=command.opaque, flag=1, remark=remark, body=body)
+            conn.write(encode_command(response))
+
+    client = Asking(broker)
+    client.pool = ConnectionPool(expected="broker", on_request=on_request)
+    await client.open()
+    await client.heartbeat("c1", consumers=["cg"])
+    asked.clear()
+    client.asked, client.answers = asked, answers
+    yield client
+    await client.close()
+
+
+async def test_members_tell_where_they_are(ask, member):
+    table = {MessageQueue("orders", "broker-a", 0): 7}
+    member.answers[221] = (0, None, ConsumerStatus(table).encode())
+    for client in ("", "c1"):
+        answer = await ask(223, {"topic": "orders", "group": "cg", "clientAddr": client})
+        assert ConsumerStatus.decode(answer.body).consumer_table == {"c1": table}
+    assert member.asked == [(221, {"topic": "orders", "group": "cg"}, b"")] * 2
+    answer = await ask(223, {"topic": "orders", "group": "cg", "clientAddr": "c2"})
+    assert ConsumerStatus.decode(answer.body).consumer_table == {}
+    answer = await ask(223, {"topic": "orders", "group": "nosuch"})
+    assert (answer.code, answer.remark) == (206, "the consumer group[nosuch] not online")
+
+
+@pytest.mark.parametrize("bad", [(1, "no", b""), (0, None, b"junk"), (0, None, b"")])
+async def test_members_that_answer_with_nothing_of_use_are_left_out(ask, member, bad):
+    member.answers[221] = bad
+    answer = await ask(223, {"topic": "orders", "group": "cg"})
+    assert (answer.code, ConsumerStatus.decode(answer.body).consumer_table) == (0, {})
+
+
+async def test_a_member_is_asked_what_it_is_doing(ask, member):
+    info = ConsumerRunningInfo({"PROP_CONSUME_TYPE": "CONSUME_PASSIVELY"}).encode()
+    member.answers[307] = (0, None, info)
+    question = {"consumerGroup": "cg", "clientId": "c1", "jstackEnable": "false"}
+    answer = await ask(307, question)
+    assert (answer.code, answer.body) == (0, info)
+    assert member.asked == [(307, question, b"")]
+    member.answers[307] = (1, "The Consumer Group <cg> not exist in this consumer", b"")
+    answer = await ask(307, question)
+    assert (answer.code, answer.remark) == (1, "The Consumer Group <cg> not exist in this consumer")
+    answer = await ask(307, question | {"clientId": "c2"})
+    assert (answer.code, answer.remark) == (1, "The Consumer <cg> <c2> not online")
+
+
+async def test_a_member_consumes_one_message_now(ask, member):
+    sent = await ask.send("orders", b"this one")
+    member.answers[309] = (0, None, ConsumeDirectlyResult().encode())
+    answer = await ask(309, {"consumerGroup": "cg", "clientId": "c1", "msgId": sent.ext["msgId"], "topic": "orders"})
+    assert ConsumeDirectlyResult.decode(answer.body).consume_result == "CR_SUCCESS"
+    ((code, ext, body),) = member.asked
+    assert (code, ext["clientId"], [bytes(m.body) for m in decode_records(body)]) == (309, "c1", [b"this one"])
+    answer = await ask(309, {"consumerGroup": "cg", "clientId": "c1", "msgId": sent.ext["msgId"][:-1] + "1"})
+    assert (answer.code, answer.remark) == (1, "can not find message by the offset, 1")
+
+
+async def test_a_member_that_does_not_answer_or_goes_away_is_told_of(ask, member, monkeypatch):
+    monkeypatch.setattr("sprocketmq.broker.admin.MEMBER_TIMEOUT_S", 0.01)
+    question = {"consumerGroup": "cg", "clientId": "c1"}
+    answer = await ask(307, question)
+    assert (answer.code, "does not answer: no answer from" in answer.remark) == (1, True)
+    assert (await ask(223, {"topic": "orders", "group": "cg"})).code == 0
+    monkeypatch.setattr("sprocketmq.broker.admin.MEMBER_TIMEOUT_S", 5)
+    waiting = ask.request(307, question)
+    await eventually(lambda: len(member.asked) == 3)
+    await member.close()
+    answer = await waiting
+    assert (answer.code, "does not answer: connection to" in answer.remark) == (1, True)
 
 
 # --- messages and the broker --------------------------------------------------------------------------------------------
