@@ -201,6 +201,12 @@ class LocalCluster:
         """Return one broker's store directory."""
         return self.store if len(self._names) == 1 else self.store / broker_name
 
+    @property
+    def pids(self) -> list[int]:
+        """The ids of the servers' processes: this one's own with ``in_process``. Raises ClientClosed when they do not run."""
+        servers = self._running()
+        return servers.pids if isinstance(servers, _ChildServers) else [os.getpid()]
+
     # --- what tests do ---
 
     def create_topic(self, topic: str, *, queues: int = 8, attributes: Mapping[str, str] | None = None) -> None:

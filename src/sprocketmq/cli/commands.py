@@ -21,6 +21,8 @@ topic_app = typer.Typer(name="topic", help="Look after topics.", no_args_is_help
 app.add_typer(topic_app)
 group_app = typer.Typer(name="group", help="Look after consumer groups.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(group_app)
+bench_app = typer.Typer(name="bench", help="Measure.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(bench_app)
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 
@@ -284,6 +286,39 @@ def query(
 
     options = query.Options(topic, key, count=count, since=since, until=until, raw=raw, tag=tag, queue=queue, offset=offset, broker=broker)
     raise typer.Exit(query.run(namesrv, options, as_json=json))
+
+
+# --- measuring ---------------------------------------------------------------------------------------------------------
+
+
+@bench_app.callback()
+def bench() -> None:
+    """Measure what a broker and this machine can do."""
+
+
+@bench_app.command("batch")
+def bench_batch(
+    seconds: Annotated[float, typer.Option(min=0.1, max=600.0, help="Send for so long in each way.")] = 3.0,
+    messages: Annotated[int | None, typer.Option(min=1, help="Send at most so many in each way.")] = None,
+    size: Annotated[int, typer.Option(min=1, max=4 << 20, metavar="BYTES", help="Size of a message's body.")] = 1024,
+    in_flight: Annotated[int, typer.Option(min=1, max=100_000, help="Messages on their way at a time.")] = 1000,
+    batch: Annotated[int, typer.Option(min=1, max=10_000, help="Messages of an explicit batch.")] = 100,
+    queues: Annotated[int, typer.Option(min=1, max=256, help="Queues of the topics.")] = 8,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw the figures into this file.")] = None,
+    namesrv: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Measure the brokers of these nameservers; default: one started for it.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Send the same messages singly, in explicit batches, with AutoBatch, and with AutoBatch to batch queues, side by side.
+
+    Latencies are those of a message; with explicit batches, of a batch. Other brokers tell neither their CPU time nor more of their
+    disks than the growth of their logs, whoever fills them. Exit code 1 when a send failed.
+    """
+    from sprocketmq.cli import bench
+
+    options = bench.Options(namesrv, seconds, messages, body_bytes=size, in_flight=in_flight, batch=batch, queues=queues, plot=plot)
+    raise typer.Exit(bench.run(options, as_json=json))
 
 
 # --- stores on disk -----------------------------------------------------------------------------------------------------

@@ -227,7 +227,7 @@ print(temporary.store)
 
 def test_child_processes_serve_the_same_and_lose_nothing_when_killed(tmp_path):
     cluster = LocalCluster(tmp_path, brokers=2, in_process=False).start()
-    pids = cluster._servers.pids
+    pids = cluster.pids
     cluster.create_topic("orders", queues=1)
     results = send(cluster, *[b"%d" % i for i in range(6)])
     assert {r.broker_name for r in results} == {"broker-a", "broker-b"}
@@ -237,7 +237,7 @@ def test_child_processes_serve_the_same_and_lose_nothing_when_killed(tmp_path):
             os.kill(pid, 0)
     with LocalCluster(tmp_path, brokers=2, in_process=False) as mq:
         assert len(mq.messages("orders", count=6)) == 6
-        pids = mq._servers.pids
+        pids = mq.pids
         with pytest.raises(ConfigError, match="in_process=True"):
             mq.stop_broker()
     for pid in pids:
@@ -257,7 +257,7 @@ def test_children_stop_when_their_parent_is_killed(tmp_path):
 import os, signal
 from sprocketmq.embedded import LocalCluster
 cluster = LocalCluster({str(tmp_path)!r}, in_process=False).start()
-print(cluster._servers.pids[0], flush=True)
+print(cluster.pids[0], flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     parent = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
