@@ -357,6 +357,19 @@ class PullConsumer(_Face[client.PullConsumer]):
     offset_at = _blocking(client.PullConsumer.offset_at)
     committed = _blocking(client.PullConsumer.committed)
     commit = _blocking(client.PullConsumer.commit)
+    subscribe = _blocking(client.PullConsumer.subscribe)
+    assign = _blocking(client.PullConsumer.assign)
+    poll = _blocking(client.PullConsumer.poll)
+    seek_to_time = _blocking(client.PullConsumer.seek_to_time)
+    seek = _on_loop(client.PullConsumer.seek)
+    position = _on_loop(client.PullConsumer.position)
+    pause = _on_loop(client.PullConsumer.pause)
+    resume = _on_loop(client.PullConsumer.resume)
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are polled now, sorted."""
+        return self._client.assignment
 
 
 class PushConsumer(_Face[client.PushConsumer]):

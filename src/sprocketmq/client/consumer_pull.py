@@ -1,45 +1,83 @@
-"""The pull consumer: reads any queue at any offset, and keeps no state but what the caller commits."""
+"""The pull consumer: reads any queue at any offset, or polls queues that it was given (client-behaviour, section 11)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import TracebackType
 from typing import Self
 
+from sprocketmq.client.group_member import ConsumeFrom, from_where
+from sprocketmq.client.inquiries import Inquiries
 from sprocketmq.client.instance import Instance
 from sprocketmq.client.offsets import Offsets
+from sprocketmq.client.polling import Polling
 from sprocketmq.client.pulling import DEFAULT_MAX_BYTES, PullResult, pull_header, read_pull, subscription_tags
-from sprocketmq.client.routes import MASTER_ID
+from sprocketmq.client.rebalance import Rebalance, read_strategy
+from sprocketmq.client.routes import MASTER_ID, Route
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import ConfigError
-from sprocketmq.protocol.bodies import SubscriptionData, build_subscription
-from sprocketmq.protocol.codes import PULL_SUBSCRIPTION, PULL_SUSPEND, RequestCode
+from sprocketmq.net.client import Connection
+from sprocketmq.protocol.bodies import ConsumeDirectlyResult, SubscriptionData, build_subscription
+from sprocketmq.protocol.codes import PULL_SUBSCRIPTION, PULL_SUSPEND, RequestCode, ResponseCode
+from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import check_group, check_topic
+from sprocketmq.protocol.records import ReceivedMessage
 
 # Over what a pull may wait at the broker: brokers look at waiting pulls every 5 s only.
 PULL_TIMEOUT_S = 10.0
 
 
 class PullConsumer:
-    """Read messages by queue and offset.
+    """Read messages at one's own pace, in one of two ways.
 
-    It joins no group at the broker (nothing is registered, no queue is assigned): ``group`` only names the offsets of ``committed`` and
-    ``commit``. ``namesrv`` as for Producer. Any number of tasks of one event loop may use it. Use ``async with``.
+    ``pull`` reads a queue at an offset and keeps no state: ``group`` only names the offsets of ``committed`` and ``commit``, and nothing is
+    registered at a broker. Any number of tasks of one event loop may pull.
+
+    ``poll`` reads the queues that ``assign`` gave, or those that the group's balance gives after ``subscribe``: in each queue from where the
+    group committed, and where it never did, by ``consume_from`` (``"last"``, ``"first"`` or epoch seconds, as for PushConsumer). What a poll
+    returned counts as consumed at the next one; with ``auto_commit`` that is committed every 5 seconds, when a queue goes to another member,
+    and at close, else only by ``commit()``. One task polls at a time.
+
+    ``rebalance`` says how members of the group share queues, as for PushConsumer. ``namesrv`` as for Producer. Use ``async with``.
     """
 
-    def __init__(self, group: str, *, namesrv: str | Sequence[str] | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        group: str,
+        *,
+        namesrv: str | Sequence[str] | None = None,
+        consume_from: ConsumeFrom = "last",
+        auto_commit: bool = True,
+        rebalance: Rebalance = "average",
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self.group = check_group(group)
-        self._instance = Instance(namesrv, kind="PullConsumer", clock=clock)
+        from_where(consume_from)
+        self._consume_from = consume_from
+        self._auto_commit = auto_commit
+        self._rebalance = rebalance
+        self._clock = clock
+        self._instance = Instance(namesrv, kind="PullConsumer", clock=clock, on_request=self._on_request, on_route=self._on_route)
         self._offsets = Offsets(self._instance)
         self._suggested: dict[MessageQueue, int] = {}
+        self._subscriptions: dict[str, SubscriptionData] = {}
+        self._polling: Polling | None = None
+        self._inquiries: Inquiries | None = None
 
     async def start(self) -> None:
         """Find a nameserver. Raises NameserverUnavailable or NotRocketMQ, naming the address, when there is none."""
         await self._instance.start()
 
     async def close(self) -> None:
-        """Disconnect; what is under way fails. Harmless when closed already."""
-        await self._instance.close()
+        """Commit what was consumed of polled queues (with ``auto_commit``), leave the group, disconnect; what is under way fails.
+
+        The messages of the last poll are not consumed: ``poll`` or ``commit`` once more for that. Harmless when closed already.
+        """
+        try:
+            if self._polling is not None:
+                await self._polling.end()
+        finally:
+            await self._instance.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -47,6 +85,8 @@ class PullConsumer:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
+
+    # --- reading by queue and offset ---
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the readable queues of ``topic``, sorted, as the nameserver has them now. Raises TopicNotFound when it is unknown."""
@@ -68,7 +108,7 @@ class PullConsumer:
     ) -> PullResult:
         """Return up to ``max_messages`` messages of about ``max_bytes`` (default 256 KiB) from ``offset`` on.
 
-        The broker's own limits may be lower. ``expression`` is ``"*"`` or ``"tag || tag"``. When there is nothing yet, the broker waits up
+        The broker's own limits may be lower; a batch that is stored as one record comes whole, so there may be more. ``expression`` is ``"*"`` or ``"tag || tag"``. When there is nothing yet, the broker waits up
         to ``wait_ms`` for a message (a stock one rounds short waits up to 5 s); ``timeout_s`` is what the answer may take beyond that.
         An offset out of range is no error: see PullStatus. Raises TopicNotFound, BrokerError, BrokerBusy, ConnectFailed, ConnectionLost,
         RequestTimeout; ConfigError for arguments that cannot be.
@@ -116,9 +156,135 @@ class PullConsumer:
         """Return the offset committed for this group, None when there is none."""
         return await self._offsets.committed(self.group, queue)
 
-    async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Commit ``offset`` (the next to read) for this group; returns when the broker has taken it."""
-        await self._offsets.commit(self.group, queue, offset)
+    async def commit(self, queue: MessageQueue | None = None, offset: int | None = None) -> None:
+        """Commit ``offset`` (the next to read) of ``queue`` for this group, or everything that was polled; returns when the brokers have it.
+
+        Raises what asking the broker raises; ConfigError for one argument without the other.
+        """
+        if queue is not None and offset is not None:
+            await self._offsets.commit(self.group, queue, offset)
+        elif queue is None and offset is None:
+            await self._assigned().commit()
+        else:
+            raise ConfigError("commit takes a queue and its offset, or nothing: everything that was polled")
+
+    # --- polling ---
+
+    async def subscribe(self, subscriptions: Mapping[str, str] | Iterable[str] | str) -> None:
+        """Join the group and poll the queues that it gives: topics with ``"*"`` or ``"tag || tag"``, or topic names for everything of them.
+
+        Raises ConfigError when queues were given by ``assign`` or ``subscribe`` before, InvalidName for what is no topic or expression.
+        """
+        self._instance.check()
+        if self._polling is not None:
+            raise ConfigError("this PullConsumer has its queues already: subscribe once, or assign; make another consumer for more")
+        if isinstance(subscriptions, str):
+            subscriptions = (subscriptions,)
+        if not isinstance(subscriptions, Mapping):
+            subscriptions = dict.fromkeys(subscriptions, "*")
+        if not subscriptions:
+            raise ConfigError("subscribe to at least one topic")
+        share = read_strategy(self._rebalance, list(subscriptions))
+        version = self._clock.time_ms()
+        for topic, expression in subscriptions.items():
+            self._subscriptions[check_topic(topic)] = build_subscription(topic, expression, version)
+        polling = self._polling = Polling(
+            self._instance,
+            self.group,
+            self._subscriptions,
+            consume_from=self._consume_from,
+            auto_commit=self._auto_commit,
+            share=share,
+        )
+        if polling.member is not None:
+            self._inquiries = Inquiries(
+                self._instance, polling.member, None, settings={"PROP_CONSUMEORDERLY": "false"}, seek=self.seek, consume=_no_handler
+            )
+        await polling.begin()
+
+    async def assign(self, queues: Iterable[MessageQueue], expression: str = "*") -> None:
+        """Poll exactly ``queues``, whatever other members of the group do; those that were assigned before go on where they are.
+
+        ``expression`` is for topics that are new here. Raises ConfigError after ``subscribe``, and what asking for the start offsets raises.
+        """
+        self._instance.check()
+        if self._inquiries is not None:
+            raise ConfigError("this PullConsumer has subscribed: its group gives it queues; make another consumer to assign them by hand")
+        chosen = list(queues)
+        for queue in chosen:
+            if queue.topic not in self._subscriptions:
+                self._subscriptions[check_topic(queue.topic)] = build_subscription(queue.topic, expression, 0)
+        if self._polling is None:
+            self._polling = Polling(
+                self._instance, self.group, self._subscriptions, consume_from=self._consume_from, auto_commit=self._auto_commit
+            )
+            await self._polling.begin()
+        await self._polling.assign(chosen)
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are polled now, sorted."""
+        return [] if self._polling is None else self._polling.assignment
+
+    async def poll(self, max_messages: int = 32, *, timeout_s: float = 5.0) -> list[ReceivedMessage]:
+        """Return up to ``max_messages`` messages, in the order of their queue, all of one queue; an empty list after ``timeout_s`` seconds.
+
+        Queues are served in turn. What earlier polls returned counts as consumed. Raises ConfigError before ``assign`` or ``subscribe``, or
+        while another task polls; a broker's lasting refusal as BrokerError.
+        """
+        if max_messages < 1 or timeout_s < 0:
+            raise ConfigError(f"cannot poll {max_messages} messages within {timeout_s} s")
+        return await self._assigned().poll(max_messages, timeout_s)
+
+    def position(self, queue: MessageQueue) -> int:
+        """Return the offset of the next message that ``poll`` returns of ``queue``. Raises ConfigError when it is not assigned."""
+        (pq,) = self._assigned().assigned([queue])
+        return pq.position
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at ``offset``. One out of range is moved to where the broker has messages. Raises ConfigError when ``queue`` is not assigned."""
+        if offset < 0:
+            raise ConfigError(f"an offset must be 0 or more, not {offset}")
+        self._assigned().seek(queue, offset)
+
+    async def seek_to_time(self, where: MessageQueue | str, timestamp_ms: int) -> None:
+        """Go on at the first message stored at ``timestamp_ms`` (epoch) or later, in one queue or all assigned ones of a topic; at the end
+        where there is none. Raises what asking the broker raises, and what ``seek`` raises.
+        """
+        polling = self._assigned()
+        for queue in [queue for queue in self.assignment if queue.topic == where] if isinstance(where, str) else [where]:
+            polling.assigned([queue])
+            self.seek(queue, await self._offsets.offset_at(queue, timestamp_ms))
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Neither pull nor return messages of ``queues``; without arguments of all. Raises ConfigError for one that is not assigned."""
+        self._assigned().pause(queues)
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Go on with paused queues; without arguments with all."""
+        self._assigned().resume(queues)
+
+    def _assigned(self) -> Polling:
+        self._instance.check()
+        if self._polling is None:
+            raise ConfigError("no queues to poll: call subscribe() to share them with the group, or assign() to choose them")
+        return self._polling
+
+    # --- what the parts call ---
+
+    def _on_request(self, conn: Connection, command: Command) -> None:
+        if self._inquiries is not None:
+            self._inquiries.handle(conn, command)
+        else:
+            conn.respond(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {command.code} not supported")
+
+    def _on_route(self, route: Route) -> None:
+        if self._polling is not None and self._polling.member is not None:
+            self._polling.member.rebalance_soon()
+
+
+async def _no_handler(_: ReceivedMessage) -> ConsumeDirectlyResult:
+    return ConsumeDirectlyResult("CR_RETURN_NULL", remark="this consumer polls and has no handler to call")
 
 
 @lru_cache(maxsize=256)

@@ -63,7 +63,7 @@ class GroupMember:
 
     With ``locks`` the group consumes in order. A queue is taken over once its broker has locked it for this member, and given up once
     what a handler has of it is through (``batch_ended``), so that no two members ever have messages of it at a time; ``may_take`` tells
-    whether messages may be handed out now, and ``resumed(pq)`` is called when they may again.
+    whether messages may be handed out now, and ``resumed(pq)`` is called when they may again. ``actively`` is said of pull consumers.
     """
 
     def __init__(
@@ -79,11 +79,13 @@ class GroupMember:
         open_queue: Callable[[MessageQueue, int], ProcessQueue],
         puller: Puller,
         resumed: Callable[[ProcessQueue], None],
+        actively: bool = False,
     ) -> None:
         self.group = group
         self.queues: dict[MessageQueue, ProcessQueue] = {}
         self.subscriptions = subscriptions
-        self.from_where = _from_where(consume_from)
+        self.from_where = from_where(consume_from)
+        self.consume_type = "CONSUME_ACTIVELY" if actively else "CONSUME_PASSIVELY"
         self.broadcasting = share is None
         self._instance = instance
         self._consume_from = consume_from
@@ -154,6 +156,7 @@ class GroupMember:
         return [
             ConsumerData(
                 self.group,
+                self.consume_type,
                 message_model="BROADCASTING" if self.broadcasting else "CLUSTERING",
                 consume_from_where=self.from_where,
                 subscription_data_set=list(self.subscriptions.values()),
@@ -243,7 +246,7 @@ class GroupMember:
 
     async def _assign(self, queue: MessageQueue) -> bool:
         try:
-            offset = await self._start_offset(queue)
+            offset = await start_offset(self._store, self._offsets, queue, self._consume_from)
         except ClientClosed:
             return False
         except SprocketError as e:
@@ -254,18 +257,6 @@ class GroupMember:
         pq = self.queues[queue] = self._open_queue(queue, offset)
         self._puller.begin(pq)
         return True
-
-    async def _start_offset(self, queue: MessageQueue) -> int:
-        at_time = not isinstance(self._consume_from, str)
-        # With a start time, a young queue must not be taken for a committed 0.
-        offset = await self._store.committed(queue, zero_if_young=not at_time)
-        if offset is not None:
-            return offset
-        if self._consume_from == "first" or queue.topic.startswith(RETRY_PREFIX):
-            return 0  # what is to be retried was consumed before: no start rule may pass it over
-        if isinstance(self._consume_from, str):
-            return await self._offsets.max_offset(queue)
-        return await self._offsets.offset_at(queue, round(self._consume_from * 1000))
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the first message of ``queue`` stored at ``timestamp_ms`` or later; its end when there is none."""
@@ -420,7 +411,22 @@ def _wish(subscription: SubscriptionData | None) -> str:
     return f"tags {' || '.join(sorted(subscription.tags_set))!r}" if subscription.tags_set else "everything"
 
 
-def _from_where(consume_from: ConsumeFrom) -> str:
+async def start_offset(store: OffsetStore, offsets: Offsets, queue: MessageQueue, consume_from: ConsumeFrom) -> int:
+    """Return where to begin in ``queue``: where the group went to, else by ``consume_from``. Raises what asking the brokers raises."""
+    at_time = not isinstance(consume_from, str)
+    # With a start time, a young queue must not be taken for a committed 0.
+    offset = await store.committed(queue, zero_if_young=not at_time)
+    if offset is not None:
+        return offset
+    if consume_from == "first" or queue.topic.startswith(RETRY_PREFIX):
+        return 0  # what is to be retried was consumed before: no start rule may pass it over
+    if isinstance(consume_from, str):
+        return await offsets.max_offset(queue)
+    return await offsets.offset_at(queue, round(consume_from * 1000))
+
+
+def from_where(consume_from: ConsumeFrom) -> str:
+    """Return the wire's word for where a new group starts. Raises ConfigError for what is no such place."""
     if consume_from == "last":
         return "CONSUME_FROM_LAST_OFFSET"
     if consume_from == "first":

@@ -111,7 +111,7 @@ class Inquiries:
         properties = {
             **self._settings,
             "PROP_NAMESERVER_ADDR": ";".join(self._instance.namesrv.addresses),
-            "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
+            "PROP_CONSUME_TYPE": self._member.consume_type,
             "PROP_CLIENT_VERSION": f"sprocketmq {__version__}",
             "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
             "messageModel": "BROADCASTING" if self._member.broadcasting else "CLUSTERING",

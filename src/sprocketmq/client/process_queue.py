@@ -297,13 +297,18 @@ class ProcessQueue:
         return self._busy is not None
 
     @property
-    def commit_offset(self) -> int:
-        if self._out:
-            return next(iter(self._out.values()))[0].queue_offset
+    def position(self) -> int:
+        """The offset that ``take`` goes on with, but for returned batches."""
         if self._chunks:
             chunk = self._chunks[0]
             return chunk.messages[chunk.taken].queue_offset
         return self.next_offset
+
+    @property
+    def commit_offset(self) -> int:
+        if self._out:
+            return next(iter(self._out.values()))[0].queue_offset
+        return self.position
 
     @property
     def full(self) -> str:

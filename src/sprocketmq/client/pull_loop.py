@@ -11,7 +11,7 @@ from sprocketmq.client.pulling import PullResult, PullStatus, pull_header, read_
 from sprocketmq.client.routes import MASTER_ID
 from sprocketmq.errors import BrokerError, SprocketError, TopicNotFound
 from sprocketmq.protocol.bodies import SubscriptionData
-from sprocketmq.protocol.codes import PULL_COMMIT_OFFSET, PULL_SUSPEND, LanguageCode, RequestCode, ResponseCode
+from sprocketmq.protocol.codes import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, LanguageCode, RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import RETRY_PREFIX
@@ -44,7 +44,8 @@ class PullLoops:
     """Pull every queue that was begun until it is ended.
 
     ``found(pq)`` is called when messages came; ``lost()`` when a queue's topic has no route any more; ``refused(error)`` when a broker
-    refuses the group for good, which ends the loop of that queue. With ``commits`` each pull tells the broker what was consumed.
+    refuses the group for good, which ends the loop of that queue. With ``commits`` each pull tells the broker what was consumed,
+    with ``tells`` what is subscribed to, which no heartbeat may have told it.
     """
 
     def __init__(
@@ -58,16 +59,17 @@ class PullLoops:
         lost: Callable[[], None],
         refused: Callable[[SprocketError], None],
         commits: bool = True,
+        tells: bool = False,
     ) -> None:
         self._instance = instance
         self._group = group
         self._subscriptions = subscriptions
-        self._tags = {topic: subscription_tags(subscription) for topic, subscription in subscriptions.items()}
         self._size = size
         self._found = found
         self._lost = lost
         self._refused = refused
         self._commits = commits
+        self._flags = PULL_SUSPEND | (PULL_SUBSCRIPTION if tells else 0)
         self._loops: dict[MessageQueue, asyncio.Task[None]] = {}
         self._waiting: dict[MessageQueue, asyncio.Future[None]] = {}
 
@@ -90,7 +92,7 @@ class PullLoops:
 
     async def _loop(self, pq: ProcessQueue) -> None:
         queue = pq.queue
-        tags = self._tags[queue.topic]
+        tags = subscription_tags(self._subscriptions[queue.topic])
         broker_id = MASTER_ID
         refusals = 0
         failing = False
@@ -148,7 +150,7 @@ class PullLoops:
             pq.next_offset,
             max_messages=self._size.messages,
             max_bytes=self._size.size_bytes,
-            sys_flag=PULL_SUSPEND | (PULL_COMMIT_OFFSET if commit and broker_id == MASTER_ID else 0),
+            sys_flag=self._flags | (PULL_COMMIT_OFFSET if commit and broker_id == MASTER_ID else 0),
             commit_offset=commit,
             suspend_ms=SUSPEND_MS,
             subscription=self._subscriptions[queue.topic],
