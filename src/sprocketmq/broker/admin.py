@@ -535,6 +535,7 @@ class AdminHandlers:
                 "remainTransientStoreBufferNumbs": "0",
                 "heldPulls": str(broker.pulls.held_count),
                 "connections": str(broker.connection_count),
+                "timedMessagesWaiting": str(broker.delays.timers.waiting),
                 "timerReadBehind": "0",
                 "timerOffsetBehind": "0",
                 "timerCongestNum": "0",
@@ -542,6 +543,8 @@ class AdminHandlers:
                 "timerDequeueTps": "0.0",
             }
         )
+        for level, (delivered, parked) in broker.delays.offsets().items():
+            table[f"scheduleMessageOffset_{level}"] = f"{delivered},{parked}"
         for queue in ("send", "pull", "litePull", "query", "ack"):
             table[f"{queue}ThreadPoolQueueSize"] = "0"
             table[f"{queue}ThreadPoolQueueHeadWaitTimeMills"] = "0"
@@ -573,6 +576,7 @@ class AdminHandlers:
             "autoCreateSubscriptionGroup": str(config.auto_create_group).lower(),
             "defaultTopicQueueNums": config.default_topic_queues,
             "maxMessageSize": config.max_message_bytes,
+            "messageDelayLevel": store.message_delay_level,
             "flushIntervalCommitLog": round(config.flush_interval_s * 1000),
             "flushConsumerOffsetInterval": round(config.save_offsets_interval_s * 1000),
             "registerNameServerPeriod": round(config.register_interval_s * 1000),

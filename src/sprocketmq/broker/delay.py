@@ -170,9 +170,9 @@ class DelayService:
                 continue
             parked = ReceivedMessage(record, 0, len(record))
             level = self._levels.get(parked.queue_id)
-            if parked.topic == TIMER_TOPIC:
+            if parked.raw_topic == TIMER_TOPIC.encode():
                 self.timers.mark(parked.queue_offset)
-            elif level is not None and parked.topic == SCHEDULE_TOPIC:
+            elif level is not None and parked.raw_topic == SCHEDULE_TOPIC.encode():
                 level.next = min(max(level.next, parked.queue_offset + 1), level.end)
 
     def start(self) -> None:
@@ -256,6 +256,7 @@ class DelayService:
         reconsume_times: int = 0,
     ) -> tuple[int, int]:
         """Stage a message that is to come to ``topic`` at ``due_ms``, as ``stage`` does; not while ``timers`` is full."""
+        self._topics.create_internal(TIMER_TOPIC, 1)  # queues without a topic are taken for leftovers
         properties[TIMER_OUT_MS] = str(due_ms)
         properties[REAL_TOPIC] = topic
         properties[REAL_QID] = str(queue_id)
@@ -289,7 +290,9 @@ class DelayService:
     def _look(self, level: _Level) -> None:
         """Find out when the next message of a level is due."""
         low, high = self._span(level)
-        level.next = max(level.next, low)  # what has left the log can be delivered no more
+        if level.next < low:
+            log.error("%d delayed messages of level %d have left the log before their time", low - level.next, level.queue_id + 1)
+            level.next = low
         if level.next < high:
             _, _, code = self._store.units(SCHEDULE_TOPIC, level.queue_id, level.next, 1)[0]
             level.due_ms = self._due(level, code)
@@ -424,7 +427,11 @@ class DelayService:
 
     def _stage_delivery(self, parked: ReceivedMessage, arrivals: list[Arrival]) -> None:
         """Stage a parked message where it belongs. One that cannot be stored anywhere stays parked, where its queue can be read."""
-        properties = parked.properties
+        try:
+            properties = parked.properties
+        except RemoteProtocolError as e:
+            log.warning("the delayed message at %d of the log is not delivered: %s", parked.commitlog_offset, e)
+            return
         name, queue = properties.get(REAL_TOPIC, ""), properties.get(REAL_QID, "")
         problem = name_problem(name, MAX_INTERNAL_TOPIC_LENGTH)
         if problem or name in SEND_FORBIDDEN_TOPICS or not (queue.isascii() and queue.isdigit()):
@@ -498,7 +505,7 @@ class DelayService:
 
 def _is_parked(record: memoryview, topic: str, queue_id: int, offset: int) -> bool:
     message = ReceivedMessage(record, 0, len(record))
-    return message.queue_offset == offset and message.queue_id == queue_id and message.topic == topic
+    return message.queue_offset == offset and message.queue_id == queue_id and message.raw_topic == topic.encode()
 
 
 def _positions(tree: Mapping[Any, Any]) -> tuple[dict[int, int], int | None]:

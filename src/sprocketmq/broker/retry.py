@@ -58,8 +58,11 @@ class RetryRules:
         self._groups = groups
 
     def group(self, name: str) -> SubscriptionGroupConfig:
-        """Return a group. Raises SendRefused when there is none, GroupRefused for a bad name."""
-        group = self._groups.find(name)
+        """Return a group. Raises SendRefused when there is none."""
+        try:
+            group = self._groups.find(name)
+        except GroupRefused as e:
+            raise SendRefused(e.code, e.remark) from None
         if group is None:
             raise SendRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name} {FAQ}")
         return group
@@ -103,7 +106,7 @@ class RetryHandlers:
         header = command.header(SendBack)
         try:
             self._stage(conn, command, header)
-        except (SendRefused, TopicRefused, GroupRefused) as e:
+        except (SendRefused, TopicRefused) as e:
             conn.respond(command, e.code, remark=e.remark)
         except (MessageTooLarge, InvalidMessage):
             conn.respond(command, ResponseCode.SYSTEM_ERROR, remark="MESSAGE_ILLEGAL")

@@ -13,6 +13,7 @@
 """
 
 import struct
+from collections.abc import Collection
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from struct import Struct
 
@@ -327,6 +328,12 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):  # the cheapest objec
         return None if not offset or self.sys_flag & SYSFLAG_TRANSACTION_MASK else max(offset, 0)
 
     @property
+    def raw_topic(self) -> bytes:
+        """The topic whose queues hold it, as stored."""
+        start, end, _, _ = self._tail()
+        return bytes(self._data[start:end])
+
+    @property
     def topic(self) -> str:
         if self.restored and (original := self.properties.get(RETRY_TOPIC)):
             return original
@@ -386,6 +393,18 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):  # the cheapest objec
                 raise RemoteProtocolError("tag of a record is not UTF-8") from None
         return self._properties.get("TAGS")
 
+    def has_tag(self, tags: Collection[bytes]) -> bool:
+        """Whether the message has one of ``tags``, given as stored."""
+        data = self._data
+        if self._body_at >= 0 and type(data) is bytes:
+            # Most records have it behind another property; looking for it there needs no cutting.
+            end = self._pos + self._size if self._index < 0 else self._entry_end
+            at = data.find(b"\x02TAGS\x01", self._body_end, end) + 6
+            stop = data.find(b"\x02", at, end) if at > 5 else -1
+            if stop >= 0:
+                return data[at:stop] in tags
+        return find_property(self.raw_properties, b"TAGS") in tags
+
     @property
     def keys(self) -> list[str]:
         return self.properties.get("KEYS", "").split()
@@ -409,10 +428,13 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):  # the cheapest objec
         return f"ReceivedMessage({self.topic!r}, queue {self.queue_id} offset {self.queue_offset}, msg_id={self.msg_id!r})"
 
 
-def decode_records(data: bytes | memoryview, *, broker_name: str = "", verify_crc: bool = False) -> list[ReceivedMessage]:
+def decode_records(
+    data: bytes | memoryview, *, broker_name: str = "", verify_crc: bool = False, whole: list[ReceivedMessage] | None = None
+) -> list[ReceivedMessage]:
     """Return the messages of concatenated records, inner batches unwrapped, in order.
 
-    With ``verify_crc`` every stored body is checked first. Raises RemoteProtocolError for damage.
+    With ``verify_crc`` every stored body is checked first. Raises RemoteProtocolError for damage. With ``whole``, an inner batch that does
+    not unwrap is no damage: its record is returned as one message, and appended to ``whole``.
     """
     data = data if type(data) is bytes else bytes(data)
     total = len(data)
@@ -437,7 +459,13 @@ def decode_records(data: bytes | memoryview, *, broker_name: str = "", verify_cr
         if verify_crc:
             message.verify_crc()
         if sys_flag & _INNER == _INNER:
-            messages += _unwrap(message)
+            try:
+                messages += _unwrap(message)
+            except RemoteProtocolError:
+                if whole is None:
+                    raise
+                whole.append(message)
+                add(message)
         else:
             add(message)
         pos += size

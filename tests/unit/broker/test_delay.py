@@ -1,5 +1,7 @@
 """Delayed messages: parked under their level, delivered at their time, once, whatever happens to the broker meanwhile."""
 
+import json
+
 import pytest
 
 from sprocketmq.errors import ConfigError
@@ -443,3 +445,49 @@ async def test_delivered_messages_wait_for_the_disk_with_sync_flush(start_broker
 
 def test_a_copy_says_where_it_is_from():
     assert ReceivedMessage(bytes(200), 0, 200).copied_from is None
+
+
+async def test_properties_that_are_no_text_stay_parked(broker, clock, ask, caplog):
+    properties = b"REAL_TOPIC\x01orders\x02REAL_QID\x010\x02DELAY\x011\x02x\x01\xff\x02"
+    broker.store.stage_copy(SCHEDULE, 0, b"x", properties, copied_from=None, born_timestamp_ms=1, born_host=b"12345678")
+    broker.store.commit()
+    await delayed(ask, 1)
+    later(broker, clock, 1)
+    assert await ask.bodies("orders") == [b"body"]
+    assert "not UTF-8" in caplog.text
+
+
+async def test_tools_see_how_far_each_level_is(broker, clock, ask):
+    for level in (1, 1, 3):
+        await delayed(ask, level)
+    assert (await ask.send("orders", properties="TIMER_DELAY_SEC\x01100\x02")).code == 0
+    later(broker, clock, 1)
+    table = json.loads((await ask(28)).body)["table"]
+    assert {name: value for name, value in table.items() if name.startswith("schedule")} == {
+        "scheduleMessageOffset_1": "2,2",
+        "scheduleMessageOffset_3": "0,1",
+    }
+    assert table["timedMessagesWaiting"] == "1"
+
+
+async def test_what_left_the_log_before_its_time_is_told(start_broker, connect, clock, caplog):
+    broker = await start_broker(store={"commitlog_segment_bytes": 4096})
+    broker.topics.create_internal("orders", 1)
+    ask = await connect(broker)
+    for _ in range(20):
+        await delayed(ask, 18, b"x" * 900)
+    broker.store.flush(thorough=True)
+    broker.store.delete_before(broker.store.commitlog_max_offset)
+    later(broker, clock, 7200)
+    left = broker.store.max_offset(SCHEDULE, 17) - broker.store.min_offset(SCHEDULE, 17)
+    assert 0 < left < 20
+    assert len(await ask.bodies("orders")) == left
+    assert f"{20 - left} delayed messages of level 18 have left the log" in caplog.text
+
+
+async def test_parked_messages_are_no_leftovers_of_a_topic(broker, clock, ask):
+    await delayed(ask, 1)
+    assert (await ask.send("orders", properties="TIMER_DELAY_SEC\x011\x02")).code == 0
+    assert (await ask(316)).code == 0
+    later(broker, clock, 1)
+    assert len(await ask.bodies("orders")) == 2
