@@ -1,5 +1,6 @@
 """Pull requests and their answers, shared by both consumers (protocol, section 7.2.1)."""
 
+import logging
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -11,8 +12,9 @@ from sprocketmq.protocol.codes import PULL_SUBSCRIPTION, ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.headers import PullResponse
 from sprocketmq.protocol.message import MessageQueue
-from sprocketmq.protocol.properties import find_property
 from sprocketmq.protocol.records import ReceivedMessage, decode_records
+
+log = logging.getLogger(__name__)
 
 _json = msgspec.json.encode
 
@@ -66,13 +68,24 @@ class PullResult:
 def read_messages(body: bytes, broker_name: str, offset: int, tags: frozenset[bytes] | None) -> list[ReceivedMessage]:
     """Return the messages of a pulled body from ``offset`` on, with one of ``tags`` (None: all).
 
-    A broker filters by the hash of a tag only, and returns an inner batch whole when it is entered in the middle.
+    A broker filters by the hash of a tag only, and returns an inner batch whole when it is entered in the middle. A batch whose entries make
+    no sense comes as one message; RemoteProtocolError is raised for records that do not.
     """
-    messages = decode_records(body, broker_name=broker_name)
+    whole: list[ReceivedMessage] = []
+    messages = decode_records(body, broker_name=broker_name, whole=whole)
+    for message in whole:
+        # To end here would be to end here for ever: the next pull brings the same.
+        log.error(
+            "the inner batch at offset %d of queue %d on broker %s, %s, does not unwrap: it comes as one message, with the batch as its body",
+            message.queue_offset,
+            message.queue_id,
+            broker_name,
+            message.offset_msg_id,
+        )
     if messages and messages[0].queue_offset < offset:
         messages = [m for m in messages if m.queue_offset >= offset]
     if tags is not None:
-        messages = [m for m in messages if find_property(m.raw_properties, b"TAGS") in tags]
+        messages = [m for m in messages if m.has_tag(tags)]
     return messages
 
 

@@ -316,6 +316,17 @@ async def test_a_broker_that_refused_one_is_not_asked_again(cluster):
     assert cluster.broker.count(Q.CONSUMER_SEND_MSG_BACK) <= 3
 
 
+async def test_a_batch_that_does_not_unwrap_comes_as_one_message_and_the_queue_goes_on(cluster, caplog):
+    put_record(cluster, b"rubbish", sys_flag=0xC0)
+    put_record(cluster, b"next")
+    got: list[bytes] = []
+    async with push(cluster) as consumer:
+        consumer.listen(lambda batch: got.extend(m.body for m in batch))
+        await settle(lambda: got == [b"rubbish", b"next"])
+    assert "does not unwrap" in caplog.text
+    assert committed(cluster) == 2
+
+
 # --- timeouts -----------------------------------------------------------------------------------------------------------
 
 

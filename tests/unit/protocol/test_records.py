@@ -175,6 +175,49 @@ def test_a_damaged_inner_batch_is_refused():
         decode_records(record(body=b"\0" * 10, sys_flag=192))
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [
+        struct.pack(">iiiii", 0, 0, 0, 0, 1) + b"x\0\0",
+        struct.pack(">iiiii", -5, 0, 0, 0, 1) + b"x\0\0",
+        struct.pack(">iiiii", 999, 0, 0, 0, 1) + b"x\0\0",
+        struct.pack(">iiiii", 23, 0, 0, 0, -1) + b"x\0\0",
+        struct.pack(">iiiii", 23, 0, 0, 0, 2**31 - 1) + b"x\0\0",
+        struct.pack(">iiiii", 23, 0, 0, 0, 1) + b"x\0\1",
+        struct.pack(">iiiii", 23, 0, 0, 0, 1) + b"x\0\0" + b"cut",
+    ],
+    ids=["size 0", "negative", "past the end", "negative body", "body past the end", "properties past the end", "cut short"],
+)
+def test_an_inner_batch_that_makes_no_sense_is_refused_or_comes_whole(entry):
+    damaged = record(body=entry, sys_flag=192)
+    with pytest.raises(RemoteProtocolError, match="batch entry"):
+        decode_records(record() + damaged)
+    whole: list[ReceivedMessage] = []
+    found = decode_records(record() + damaged + inner_batch(), whole=whole)
+    assert [m.body for m in found] == [b"hello", entry, b"one", b"", b"three"]
+    assert whole == [found[1]]
+    assert not whole[0].is_inner
+
+
+def test_an_inner_batch_of_more_than_32767_messages_is_refused():
+    entry = encode_batch([(0, b"x", b"")])
+    assert len(decode_records(record(body=entry * 32767, sys_flag=192))) == 32767
+    with pytest.raises(RemoteProtocolError, match="32768"):
+        decode_records(record(body=entry * 32768, sys_flag=192))
+
+
+@given(property_maps, st.sampled_from([None, "a", "b", "ä"]), st.booleans(), st.booleans())
+def test_a_tag_is_found_wherever_it_stands(properties, tag, last, ended):
+    pairs = {**properties, "XTAGS": "b"}
+    tags = {} if tag is None else {"TAGS": tag}
+    raw = encode_properties({**pairs, **tags} if last else {**tags, **pairs})
+    raw = raw if ended else raw.removesuffix(b"\x02")
+    inner = record(body=encode_batch([(0, b"", raw)]), sys_flag=192)
+    for found in (message(record(properties=raw)), message(inner), ReceivedMessage(record(properties=raw), 0, len(record(properties=raw)))):
+        assert found.has_tag({b"a", "ä".encode()}) == (tag in ("a", "ä"))
+        assert found.tag == tag
+
+
 # --- damage -------------------------------------------------------------------------------------------------------------
 
 
