@@ -16,6 +16,7 @@ from sprocketmq.errors import (
     InvalidMessage,
     MaybeStoredError,
     NotRocketMQ,
+    ProtocolError,
     RequestTimeout,
     SendTimeout,
     SprocketError,
@@ -152,6 +153,18 @@ class Job:
     stored: tuple[Command, Target] | None = None
 
 
+def stored_at(response: Command, target: Target) -> SendResponse:
+    """Return where a request is stored by the broker's answer. Raises MaybeStoredError for an answer without the fields that say so."""
+    try:
+        return response.header(SendResponse)
+    except ProtocolError as e:
+        raise MaybeStoredError(
+            f"broker {target.address} says that it has stored a send, but not where ({e}): look for it by its key",
+            address=target.address,
+            cause=e,
+        ) from e
+
+
 class Delivery:
     """One producer's way to the brokers: what it knows of each topic's queues, and how a send that failed is tried again.
 
@@ -179,8 +192,8 @@ class Delivery:
         self._now_ms = instance.clock.time_ms
 
     def result(self, response: Command, publisher: Publisher, target: Target, uniq_key: str) -> SendResult:
-        """Return the result of a message that ``response`` says is stored. Raises RemoteProtocolError for an answer without its fields."""
-        stored = response.header(SendResponse)
+        """Return the result of a message that ``response`` says is stored. Raises MaybeStoredError for an answer that does not say where."""
+        stored = stored_at(response, target)
         if publisher.provisional:
             self._instance.refresh_soon(publisher.topic)
         code = response.code

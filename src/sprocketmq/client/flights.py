@@ -9,12 +9,11 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from sprocketmq.client.batching import Batch
-from sprocketmq.client.delivery import BATCH, SINGLE, STATUSES, Job, Publisher, Target
+from sprocketmq.client.delivery import BATCH, SINGLE, STATUSES, Job, Publisher, Target, stored_at
 from sprocketmq.client.encoding import header
 from sprocketmq.errors import MaybeStoredError, SprocketError
 from sprocketmq.net.client import Connection
 from sprocketmq.protocol.command import Command
-from sprocketmq.protocol.headers import SendResponse
 from sprocketmq.protocol.message import MessageQueue, SendResult
 
 if TYPE_CHECKING:
@@ -200,7 +199,7 @@ class BatchFlight(Flight):
         gathered.rare.clear()
 
     def stored(self, response: Command, target: Target) -> None:
-        answer = response.header(SendResponse)
+        answer = stored_at(response, target)
         producer, publisher, waiters = self.producer, self.publisher, self.gathered.members
         if publisher.provisional:
             producer._instance.refresh_soon(publisher.topic)

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from sprocketmq.client.batching import ALONE, Accumulator, Batch, Batching, BatchingStats, no_stats
-from sprocketmq.client.delivery import BATCH, SINGLE, STATUSES, Delivery, Job
+from sprocketmq.client.delivery import SINGLE, STATUSES, Delivery, Job, stored_at
 from sprocketmq.client.encoding import BatchResults, MessageEncoder, header
 from sprocketmq.client.flights import BatchFlight, Flight, OnSent, SingleFlight, Waiter, tell
 from sprocketmq.client.instance import CLOSING, OPEN, Instance
@@ -28,7 +28,6 @@ from sprocketmq.errors import (
 from sprocketmq.net.memory import keep_freed_memory
 from sprocketmq.protocol.command import MAX_FRAME_LENGTH, Command
 from sprocketmq.protocol.compression import CompressionType
-from sprocketmq.protocol.headers import SendResponse
 from sprocketmq.protocol.ids import MessageIdFactory
 from sprocketmq.protocol.message import Message, MessageQueue, SendResult
 from sprocketmq.protocol.names import RETRY_PREFIX, check_group, check_send_topic
@@ -178,6 +177,7 @@ class Producer:
                 if self._gather(self._gathered, message, future):
                     return await future
             timeout_s = self._timeout_s
+        _check_time(timeout_s)
         topic = message.topic
         deadline = self._loop.time() + timeout_s
         body, sys_flag = self._encoder.body(message)
@@ -193,9 +193,9 @@ class Producer:
             target = publisher.next() if queue is None else publisher.pinned(queue)
             conn = self._peek(target.address)
             failure: SprocketError | Command | None = None
-            if conn is not None:
+            started = self._loop.time()
+            if conn is not None and started < deadline:
                 ext = header(target.prefix, sys_flag, self._now_ms(), message.flag, properties)
-                started = self._loop.time()
                 try:
                     response = await conn.request(SINGLE, ext=ext, body=body, timeout_s=deadline - started)
                 except SprocketError as e:
@@ -242,12 +242,14 @@ class Producer:
         All go to one queue (the messages' own, which must then be the same), one request after the other, so they keep their order unless
         a retry moves the rest to another broker. ``timeout_s`` is for each request with its retries. Raises BatchError for an empty batch
         or one that mixes topics, queues or wait_store_ok; what ``send`` raises, with the index of the message; BatchPartlySent when a
-        later request failed, with the results of those before.
+        later request failed, with the results of those before. A topic that keeps batches whole filters by the tag that all messages of
+        a batch have: those of a batch with several tags reach only consumers that subscribe to everything.
         """
         if self._instance.state != OPEN:
             self._instance.refuse()
         if timeout_s is None:
             timeout_s = self._timeout_s
+        _check_time(timeout_s)
         batch = messages if isinstance(messages, list | tuple) else list(messages)
         encoded = self._encoder.batch(batch)
         first = batch[0]
@@ -265,28 +267,11 @@ class Producer:
             for part in encoded:
                 properties = self._encoder.outer_properties(wait_store_ok=first.wait_store_ok, tag=part.tag, keys=part.keys)
                 address = target.address
-                started = self._loop.time()
-                deadline = started + timeout_s
-                conn = self._peek(address)
-                failure: SprocketError | Command | None = None
-                response: Command | None = None
-                if conn is not None:
-                    ext = header(target.batch_prefix, 0, self._now_ms(), 0, properties)
-                    try:
-                        response = await conn.request(BATCH, ext=ext, body=part.body, timeout_s=timeout_s)
-                    except SprocketError as e:
-                        failure = e
-                    else:
-                        if self._faults is not None:
-                            self._faults.answered(target.broker_name, self._loop.time() - started)
-                        if response.code:
-                            failure, response = response, None
-                if response is None:
-                    job = Job(publisher, queue, target, part.body, properties, 0, 0, timeout_s, deadline, batch=True)
-                    response = await self._delivery.deliver(job, failure)
-                    target = job.target
-                stored = response.header(SendResponse)
-                results.add(part.uniq_keys, stored, STATUSES[response.code], target.broker_name)
+                deadline = self._loop.time() + timeout_s
+                job = Job(publisher, queue, target, part.body, properties, 0, 0, timeout_s, deadline, batch=True)
+                response = await self._delivery.deliver(job, None)
+                target = job.target
+                results.add(part.uniq_keys, stored_at(response, target), STATUSES[response.code], target.broker_name)
         except SprocketError as e:
             if len(results):
                 raise BatchPartlySent(results, len(batch), address=address, cause=e) from e
@@ -333,6 +318,7 @@ class Producer:
             self._alone(message, waiter, self._timeout_s if timeout_s is None else timeout_s)
 
     def _alone(self, message: Message, waiter: Waiter, timeout_s: float) -> None:
+        _check_time(timeout_s)
         topic, queue = message.topic, message.queue
         publisher = self._publishers.get(topic)
         if publisher is None:
@@ -526,6 +512,11 @@ class Producer:
                 left.fail(e)
         finally:
             del self._backlogs[topic]
+
+
+def _check_time(timeout_s: float) -> None:
+    if timeout_s <= 0:
+        raise ConfigError(f"timeout_s must be more than 0, not {timeout_s}")
 
 
 def _compression_type(compression: Compression | None) -> CompressionType | None:

@@ -8,7 +8,7 @@ from sprocketmq.client.delivery import Publisher
 from sprocketmq.client.faults import FaultTable
 from sprocketmq.client.routes import Route
 from sprocketmq.clock import ManualClock
-from sprocketmq.errors import BrokerBusy, BrokerError, ConnectFailed, MaybeStoredError, SendTimeout
+from sprocketmq.errors import BrokerBusy, BrokerError, ConfigError, ConnectFailed, MaybeStoredError, SendTimeout
 from sprocketmq.protocol.codes import RequestCode as Q
 from sprocketmq.protocol.message import Message, MessageQueue, SendStatus
 
@@ -327,6 +327,32 @@ async def test_the_number_of_tries_is_the_callers(two_brokers, retries):
         with pytest.raises(BrokerBusy):
             await producer.send(Message("t", b"x"))
     assert sum(broker.count(Q.SEND_MESSAGE_V2) for broker in two_brokers.brokers) == retries + 1
+
+
+@EVERY_METHOD
+async def test_an_answer_that_does_not_say_where_leaves_the_outcome_unknown(cluster, method):
+    def step(conn, command):
+        conn.respond(command, 0, ext={"queueId": "one"})
+        return True
+
+    for code in SENDS:
+        cluster.broker.script(code, step)
+    for batching in ({}, {"auto_batch": True}):
+        async with Producer("pg", namesrv=cluster.namesrv.address, **batching) as producer:
+            with pytest.raises(MaybeStoredError, match="but not where"):
+                await send_one(producer, method)
+            assert producer.in_flight == 0
+        for code in SENDS:
+            cluster.broker.script(code, step)
+
+
+@EVERY_METHOD
+@pytest.mark.parametrize("timeout_s", [0, -1])
+async def test_a_time_that_cannot_be_is_refused(cluster, method, timeout_s):
+    async with Producer("pg", namesrv=cluster.namesrv.address) as producer:
+        with pytest.raises(ConfigError, match="timeout_s"):
+            await send_one(producer, method, timeout_s=timeout_s)
+        assert producer.in_flight == 0
 
 
 # --- a batch stays whole ------------------------------------------------------------------------------------------------
