@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from sprocketmq.client.instance import Instance, response_error
 from sprocketmq.client.process_queue import BROKER_DECIDES, DEAD_LETTER, ProcessQueue
-from sprocketmq.errors import SprocketError
+from sprocketmq.errors import BrokerError, SprocketError
 from sprocketmq.protocol import headers
 from sprocketmq.protocol.codes import SYSFLAG_COMPRESSED, SYSFLAG_COMPRESSION_MASK, RequestCode, ResponseCode
 from sprocketmq.protocol.command import to_ext
@@ -74,7 +74,7 @@ class SendBack:
         try:
             await self._return(pq.queue, message, delay_level)
         except SprocketError as e:
-            if message.is_inner:
+            if message.is_inner and isinstance(e, BrokerError):
                 self._refusing.add(broker)
             log.info("consumer group %s: %s did not take back %s, publishing it: %s", self._group, broker, message.msg_id, e)
             await self.publish(message, delay_level)
