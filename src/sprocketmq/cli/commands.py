@@ -221,15 +221,19 @@ def produce(
     whole: Annotated[bool, typer.Option("--whole", help="All of the input is one message.")] = False,
     tag: Annotated[str | None, typer.Option(help="Tag of every message.")] = None,
     key: Annotated[list[str] | None, typer.Option(help="Key of every message; may be repeated.")] = None,
-    batch: Annotated[int, typer.Option(min=1, max=10_000, help="Messages sent together, at most.")] = 100,
+    batch: Annotated[bool, typer.Option("--batch/--no-batch", help="Gather messages into batches, or send each by itself.")] = True,
+    plain: Annotated[bool, typer.Option("--plain", help="Leave a missing topic to the brokers, which give it plain queues.")] = False,
     group: Annotated[str, typer.Option(help="Producer group.")] = "sprocketmq-cli",
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
 ) -> None:
-    """Send standard input to a topic: a message for each line, unless told otherwise. Empty lines are left out."""
+    """Send standard input to a topic: a message for each line, unless told otherwise. Empty lines are left out.
+
+    A topic that does not exist yet gets batch queues, which store a batch as one record.
+    """
     from sprocketmq.cli import produce
 
-    options = produce.Options(topic, file, jsonl=jsonl, whole=whole, tag=tag, keys=tuple(key or ()), batch=batch, group=group)
+    options = produce.Options(topic, file, jsonl=jsonl, whole=whole, tag=tag, keys=tuple(key or ()), batch=batch, plain=plain, group=group)
     raise typer.Exit(produce.run(namesrv, options, as_json=json))
 
 

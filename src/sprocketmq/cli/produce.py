@@ -1,33 +1,35 @@
-"""``sprocketmq produce``: lines, JSON lines or one whole file from standard input into a topic."""
+"""``sprocketmq produce``: lines, JSON lines or one whole file from standard input into a topic.
+
+AutoBatch makes batches of them, and a topic that does not exist yet becomes one of batch queues, which stores each batch as one record.
+"""
 
 import base64
 import binascii
 import contextlib
 import os
-import select
 import stat
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from sprocketmq import Message, SendResult, sync
+from sprocketmq import Batching, Message, SendResult, sync
 from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, fail
 from sprocketmq.cli.output import plural, print_json
 from sprocketmq.cli.progress import Progress
-from sprocketmq.errors import InvalidMessage, MessageTooLarge, SprocketError
-from sprocketmq.protocol.names import check_group, check_send_topic, check_tag
+from sprocketmq.errors import InvalidMessage, MessageTooLarge, SendQueueFull, SprocketError, TopicNotFound
+from sprocketmq.protocol.names import DEFAULT_TOPIC, check_group, check_send_topic, check_tag
 
 CHUNK_BYTES = 1 << 18
-# Batches on their way at a time: enough to keep a broker busy, few enough that little is open when something fails.
-MAX_IN_FLIGHT_BATCHES = 4
+# Messages on their way at a time: enough to keep a broker busy, few enough that little is open when something fails.
+MAX_IN_FLIGHT = 4096
 MAX_LINE_BYTES = 4 << 20
-MAX_BATCH_BYTES = 2 << 20
+QUEUES = 8
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ class Options:
     whole: bool
     tag: str | None
     keys: tuple[str, ...]
-    batch: int
+    batch: bool
+    plain: bool
     group: str
 
     def __post_init__(self) -> None:
@@ -72,34 +75,40 @@ class JsonMessage(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @dataclass
-class Batch:
-    """Messages to send together and the input lines they are from (first and last, counted from 1)."""
-
-    messages: list[Message]
-    first_line: int
-    last_line: int
-
-
-@dataclass
 class Tally:
-    """What came of it. ``queues`` maps (broker, queue) to count, first and last offset."""
+    """What came of it. ``queues`` maps (broker, queue) to count, first and last offset; ``failed`` has lines and why they were not sent."""
 
     messages: int = 0
     size_bytes: int = 0
-    batches: int = 0
     skipped: int = 0
     queues: dict[tuple[str, int], list[int]] = field(default_factory=dict)
-    failures: list[str] = field(default_factory=list)
+    failed: list[tuple[int, str]] = field(default_factory=list)
 
-    def add(self, messages: Sequence[Message], results: Sequence[SendResult]) -> None:
-        self.batches += 1
-        self.messages += len(results)
-        self.size_bytes += sum(len(m.body) for m in messages)
-        for result in results:
-            at = self.queues.setdefault((result.broker_name, result.queue_id), [0, result.queue_offset, result.queue_offset])
+    def add(self, line: int, size: int, result: SendResult | None, error: BaseException | None) -> None:
+        """Note the outcome of one line; called on the producer's loop."""
+        if result is None:
+            self.failed.append((line, str(error)))
+            return
+        self.messages += 1
+        self.size_bytes += size
+        at = self.queues.get((result.broker_name, result.queue_id))
+        offset = result.queue_offset
+        if at is None:
+            self.queues[result.broker_name, result.queue_id] = [1, offset, offset]
+        else:
             at[0] += 1
-            at[1] = min(at[1], result.queue_offset)
-            at[2] = max(at[2], result.queue_offset)
+            at[1] = min(at[1], offset)
+            at[2] = max(at[2], offset)
+
+    def failures(self) -> list[str]:
+        """Return what was not sent, in words, lines that follow each other and failed alike together."""
+        ranges: list[tuple[int, int, str]] = []
+        for line, why in sorted(self.failed):
+            if ranges and ranges[-1][1:] == (line - 1, why):
+                ranges[-1] = (ranges[-1][0], line, why)
+            else:
+                ranges.append((line, line, why))
+        return [f"{f'line {first}' if first == last else f'lines {first} to {last}'} not sent: {why}" for first, last, why in ranges]
 
 
 _decode_json = msgspec.json.Decoder(JsonMessage).decode
@@ -125,64 +134,37 @@ def json_message(line: bytes, options: Options, number: int) -> Message:
     return Message(options.topic, body, parsed.tag or options.tag, parsed.keys or options.keys, parsed.properties)
 
 
-def read_lines(fd: int, progress: Progress) -> Iterator[list[bytes] | None]:
-    """Yield complete lines as they come, without their ends, and None whenever the input has nothing more right now.
-
-    The last line needs no end. Raises MessageTooLarge for a line that no broker would take.
-    """
+def read_lines(fd: int, progress: Progress) -> Iterator[list[bytes]]:
+    """Yield complete lines as they come, without their ends; the last needs none. Raises MessageTooLarge for one no broker would take."""
     rest = b""
-    while True:
-        if not select.select([fd], [], [], 0)[0]:
-            yield None
-        chunk = os.read(fd, CHUNK_BYTES)
+    while chunk := os.read(fd, CHUNK_BYTES):
         progress.read(len(chunk))
-        if not chunk:
-            break
         lines = (rest + chunk).split(b"\n")
         rest = lines.pop()
         if len(rest) > MAX_LINE_BYTES:
             raise MessageTooLarge(len(rest), MAX_LINE_BYTES)
-        if lines:
-            yield lines
+        yield lines
     if rest:
         yield [rest]
 
 
-def cut_batches(lines: Iterator[list[bytes] | None], options: Options, tally: Tally) -> Iterator[Batch]:
-    """Yield batches of up to ``options.batch`` messages and about 2 MiB; what is there goes when the input pauses."""
-    messages: list[Message] = []
-    size = 0
-    number = first = 0
-    for group in lines:
-        if group is None:
-            if messages:
-                yield Batch(messages, first, number)
-                messages, size = [], 0
-            continue
+def read_messages(fd: int, options: Options, tally: Tally, progress: Progress) -> Iterator[tuple[int, Message]]:
+    """Yield the message of each line with its number, counted from 1; empty lines are counted and left out."""
+    number = 0
+    for group in read_lines(fd, progress):
         for raw in group:
             number += 1
             line = raw.removesuffix(b"\r")
-            if not line:
+            if line:
+                yield (
+                    number,
+                    json_message(line, options, number) if options.jsonl else Message(options.topic, line, options.tag, options.keys),
+                )
+            else:
                 tally.skipped += 1
-                continue
-            try:
-                message = json_message(line, options, number) if options.jsonl else Message(options.topic, line, options.tag, options.keys)
-            except InvalidMessage:
-                if messages:  # what came before the bad line is good
-                    yield Batch(messages, first, number - 1)
-                raise
-            if not messages:
-                first = number
-            messages.append(message)
-            size += len(message.body)
-            if len(messages) >= options.batch or size >= MAX_BATCH_BYTES:
-                yield Batch(messages, first, number)
-                messages, size = [], 0
-    if messages:
-        yield Batch(messages, first, number)
 
 
-def whole_input(fd: int, options: Options, progress: Progress) -> Iterator[Batch]:
+def read_whole(fd: int, options: Options, progress: Progress) -> Iterator[tuple[int, Message]]:
     """Yield the one message that all of the input is. Raises InvalidMessage when it is empty, MessageTooLarge beyond 4 MiB."""
     parts = []
     size = 0
@@ -194,45 +176,37 @@ def whole_input(fd: int, options: Options, progress: Progress) -> Iterator[Batch
             raise MessageTooLarge(size, MAX_LINE_BYTES)
     if not parts:
         raise InvalidMessage("the input is empty, and a message needs a body of at least one byte")
-    yield Batch([Message(options.topic, b"".join(parts), options.tag, options.keys)], 1, 1)
+    yield 1, Message(options.topic, b"".join(parts), options.tag, options.keys)
 
 
-class _Sender:
-    """Sends batches side by side and keeps the tally. ``failed`` says that no more should be sent."""
+def create_missing(namesrv: str, topic: str) -> None:
+    """Create a topic of batch queues where there is none; not where brokers let no topics come to life by themselves."""
+    with sync.AdminClient(namesrv=namesrv) as admin:
+        try:
+            admin.route(topic)
+        except TopicNotFound:
+            with contextlib.suppress(TopicNotFound):  # the send will say what is missing
+                admin.route(DEFAULT_TOPIC)
+                admin.create_topic(topic, queues=QUEUES, attributes={"queue.type": "BatchCQ"})
 
-    def __init__(self, producer: sync.Producer, tally: Tally, progress: Progress) -> None:
-        self._producer = producer
-        self._tally = tally
-        self._progress = progress
-        self._pool = ThreadPoolExecutor(MAX_IN_FLIGHT_BATCHES, thread_name_prefix="produce")
-        self._open: dict[Future[Sequence[SendResult]], Batch] = {}
-        self.failed: SprocketError | None = None
 
-    def send(self, batch: Batch) -> None:
-        while len(self._open) >= MAX_IN_FLIGHT_BATCHES:
-            self._take(wait(self._open, return_when=FIRST_COMPLETED).done)
-        self._open[self._pool.submit(self._producer.send_batch, batch.messages)] = batch
+def _send_all(producer: sync.Producer, messages: Iterator[tuple[int, Message]], tally: Tally, progress: Progress) -> None:
+    """Send messages until there are no more or one fails."""
 
-    def finish(self) -> None:
-        """Wait for what is on its way; sends end by their time-outs at the latest."""
-        while self._open:
-            self._take(wait(self._open, return_when=FIRST_COMPLETED).done)
-        self._pool.shutdown()
+    def done(line: int, size: int, result: SendResult | None, error: BaseException | None) -> None:
+        tally.add(line, size, result, error)
+        progress.sent(1)
 
-    def _take(self, done: set[Future[Sequence[SendResult]]]) -> None:
-        for future in done:
-            batch = self._open.pop(future)
+    for line, message in messages:
+        callback = partial(done, line, len(message.body))
+        while True:
             try:
-                results = future.result()
-            except SprocketError as e:
-                self.failed = self.failed or e
-                which = (
-                    f"line {batch.first_line}" if batch.first_line == batch.last_line else f"lines {batch.first_line} to {batch.last_line}"
-                )
-                self._tally.failures.append(f"{which} not sent: {e}")
-            else:
-                self._tally.add(batch.messages, results)
-                self._progress.sent(len(results))
+                producer.submit(message, callback)
+                break
+            except SendQueueFull:
+                producer.room()
+        if tally.failed:
+            return
 
 
 def run(namesrv: str, options: Options, *, as_json: bool) -> int:
@@ -241,55 +215,53 @@ def run(namesrv: str, options: Options, *, as_json: bool) -> int:
     started = time.perf_counter()
     error: SprocketError | None = None
     interrupted = False
+    batching = Batching() if options.batch else None
     with contextlib.ExitStack() as stack:
         fd = sys.stdin.fileno() if options.file is None else stack.enter_context(options.file.open("rb")).fileno()
         progress = stack.enter_context(Progress(_size_of(fd), "sending"))
-        producer = stack.enter_context(sync.Producer(options.group, namesrv=namesrv))
-        sender = _Sender(producer, tally, progress)
-        batches = whole_input(fd, options, progress) if options.whole else cut_batches(read_lines(fd, progress), options, tally)
+        if options.batch and not options.plain and not options.whole:
+            create_missing(namesrv, options.topic)
+        producer = stack.enter_context(sync.Producer(options.group, namesrv=namesrv, batching=batching, max_in_flight=MAX_IN_FLIGHT))
+        messages = read_whole(fd, options, progress) if options.whole else read_messages(fd, options, tally, progress)
         try:
-            for batch in batches:
-                sender.send(batch)
-                if sender.failed is not None:
-                    break
+            _send_all(producer, messages, tally, progress)
         except SprocketError as e:
             error = e
         except KeyboardInterrupt:
             interrupted = True
         finally:
-            sender.finish()
-    for failure in tally.failures:
+            producer.flush()  # sends end by their time-outs at the latest
+        requests = producer.batching_stats.batches + producer.batching_stats.direct if options.batch else tally.messages
+    failures = tally.failures()
+    for failure in failures:
         fail(failure)
     if error is not None:
         fail(str(error))
     elapsed_s = time.perf_counter() - started
-    _summary(options.topic, tally, elapsed_s, as_json=as_json)
+    if as_json:
+        print_json(_as_json(options.topic, tally, failures, requests, elapsed_s))
+    else:
+        skipped = f"; {plural(tally.skipped, 'empty line')} left out" if tally.skipped else ""
+        print(f"sent {plural(tally.messages, 'message')} to {options.topic} in {elapsed_s:.2f} s{skipped}")
     if interrupted:
         fail("interrupted")
-    return EXIT_FAILURE if tally.failures or error or interrupted else EXIT_OK
+    return EXIT_FAILURE if failures or error or interrupted else EXIT_OK
 
 
-def _summary(topic: str, tally: Tally, elapsed_s: float, *, as_json: bool) -> None:
-    if as_json:
-        queues = [
+def _as_json(topic: str, tally: Tally, failures: list[str], requests: int, elapsed_s: float) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "messages": tally.messages,
+        "bytes": tally.size_bytes,
+        "batches": requests,
+        "empty_lines": tally.skipped,
+        "elapsed_s": round(elapsed_s, 3),
+        "failures": failures,
+        "queues": [
             {"broker_name": broker, "queue_id": queue, "messages": count, "first_offset": first, "last_offset": last}
             for (broker, queue), (count, first, last) in sorted(tally.queues.items())
-        ]
-        print_json(
-            {
-                "topic": topic,
-                "messages": tally.messages,
-                "bytes": tally.size_bytes,
-                "batches": tally.batches,
-                "empty_lines": tally.skipped,
-                "elapsed_s": round(elapsed_s, 3),
-                "failures": tally.failures,
-                "queues": queues,
-            }
-        )
-        return
-    skipped = f"; {plural(tally.skipped, 'empty line')} left out" if tally.skipped else ""
-    print(f"sent {plural(tally.messages, 'message')} to {topic} in {elapsed_s:.2f} s{skipped}")
+        ],
+    }
 
 
 def _size_of(fd: int) -> int | None:

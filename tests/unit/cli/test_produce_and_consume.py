@@ -13,6 +13,7 @@ import pytest
 
 from sprocketmq import Message, sync
 from sprocketmq.cli.errors import EXIT_USAGE
+from sprocketmq.embedded import LocalCluster
 
 
 @pytest.fixture
@@ -32,12 +33,39 @@ def test_each_line_is_a_message(cli, mq, topic):
 
 
 def test_the_json_summary_says_where_messages_went(cli, topic):
-    done = cli("produce", topic, "--batch", "2", "--json", stdin=b"a\nb\nc\n")
+    done = cli("produce", topic, "--json", stdin=b"a\nb\nc\n")
     summary = done.json
-    assert (summary["topic"], summary["messages"], summary["bytes"], summary["batches"]) == (topic, 3, 3, 2)
+    assert (summary["topic"], summary["messages"], summary["bytes"], summary["batches"]) == (topic, 3, 3, 1)
     assert sum(q["messages"] for q in summary["queues"]) == 3
     assert all(q["last_offset"] - q["first_offset"] == q["messages"] - 1 for q in summary["queues"])
     assert summary["failures"] == []
+
+
+def test_a_new_topic_gets_batch_queues_and_lines_share_its_records(cli, mq, topic):
+    cli("produce", topic, stdin=b"a\nb\nc\n")
+    messages = mq.messages(topic, count=3)
+    assert len({m.offset_msg_id for m in messages}) == 1
+    assert [m.queue_offset for m in messages] == [0, 1, 2]
+    with sync.AdminClient(namesrv=mq.namesrv) as admin:
+        assert admin.topic_config(topic)["broker-a"].attributes == {"queue.type": "BatchCQ"}
+
+
+@pytest.mark.parametrize("option", ["--plain", "--no-batch"])
+def test_a_new_topic_keeps_plain_queues_when_told_so(cli, mq, topic, option):
+    summary = cli("produce", topic, option, "--json", stdin=b"a\nb\nc\n").json
+    assert (summary["messages"], summary["batches"]) == (3, 1 if option == "--plain" else 3)
+    with sync.AdminClient(namesrv=mq.namesrv) as admin:
+        assert not admin.topic_config(topic)["broker-a"].attributes
+    assert len({m.offset_msg_id for m in mq.messages(topic, count=3)}) == 3
+
+
+def test_no_topic_is_made_where_brokers_make_none(tmp_path, command):
+    (tmp_path / "lines").write_bytes(b"a\nb\n")
+    with LocalCluster(auto_create_topic=False) as strict:
+        code, out, err = command("produce", "orders", "--file", tmp_path / "lines", "--namesrv", strict.namesrv)
+    assert code == 1
+    assert out.startswith("sent 0 messages")
+    assert "lines 1 to 2 not sent: topic 'orders' has no route" in err
 
 
 def test_a_thousand_lines_arrive_once_each(cli, mq, topic):
@@ -63,7 +91,7 @@ def test_json_lines_carry_tags_keys_and_properties(cli, mq, topic):
         {"body_base64": base64.b64encode(b"\xff\x00").decode()},
     ]
     assert cli("produce", topic, "--jsonl", "--tag", "other", stdin="\n".join(map(json.dumps, lines)).encode()).code == 0
-    first, second = mq.messages(topic, count=2)
+    second, first = sorted(mq.messages(topic, count=2), key=lambda m: m.body, reverse=True)
     assert (first.body.decode(), first.tag, first.keys, first.properties["source"]) == ("text ✓", "a", ["k"], "web")
     assert (second.body, second.tag) == (b"\xff\x00", "other")
 
@@ -74,7 +102,7 @@ def test_what_consume_prints_as_json_produce_takes_back(cli, mq, topic):
     printed = cli("consume", topic, "--from", "first", "--count", "2", "--json").out
     copy = topic + "-copy"
     assert cli("produce", copy, "--jsonl", stdin=printed.encode()).code == 0
-    first, second = mq.messages(copy, count=2)
+    second, first = sorted(mq.messages(copy, count=2), key=lambda m: m.body)
     assert (first.body, first.tag, first.keys, first.properties["p"]) == (b"\xff\xfe", "a", ["k"], "q")
     assert (second.body, second.tag, second.properties["x"]) == (b"text", None, "y")
 
@@ -145,7 +173,6 @@ def test_a_group_goes_on_where_it_stopped_without_loss_or_repetition(cli, topic)
         (("SCHEDULE_TOPIC_XXXX",), b"", EXIT_USAGE, "system topic that does not take messages"),
         (("t", "--tag", "a||b"), b"", EXIT_USAGE, "tag 'a||b' is not valid"),
         (("t", "--group", "no good"), b"", EXIT_USAGE, "group 'no good' is not valid"),
-        (("t", "--batch", "0"), b"", EXIT_USAGE, "'--batch'"),
         (("t", "--jsonl", "--whole"), b"", EXIT_USAGE, "exclude each other"),
         (("t", "--whole"), b"", 1, "the input is empty"),
         (("t", "--whole"), b"x" * (4 << 20) + b"x", 1, "the limit is 4194304"),
@@ -175,8 +202,8 @@ def test_lines_before_a_bad_one_are_sent_and_counted(cli, mq, topic):
 def test_a_message_the_broker_refuses_is_named_by_its_lines(cli, mq, topic):
     done = cli("produce", topic, "--jsonl", "--json", stdin=b'{"body":"a"}\n{"body":"b","properties":{"TAGS":"x"}}\n')
     assert done.code == 1
-    assert "lines 1 to 2 not sent: message 1 of the batch: the property 'TAGS' belongs to RocketMQ" in done.err
-    assert done.json["messages"] == 0
+    assert "line 2 not sent: the property 'TAGS' belongs to RocketMQ" in done.err
+    assert done.json["messages"] == 1
     assert len(done.json["failures"]) == 1
 
 
