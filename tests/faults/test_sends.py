@@ -14,6 +14,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -34,21 +35,15 @@ TOPICS = {"plain": {}, "lists": {"queue.type": "BatchCQ"}}
 QUEUES = 2
 SETTINGS = {"commitlog_segment_bytes": 64 << 20, "preallocate": False}
 TIMEOUT_S = 1.0
-# Messages of one round, which has one fault; there are 18 faults. Long runs have longer rounds, not only more of them.
-ROUND = max(SENDS // 20, 1) if SENDS < 20_000 else max(1000, SENDS // 400)
+# Messages of one round, which has one fault; there are 23 faults. Long runs have longer rounds, not only more of them.
+ROUND = max(SENDS // 25, 1) if SENDS < 20_000 else max(1000, SENDS // 400)
 
 
 class Node:
-    """A broker in a child process, and the bad network in front of it."""
+    """A server, and the bad network in front of it."""
 
-    def __init__(self, broker: BrokerProcess, proxy: FaultProxy) -> None:
-        self.broker = broker
+    def __init__(self, proxy: FaultProxy) -> None:
         self.proxy = proxy
-
-    async def kill(self, lasting_s: float) -> None:
-        await asyncio.to_thread(self.broker.kill)
-        await asyncio.sleep(lasting_s)
-        await asyncio.to_thread(self.broker.start)
 
     async def cut(self, lasting_s: float) -> None:
         for _ in range(3):
@@ -77,23 +72,57 @@ class Node:
         self.proxy.refuse()
         await asyncio.sleep(lasting_s)
 
+    @property
+    def faults(self) -> list["Fault"]:
+        return [self.cut, self.partition, self.partition_and_cut, self.slow, self.refuse]
+
+
+class BrokerNode(Node):
+    """A broker in a child process."""
+
+    def __init__(self, broker: BrokerProcess, proxy: FaultProxy) -> None:
+        super().__init__(proxy)
+        self.broker = broker
+
+    async def kill(self, lasting_s: float) -> None:
+        await asyncio.to_thread(self.broker.kill)
+        await asyncio.sleep(lasting_s)
+        await asyncio.to_thread(self.broker.start)
+
     async def restart(self, lasting_s: float) -> None:
         await asyncio.to_thread(self.broker.stop)
         await asyncio.to_thread(self.broker.start)
 
-
-ONE_BY_ONE = (Node.kill, Node.cut, Node.partition, Node.partition_and_cut, Node.slow, Node.too_slow, Node.refuse, Node.restart)
-ALL_AT_ONCE = (Node.cut, Node.refuse)
-
-Fault = tuple[Callable[[Node, float], Awaitable[None]], list[Node], float]
+    @property
+    def faults(self) -> list["Fault"]:
+        return [*super().faults, self.too_slow, self.kill, self.restart]
 
 
-def make_plan(nodes: list[Node], rng: random.Random) -> list[Fault]:
-    """Every fault of every broker once, and those of the whole network, for longer than a send may take; in any order."""
-    plan = [(fault, [node], rng.uniform(0.05, 0.4)) for fault in ONE_BY_ONE for node in nodes]
-    plan += [(fault, nodes, TIMEOUT_S * 1.2) for fault in ALL_AT_ONCE]
-    rng.shuffle(plan)
-    return plan
+Fault = Callable[[float], Awaitable[None]]
+
+
+@dataclass
+class Cluster:
+    """Two brokers and their nameserver. Clients reach it at ``address``, through bad networks; ``namesrv`` is always there."""
+
+    namesrv: str
+    names: Node
+    nodes: list[BrokerNode]
+
+    @property
+    def address(self) -> str:
+        return self.names.proxy.address
+
+    def make_plan(self, rng: random.Random) -> list[tuple[list[Fault], float]]:
+        """Every fault of every server once, and of all brokers together for longer than a send may take; in any order."""
+        plan = [([fault], rng.uniform(0.05, 0.4)) for node in (self.names, *self.nodes) for fault in node.faults]
+        plan += [([node.refuse for node in self.nodes], TIMEOUT_S * 1.2), ([node.cut for node in self.nodes], TIMEOUT_S * 1.2)]
+        rng.shuffle(plan)
+        return plan
+
+    async def heal(self) -> None:
+        for node in (self.names, *self.nodes):
+            await node.proxy.heal()
 
 
 class Books:
@@ -314,18 +343,17 @@ class Senders:
 
 
 @asynccontextmanager
-async def running_node(namesrv: str, root: Path, number: int) -> AsyncIterator[Node]:
+async def running_node(namesrv: str, root: Path, number: int) -> AsyncIterator[BrokerNode]:
     """A broker that can only be reached through a proxy: that is on another address of this machine, on the same port."""
     host = f"127.0.0.{number + 2}"
     with BrokerProcess(root / str(number), namesrv=namesrv, name=f"broker-{number}", advertise=host, **SETTINGS) as broker:
         address = await asyncio.to_thread(broker.start)
         async with FaultProxy(address, host=host, port=broker.port) as proxy:
-            yield Node(broker, proxy)
+            yield BrokerNode(broker, proxy)
 
 
 @asynccontextmanager
-async def running_cluster(root: Path) -> AsyncIterator[tuple[str, list[Node]]]:
-    """Two brokers and their nameserver, with the topics."""
+async def running_cluster(root: Path) -> AsyncIterator[Cluster]:
     namesrv = NameServer(NameServerConfig(port=0))
     await namesrv.start()
     async with AsyncExitStack() as stack:
@@ -334,7 +362,8 @@ async def running_cluster(root: Path) -> AsyncIterator[tuple[str, list[Node]]]:
         async with AdminClient(namesrv=namesrv.address) as admin:
             for topic, attributes in TOPICS.items():
                 await admin.create_topic(topic, queues=QUEUES, attributes=attributes)
-        yield namesrv.address, nodes
+        proxy = await stack.enter_async_context(FaultProxy(namesrv.address))
+        yield Cluster(namesrv.address, Node(proxy), nodes)
 
 
 def make_producers(namesrv: str) -> list[Producer | Blocking]:
@@ -363,28 +392,27 @@ async def test_every_send_ends_once_and_as_it_says(tmp_path: Path, caplog: pytes
     caplog.set_level(logging.CRITICAL)  # faults are logged, thousands of them
     rng = random.Random(SEED)
     books = Books()
-    async with running_cluster(tmp_path) as (namesrv, nodes), AsyncExitStack() as stack:
-        producers = [await stack.enter_async_context(producer) for producer in make_producers(namesrv)]
+    async with running_cluster(tmp_path) as cluster, AsyncExitStack() as stack:
+        producers = [await stack.enter_async_context(producer) for producer in make_producers(cluster.address)]
         senders = Senders(books, producers, rng)
-        plan = make_plan(nodes, rng)
+        plan = cluster.make_plan(rng)
         faults: Counter[str] = Counter()
         while plan or books.numbers < SENDS:
             if not plan:
-                plan = make_plan(nodes, rng)
-            fault, where, lasting_s = plan.pop()
+                plan = cluster.make_plan(rng)
+            together, lasting_s = plan.pop()
             senders.first.clear()
             sending = asyncio.create_task(senders.round(ROUND, lasting_s))
             await asyncio.wait_for(senders.first.wait(), 10)
-            await asyncio.gather(*(fault(node, lasting_s) for node in where))
-            for node in where:
-                await node.proxy.heal()
+            await asyncio.gather(*(fault(lasting_s) for fault in together))
+            await cluster.heal()
             await sending
             assert_idle(producers)
             books.end_round()
-            faults[fault.__name__] += 1
+            faults[together[0].__name__] += 1
             if faults.total() % 10 == 0:
-                await read_to_the_end(books, namesrv)
-        await read_to_the_end(books, namesrv)
+                await read_to_the_end(books, cluster.namesrv)
+        await read_to_the_end(books, cluster.namesrv)
         for producer in producers:
             await producer.close()
         assert_idle(producers)
@@ -397,8 +425,9 @@ async def test_every_send_ends_once_and_as_it_says(tmp_path: Path, caplog: pytes
 
 @pytest.mark.parametrize("kind", ["slow", "silent"])
 async def test_a_slow_or_silent_broker_is_left_alone_after_its_first_answer_that_is_late(tmp_path: Path, kind: str) -> None:
-    async with running_cluster(tmp_path) as (namesrv, (node, _)):
-        async with Producer("pg", namesrv=namesrv, timeout_s=TIMEOUT_S, latency_fault_tolerance=True) as producer:
+    async with running_cluster(tmp_path) as cluster:
+        node = cluster.nodes[0]
+        async with Producer("pg", namesrv=cluster.address, timeout_s=TIMEOUT_S, latency_fault_tolerance=True) as producer:
             for _ in range(2 * QUEUES):  # connect to both
                 await producer.send(Message("plain", b"x"))
             if kind == "slow":

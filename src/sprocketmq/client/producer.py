@@ -56,6 +56,14 @@ class Producer:
     prefers another broker. A broker that cannot be reached at all costs no try, only time. A retry keeps the message's id; after a lost
     connection the first try may have been stored too, so a message may be stored twice, never silently lost.
 
+    With ``batching`` (or ``auto_batch=True``, which is ``Batching()``) ``send`` and ``submit`` gather messages into batches, and each still
+    gets a result, or an error, of its own; see ``Batching`` for what travels together and when. Delayed messages, messages to retry topics
+    and calls with a ``timeout_s`` of their own are sent by themselves; so are ``send_batch`` requests. The producer's ``timeout_s`` then
+    begins when the batch leaves. ``batching_stats`` tells what came of it. Messages with the same topic, tag and queue keep their order;
+    messages of different tags to one queue may overtake each other.
+
+    ``submit`` takes at most ``max_in_flight`` messages and ``max_in_flight_bytes`` bytes of bodies that are not answered yet.
+
     Bodies of ``compress_over_bytes`` and more are compressed by ``compression`` (zlib, lz4, zstd; None: never); batches are not.
     With ``latency_fault_tolerance`` a broker that answers slowly (0.55 s or more) or fails gets no messages for 2 to 30 s, while there are
     others. With ``retry_another_broker_when_not_store_ok`` a message that was stored, but not as safely as the broker was asked to (see
@@ -130,7 +138,7 @@ class Producer:
             if not isinstance(batching, Batching):
                 raise ConfigError(f"batching must be a Batching, not {batching!r}")
             self._gathered = Accumulator(batching, clock, max_message_bytes=max_message_bytes)
-        self._turn_ending = self._due_set = False
+        self._acting = self._turn_ending = self._due_set = False
 
     # --- life ---
 
@@ -163,10 +171,12 @@ class Producer:
     # --- sending ---
 
     async def send(self, message: Message, *, timeout_s: float | None = None) -> SendResult:
-        """Send one message and return where it was stored. ``timeout_s`` replaces the producer's.
+        """Send one message and return where it was stored.
 
+        ``timeout_s`` replaces the producer's; a message with its own is never gathered into a batch. A task that is cancelled meanwhile
+        takes nothing back: the message may be stored. Every message of a batch that fails gets an error of the same type.
         Raises InvalidMessage, InvalidName or MessageTooLarge before anything is sent; TopicNotFound; BrokerError when it was refused for
-        good; a RetriableError (ConnectFailed, BrokerBusy, NameserverUnavailable) when nothing was stored but may be later; and
+        good; a RetriableError (ConnectFailed, BrokerBusy, SendTimeout, NameserverUnavailable) when nothing was stored but may be later; and
         MaybeStoredError when an answer was lost, so that nobody knows.
         """
         if self._instance.state != OPEN:
@@ -395,10 +405,14 @@ class Producer:
     def _act(self) -> None:
         """Send the batches that are to leave, and see to it that the others leave in time."""
         gathered = self._gathered
-        if gathered is None:
+        if gathered is None or self._acting:  # a batch may fail while it is launched; the loop below goes on with the next
             return
-        while (batch := gathered.take()) is not None:
-            self._launch(BatchFlight(self, batch, self._timeout_s))
+        self._acting = True
+        try:
+            while (batch := gathered.take()) is not None:
+                self._launch(BatchFlight(self, batch, self._timeout_s))
+        finally:
+            self._acting = False
         if gathered.eager and not self._turn_ending:
             self._turn_ending = True
             self._loop.call_soon(self._end_turn)
