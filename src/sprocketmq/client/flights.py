@@ -75,15 +75,19 @@ class Flight:
         self.deadline = producer._loop.time() + timeout_s
 
     def fire(self, publisher: Publisher, target: Target, conn: Connection) -> None:
-        """Send the request on ``conn``."""
+        """Send the request on ``conn``; it fails when it cannot be written as a frame."""
         self.publisher = publisher
         self.target = target
         producer = self.producer
         self.started = now = producer._loop.time()
         prefix = target.batch_prefix if self.batch else target.prefix
         ext = header(prefix, self.sys_flag, producer._now_ms(), self.flag, self.properties)
-        request = conn.request(BATCH if self.batch else SINGLE, ext=ext, body=self.body, timeout_s=self.deadline - now)
-        request.add_done_callback(self)
+        try:
+            request = conn.request(BATCH if self.batch else SINGLE, ext=ext, body=self.body, timeout_s=self.deadline - now)
+        except SprocketError as e:
+            self.fail(e)
+        else:
+            request.add_done_callback(self)
 
     def __call__(self, response: "asyncio.Future[Command]") -> None:
         error = response.exception()

@@ -7,19 +7,22 @@ from fake_cluster import answer, hang_up, silence
 from sprocketmq.client import Producer
 from sprocketmq.client import delivery as delivery_module
 from sprocketmq.client.batching import Batching
+from sprocketmq.client.consumer_pull import PullConsumer
 from sprocketmq.clock import ManualClock
+from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import (
     BrokerError,
     ClientClosed,
     ConfigError,
     InvalidMessage,
     InvalidName,
+    LocalProtocolError,
     MaybeStoredError,
     MessageTooLarge,
-    RemoteProtocolError,
     SendQueueFull,
     TopicNotFound,
 )
+from sprocketmq.net.client import Connection
 from sprocketmq.protocol.batch import split_batch
 from sprocketmq.protocol.codes import RequestCode as Q
 from sprocketmq.protocol.codes import ResponseCode as R
@@ -326,11 +329,11 @@ async def test_when_no_answer_comes_each_message_may_be_stored(cluster):
         await settled(producer)
 
 
-async def test_an_answer_without_its_fields_fails_each_message_once(cluster, producer):
+async def test_an_answer_that_does_not_say_where_leaves_each_message_in_doubt(cluster, producer):
     cluster.broker.script(Q.SEND_BATCH_MESSAGE, answer(R.SUCCESS))
     futures = [producer.submit(Message("t", b"x")) for _ in range(2)]
     await producer.flush()
-    assert [type(future.exception()) for future in futures] == [RemoteProtocolError] * 2
+    assert [type(future.exception()) for future in futures] == [MaybeStoredError] * 2
 
 
 async def test_a_batch_to_a_topic_that_is_nowhere_fails_each_message(producer):
@@ -374,6 +377,21 @@ async def test_a_bad_message_is_refused_at_once_and_harms_no_batch(cluster, prod
     await producer.flush()
     assert good.result().queue_offset == 0
     assert bodies(cluster.broker) == [[b"good"]]
+
+
+async def test_requests_that_cannot_be_written_fail_their_messages_and_nothing_stays_held(producer, monkeypatch):
+    await producer.send(Message("t", b"x"), timeout_s=2)
+
+    def refuse(self, code, **options):
+        raise LocalProtocolError("too long")
+
+    monkeypatch.setattr(Connection, "request", refuse)
+    # A thousand batches that fail at once, one after the other.
+    futures = [producer.submit(Message("t", b"x", tag=f"{i % 1000}")) for i in range(2000)]
+    alone = producer.submit(Message("t", b"x"), timeout_s=2)
+    producer._send_gathered()
+    assert {type(future.exception()) for future in (*futures, alone)} == {LocalProtocolError}
+    monkeypatch.undo()
 
 
 # --- who waits ----------------------------------------------------------------------------------------------------------
@@ -525,3 +543,23 @@ async def test_the_counters_tell_what_was_gathered(cluster, producer):
 def test_batching_is_an_object_of_its_own_type():
     with pytest.raises(ConfigError, match="batching"):
         Producer("pg", namesrv="127.0.0.1:9876", batching={"max_bytes": 1000})
+
+
+# --- against the broker -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attributes", [{}, {"queue.type": "BatchCQ"}], ids=["plain", "BatchCQ"])
+async def test_each_result_is_where_a_consumer_finds_the_message(attributes):
+    async with LocalCluster() as mq:
+        mq.create_topic("t", queues=2, attributes=attributes)
+        batching = Batching(max_bytes=2000, max_delay_ms=5)
+        async with Producer("pg", namesrv=mq.namesrv, batching=batching) as producer, PullConsumer("cg", namesrv=mq.namesrv) as consumer:
+            messages = [Message("t", b"%d" % i, tag="ab"[i % 2], keys=[f"k{i}"]) for i in range(100)]
+            results = await asyncio.gather(*map(producer.send, messages))
+            assert 4 < producer.batching_stats.batches < 50
+            for message, result in zip(messages, results, strict=True):
+                queue = MessageQueue("t", result.broker_name, result.queue_id)
+                found = (await consumer.pull(queue, result.queue_offset, max_messages=1)).messages[0]
+                assert (found.body, found.tag, list(found.keys)) == (message.body, message.tag, message.keys)
+                assert (found.msg_id, found.queue_offset) == (result.msg_id, result.queue_offset)
+            await settled(producer)
