@@ -44,6 +44,9 @@ TIMED_OUT_LEVEL = 3
 MAX_RECONSUME_TIMES = 16
 UNLIMITED = 2**31 - 1
 
+# While batches wait, taking one lets the event loop's other work run this often: pulls, heartbeats, the program's own tasks.
+BREATHE_S = 0.02
+
 MAX_BATCH = 1024
 # Messages asked for at once, however small the batches are; brokers have limits of their own (Apache's gives 32 unless told otherwise).
 PULL_MESSAGES = 512
@@ -197,6 +200,7 @@ class PushConsumer:
         self._settling: set[asyncio.Task[None]] = set()
         self._failure: SprocketError | None = None
         self._told_of_rubbish = False
+        self._breathe_at = 0.0
 
     # --- life ---
 
@@ -424,6 +428,9 @@ class PushConsumer:
                 raise self._failure
             if self._instance.state != OPEN:
                 return None
+            if self._clock.monotonic() >= self._breathe_at:
+                await asyncio.sleep(0)
+                self._breathe_at = self._clock.monotonic() + BREATHE_S
             batch = self._take_ready()
             if batch is not None:
                 return batch

@@ -228,6 +228,25 @@ async def test_a_loop_left_by_an_exception_commits_nothing_of_its_batch(cluster)
         assert await take(consumer, 2) == [b"1", b"2"]
 
 
+async def test_a_loop_that_never_waits_leaves_the_event_loop_room(cluster, monkeypatch):
+    monkeypatch.setattr(push_module, "BREATHE_S", 0.0)
+    await fill(cluster, 20, queue=0)
+    turns = 0
+
+    async def other_work():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with push(cluster, batch_max=1) as consumer:
+        await settle(lambda: QUEUE in consumer.assignment and consumer._member.queues[QUEUE].held_messages == 20)
+        task = asyncio.ensure_future(other_work())
+        assert await take(consumer, 20) == [b"%d" % i for i in range(20)]
+        assert turns >= 20
+        task.cancel()
+
+
 async def test_listen_hands_every_batch_to_the_handler(cluster):
     await fill(cluster, 12)
     got: list[bytes] = []
