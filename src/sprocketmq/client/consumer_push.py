@@ -293,6 +293,12 @@ class PushConsumer:
                     result = await result
             except Exception as e:
                 self._failed(batch, e)
+            except asyncio.CancelledError as e:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    self._give_back(batch)
+                    raise
+                self._failed(batch, e)  # not this worker was cancelled, but something that the handler waited for
             except BaseException:
                 self._give_back(batch)
                 raise
@@ -486,7 +492,7 @@ class PushConsumer:
     def _ack(self, batch: ReceivedBatch) -> None:
         self._end(batch, batch.to_retry(failed=False, orderly=self._orderly))
 
-    def _failed(self, batch: ReceivedBatch, error: Exception) -> None:
+    def _failed(self, batch: ReceivedBatch, error: BaseException) -> None:
         again = batch.to_retry(failed=True, orderly=self._orderly)
         log.error(
             "consumer group %s: a handler failed for %d messages of %s from offset %d; %d of them %s",

@@ -394,6 +394,23 @@ async def test_a_handler_that_is_cancelled_gives_its_batch_back_here(cluster):
     assert cluster.broker.returned == []
 
 
+async def test_a_handler_that_cancels_itself_counts_as_failed_and_the_next_batch_is_handled(cluster):
+    await fill(cluster, 2)
+    seen: list[int] = []
+
+    async def handler(batch):
+        seen.append(batch[0].queue_offset)
+        if len(seen) == 1:
+            raise asyncio.CancelledError
+
+    async with push(cluster, batch_max=1) as consumer:
+        consumer.listen(handler, concurrency=1)
+        await settle(lambda: len(seen) == 2)
+        await settle(lambda: cluster.broker.returned)
+    assert [header.offset for header in cluster.broker.returned] == [0]
+    assert committed(cluster) == 2
+
+
 # --- orderly ------------------------------------------------------------------------------------------------------------
 
 
