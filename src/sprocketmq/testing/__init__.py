@@ -1,4 +1,5 @@
-"""Helpers for tests of code that uses SprocketMQ: the pytest fixture ``rocketmq`` (see ``plugin``), and waiting without guessing.
+"""Helpers for tests of code that uses SprocketMQ: the pytest fixture ``rocketmq`` (see ``plugin``), waiting without guessing, a network
+that fails when told to (``proxy``), and servers to be killed (``serving``).
 
 Importing this loads neither pytest nor the broker.
 """
