@@ -156,10 +156,10 @@ class DelayService:
             starts.append(max(self._timers_place, waiting))
         if starts:
             self._skip_delivered(min(starts))
+            self._store.flush_log()  # the files are to have nothing that the disk has not
         self.timers.load()
         for level in self._levels.values():
             self._look(level)
-        self._store.flush_log()  # the progress just read from the log
         self.finish()
 
     def _skip_delivered(self, place: int) -> None:

@@ -288,7 +288,7 @@ class Broker:
         if file is self._delays_file or (file is self._timers_file and self.delays.timers.used):
             try:
                 await asyncio.get_running_loop().run_in_executor(self._threads, self.store.flush_log)
-            except SprocketError:
+            except (SprocketError, OSError):
                 return  # closing the store will say so; progress is read from the log again
             self.delays.finish()
             file.note()
