@@ -29,8 +29,8 @@ _PHYSICAL_OFFSET = Struct(">q")
 class OffsetTable:
     """Committed offsets by topic, group and queue. ``dirty`` is set by changes and cleared by whoever saved them.
 
-    ``resets`` has, by group, topic and queue, where an administrator has sent a group; until a member of it has been told, at its next
-    pull, what members commit does not count.
+    ``resets`` has, by group, topic and queue, where an administrator has sent a group. A member is told at its next pull; until it pulls
+    again, what members commit does not count.
     """
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -39,6 +39,7 @@ class OffsetTable:
         self._pulled: dict[str, dict[int, int]] = {}
         self._commits = 0
         self.resets: dict[tuple[str, str, int], int] = {}
+        self._told: set[tuple[str, str, int]] = set()
         self.data_version = DataVersion(0, clock.time_ms(), 0)
         self.dirty = False
 
@@ -95,6 +96,27 @@ class OffsetTable:
         self.commit(group, topic, queue_id, offset)
         self.note_pulled(group, topic, queue_id, offset)
         self.resets[group, topic, queue_id] = offset
+        self._told.discard((group, topic, queue_id))
+
+    def moved(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
+        """Return where a member goes on that pulls at ``offset`` and does not know of a reset yet; None when it goes on as it does.
+
+        It is told once: one that pulls elsewhere all the same has its reasons.
+        """
+        key = (group, topic, queue_id)
+        to = self.resets.get(key)
+        if to is None:
+            return None
+        if to != offset and key not in self._told:
+            self._told.add(key)
+            return to
+        self.settle(key)
+        return None
+
+    def settle(self, key: tuple[str, str, int]) -> None:
+        """Forget a reset that whom it may concern knows of."""
+        self.resets.pop(key, None)
+        self._told.discard(key)
 
     def pulled(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return how far a group has pulled, or None when nobody told."""
@@ -139,7 +161,7 @@ class OffsetTable:
                     self.dirty = True
         for group, topic, queue_id in list(self.resets):
             if gone(topic, group):
-                del self.resets[group, topic, queue_id]
+                self.settle((group, topic, queue_id))
 
 
 class OffsetHandlers:
@@ -207,10 +229,12 @@ class OffsetHandlers:
     def _reset_is_news(self, header: UpdateConsumerOffset) -> bool:
         """Tell whether this comes from a member that does not know yet where its group was sent; without members nobody needs to know."""
         key = (header.consumer_group, header.topic, header.queue_id)
-        if key in self._offsets.resets:
-            if header.consumer_group in self._clients.consumers:
-                return True
-            del self._offsets.resets[key]
+        to = self._offsets.resets.get(key)
+        if to is None:
+            return False
+        if to != header.commit_offset and header.consumer_group in self._clients.consumers:
+            return True
+        self._offsets.settle(key)
         return False
 
     def all(self, conn: ServerConnection, command: Command) -> None:

@@ -182,8 +182,8 @@ class PullHandlers:
         tag_codes = self._tag_codes(header, group)
         may_wait = sys_flag & PULL_SUSPEND
         if self._offsets.resets:
-            moved = self._offsets.resets.pop((header.consumer_group, name, queue_id), offset)
-            if moved != offset:
+            moved = self._offsets.moved(header.consumer_group, name, queue_id, offset)
+            if moved is not None:
                 self._answer_moved(conn, command, topic, group, queue_id, moved)
                 return
         if sys_flag & PULL_COMMIT_OFFSET and header.commit_offset >= 0:
@@ -357,11 +357,9 @@ class PullHandlers:
     def offset_reset(self, group: str, topic: Topic, queue_id: int, offset: int) -> None:
         """Tell the member that waits on a queue, if one does, that its group goes on at ``offset``."""
         for pull in list(topic.held.get(queue_id, ())):
-            if pull.group.group_name == group:
-                self._offsets.resets.pop((group, topic.name, queue_id), None)
-                if pull.offset != offset:
-                    self._release(pull)
-                    self._answer_moved(pull.conn, pull.command, topic, pull.group, queue_id, offset)
+            if pull.group.group_name == group and self._offsets.moved(group, topic.name, queue_id, pull.offset) is not None:
+                self._release(pull)
+                self._answer_moved(pull.conn, pull.command, topic, pull.group, queue_id, offset)
 
     def topic_deleted(self, topic: Topic) -> None:
         """Answer the pulls that wait on a topic that is gone."""

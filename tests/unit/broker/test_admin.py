@@ -273,6 +273,8 @@ async def test_a_member_is_told_of_a_reset_at_its_next_pull_and_its_commits_befo
     answer = await ask.pull("orders", 4, sysFlag="5", commitOffset="4")
     assert (answer.code, answer.remark) == (21, "OFFSET_RESET")
     assert [answer.ext[name] for name in ("nextBeginOffset", "minOffset", "maxOffset")] == ["1", "0", "5"]
+    late = await ask(15, {"consumerGroup": "cg", "topic": "orders", "queueId": "0", "commitOffset": "5"})
+    assert (late.code, late.remark) == (0, "Offset has been previously reset"), "it may not have read the answer yet"
     assert broker.offsets.get("cg", "orders", 0) == 1
     assert (await ask.pull("orders", 1)).code == 0
     await ask(15, {"consumerGroup": "cg", "topic": "orders", "queueId": "0", "commitOffset": "2"})
@@ -286,6 +288,28 @@ async def test_a_member_that_is_there_already_reads_on(ask):
     await reset(ask, queueId="0", offset="1")
     assert (await ask.pull("orders", 1)).code == 0
     assert (await ask.pull("orders", 4)).code == 0
+
+
+async def test_a_member_is_told_of_a_reset_once(ask, broker):
+    await ask.heartbeat(consumers=["cg"])
+    for _ in range(5):
+        await ask.send("orders")
+    await reset(ask, queueId="0", offset="1")
+    assert (await ask.pull("orders", 3)).code == 21
+    assert (await ask.pull("orders", 3)).code == 0
+    await ask(15, {"consumerGroup": "cg", "topic": "orders", "queueId": "0", "commitOffset": "4"})
+    assert broker.offsets.get("cg", "orders", 0) == 4
+
+
+async def test_committing_where_one_was_sent_shows_that_one_knows(ask, broker):
+    await ask.heartbeat(consumers=["cg"])
+    for _ in range(5):
+        await ask.send("orders")
+    await reset(ask, queueId="0", offset="1")
+    for offset in (1, 3):
+        answer = await ask(15, {"consumerGroup": "cg", "topic": "orders", "queueId": "0", "commitOffset": str(offset)})
+        assert (answer.code, answer.remark) == (0, None)
+    assert broker.offsets.get("cg", "orders", 0) == 3
 
 
 async def test_without_members_commits_of_administrators_count_after_a_reset(ask, broker):

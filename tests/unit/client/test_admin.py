@@ -195,6 +195,22 @@ async def test_running_members_go_where_their_group_is_sent(mq, admin, producer)
     assert seen == [*range(6), *range(2, 6)]
 
 
+@pytest.mark.parametrize("to", [0, 2])
+async def test_a_member_that_leaves_after_a_reset_does_not_take_it_back(mq, admin, producer, to):
+    sent = await producer.send_batch([Message("bulk", b"%d" % n) for n in range(6)])
+    queue = queue_of("bulk", sent[0])
+    async with (
+        PushConsumer("billing", {"bulk": "*"}, namesrv=mq.namesrv, consume_from="first", batch_max=3) as consumer,
+        asyncio.timeout(5),
+    ):
+        async for batch in consumer.batches():
+            if int(batch[-1].body) == 5:
+                await admin.reset_offset("billing", queue, to)
+                batch.ack()
+                break
+    assert (await admin.committed("billing", "bulk"))[queue] == to
+
+
 # --- who is there ---
 
 
