@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo test lint interop bench fuzz crash-long clean
+.PHONY: help demo test lint interop bench fuzz crash-long faults-long clean
 
 help:
 	@echo "make demo      run the main job: 336,776 flights through the broker and Spark into a table"
@@ -14,6 +14,7 @@ help:
 	@echo "make bench     run the benchmarks; JSON goes to benchmarks/results"
 	@echo "make fuzz      long fuzz run (FUZZ_SECONDS=600)"
 	@echo "make crash-long  long crash run (CRASH_CYCLES=1000 CRASH_POINTS=200000 CRASH_FLIPS=50000 CRASH_SEED=...)"
+	@echo "make faults-long  sends while brokers die and the network fails (FAULT_SENDS=1000000 FAULT_SEED=...)"
 
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "SprocketMQ needs Python 3.11 or newer: install it, or run make PYTHON=/path/to/python3"; exit 1; }
@@ -54,6 +55,11 @@ CRASH_SEED   ?= $(shell date +%s)
 crash-long: $(STAMP)
 	SPROCKETMQ_CRASH_CYCLES=$(CRASH_CYCLES) SPROCKETMQ_CRASH_POINTS=$(CRASH_POINTS) SPROCKETMQ_CRASH_FLIPS=$(CRASH_FLIPS) \
 	SPROCKETMQ_CRASH_SEED=$(CRASH_SEED) $(BIN)/python -m pytest tests/crash -n 2 -rP --timeout=0
+
+FAULT_SENDS ?= 1000000
+FAULT_SEED  ?= $(shell date +%s)
+faults-long: $(STAMP)
+	SPROCKETMQ_FAULT_SENDS=$(FAULT_SENDS) SPROCKETMQ_FAULT_SEED=$(FAULT_SEED) $(BIN)/python -m pytest tests/faults -k every_send -s --timeout=0
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache dist
