@@ -49,6 +49,8 @@ MAX_ANSWER_BYTES = 15 << 20
 MAX_SEARCHED_BYTES = 256 << 20
 SEARCH_SLICE_BYTES = 1 << 20
 SEARCH_SLICE_MESSAGES = 1024
+# Searches that may wait for their turn; who asks beyond that is told to slow down.
+MAX_SEARCHES = 64
 # Units shown by one answer to 321.
 MAX_UNITS = 1024
 
@@ -82,6 +84,7 @@ class QueryHandlers:
         self._later = later
         self._clock = clock
         self._searching = asyncio.Lock()  # one search at a time: more would only take the time of everybody else
+        self._searches = 0
 
     def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
         return {
@@ -141,9 +144,11 @@ class QueryHandlers:
                     members = _members(record, lambda _: True)
                 found += reversed(members)
                 await asyncio.sleep(0)
+            if not found and self._searches >= MAX_SEARCHES:
+                conn.respond(command, ResponseCode.SYSTEM_BUSY, remark="[OVERLOAD]system busy, start flow control for a while")
+                return
             if not found:
-                async with self._searching:
-                    found = await self._search(topic, key, request.begin_timestamp_ms, request.end_timestamp_ms, count, by_tag=by_tag)
+                found = await self._search(topic, key, request.begin_timestamp_ms, request.end_timestamp_ms, count, by_tag=by_tag)
         except (ProtocolError, OSError) as e:
             conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"a batch of topic[{topic.name}] cannot be read: {e}")
             return
@@ -171,9 +176,14 @@ class QueryHandlers:
             _, _, made_ms, _ = parse_uniq_key(key, now_ms=self._clock.time_ms())
         except RemoteProtocolError:
             made_ms = None  # a key of another kind
-        if made_ms is None or by_tag:
-            return await self._search_back(topic, key, begin_ms, end_ms, count, by_tag=by_tag)
-        return await self._search_around(made_ms, topic, key, begin_ms, end_ms)
+        self._searches += 1
+        try:
+            async with self._searching:
+                if made_ms is None or by_tag:
+                    return await self._search_back(topic, key, begin_ms, end_ms, count, by_tag=by_tag)
+                return await self._search_around(made_ms, topic, key, begin_ms, end_ms)
+        finally:
+            self._searches -= 1
 
     async def _search_around(self, made_ms: int, topic: Topic, key: str, begin_ms: int, end_ms: int) -> list[bytes | memoryview]:
         """Search for an id around the time it was made at."""

@@ -1,5 +1,7 @@
 """Messages are found by key, unique key, tag and place, as the reference answers."""
 
+import asyncio
+
 import pytest
 
 from sprocketmq.clock import ManualClock
@@ -296,6 +298,15 @@ async def test_a_search_is_bounded(ask, bulk, clock, monkeypatch):
     await bulk((b"it", {"UNIQ_KEY": wanted}))
     clock.advance(1)
     assert await messages(ask, wanted) == []
+
+
+async def test_searches_take_turns_and_too_many_are_told_to_slow_down(ask, bulk, monkeypatch):
+    monkeypatch.setattr("sprocketmq.broker.query.MAX_SEARCHES", 3)
+    await bulk(*((b"x", {"KEYS": "k"}) for _ in range(5)))
+    asked = [query(ask, key, topic="bulk") for key in ("k", "none", "none", "k", "k")]
+    codes = [answer.code for answer in await asyncio.gather(*asked)]
+    assert codes == [0, 22, 22, 2, 2]
+    assert (await query(ask, "k", topic="bulk")).code == 0
 
 
 async def test_tools_read_from_the_asked_offset_on_and_consumers_get_batches_whole(ask, bulk):
