@@ -311,8 +311,10 @@ class SubscriptionData(Body):
 def build_subscription(topic: str, expression: str, version: int) -> SubscriptionData:
     """Return the subscription to ``topic`` for ``"*"`` (or ``""``) or ``"tag || tag"``, as of ``version`` (wall-clock ms).
 
-    Raises InvalidName when the expression holds no tag at all.
+    Raises InvalidName when the expression is no text, or holds no tag at all.
     """
+    if not isinstance(expression, str):
+        raise InvalidName("subscription", expression, "it must be text: '*' for everything, or 'a || b'")
     if expression.strip() in ("", "*"):
         return SubscriptionData(topic, "*", sub_version=version)
     tags = list(dict.fromkeys(tag for part in expression.split("||") if (tag := part.strip())))

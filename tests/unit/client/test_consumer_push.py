@@ -448,9 +448,10 @@ def test_bad_arguments_are_refused(group, topics, options):
         PushConsumer(group, topics, namesrv="127.0.0.1:1", **options)
 
 
-def test_a_bad_expression_is_refused():
+@pytest.mark.parametrize("expression", ["||", {"queue.type": "BatchCQ"}, None, 3])
+def test_a_bad_expression_is_refused(expression):
     with pytest.raises(InvalidName):
-        PushConsumer("g", {"t": "||"}, namesrv="127.0.0.1:1")
+        PushConsumer("g", {"t": expression}, namesrv="127.0.0.1:1")
 
 
 async def test_a_concurrency_below_one_is_refused(cluster):
