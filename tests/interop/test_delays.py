@@ -6,15 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.interop.apache import ApacheBroker, ApacheFailed, ApacheNamesrv, JavaClient
+from tests.interop.apache import JavaClient
 from tests.interop.compare import assert_same_views, ours
-from tests.interop.ours import OurProcess
 from tests.interop.reading import java_pull_all, pull_all
 from tests.interop.sides import LEVELS_S, Side, until
 
-from sprocketmq import AdminClient, Message, Producer, PushConsumer
+from sprocketmq import Producer, PushConsumer
 from sprocketmq.clock import SYSTEM_CLOCK
-from sprocketmq.errors import BrokerError
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
 
@@ -62,31 +60,27 @@ async def test_delayed_messages_of_both_clients_come_to_both_when_they_are_due(j
             assert at >= found[body]["born_timestamp_ms"] + delay_s * 1000 - CLOCKS_MS
 
 
-async def test_apaches_broker_delivers_at_the_time_that_our_client_asks_for(
-    apache_namesrv: ApacheNamesrv, apache_broker: ApacheBroker
-) -> None:
-    topic, namesrv = "DeliveredAt", apache_namesrv.address
-    async with AdminClient(namesrv=namesrv) as admin:
-        await admin.create_topic(topic, queues=1, cluster=apache_broker.cluster)
+async def test_messages_with_a_time_of_their_own_come_at_that_time(java: JavaClient, side: Side) -> None:
+    topic = await side.create_topic("DeliveredAt", queues=1)
     received: list[tuple[int, bytes]] = []
+    now_ms = SYSTEM_CLOCK.time_ms()
+    described = [{"topic": topic, "body": b"%d" % after, "deliver_at_ms": now_ms + after} for after in (4000, 2000, 3000)]
     async with (
-        Producer("delay_producer", namesrv=namesrv) as producer,
-        PushConsumer("deliver_at", topic, namesrv=namesrv, consume_from="first") as consumer,
+        Producer("delay_producer", namesrv=side.namesrv) as producer,
+        PushConsumer("deliver_at", topic, namesrv=side.namesrv, consume_from="first") as consumer,
     ):
         consumer.listen(lambda batch: received.extend((SYSTEM_CLOCK.time_ms(), message.body) for message in batch))
-        now_ms = SYSTEM_CLOCK.time_ms()
-        for after_ms in (4000, 2500):
-            await producer.send(Message(topic, b"%d" % after_ms, deliver_at_ms=now_ms + after_ms))
-        await until("both times", lambda: len(received) == 2)
-    assert [body for _, body in received] == [b"2500", b"4000"]
-    # Its wheel turns once a second, and a message is delivered with its second.
-    assert all(at >= now_ms + int(body) - 1000 for at, body in received)
-
-
-async def test_our_broker_refuses_a_time_of_delivery_from_either_client(java: JavaClient, our_cluster: OurProcess) -> None:
-    topic, later_ms = "NotDeliveredAt", SYSTEM_CLOCK.time_ms() + 60_000
-    with pytest.raises(ApacheFailed, match="delay levels only"):
-        java.send(our_cluster.namesrv, [{"topic": topic, "body": b"x", "deliver_at_ms": later_ms}])
-    async with Producer("delay_producer", namesrv=our_cluster.namesrv) as producer:
-        with pytest.raises(BrokerError, match="delay levels only"):
-            await producer.send(Message(topic, b"x", deliver_at_ms=later_ms))
+        java.send(side.namesrv, described)
+        for one in described:
+            await producer.send(ours(one))
+        with java.push_consumer(side.namesrv, "deliver_at_java", topic) as theirs:
+            taken = await asyncio.to_thread(theirs.take, 2 * len(described))
+            await until("all times", lambda: len(received) == 2 * len(described))
+    for came in (received, [(message["received_ms"], message["body"]) for message in taken + theirs.rest]):
+        assert sorted(body for _, body in came) == sorted(2 * [one["body"] for one in described])
+        # Apache's wheel turns once a second, and a message comes with its second.
+        assert all(at >= now_ms + int(body) - (CLOCKS_MS if side.make == "ours" else 1000) for at, body in came)
+    views = await pull_all(side.namesrv, topic)
+    assert_same_views(java_pull_all(java, side.namesrv, topic), views)
+    assert [view["body"] for view in views] == sorted(view["body"] for view in views), "the queue is in the order of their times"
+    assert [int(view["properties"]["TIMER_DELIVER_MS"]) for view in views] == [now_ms + int(view["body"]) for view in views]
