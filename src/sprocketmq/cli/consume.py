@@ -110,6 +110,7 @@ class _Writer:
         self._limit = options.count
         self._progress = progress
         self.written = 0
+        self.retries = 0
         self.done = asyncio.Event()
         self.heard = asyncio.get_running_loop().time()
 
@@ -127,6 +128,7 @@ class _Writer:
         self._out.write(b"".join(map(self._form, messages)))
         self._out.flush()
         self.written += len(messages)
+        self.retries += sum(1 for message in messages if message.reconsume_times)
         self.heard = asyncio.get_running_loop().time()
         self._progress.sent(len(messages))
         if self.full:
@@ -143,16 +145,20 @@ def run(namesrv: str, options: Options, *, as_json: bool) -> int:
         if not quiet:
             stack.enter_context(progress)
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            written = runner.run(_consume(namesrv, options, out, progress, as_json=as_json))
+            writer = runner.run(_consume(namesrv, options, out, progress, as_json=as_json))
     if options.output is not None:
-        print(f"wrote {plural(written, 'message')} to {options.output}")
-    if options.count is not None and written < options.count:
-        fail(f"only {plural(written, 'message')} of {options.count:,} came")
+        print(f"wrote {plural(writer.written, 'message')} to {options.output}")
+    if writer.retries:
+        fail(
+            f"{writer.retries:,} of {plural(writer.written, 'message')} came again after a failure; --json tells how often: reconsume_times"
+        )
+    if options.count is not None and writer.written < options.count:
+        fail(f"only {plural(writer.written, 'message')} of {options.count:,} came")
         return EXIT_FAILURE
     return EXIT_OK
 
 
-async def _consume(namesrv: str, options: Options, out: BinaryIO, progress: Progress, *, as_json: bool) -> int:
+async def _consume(namesrv: str, options: Options, out: BinaryIO, progress: Progress, *, as_json: bool) -> _Writer:
     writer = _Writer(out, options, progress, as_json=as_json)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -169,7 +175,7 @@ async def _consume(namesrv: str, options: Options, out: BinaryIO, progress: Prog
         await asyncio.gather(reading, ending, return_exceptions=True)
     if not reading.cancelled():
         reading.result()
-    return writer.written
+    return writer
 
 
 async def _ended(writer: _Writer, timeout_s: float | None) -> None:

@@ -3,14 +3,16 @@
 AutoBatch makes batches of them, and a topic that does not exist yet becomes one of batch queues, which stores each batch as one record.
 """
 
+import asyncio
 import base64
 import binascii
 import contextlib
 import os
+import signal
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,17 +20,20 @@ from typing import Any
 
 import msgspec
 
-from sprocketmq import Batching, Message, SendResult, sync
+from sprocketmq import AdminClient, Batching, Message, Producer, SendResult
 from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, fail
 from sprocketmq.cli.output import plural, print_json
 from sprocketmq.cli.progress import Progress
-from sprocketmq.errors import InvalidMessage, MessageTooLarge, SendQueueFull, SprocketError, TopicNotFound
+from sprocketmq.errors import InvalidMessage, MessageTooLarge, SprocketError, TopicNotFound
+from sprocketmq.net.loops import new_event_loop
 from sprocketmq.protocol.names import DEFAULT_TOPIC, check_group, check_send_topic, check_tag
 
 CHUNK_BYTES = 1 << 18
 # Messages on their way at a time: enough to keep a broker busy, few enough that little is open when something fails.
 MAX_IN_FLIGHT = 4096
 MAX_LINE_BYTES = 4 << 20
+# Answers are let in after so many.
+BURST = 256
 QUEUES = 8
 
 
@@ -80,12 +85,13 @@ class Tally:
 
     messages: int = 0
     size_bytes: int = 0
+    requests: int = 0
     skipped: int = 0
     queues: dict[tuple[str, int], list[int]] = field(default_factory=dict)
     failed: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, line: int, size: int, result: SendResult | None, error: BaseException | None) -> None:
-        """Note the outcome of one line; called on the producer's loop."""
+        """Note the outcome of one line."""
         if result is None:
             self.failed.append((line, str(error)))
             return
@@ -134,11 +140,34 @@ def json_message(line: bytes, options: Options, number: int) -> Message:
     return Message(options.topic, body, parsed.tag or options.tag, parsed.keys or options.keys, parsed.properties)
 
 
-def read_lines(fd: int, progress: Progress) -> Iterator[list[bytes]]:
+async def read_chunks(fd: int, progress: Progress) -> AsyncIterator[bytes]:
+    """Yield what there is to read, waiting for a pipe or a terminal without holding up the loop."""
+    mode = os.fstat(fd).st_mode
+    waits = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(fd)
+    while True:
+        if waits:
+            await _readable(fd)
+        chunk = os.read(fd, CHUNK_BYTES)
+        if not chunk:
+            return
+        progress.read(len(chunk))
+        yield chunk
+
+
+async def _readable(fd: int) -> None:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(fd, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(fd)
+
+
+async def read_lines(fd: int, progress: Progress) -> AsyncIterator[list[bytes]]:
     """Yield complete lines as they come, without their ends; the last needs none. Raises MessageTooLarge for one no broker would take."""
     rest = b""
-    while chunk := os.read(fd, CHUNK_BYTES):
-        progress.read(len(chunk))
+    async for chunk in read_chunks(fd, progress):
         lines = (rest + chunk).split(b"\n")
         rest = lines.pop()
         if len(rest) > MAX_LINE_BYTES:
@@ -148,11 +177,13 @@ def read_lines(fd: int, progress: Progress) -> Iterator[list[bytes]]:
         yield [rest]
 
 
-def read_messages(fd: int, options: Options, tally: Tally, progress: Progress) -> Iterator[tuple[int, Message]]:
-    """Yield the message of each line with its number, counted from 1; empty lines are counted and left out."""
+async def read_messages(fd: int, options: Options, tally: Tally, progress: Progress) -> AsyncIterator[Iterator[tuple[int, Message]]]:
+    """Yield the messages of the lines that are there, each with the line's number, counted from 1; empty lines are left out."""
     number = 0
-    for group in read_lines(fd, progress):
-        for raw in group:
+
+    def messages(lines: list[bytes]) -> Iterator[tuple[int, Message]]:
+        nonlocal number
+        for raw in lines:
             number += 1
             line = raw.removesuffix(b"\r")
             if line:
@@ -163,97 +194,110 @@ def read_messages(fd: int, options: Options, tally: Tally, progress: Progress) -
             else:
                 tally.skipped += 1
 
+    async for lines in read_lines(fd, progress):
+        yield messages(lines)
 
-def read_whole(fd: int, options: Options, progress: Progress) -> Iterator[tuple[int, Message]]:
+
+async def read_whole(fd: int, options: Options, progress: Progress) -> AsyncIterator[Iterator[tuple[int, Message]]]:
     """Yield the one message that all of the input is. Raises InvalidMessage when it is empty, MessageTooLarge beyond 4 MiB."""
     parts = []
     size = 0
-    while chunk := os.read(fd, CHUNK_BYTES):
-        progress.read(len(chunk))
+    async for chunk in read_chunks(fd, progress):
         parts.append(chunk)
         size += len(chunk)
         if size > MAX_LINE_BYTES:
             raise MessageTooLarge(size, MAX_LINE_BYTES)
     if not parts:
         raise InvalidMessage("the input is empty, and a message needs a body of at least one byte")
-    yield 1, Message(options.topic, b"".join(parts), options.tag, options.keys)
+    yield iter([(1, Message(options.topic, b"".join(parts), options.tag, options.keys))])
 
 
-def create_missing(namesrv: str, topic: str) -> None:
+async def create_missing(namesrv: str, topic: str) -> None:
     """Create a topic of batch queues where there is none; not where brokers let no topics come to life by themselves."""
-    with sync.AdminClient(namesrv=namesrv) as admin:
+    async with AdminClient(namesrv=namesrv) as admin:
         try:
-            admin.route(topic)
+            await admin.route(topic)
         except TopicNotFound:
             with contextlib.suppress(TopicNotFound):  # the send will say what is missing
-                admin.route(DEFAULT_TOPIC)
-                admin.create_topic(topic, queues=QUEUES, attributes={"queue.type": "BatchCQ"})
+                await admin.route(DEFAULT_TOPIC)
+                await admin.create_topic(topic, queues=QUEUES, attributes={"queue.type": "BatchCQ"})
 
 
-def _send_all(producer: sync.Producer, messages: Iterator[tuple[int, Message]], tally: Tally, progress: Progress) -> None:
+async def _send_all(producer: Producer, groups: AsyncIterator[Iterator[tuple[int, Message]]], tally: Tally, progress: Progress) -> None:
     """Send messages until there are no more or one fails."""
 
     def done(line: int, size: int, result: SendResult | None, error: BaseException | None) -> None:
         tally.add(line, size, result, error)
         progress.sent(1)
 
-    for line, message in messages:
-        callback = partial(done, line, len(message.body))
-        while True:
+    since_pause = 0
+    async for messages in groups:
+        for line, message in messages:
+            if producer.in_flight >= MAX_IN_FLIGHT:
+                await producer.room()
             try:
-                producer.submit(message, callback)
-                break
-            except SendQueueFull:
-                producer.room()
-        if tally.failed:
-            return
+                producer.submit(message, partial(done, line, len(message.body)))
+            except SprocketError as e:
+                tally.add(line, 0, None, e)
+            since_pause += 1
+            if since_pause >= BURST:
+                since_pause = 0
+                await asyncio.sleep(0)
+            if tally.failed:
+                return
+
+
+async def _produce(namesrv: str, fd: int, options: Options, tally: Tally, progress: Progress) -> BaseException | None:
+    """Send the input; return what ended it early: a SprocketError, or the CancelledError of an interrupt."""
+    if options.batch and not options.plain and not options.whole:
+        await create_missing(namesrv, options.topic)
+    batching = Batching() if options.batch else None
+    async with Producer(options.group, namesrv=namesrv, batching=batching, max_in_flight=MAX_IN_FLIGHT) as producer:
+        ended: BaseException | None = None
+        groups = read_whole(fd, options, progress) if options.whole else read_messages(fd, options, tally, progress)
+        sending = asyncio.ensure_future(_send_all(producer, groups, tally, progress))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, sending.cancel)
+        try:
+            await sending
+        except (SprocketError, asyncio.CancelledError) as e:
+            ended = e
+        await producer.flush()  # sends end by their time-outs at the latest
+        stats = producer.batching_stats
+        tally.requests = stats.batches + stats.direct if options.batch else tally.messages
+        return ended
 
 
 def run(namesrv: str, options: Options, *, as_json: bool) -> int:
     """Send the input and print a summary. Returns 1 when anything was not acknowledged, saying which lines."""
     tally = Tally()
     started = time.perf_counter()
-    error: SprocketError | None = None
-    interrupted = False
-    batching = Batching() if options.batch else None
     with contextlib.ExitStack() as stack:
         fd = sys.stdin.fileno() if options.file is None else stack.enter_context(options.file.open("rb")).fileno()
         progress = stack.enter_context(Progress(_size_of(fd), "sending"))
-        if options.batch and not options.plain and not options.whole:
-            create_missing(namesrv, options.topic)
-        producer = stack.enter_context(sync.Producer(options.group, namesrv=namesrv, batching=batching, max_in_flight=MAX_IN_FLIGHT))
-        messages = read_whole(fd, options, progress) if options.whole else read_messages(fd, options, tally, progress)
-        try:
-            _send_all(producer, messages, tally, progress)
-        except SprocketError as e:
-            error = e
-        except KeyboardInterrupt:
-            interrupted = True
-        finally:
-            producer.flush()  # sends end by their time-outs at the latest
-        requests = producer.batching_stats.batches + producer.batching_stats.direct if options.batch else tally.messages
+        runner = stack.enter_context(asyncio.Runner(loop_factory=new_event_loop))
+        ended = runner.run(_produce(namesrv, fd, options, tally, progress))
     failures = tally.failures()
     for failure in failures:
         fail(failure)
-    if error is not None:
-        fail(str(error))
+    if isinstance(ended, SprocketError):
+        fail(str(ended))
     elapsed_s = time.perf_counter() - started
     if as_json:
-        print_json(_as_json(options.topic, tally, failures, requests, elapsed_s))
+        print_json(_as_json(options.topic, tally, failures, elapsed_s))
     else:
         skipped = f"; {plural(tally.skipped, 'empty line')} left out" if tally.skipped else ""
         print(f"sent {plural(tally.messages, 'message')} to {options.topic} in {elapsed_s:.2f} s{skipped}")
-    if interrupted:
+    if isinstance(ended, asyncio.CancelledError):
         fail("interrupted")
-    return EXIT_FAILURE if failures or error or interrupted else EXIT_OK
+    return EXIT_FAILURE if failures or ended is not None else EXIT_OK
 
 
-def _as_json(topic: str, tally: Tally, failures: list[str], requests: int, elapsed_s: float) -> dict[str, Any]:
+def _as_json(topic: str, tally: Tally, failures: list[str], elapsed_s: float) -> dict[str, Any]:
     return {
         "topic": topic,
         "messages": tally.messages,
         "bytes": tally.size_bytes,
-        "batches": requests,
+        "batches": tally.requests,
         "empty_lines": tally.skipped,
         "elapsed_s": round(elapsed_s, 3),
         "failures": failures,

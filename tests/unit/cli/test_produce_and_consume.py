@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import time
@@ -166,6 +167,20 @@ def test_a_group_goes_on_where_it_stopped_without_loss_or_repetition(cli, topic)
     assert sorted(first + rest) == [str(i) for i in range(10)]
 
 
+def test_a_message_that_comes_again_after_a_failure_is_told_of(cli, mq, topic):
+    cli("produce", topic, stdin=b"good\nbad\n")
+    with sync.PushConsumer("g-retries", topic, namesrv=mq.namesrv, consume_from="first") as consumer:
+        for batch in consumer.batches():
+            for message in batch:
+                if message.body == b"bad":
+                    batch.retry(message, delay_level=1)
+            batch.ack()
+            break
+    done = cli("consume", topic, "--group", "g-retries", "--count", "1", "--timeout", "10", "--json")
+    assert (done.code, done.json["body"], done.json["reconsume_times"]) == (0, "bad", 1)
+    assert done.err == "sprocketmq: 1 of 1 message came again after a failure; --json tells how often: reconsume_times\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "stdin", "code", "words"),
     [
@@ -240,6 +255,17 @@ def test_lines_of_a_slow_pipe_are_sent_as_they_come_and_consumed_as_they_arrive(
             assert reader.stdout.readline() == line
         writer.stdin.close()
         assert (reader.wait(10), writer.wait(10)) == (0, 0)
+
+
+def test_an_interrupted_produce_says_what_was_sent(mq, topic):
+    with start(mq, "produce", topic, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as writer:
+        writer.stdin.write(b"one\ntwo\n")
+        writer.stdin.flush()
+        mq.messages(topic, count=2)
+        writer.send_signal(signal.SIGINT)
+        out, err = writer.stdout.read(), writer.stderr.read()
+    assert (writer.returncode, err) == (1, b"sprocketmq: interrupted\n")
+    assert out.startswith(b"sent 2 messages to")
 
 
 def test_an_interrupted_consume_ends_cleanly(cli, mq, topic):
