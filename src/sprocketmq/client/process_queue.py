@@ -136,6 +136,7 @@ class ProcessQueue:
         "_on_ack",
         "_out",
         "_returned",
+        "broker_is_ours",
         "dropped",
         "held_bytes",
         "held_messages",
@@ -148,7 +149,6 @@ class ProcessQueue:
         "queue",
         "serial",
         "taken_at",
-        "takes_inner_ids",
     )
 
     def __init__(self, queue: MessageQueue, offset: int, limits: Limits, on_ack: OnAck, *, serial: bool = False) -> None:
@@ -161,8 +161,9 @@ class ProcessQueue:
         self.serial = serial
         self.dropped = False
         self.paused = False
-        # Whether the queue's broker can send back one message of an inner batch, by its id; its answers tell.
-        self.takes_inner_ids = False
+        # Whether the queue's broker is SprocketMQ: that finds one message of an inner batch by its id, and takes what is given back twice
+        # for once. Its answers tell.
+        self.broker_is_ours = False
         # When this was pulled and handed out last (monotonic s), 0 when never.
         self.pulled_at = 0.0
         self.taken_at = 0.0

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 SUSPEND_MS = 15_000
 PULL_TIMEOUT_S = 30.0
 PULL_PAUSE_S = 1.0
-# What brokers say they are written in that know the messages of inner batches one by one.
+# What our brokers say they are written in.
 OWN_LANGUAGE = LanguageCode.PYTHON
 # A broker may refuse a group for a moment, as it has not heard of it yet; after this many times in a row it means it.
 REFUSALS = 5
@@ -134,7 +134,7 @@ class PullLoops:
             if result.status is PullStatus.OFFSET_MOVED:
                 await self._move(pq, result)
                 continue
-            pq.takes_inner_ids = response.language == OWN_LANGUAGE
+            pq.broker_is_ours = response.language == OWN_LANGUAGE
             if restored:
                 for message in messages:
                     message.restored = True

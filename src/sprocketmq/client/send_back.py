@@ -5,9 +5,9 @@ import logging
 import random
 from collections.abc import Sequence
 
-from sprocketmq.client.instance import Instance, response_error
+from sprocketmq.client.instance import OPEN, Instance, response_error
 from sprocketmq.client.process_queue import BROKER_DECIDES, DEAD_LETTER, ProcessQueue
-from sprocketmq.errors import BrokerError, SprocketError
+from sprocketmq.errors import BrokerError, ConnectFailed, ConnectionLost, RequestTimeout, SprocketError
 from sprocketmq.protocol import headers
 from sprocketmq.protocol.codes import SYSFLAG_COMPRESSED, SYSFLAG_COMPRESSION_MASK, RequestCode, ResponseCode
 from sprocketmq.protocol.command import to_ext
@@ -19,6 +19,9 @@ from sprocketmq.protocol.records import ReceivedMessage
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 5.0
+# How often, and how far apart, a broker of ours that is away is asked again to take a message back.
+RESENDS = 10
+RESEND_S = 1.0
 # Requests of one batch that are under way at a time.
 AT_ONCE = 32
 # The k-th retry waits level 3 + (k - 1): 10 s, 30 s, 1 min ...
@@ -36,9 +39,9 @@ _LEFT_OUT = ("TRAN_MSG", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"
 class SendBack:
     """Sends messages back for one consumer group; ``max_times`` is how often one may come again before it is a dead letter.
 
-    The broker copies the record itself (request 36). One message of an inner batch has no record of its own: a broker that can find it by
-    its id does the same, for others the message is published to the group's retry topic from here, which is also what happens when a
-    broker does not take one back.
+    The broker copies the record itself (request 36). One message of an inner batch has no record of its own: our broker finds it by its
+    id and does the same, for others the message is published to the group's retry topic from here, which is also what happens when a broker
+    does not take one back.
     """
 
     def __init__(self, instance: Instance, group: str, *, max_times: int) -> None:
@@ -68,16 +71,28 @@ class SendBack:
 
     async def _one(self, pq: ProcessQueue, message: ReceivedMessage, delay_level: int) -> None:
         broker = pq.queue.broker_name
-        if message.is_inner and (not pq.takes_inner_ids or broker in self._refusing):
+        if message.is_inner and (not pq.broker_is_ours or broker in self._refusing):
             await self.publish(message, delay_level)
             return
         try:
-            await self._return(pq.queue, message, delay_level)
+            await self._return_surely(pq, message, delay_level)
         except SprocketError as e:
             if message.is_inner and isinstance(e, BrokerError):
                 self._refusing.add(broker)
             log.info("consumer group %s: %s did not take back %s, publishing it: %s", self._group, broker, message.msg_id, e)
             await self.publish(message, delay_level)
+
+    async def _return_surely(self, pq: ProcessQueue, message: ReceivedMessage, delay_level: int) -> None:
+        for tries_left in range(RESENDS, -1, -1):
+            try:
+                await self._return(pq.queue, message, delay_level)
+            except (ConnectFailed, ConnectionLost, RequestTimeout):
+                # The broker may have it. Ours takes it again without a second copy, so it is better asked again than passed over.
+                if not tries_left or not pq.broker_is_ours or pq.dropped or self._instance.state != OPEN:
+                    raise
+            else:
+                return
+            await self._instance.timers.sleep(RESEND_S)
 
     async def _return(self, queue: MessageQueue, message: ReceivedMessage, delay_level: int) -> None:
         header = headers.SendBack(

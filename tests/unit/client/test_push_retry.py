@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from fake_cluster import FakeCluster, answer, hang_up
 
-from sprocketmq.client import Producer, PushConsumer, group_member, pull_loop
+from sprocketmq.client import Producer, PushConsumer, group_member, pull_loop, send_back
 from sprocketmq.client import instance as instance_module
 from sprocketmq.clock import ManualClock
 from sprocketmq.errors import ConfigError
@@ -207,6 +207,28 @@ async def test_a_lost_connection_loses_no_message_that_was_to_be_sent_back(clust
     async with push(cluster) as consumer:
         consumer.listen(lambda batch: batch.retry(batch[0]))
         await settle(lambda: cluster.broker.returned)
+    assert committed(cluster) == 1
+
+
+async def test_our_broker_is_asked_again_while_it_is_away_as_it_takes_no_message_twice(cluster, monkeypatch):
+    monkeypatch.setattr(send_back, "RESEND_S", 0.001)
+    await fill(cluster, 1)
+    cluster.broker.script(Q.CONSUMER_SEND_MSG_BACK, *[hang_up] * 8)
+    async with push(cluster) as consumer:
+        consumer.listen(lambda batch: batch.retry(batch[0]))
+        await settle(lambda: cluster.broker.returned)
+    assert published(cluster) == []
+    assert committed(cluster) == 1
+
+
+async def test_another_broker_is_not_as_it_may_have_the_message_and_it_is_published(cluster, monkeypatch):
+    monkeypatch.setattr(pull_loop, "OWN_LANGUAGE", 0)
+    await fill(cluster, 1)
+    cluster.broker.script(Q.CONSUMER_SEND_MSG_BACK, *[hang_up] * 3)
+    async with push(cluster) as consumer:
+        consumer.listen(lambda batch: batch.retry(batch[0]) if batch.queue == QUEUE else None)
+        await settle(lambda: published(cluster))
+    assert cluster.broker.returned == []
     assert committed(cluster) == 1
 
 
