@@ -1,6 +1,8 @@
 """Delayed messages: parked under their level, delivered at their time, once, whatever happens to the broker meanwhile."""
 
 import json
+import tarfile
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from sprocketmq.storage.config import DELAY_LEVELS, delay_levels_ms
 from sprocketmq.storage.store import StoreConfig
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
+PARKED = [b"delay-3", b"delay-over"]
 LEVELS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 
 
@@ -352,6 +355,23 @@ async def test_positions_of_apaches_broker_are_taken_and_those_of_ours_are_what_
     broker, ask = await restarted()
     later(broker, clock, 1)
     assert await ask.bodies("orders") == [b"2"]
+
+
+async def test_our_broker_delivers_what_apaches_left_parked(start_broker, connect, clock, tmp_path):
+    """Two messages of level 18 wait in the recorded store; the positions say that all others were delivered."""
+    with tarfile.open(Path(__file__).parents[2] / "fixtures/stores/delay-retry.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    clock.jump_wall(1_795_230_140 - clock.time_ms() / 1000)
+    sizes = {"commitlog_segment_bytes": 65536, "consumequeue_segment_bytes": 1000, "batchqueue_segment_bytes": 460}
+    broker = await start_broker(store={**sizes, "max_hash_slots": 64, "max_index_entries": 256})
+    ask = await connect(broker)
+    fire(broker)
+    topics = ("DelayT", "RetryT", "%RETRY%cg_retry", "%RETRY%cg_retry2", "%DLQ%cg_retry")
+    before = {(topic, queue): await ask.bodies(topic, queue=queue) for topic in topics for queue in range(2)}
+    later(broker, clock, 7200)
+    after = {key: (await ask.bodies(key[0], queue=key[1]))[len(bodies) :] for key, bodies in before.items()}
+    assert sorted(body for bodies in after.values() for body in bodies) == PARKED
+    assert broker.delays.offsets() == {1: (5, 5), 2: (1, 1), 3: (2, 2), 5: (1, 1), 18: (2, 2)}
 
 
 @pytest.mark.parametrize("text", ['{"offsetTable":[]}', '{"offsetTable":{"x":1}}', '{"offsetTable":{"1":"x"}}', '{"logOffset":"x"}'])
