@@ -11,6 +11,8 @@ time it was made at, which it holds; a key or a tag from the newest message back
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from sprocketmq.broker.clients import ClientRegistry
 from sprocketmq.broker.topics import Topic, TopicTable
@@ -115,7 +117,7 @@ class QueryHandlers:
             return
         topic = self._topics.get(request.topic)
         if topic is None or not topic.batch_queues or not count:
-            self._answer(conn, command, records)
+            self._answer(conn, command, [*records])
         else:
             command.body = b""
             self._later(self._query_batches(conn, command, request, topic, records, count))
@@ -123,38 +125,48 @@ class QueryHandlers:
     async def _query_batches(
         self, conn: ServerConnection, command: Command, request: QueryMessage, topic: Topic, records: list[memoryview], count: int
     ) -> None:
-        """Answer 12 for a topic of batch queues: ``records`` may be batches."""
-        key = request.key
-        unique = bool(request.unique_key_query) or request.index_type == _UNIQUE
-        by_tag = request.index_type == _TAG and not unique
-        found: list[bytes | memoryview] = []
+        """Answer 12 for a topic of batch queues: ``records`` may be batches, and not all keys of batches are in the index."""
+        wanted = _Wanted(
+            request.key,
+            unique=bool(request.unique_key_query) or request.index_type == _UNIQUE,
+            by_tag=request.index_type == _TAG and not request.unique_key_query,
+            begin_ms=request.begin_timestamp_ms,
+            end_ms=request.end_timestamp_ms,
+            count=count,
+        )
+        found: list[_Found] = []
         try:
             for record in reversed(records):
-                if len(found) >= count:
+                if _total(found) >= wanted.count:
                     break
-                if not _is_whole(record):
-                    found.append(record)
-                    continue
-                members = _members(record, lambda entry: _has(entry.properties, key, by_tag=by_tag))
-                if not members and unique:
-                    # The id of the batch, which Apache's producers hand out for each of its messages: as such they are shown.
-                    members = _members(record, lambda _: True, named=key)
-                    count = max(count, len(members))
-                elif not members:
-                    members = _members(record, lambda _: True)
-                found += reversed(members)
+                place = ReceivedMessage(record, 0, len(record)).commitlog_offset
+                found.append(_Found(place, self._matching(record, wanted) if _is_whole(record) else [record]))
                 await asyncio.sleep(0)
-            if not found and self._searches >= MAX_SEARCHES:
+            if self._searches >= MAX_SEARCHES:
                 conn.respond(command, ResponseCode.SYSTEM_BUSY, remark="[OVERLOAD]system busy, start flow control for a while")
                 return
-            if not found:
-                found = await self._search(topic, key, request.begin_timestamp_ms, request.end_timestamp_ms, count, by_tag=by_tag)
+            self._searches += 1
+            try:
+                async with self._searching:
+                    found += await self._search(topic, wanted, found)
+            finally:
+                self._searches -= 1
         except (ProtocolError, OSError) as e:
             conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"a batch of topic[{topic.name}] cannot be read: {e}")
             return
-        self._answer(conn, command, found[:count][::-1])
+        messages = [message for each in sorted(found, key=lambda each: each.place) for message in each.messages]
+        self._answer(conn, command, messages[-wanted.count :])
 
-    def _answer(self, conn: ServerConnection, command: Command, records: list[bytes | memoryview] | list[memoryview]) -> None:
+    def _matching(self, record: memoryview, wanted: "_Wanted") -> list[bytes | memoryview]:
+        """Return the messages of a batch that the index found, as a question wants them."""
+        members = _members(record, wanted.fits)
+        if not members and wanted.unique:
+            # The id of the batch, which Apache's producers hand out for each of its messages: as such they are shown.
+            members = _members(record, lambda _: True, named=wanted.key)
+            wanted.count = max(wanted.count, len(members))
+        return [*(members or _members(record, lambda _: True))]
+
+    def _answer(self, conn: ServerConnection, command: Command, records: list[bytes | memoryview]) -> None:
         if not records:
             ext = {"indexLastUpdatePhyoffset": "0", "indexLastUpdateTimestamp": "0"}
             conn.respond(command, ResponseCode.QUERY_NOT_FOUND, ext=ext, remark=_NOT_FOUND)
@@ -170,27 +182,22 @@ class QueryHandlers:
 
     # --- what the index does not know ---
 
-    async def _search(self, topic: Topic, key: str, begin_ms: int, end_ms: int, count: int, *, by_tag: bool) -> list[bytes | memoryview]:
-        """Return messages of batches that have ``key``, the newest first, of those stored in ``[begin_ms, end_ms]``."""
+    async def _search(self, topic: Topic, wanted: "_Wanted", known: "list[_Found]") -> "list[_Found]":
+        """Return what the index does not know of; ``known`` is what it found, the newest first."""
         try:
-            _, _, made_ms, _ = parse_uniq_key(key, now_ms=self._clock.time_ms())
+            _, _, made_ms, _ = parse_uniq_key(wanted.key, now_ms=self._clock.time_ms())
         except RemoteProtocolError:
             made_ms = None  # a key of another kind
-        self._searches += 1
-        try:
-            async with self._searching:
-                if made_ms is None or by_tag:
-                    return await self._search_back(topic, key, begin_ms, end_ms, count, by_tag=by_tag)
-                return await self._search_around(made_ms, topic, key, begin_ms, end_ms)
-        finally:
-            self._searches -= 1
+        if made_ms is None or wanted.by_tag:
+            return [] if wanted.unique and known else await self._search_back(topic, wanted, known)
+        return [] if known else await self._search_around(made_ms, topic, wanted)
 
-    async def _search_around(self, made_ms: int, topic: Topic, key: str, begin_ms: int, end_ms: int) -> list[bytes | memoryview]:
+    async def _search_around(self, made_ms: int, topic: Topic, wanted: "_Wanted") -> "list[_Found]":
         """Search for an id around the time it was made at."""
-        needle = key.encode()
+        needle = wanted.key.encode()
         budget = MAX_SEARCHED_BYTES
         for start_ms, stop_ms in search_windows(made_ms):
-            if stop_ms < begin_ms or start_ms > end_ms:
+            if stop_ms < wanted.begin_ms or start_ms > wanted.end_ms:
                 continue
             for queue_id in range(topic.max_queue_id + 1):
                 offset = self._store.offset_by_time(topic.name, queue_id, start_ms)
@@ -198,27 +205,30 @@ class QueryHandlers:
                     read = self._store.read(topic.name, queue_id, offset, max_count=1 << 30, max_bytes=SEARCH_SLICE_BYTES)
                     if read.status is not ReadStatus.FOUND or _stored_ms(read.buffers[0]) > stop_ms:
                         break
-                    found: list[bytes | memoryview] = []
+                    found: list[_Found] = []
                     for buffer in read.buffers:
                         budget -= len(buffer)
                         if needle in bytes(buffer):
-                            found += _identified(buffer, key, begin_ms, end_ms)
+                            found += _identified(buffer, wanted)
                     if found:
-                        return found[::-1]
+                        return found
                     offset = read.next_offset
                     await asyncio.sleep(0)
             await asyncio.sleep(0)
         return []
 
-    async def _search_back(
-        self, topic: Topic, key: str, begin_ms: int, end_ms: int, count: int, *, by_tag: bool
-    ) -> list[bytes | memoryview]:
-        """Search for a key or a tag from the newest batches back, in all queues evenly."""
-        store, name, needle = self._store, topic.name, key.encode()
+    async def _search_back(self, topic: Topic, wanted: "_Wanted", known: "list[_Found]") -> "list[_Found]":
+        """Search for a key or a tag from the newest batches back, in all queues evenly.
+
+        Batches that have keys (or a tag) of their own are in the index. Each queue is left where enough newer messages are known.
+        """
+        store, name, needle = self._store, topic.name, wanted.key.encode()
+        indexed = b"TAGS" if wanted.by_tag else b"KEYS"
         budget = MAX_SEARCHED_BYTES
-        found: list[tuple[int, int, list[bytes]]] = []
+        found: list[_Found] = []
         ends = {queue_id: store.max_offset(name, queue_id) for queue_id in range(topic.max_queue_id + 1)}
-        while ends and budget > 0 and sum(len(members) for _, _, members in found) < count:
+        while ends and budget > 0:
+            floor = _place_of_last([*known, *found], wanted.count)
             for queue_id, end in list(ends.items()):
                 low = store.min_offset(name, queue_id)
                 start = max(low, end - SEARCH_SLICE_MESSAGES)
@@ -227,20 +237,24 @@ class QueryHandlers:
                     if record is None:
                         continue
                     budget -= size
-                    start = min(start, ReceivedMessage(record, 0, len(record)).queue_offset)
-                    stored_ms = _stored_ms(record)
-                    if stored_ms < begin_ms:
+                    outer = ReceivedMessage(record, 0, len(record))
+                    start = min(start, outer.queue_offset)
+                    if physical < floor or outer.store_timestamp_ms < wanted.begin_ms:
                         start = low
                         break
-                    if stored_ms <= end_ms and _is_whole(record) and needle in bytes(record):
-                        members = _members(record, lambda entry: _has(entry.properties, key, by_tag=by_tag))
-                        found.append((stored_ms, physical, members))
+                    if (
+                        _is_whole(record)
+                        and outer.store_timestamp_ms <= wanted.end_ms
+                        and not find_property(outer.raw_properties, indexed)
+                        and needle in bytes(record)
+                    ):
+                        found.append(_Found(physical, [*_members(record, wanted.fits)]))
                 if start > low and budget > 0:
                     ends[queue_id] = start
                 else:
                     del ends[queue_id]
                 await asyncio.sleep(0)
-        return [member for _, _, members in sorted(found, key=lambda f: f[:2], reverse=True) for member in reversed(members)]
+        return found
 
     # --- by place ---
 
@@ -296,6 +310,43 @@ class QueryHandlers:
         conn.respond(command, ResponseCode.SUCCESS, body=body.encode())
 
 
+@dataclass(slots=True)
+class _Wanted:
+    """What request 12 asks of a topic of batch queues."""
+
+    key: str
+    unique: bool
+    by_tag: bool
+    begin_ms: int
+    end_ms: int
+    count: int
+
+    def fits(self, entry: BatchEntry) -> bool:
+        """Tell whether a message of a batch has the key, id or tag."""
+        unique, words, tag = keys_in(entry.properties)
+        return self.key == tag if self.by_tag else self.key == unique or self.key in words
+
+
+class _Found(NamedTuple):
+    """Messages of one record: its place in the log, and they as records of their own, in order."""
+
+    place: int
+    messages: list[bytes | memoryview]
+
+
+def _total(found: list[_Found]) -> int:
+    return sum(len(each.messages) for each in found)
+
+
+def _place_of_last(found: list[_Found], count: int) -> int:
+    """Return the place of the last of the ``count`` newest messages, -1 when there are not so many."""
+    for each in sorted(found, key=lambda each: each.place, reverse=True):
+        count -= len(each.messages)
+        if count <= 0:
+            return each.place
+    return -1
+
+
 def search_windows(made_ms: int) -> Iterator[tuple[int, int]]:
     """Yield the stretches of time, in ms, in which a message may have been stored whose id says it was made at ``made_ms``.
 
@@ -325,22 +376,19 @@ def _stored_ms(records: memoryview) -> int:
     return ReceivedMessage(records, 0, len(records)).store_timestamp_ms
 
 
-def _has(properties: bytes, key: str, *, by_tag: bool) -> bool:
-    unique, words, tag = keys_in(properties)
-    return key == tag if by_tag else key == unique or key in words
-
-
-def _identified(records: memoryview, key: str, begin_ms: int, end_ms: int) -> list[bytes]:
-    """Return the messages of the batches among ``records`` whose id is ``key``, stored in ``[begin_ms, end_ms]``."""
-    wanted = key.encode()
-    found: list[bytes] = []
+def _identified(records: memoryview, wanted: _Wanted) -> list[_Found]:
+    """Return the messages of the batches among ``records`` that have an id."""
+    needle = wanted.key.encode()
+    found: list[_Found] = []
     at = 0
     while at < len(records):
         size = int.from_bytes(records[at : at + 4], "big")
         record = records[at : at + size]
         at += size
-        if _is_whole(record) and begin_ms <= _stored_ms(record) <= end_ms and wanted in bytes(record):
-            found += _members(record, lambda entry: find_property(entry.properties, b"UNIQ_KEY") == wanted)
+        if _is_whole(record) and wanted.begin_ms <= _stored_ms(record) <= wanted.end_ms and needle in bytes(record):
+            members = _members(record, lambda entry: find_property(entry.properties, b"UNIQ_KEY") == needle)
+            if members:
+                found.append(_Found(ReceivedMessage(record, 0, size).commitlog_offset, [*members]))
     return found
 
 

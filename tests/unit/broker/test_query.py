@@ -1,6 +1,7 @@
 """Messages are found by key, unique key, tag and place, as the reference answers."""
 
 import asyncio
+import random
 
 import pytest
 
@@ -214,6 +215,37 @@ async def test_a_search_for_keys_goes_back_from_the_newest(ask, bulk, clock, mon
     few = await messages(ask, "k")
     assert 0 < len(few) < 24
     assert bytes(few[-1].body) == b"29-1"
+
+
+async def test_what_the_index_knows_and_what_it_does_not_are_one_answer(ask, bulk):
+    """Some producers unite the keys of a batch, others do not, and both may send the same ones."""
+    for n in range(9):
+        body = ((b"%d-a" % n, {"KEYS": "k"}), (b"%d-b" % n, {}), (b"%d-c" % n, {"KEYS": "k other"}))
+        if n % 3 == 2:
+            await ask.send("bulk", b"%d" % n, properties=properties(KEYS="k"))
+        else:
+            await bulk(*body, **({"KEYS": "k other"} if n % 3 else {}))
+    everything = [text for n in range(9) for text in ([b"%d" % n] if n % 3 == 2 else [b"%d-a" % n, b"%d-c" % n])]
+    for count in (64, len(everything), 7, 6, 5, 4, 3, 2, 1):
+        assert [bytes(m.body) for m in await messages(ask, "k", count=count)] == everything[-count:], count
+
+
+async def test_the_newest_of_all_queues_are_found_however_messages_spread(ask, monkeypatch):
+    monkeypatch.setattr("sprocketmq.broker.query.SEARCH_SLICE_MESSAGES", 4)
+    ask.broker.topics.create_internal("spread", 3, attributes={"queue.type": "BatchCQ"})
+    chance = random.Random(7)
+    everything = []
+    for n in range(60):
+        bodies = [b"%d-%d" % (n, i) for i in range(chance.choice([1, 1, 2, 9]))]
+        with_key = chance.random() < 0.4
+        body = encode_batch([(0, text, b"KEYS\x01k\x02" if with_key else b"") for text in bodies])
+        outer = properties(UNIQ_KEY="B", KEYS="k" if with_key and chance.random() < 0.5 else "")
+        queue = chance.choice([0, 0, 0, 0, 1, 2])
+        assert (await ask(320, ask.send_ext("spread", queue=queue, properties=outer, batch=True), body)).code == 0
+        everything += bodies if with_key else []
+    for count in (1, 2, 5, 13, 64):
+        answer = await query(ask, "k", topic="spread", count=count)
+        assert [bytes(m.body) for m in single_records(answer.body)] == everything[-count:], count
 
 
 @pytest.mark.parametrize("how", [{"kind": "U"}, {"_UNIQUE_KEY_QUERY": "true"}])
