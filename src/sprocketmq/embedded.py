@@ -33,7 +33,7 @@ from sprocketmq.errors import ClientClosed, ConfigError, FatalError
 from sprocketmq.namesrv.server import NameServer, NameServerConfig
 from sprocketmq.net.loops import new_event_loop
 from sprocketmq.protocol.records import ReceivedMessage
-from sprocketmq.storage.config import StoreConfig
+from sprocketmq.storage.config import DELAY_LEVELS, StoreConfig
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,8 @@ class LocalCluster:
     and so on. Without it everything goes to a temporary directory that ``stop`` removes. With ``in_process`` (the default) the servers run
     in a background thread with an event loop of its own; else in child processes (``sprocketmq serve``), with a core for each broker.
     ``namesrv_port`` and ``port`` (of the first broker; one broker only) are 0 for any free one. With ``flush_disk_type="SYNC_FLUSH"`` a
-    send is answered when the disk has it.
+    send is answered when the disk has it. ``message_delay_level`` has the delays of levels 1, 2, ... as text, ``"1s 5s 10s"``: short ones let
+    tests of retries end soon.
 
     ``namesrv`` is the address to give to clients. Raises ConfigError for arguments that cannot be; ``start`` raises PortInUse,
     StoreLocked, StoreNotWritable, StoreDamaged, or ClusterFailed when a child does not come up. A process forked while a cluster runs must
@@ -83,6 +84,7 @@ class LocalCluster:
         default_topic_queues: int = 8,
         max_message_bytes: int = 4 << 20,
         flush_disk_type: str = "ASYNC_FLUSH",
+        message_delay_level: str = DELAY_LEVELS,
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
         if not 1 <= brokers <= MAX_BROKERS:
@@ -98,7 +100,9 @@ class LocalCluster:
         self._port = port
         self._start_timeout_s = start_timeout_s
         self._in_process = in_process
-        self._broker_options = _BrokerOptions(auto_create_topic, cluster_name, default_topic_queues, max_message_bytes, flush_disk_type)
+        self._broker_options = _BrokerOptions(
+            auto_create_topic, cluster_name, default_topic_queues, max_message_bytes, flush_disk_type, message_delay_level
+        )
         self._broker_config("", self._names[0], Path())  # bad values fail here, not in another thread
         self._store: Path | None = None
         self._temporary: Path | None = None
@@ -279,6 +283,7 @@ class LocalCluster:
             root=root,
             max_message_bytes=options.max_message_bytes,
             flush_disk_type=options.flush_disk_type,
+            message_delay_level=options.message_delay_level,
             # How full other programs made this machine's disk is no concern of a test or a notebook.
             disk_max_used_ratio=1.0,
             disk_clean_forcibly_ratio=1.0,
@@ -326,6 +331,7 @@ class _BrokerOptions:
     default_topic_queues: int
     max_message_bytes: int
     flush_disk_type: str
+    message_delay_level: str
 
 
 class _Servers(Protocol):

@@ -73,6 +73,18 @@ def test_a_cluster_flushes_before_it_answers_when_told_to_and_has_batch_queues(i
         assert (mq.store / "batchconsumequeue/batches").is_dir()
 
 
+@pytest.mark.parametrize("in_process", [True, False])
+def test_a_cluster_has_the_delay_levels_it_is_given(in_process):
+    with LocalCluster(message_delay_level="1s 1d", in_process=in_process) as mq:
+        mq.create_topic("later", queues=1)
+        with sync.Producer("pg", namesrv=mq.namesrv) as producer:
+            producer.send(Message("later", b"tomorrow", delay_level=2))
+            producer.send(Message("later", b"soon", delay_level=1))
+        assert bodies(mq, 1, "later") == [b"soon"]
+    with pytest.raises(ConfigError, match="message_delay_level"):
+        LocalCluster(message_delay_level="soon", in_process=in_process)
+
+
 def test_a_flush_mode_that_is_none_is_refused():
     with pytest.raises(ConfigError, match="ASYNC_FLUSH or SYNC_FLUSH"):
         LocalCluster(flush_disk_type="SOMETIMES")
