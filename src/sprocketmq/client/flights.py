@@ -41,7 +41,7 @@ def tell(callback: OnSent, waiter: Waiter) -> None:
 
 
 class Flight:
-    """One send request; called back with the future of its response, and tried again by the producer's ``Delivery``."""
+    """One send request; told the outcome of its first try by the connection, and tried again by the producer's ``Delivery``."""
 
     __slots__ = (
         "body",
@@ -83,30 +83,33 @@ class Flight:
         prefix = target.batch_prefix if self.batch else target.prefix
         ext = header(prefix, self.sys_flag, producer._now_ms(), self.flag, self.properties)
         try:
-            request = conn.request(BATCH if self.batch else SINGLE, ext=ext, body=self.body, timeout_s=self.deadline - now)
+            conn.request_for(self, BATCH if self.batch else SINGLE, ext=ext, body=self.body, timeout_s=self.deadline - now)
         except SprocketError as e:
             self.fail(e)
-        else:
-            request.add_done_callback(self)
 
-    def __call__(self, response: "asyncio.Future[Command]") -> None:
-        error = response.exception()
-        if error is None:
-            command = response.result()
-            producer = self.producer
-            if producer._faults is not None:
-                producer._faults.answered(self.target.broker_name, producer._loop.time() - self.started)
-            if not command.code:
-                try:
-                    self.stored(command, self.target)
-                except SprocketError as e:
-                    self.fail(e)
-                return
-            self.retry(command)
-        elif isinstance(error, SprocketError):
-            self.retry(error)
-        else:
-            self.fail(error)
+    # --- what the connection tells (``Receiver``) ---
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, response: Command) -> None:
+        producer = self.producer
+        if producer._faults is not None:
+            producer._faults.answered(self.target.broker_name, producer._loop.time() - self.started)
+        if response.code:
+            self.retry(response)
+            return
+        try:
+            self.stored(response, self.target)
+        except SprocketError as e:
+            self.fail(e)
+        except Exception:  # the connection has other requests to look after
+            log.exception("the result of a send to %s was not given out", self.topic)
+
+    def set_exception(self, error: SprocketError) -> None:
+        self.retry(error)
+
+    # --- outcomes ---
 
     def retry(self, failure: SprocketError | Command) -> None:
         """Go on in the background after a first try that ended with ``failure``."""

@@ -413,10 +413,11 @@ class Producer:
                 self._launch(BatchFlight(self, batch, self._timeout_s))
         finally:
             self._acting = False
-        if gathered.eager and not self._turn_ending:
-            self._turn_ending = True
-            self._loop.call_soon(self._end_turn)
-        if not self._due_set and (due := gathered.next_due()) is not None:
+        if gathered.eager:
+            if not self._turn_ending:
+                self._turn_ending = True
+                self._loop.call_soon(self._end_turn)
+        elif not self._due_set and (due := gathered.next_due()) is not None:
             self._due_set = True
             self._instance.timers.call_later(due - self._clock.monotonic(), self._expire)
 
@@ -425,6 +426,8 @@ class Producer:
         if self._gathered is not None:
             self._gathered.end_turn()
             self._act()
+            for conn in self._instance.brokers.open_connections():
+                conn.flush()  # the turn is over: another one would only add to the latency
 
     def _expire(self) -> None:
         self._due_set = False

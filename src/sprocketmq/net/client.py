@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from sprocketmq.errors import ClientClosed, ConnectFailed, ConnectionLost, NotRocketMQ, RequestTimeout, SprocketError
 from sprocketmq.net.address import parse_address
@@ -18,6 +19,25 @@ MIN_SWEEP_S = 0.02
 LARGE_FRAME_PATIENCE = 64
 
 OnRequest = Callable[["Connection", Command], None]
+
+
+class Receiver(Protocol):
+    """Who waits for the outcome of a request: a future, or something that is told directly, in the turn that brings the outcome.
+
+    It is told once, and must neither raise nor block.
+    """
+
+    def done(self) -> bool:
+        """Tell whether the outcome is of no interest any more."""
+        ...
+
+    def set_result(self, result: Command, /) -> None:
+        """Take the response, whatever its code."""
+        ...
+
+    def set_exception(self, exception: SprocketError, /) -> None:
+        """Take the reason why there is no response."""
+        ...
 
 
 class Connection(Link):
@@ -38,7 +58,7 @@ class Connection(Link):
         self._on_request = on_request
         self._serialize = serialize
         self._opaque = 0
-        self._pending: dict[int, tuple[asyncio.Future[Command], float, float, int]] = {}
+        self._pending: dict[int, tuple[Receiver, float, float, int]] = {}
         self._sweep_at = 0.0
         self._sweep: asyncio.TimerHandle | None = None
         self._failure: SprocketError | None = None
@@ -57,18 +77,30 @@ class Connection(Link):
         ends first, or NotRocketMQ when the peer answers with something else. Raises LocalProtocolError when the frame is too large.
         """
         future: asyncio.Future[Command] = self._loop.create_future()
+        self.request_for(future, code, ext=ext, body=body, timeout_s=timeout_s)
+        return future
+
+    def request_for(
+        self,
+        receiver: Receiver,
+        code: int,
+        *,
+        ext: Mapping[str, str] | bytes | None = None,
+        body: Buffers = b"",
+        timeout_s: float = 3.0,
+    ) -> None:
+        """Send a request whose outcome ``receiver`` gets, as the future of ``request`` would. Raises LocalProtocolError, too."""
         if self.closed:
-            future.set_exception(self._failure or ConnectionLost(self.address, self.close_reason))
-            return future
+            receiver.set_exception(self._failure or ConnectionLost(self.address, self.close_reason))
+            return
         opaque = self._opaque = (self._opaque + 1) & 0x7FFFFFFF
         length = buffers_length(body)
         head = encode_head(code, opaque=opaque, ext=ext, body_length=length, serialize=self._serialize)
         deadline = self._loop.time() + timeout_s
-        self._pending[opaque] = (future, deadline, timeout_s, code)
+        self._pending[opaque] = (receiver, deadline, timeout_s, code)
         if self._sweep is None or deadline < self._sweep_at:
             self._schedule_sweep(deadline)
         self.write(head, body)
-        return future
 
     def oneway(self, code: int, *, ext: Mapping[str, str] | bytes | None = None, body: Buffers = b"") -> None:
         """Send a request that the peer does not answer; dropped when the connection is closed."""
@@ -106,12 +138,12 @@ class Connection(Link):
         self._sweep = None
         now = self._loop.time()
         following = None
-        for opaque, (future, deadline, timeout_s, code) in list(self._pending.items()):
-            if future.done():
+        for opaque, (receiver, deadline, timeout_s, code) in list(self._pending.items()):
+            if receiver.done():
                 del self._pending[opaque]
             elif deadline <= now:
                 del self._pending[opaque]
-                future.set_exception(RequestTimeout(self.address, code, round(timeout_s * 1000)))
+                receiver.set_exception(RequestTimeout(self.address, code, round(timeout_s * 1000)))
             elif following is None or deadline < following:
                 following = deadline
         if following is not None:
@@ -133,9 +165,9 @@ class Connection(Link):
                 reason += f" before it ever answered; expected a RocketMQ {self.expected} there"
             self._failure = failure = ConnectionLost(self.address, reason)
         pending, self._pending = self._pending, {}
-        for future, *_ in pending.values():
-            if not future.done():
-                future.set_exception(failure)
+        for receiver, *_ in pending.values():
+            if not receiver.done():
+                receiver.set_exception(failure)
 
 
 class ConnectionPool:

@@ -98,7 +98,7 @@ class Link(asyncio.BufferedProtocol):
         finally:
             self._in_batch = False
             if self._out:
-                self._flush()
+                self.flush()
 
     def write(self, head: bytes, body: Buffers = b"") -> None:
         """Queue one frame. It leaves with everything else queued in this turn of the loop, or in portions of EARLY_WRITE_BYTES when the
@@ -116,12 +116,13 @@ class Link(asyncio.BufferedProtocol):
         if self._in_batch:
             return
         if self._out_bytes > EARLY_WRITE_BYTES:
-            self._flush()
+            self.flush()
         elif not self._flush_scheduled:
             self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what is queued now, without waiting for the end of the turn."""
         self._flush_scheduled = False
         if self._out and self._transport is not None and not self.closed:
             out, self._out = self._out, []
@@ -138,7 +139,7 @@ class Link(asyncio.BufferedProtocol):
         """Close after what is queued has been written."""
         if self.closed:
             return
-        self._flush()
+        self.flush()
         self.close_reason = self.close_reason or reason
         self.closed = True
         if self._transport is not None:

@@ -69,7 +69,7 @@ class ServerConnection(Link):
             return
         for at in range(0, len(commands), REQUESTS_PER_WRITE):
             self._handle_some(commands[at : at + REQUESTS_PER_WRITE])
-            self._flush()
+            self.flush()
 
     def _handle_some(self, commands: list[Command]) -> None:
         handler = self._handler

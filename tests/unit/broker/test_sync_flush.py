@@ -100,14 +100,14 @@ async def test_answers_of_one_flush_leave_in_one_write_per_connection(start, dis
     answering = asyncio.ensure_future(exchange(broker.address, frames, answers=20))
     await until(lambda: broker.acks.waiting == 20)
     writes = []
-    flush = Link._flush
+    flush = Link.flush
 
     def counted(link):
         if link._out:
             writes.append(len(link._out))
         flush(link)
 
-    monkeypatch.setattr(Link, "_flush", counted)
+    monkeypatch.setattr(Link, "flush", counted)
     disk.let_go()
     answers = await answering
     assert sorted(answer.opaque for answer in answers) == list(range(20))

@@ -307,6 +307,6 @@ def hang_up(conn: ServerConnection, command: Command) -> bool:
 def half_frame(conn: ServerConnection, command: Command) -> bool:
     """Write the first bytes of an answer, then close."""
     conn.write(b'\x00\x00\x01\x00\x00\x00\x00\x40{"code":0')
-    conn._flush()
+    conn.flush()
     conn.close("scripted")
     return True

@@ -389,10 +389,10 @@ async def test_a_bad_message_is_refused_at_once_and_harms_no_batch(cluster, prod
 async def test_requests_that_cannot_be_written_fail_their_messages_and_nothing_stays_held(producer, monkeypatch):
     await producer.send(Message("t", b"x"), timeout_s=2)
 
-    def refuse(self, code, **options):
+    def refuse(self, receiver, code, **options):
         raise LocalProtocolError("too long")
 
-    monkeypatch.setattr(Connection, "request", refuse)
+    monkeypatch.setattr(Connection, "request_for", refuse)
     # A thousand batches that fail at once, one after the other.
     futures = [producer.submit(Message("t", b"x", tag=f"{i % 1000}")) for i in range(2000)]
     alone = producer.submit(Message("t", b"x"), timeout_s=2)
