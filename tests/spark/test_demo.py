@@ -36,6 +36,7 @@ def test_the_demo_passes_its_own_checks_and_leaves_a_table_a_plot_and_a_report(s
         assert printed["passed"]
         assert len(printed["checks"]) == 7
         assert printed["flights"] == printed["produce"]["messages"] == printed["table"]["rows"] == LIMIT
+        assert 0 < printed["produce"]["batches"] < LIMIT / 2
         assert printed["table"]["rows_when_sent"] <= printed["table"]["taken_when_sent"] <= LIMIT
         assert LIMIT / 2 <= printed["restart"]["rows_when_stopped"] < LIMIT, "the query was stopped half way"
         assert (output / "delays.png").read_bytes().startswith(b"\x89PNG")
@@ -71,7 +72,7 @@ def test_a_failed_check_is_shown_and_is_the_exit_code(monkeypatch, tmp_path, cap
 
     def outcome(settings, console):
         report = {
-            "produce": {"messages": 2, "seconds": 1.0, "messages_per_s": 2.0},
+            "produce": {"messages": 2, "batches": 1, "seconds": 1.0, "messages_per_s": 2.0},
             "table": {"rows": 1, "seconds": 1.0, "rows_per_s": 1.0, "batches": 1, "taken_when_sent": 1, "rows_when_sent": 0},
             "restart": {"rows_when_stopped": 1, "repeated_batches": [3]},
             "spark_start_s": 1.0,

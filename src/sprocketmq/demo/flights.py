@@ -5,7 +5,6 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 from zlib import crc32
 
 import msgspec
@@ -98,29 +97,20 @@ def queue_of(flight: str, queues: int) -> int:
     return crc32(flight.encode()) % queues
 
 
-class Batch(NamedTuple):
-    """Messages for one queue, and the numbers of their flights."""
-
-    messages: list[Message]
-    numbers: list[int]
-
-
-def batches_by_queue(flights: pa.Table, queues: Sequence[MessageQueue], window: int) -> Iterator[list[tuple[MessageQueue, Batch]]]:
-    """Yield the flights as messages, ``window`` of them at a time in time order, grouped by the queue they go to."""
+def messages_by_window(flights: pa.Table, queues: Sequence[MessageQueue], window: int) -> Iterator[list[tuple[int, Message]]]:
+    """Yield the flights as messages for their queues, in time order, each with the flight's number; ``window`` of them at a time."""
     encoder = msgspec.json.Encoder()
     count = len(queues)
     topic = queues[0].topic
-    place: dict[str, int] = {}
+    place: dict[str, MessageQueue] = {}
     for start in range(0, flights.num_rows, window):
-        batches = [Batch([], []) for _ in queues]
         columns = {name: flights[name].slice(start, window).to_pylist() for name in FIELDS}
         # All bodies of a window in one call, one a line: JSON has no line breaks of its own.
         bodies = encoder.encode_lines(list(map(FlightEvent, *columns.values()))).split(b"\n")
+        messages = []
         for number, flight, carrier, body in zip(columns["seq"], columns["flight"], columns["carrier"], bodies, strict=False):
-            index = place.get(flight)
-            if index is None:
-                index = place[flight] = queue_of(flight, count)
-            messages, numbers = batches[index]
-            messages.append(Message(topic, body, carrier, (flight,), queue=queues[index]))
-            numbers.append(number)
-        yield [(queue, batch) for queue, batch in zip(queues, batches, strict=True) if batch.messages]
+            queue = place.get(flight)
+            if queue is None:
+                queue = place[flight] = queues[queue_of(flight, count)]
+            messages.append((number, Message(topic, body, carrier, (flight,), queue=queue)))
+        yield messages

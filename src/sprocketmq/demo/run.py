@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,14 +25,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from sprocketmq.client import AdminClient, Producer
+from sprocketmq.client.batching import Batching
 from sprocketmq.demo import report as reporting
-from sprocketmq.demo.flights import Batch, batches_by_queue, load_flights, load_weather
+from sprocketmq.demo.flights import load_flights, load_weather, messages_by_window
 from sprocketmq.demo.pipeline import FlightQuery, read_flights, read_statistics
 from sprocketmq.demo.verify import Acknowledged, Check, verify
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import ConfigError, FatalError, SprocketError
 from sprocketmq.net.loops import new_event_loop
-from sprocketmq.protocol.message import MessageQueue, SendStatus
+from sprocketmq.protocol.message import SendResult, SendStatus
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,10 +43,13 @@ TOPIC = "flights"
 WARM_UP_TOPIC = "flights-warm-up"
 WARM_UP_FLIGHTS = 2000
 QUEUES = 8
-# Flights taken at a time, in time order, and sent as one batch for each queue.
+# Flights made into messages at a time, in time order.
 WINDOW = 4096
-# Batches waiting for each queue: one to send as soon as the last is acknowledged, and one being made.
-_AHEAD = 2
+# A batch holds flights of one airline for one queue, and there are some 120 such pairs: they take a moment to fill.
+BATCHING = Batching(max_bytes=64 * 1024, max_delay_ms=50)
+MAX_IN_FLIGHT = 16_384
+# Answers are let in after so many messages.
+_BURST = 256
 MAX_ROWS_PER_BATCH = 48_000
 # However few flights there are, the query is stopped and started between its first and its last batch.
 MIN_BATCHES = 7
@@ -192,6 +197,7 @@ def run_demo(settings: Settings, *, console: Console | None = None, before_check
             "seconds": round(play.seconds, 3),
             "messages_per_s": round(play.sent / play.seconds, 1),
             "queues": QUEUES,
+            "batches": play.batches,
         },
         "table": {
             "rows": rows.num_rows,
@@ -248,14 +254,18 @@ def keep_running(output: Path) -> Kept:
 
 
 class _Play:
-    """Sends the flights, each queue's batches one after the other and the queues side by side, and notes what is acknowledged."""
+    """Sends the flights one by one, leaving it to AutoBatch to gather them, and notes what is acknowledged."""
 
     def __init__(self, namesrv: str, topic: str, flights: pa.Table) -> None:
         self._namesrv = namesrv
         self._topic = topic
         self._flights = flights
+        # Number, queue and offset of messages that are acknowledged, not yet in ``acknowledged``.
+        self._answers: list[tuple[int, int, int]] = []
+        self._failure: BaseException | None = None
         self.acknowledged = Acknowledged(flights.num_rows)
         self.sent = 0
+        self.batches = 0
         self.begun = time.monotonic()
         self.ended: float | None = None
 
@@ -271,30 +281,38 @@ class _Play:
             runner.run(self._run())
 
     async def _run(self) -> None:
-        async with Producer("demo-producer", namesrv=self._namesrv) as producer:
+        async with Producer("demo-producer", namesrv=self._namesrv, batching=BATCHING, max_in_flight=MAX_IN_FLIGHT) as producer:
             queues = await producer.queues(self._topic)
-            lanes: dict[MessageQueue, asyncio.Queue[Batch | None]] = {queue: asyncio.Queue(_AHEAD) for queue in queues}
             self.begun = time.monotonic()
-            async with asyncio.TaskGroup() as tasks:
-                for queue, lane in lanes.items():
-                    tasks.create_task(self._send(producer, queue, lane))
-                for groups in batches_by_queue(self._flights, queues, WINDOW):
-                    for queue, batch in groups:
-                        await lanes[queue].put(batch)
-                for lane in lanes.values():
-                    await lane.put(None)
+            for messages in messages_by_window(self._flights, queues, WINDOW):
+                for count, (number, message) in enumerate(messages):
+                    if producer.in_flight >= MAX_IN_FLIGHT:
+                        await producer.room()
+                    elif count % _BURST == 0:
+                        await asyncio.sleep(0)
+                    producer.submit(message, partial(self._answered, number))
+                self._note()
+            await producer.flush()
             self.ended = time.monotonic()
+            self._note()
+            self.batches = producer.batching_stats.batches
 
-    async def _send(self, producer: Producer, queue: MessageQueue, lane: "asyncio.Queue[Batch | None]") -> None:
-        while (batch := await lane.get()) is not None:
-            results = await producer.send_batch(batch.messages)
-            first, last = results[0], results[-1]
-            if results.status is not SendStatus.SEND_OK or last.queue_offset - first.queue_offset != len(results) - 1:
-                raise FatalError(
-                    f"a batch for queue {queue.queue_id} was stored as {results.status.name} at {first.queue_offset} to {last.queue_offset}"
-                )
-            self.acknowledged.add(batch.numbers, first.queue_id, first.queue_offset)
-            self.sent += len(results)
+    def _answered(self, number: int, result: SendResult | None, error: BaseException | None) -> None:
+        if result is None:
+            self._failure = self._failure or error
+        elif result.status is not SendStatus.SEND_OK:
+            self._failure = self._failure or FatalError(f"flight {number} was stored as {result.status.name}")
+        else:
+            self._answers.append((number, result.queue_id, result.queue_offset))
+
+    def _note(self) -> None:
+        """Take over what has been acknowledged. Raises what a flight failed with."""
+        if self._failure is not None:
+            raise self._failure
+        if self._answers:
+            self.acknowledged.add(*zip(*self._answers, strict=True))
+            self.sent += len(self._answers)
+            self._answers.clear()
 
 
 class _Watch:
@@ -362,7 +380,7 @@ class _Watch:
 async def _create_topics(namesrv: str) -> None:
     async with AdminClient(namesrv=namesrv) as admin:
         for topic in (TOPIC, WARM_UP_TOPIC):
-            await admin.create_topic(topic, queues=QUEUES)
+            await admin.create_topic(topic, queues=QUEUES, attributes={"queue.type": "BatchCQ"})
 
 
 def _warm_up(spark: "SparkSession", namesrv: str, flights: pa.Table, weather: pa.Table, directory: Path) -> None:

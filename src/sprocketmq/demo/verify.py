@@ -34,11 +34,12 @@ class Acknowledged:
         self.offset: Any = np.full(messages, -1, np.int64)
         self.repeated = 0
 
-    def add(self, numbers: Sequence[int], queue_id: int, first_offset: int) -> None:
-        """Note that one batch was acknowledged: its messages follow each other from ``first_offset`` on."""
-        self.repeated += int((self.offset[numbers] >= 0).sum())
-        self.queue[numbers] = queue_id
-        self.offset[numbers] = np.arange(first_offset, first_offset + len(numbers))
+    def add(self, numbers: Sequence[int], queue_ids: Sequence[int], offsets: Sequence[int]) -> None:
+        """Note that messages were acknowledged, each with the queue and the offset it has there."""
+        at = np.asarray(numbers, np.int64)
+        self.repeated += int((self.offset[at] >= 0).sum()) + len(at) - len(np.unique(at))
+        self.queue[at] = queue_ids
+        self.offset[at] = offsets
 
     @property
     def count(self) -> int:
@@ -120,10 +121,11 @@ def _at_their_offsets(acknowledged: Acknowledged, rows: pa.Table, seq: Any) -> C
 
 def _order_kept(rows: pa.Table, seq: Any) -> Check:
     queue, offset, file = (rows[name].to_numpy() for name in ("queueId", "queueOffset", "file"))
+    airline = rows["tags"].combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy()
     problems = []
-    # Along each queue the flights are in time order ...
-    by_queue = np.lexsort((offset, queue))
-    back = (np.diff(seq[by_queue]) <= 0) & (np.diff(queue[by_queue]) == 0)
+    # A batch holds messages of one tag: along each queue the flights of an airline are in time order ...
+    by_queue = np.lexsort((offset, airline, queue))
+    back = (np.diff(seq[by_queue]) <= 0) & (np.diff(queue[by_queue]) == 0) & (np.diff(airline[by_queue]) == 0)
     if back.any():
         at = by_queue[int(np.argmax(back)) + 1]
         problems.append(f"{int(back.sum()):,} out of time order, the first at queue {queue[at]} offset {offset[at]}")
