@@ -497,9 +497,9 @@ class PushConsumer:
         log.error(
             "consumer group %s: a handler failed for %d messages of %s from offset %d; %d of them %s",
             self.group,
-            len(batch),
+            len(batch._messages),
             batch.queue,
-            batch[0].queue_offset,
+            batch._messages[0].queue_offset,
             len(again),
             "are dropped, as the group broadcasts" if self._broadcasting else "come again",
             exc_info=error,
@@ -586,9 +586,9 @@ class PushConsumer:
                 log.warning(
                     "consumer group %s: a handler has held %d messages of %s from offset %d for over %g s; %d of them %s",
                     self.group,
-                    len(batch),
+                    len(batch._messages),
                     batch.queue,
-                    batch[0].queue_offset,
+                    batch._messages[0].queue_offset,
                     self._timeout_s,
                     len(again),
                     "are dropped, as the group broadcasts" if self._broadcasting else "are sent back",

@@ -31,13 +31,13 @@ class ReceivedBatch(list[ReceivedMessage]):
     ``reconsume_times`` counts all retries); ``timed_out`` turns true when the handler took longer than ``consume_timeout_s``: the messages
     were sent back then, and nothing that the handler does with the batch counts any more.
 
-    ``retry`` and ``done`` may be called from any thread.
+    ``retry`` and ``done`` may be called from any thread. The list is the handler's own: what it does to it changes nothing else.
     """
 
-    __slots__ = ("_ack", "_marks", "_number", "attempts", "queue", "size_bytes", "taken_at", "timed_out")
+    __slots__ = ("_ack", "_marks", "_messages", "_number", "attempts", "queue", "size_bytes", "taken_at", "timed_out")
 
     def __init__(
-        self, messages: Iterable[ReceivedMessage], queue: MessageQueue, size_bytes: int, number: int, attempts: int, ack: OnAck
+        self, messages: list[ReceivedMessage], queue: MessageQueue, size_bytes: int, number: int, attempts: int, ack: OnAck
     ) -> None:
         super().__init__(messages)
         self.queue = queue
@@ -45,6 +45,7 @@ class ReceivedBatch(list[ReceivedMessage]):
         self.attempts = attempts
         self.timed_out = False
         self.taken_at = inf
+        self._messages = messages
         self._number = number
         self._marks: dict[int, int] | None = None
         self._ack = ack
@@ -75,7 +76,7 @@ class ReceivedBatch(list[ReceivedMessage]):
         self._mark(message, _DONE)
 
     def _mark(self, message: ReceivedMessage, mark: int) -> None:
-        if not any(member is message for member in self):
+        if not any(member is message for member in self._messages):
             raise ConfigError("the message is not of this batch: give batch.retry() and batch.done() a message of the batch itself")
         if self._marks is None:
             self._marks = {}
@@ -89,10 +90,10 @@ class ReceivedBatch(list[ReceivedMessage]):
         """
         marks = self._marks
         if marks is None:
-            return [(message, BROKER_DECIDES) for message in self] if failed else []
+            return [(message, BROKER_DECIDES) for message in self._messages] if failed else []
         found = []
         unmarked = BROKER_DECIDES if failed else _DONE
-        for message in self:
+        for message in self._messages:
             mark = marks.get(id(message), unmarked)
             if mark == _DONE:
                 continue
@@ -239,13 +240,13 @@ class ProcessQueue:
             return None
         number = batch._number
         if not left:
-            self.held_messages -= len(batch)
+            self.held_messages -= len(batch._messages)
             self.held_bytes -= batch.size_bytes
             del self._out[number]
             return None
-        rest = ReceivedBatch(left, self.queue, 0, number, batch.attempts + 1, self._on_ack)
-        rest.size_bytes = batch.size_bytes * len(rest) // len(batch)
-        self.held_messages -= len(batch) - len(rest)
+        rest = ReceivedBatch(list(left), self.queue, 0, number, batch.attempts + 1, self._on_ack)
+        rest.size_bytes = batch.size_bytes * len(rest) // len(batch._messages)
+        self.held_messages -= len(batch._messages) - len(rest)
         self.held_bytes -= batch.size_bytes - rest.size_bytes
         self._out[number] = rest
         return rest
@@ -254,7 +255,7 @@ class ProcessQueue:
         """Take ``messages`` as consumed that ``finish`` left."""
         gone = {id(message) for message in messages}
         before, size_before = len(rest), rest.size_bytes
-        rest[:] = [message for message in rest if id(message) not in gone]
+        rest[:] = rest._messages = [message for message in rest if id(message) not in gone]
         rest.size_bytes = size_before * len(rest) // before
         if self._is_out(rest):
             self.held_messages -= before - len(rest)
@@ -308,7 +309,7 @@ class ProcessQueue:
     @property
     def commit_offset(self) -> int:
         if self._out:
-            return next(iter(self._out.values()))[0].queue_offset
+            return next(iter(self._out.values()))._messages[0].queue_offset
         return self.position
 
     @property

@@ -126,13 +126,13 @@ class SendBack:
 
     async def _publish_to(self, queue: MessageQueue, address: str, message: ReceivedMessage, delay_level: int) -> None:
         times = message.reconsume_times + 1
-        if delay_level == DEAD_LETTER:
-            times = max(times, self._max_times + 1)  # the broker makes a dead letter of it
+        # A broker makes a dead letter of what came again more often than it may.
+        limit = min(self._max_times, times - 1) if delay_level == DEAD_LETTER else self._max_times
         properties = {name: value for name, value in message.properties.items() if name not in _LEFT_OUT}
         properties.setdefault("ORIGIN_MESSAGE_ID", message.msg_id)
         properties[RETRY_TOPIC] = message.topic
         properties["RECONSUME_TIME"] = str(times)
-        properties["MAX_RECONSUME_TIMES"] = str(self._max_times)
+        properties["MAX_RECONSUME_TIMES"] = str(limit)
         properties[DELAY] = str(delay_level if delay_level > 0 else FIRST_LEVEL + message.reconsume_times)
         header = headers.SendMessageV2(
             INNER_PRODUCER,
@@ -144,7 +144,7 @@ class SendBack:
             properties=encode_properties(properties).decode(),
             reconsume_times=times,
             unit_mode=False,
-            max_reconsume_times=self._max_times,
+            max_reconsume_times=limit,
             batch=False,
             broker_name=queue.broker_name,
         )

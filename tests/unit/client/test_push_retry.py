@@ -169,7 +169,7 @@ async def test_a_published_dead_letter_counts_more_retries_than_are_allowed(clus
     async with push(cluster) as consumer:
         consumer.listen(lambda batch: batch.retry(batch[0], -1) if not published(cluster) else None)
         await settle(lambda: published(cluster))
-    assert published(cluster)[0].reconsume_times == 17
+    assert (published(cluster)[0].reconsume_times, published(cluster)[0].max_reconsume_times) == (1, 0)
 
 
 async def test_what_no_broker_takes_is_handed_out_here_again_after_5_seconds(cluster, caplog):
@@ -248,6 +248,23 @@ async def test_close_waits_for_messages_on_their_way_back(cluster):
             break
     assert late
     assert committed(cluster) == 1
+
+
+async def test_a_handler_may_do_to_its_list_what_it_likes(cluster):
+    await fill(cluster, 4)
+
+    def handler(batch):
+        first = batch[0]
+        while batch:
+            batch.pop()
+        batch.retry(first)
+
+    async with push(cluster) as consumer:
+        consumer.listen(handler)
+        await settle(lambda: cluster.broker.returned)
+        await settle(lambda: consumer._member.queues[QUEUE].held_messages == 0)
+    assert [header.offset for header in cluster.broker.returned] == [0]
+    assert committed(cluster) == 4
 
 
 async def test_a_level_that_cannot_be_is_refused_where_it_is_given(cluster):
@@ -484,6 +501,23 @@ async def test_an_orderly_message_that_failed_too_often_becomes_a_dead_letter_an
     assert seen == [[(0, 0), (1, 0)], [(0, 1), (1, 0)], [(1, 0)], [(2, 0)]]
     [header] = published(cluster)
     assert (header.reconsume_times, header.max_reconsume_times) == (2, 1)
+    assert committed(cluster) == 3
+
+
+async def test_an_orderly_message_without_a_limit_can_be_given_up_by_its_handler(cluster):
+    await fill(cluster, 3)
+    seen: list[list[int]] = []
+
+    def handler(batch):
+        if batch.queue == QUEUE:
+            seen.append([m.queue_offset for m in batch])
+            batch.retry(batch[1], -1)
+
+    async with push(cluster, orderly=True) as consumer:
+        consumer.listen(handler)
+        await settle(lambda: published(cluster))
+    assert seen == [[0, 1, 2]]
+    assert (published(cluster)[0].reconsume_times, published(cluster)[0].max_reconsume_times) == (1, 0)
     assert committed(cluster) == 3
 
 
