@@ -280,7 +280,7 @@ class QueryHandlers:
     # --- what a queue points at ---
 
     def units(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 321: units of a queue from an offset on, and with a group whether its tags let them through."""
+        """Answer 321: what a queue holds from an offset on, and with a group what that wants of the topic, if it is online."""
         request = command.header(QueryConsumeQueue)
         name, queue_id = request.topic, request.queue_id
         topic = self._topics.get(name)
@@ -289,24 +289,17 @@ class QueryHandlers:
             conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"{queue_id}@{name} is not exist!")
             return
         low, high = store.min_offset(name, queue_id), store.max_offset(name, queue_id)
-        body = ConsumeQueueUnits(min_queue_index=low, max_queue_index=high)
-        tag_codes = None
-        group = request.consumer_group
-        if group:
-            online = self._clients.consumers.get(group)
-            subscription = online.subscriptions.get(name) if online is not None else None
-            if subscription is None:
-                body.filter_data = f"{group}@{name} is not online!"
-            else:
-                body.subscription_data = subscription.data
-                tag_codes = subscription.tag_codes
         if not low <= request.index < high:
             conn.respond(command, ResponseCode.SUCCESS, remark=f"Index {request.index} of {queue_id}@{name} is not exist!")
             return
-        body.queue_data = [
-            QueueUnit(physical, size, code, eval=bool(group) and body.filter_data is None and (tag_codes is None or code in tag_codes))
-            for physical, size, code in store.units(name, queue_id, request.index, max(0, min(request.count, MAX_UNITS)))
-        ]
+        units = store.units(name, queue_id, request.index, max(0, min(request.count, MAX_UNITS)))
+        body = ConsumeQueueUnits(low, high, [QueueUnit(*unit) for unit in units])
+        if request.consumer_group:
+            online = self._clients.consumers.get(request.consumer_group)
+            subscription = online.subscriptions.get(name) if online is not None else None
+            # The reference's words, also for a group that filters by tags alone.
+            body.filter_data = "null" if subscription is not None else f"{request.consumer_group}@{name} is not online!"
+            body.subscription_data = subscription.data if subscription is not None else None
         conn.respond(command, ResponseCode.SUCCESS, body=body.encode())
 
 

@@ -626,7 +626,7 @@ class BrokerStats(Body):
 
 
 class QueueUnit(Body):
-    """What a queue holds of one record (321); ``eval`` tells whether the asked group's tags let it through. The names are the wire's."""
+    """What a queue holds of one record (321). The names are the wire's; ``eval`` is of filters beyond tags."""
 
     physic_offset: Int64 = 0
     physic_size: Int32 = 0
