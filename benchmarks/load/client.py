@@ -233,7 +233,7 @@ class Client:
     async def run(self, command: Command) -> Any:
         """Carry out one command."""
         topic = command["topic"]
-        batching = "auto" if command.get("auto_batch") else ""
+        batching = "adaptive" if command.get("adaptive") else "auto" if command.get("auto_batch") else ""
         match command["op"]:
             case "create_topic":
                 async with AdminClient(namesrv=self._namesrv) as admin:
