@@ -5,6 +5,8 @@ import random
 import pytest
 from test_delay import fire
 
+from sprocketmq.testing.simfs import POWER_LOSS_MODES, SimFileSystem
+
 SEEDS = range(6)
 STEPS = 50
 LEVELS_S = (1, 5, 10, 30, 60)
@@ -82,3 +84,41 @@ async def test_each_message_comes_once_and_in_time(start_broker, connect, clock,
     clock.advance(200)
     await model.check()
     assert len(await model.ask.bodies("orders", count=1000)) == len(model.due)
+
+
+@pytest.mark.parametrize("mode", POWER_LOSS_MODES)
+@pytest.mark.parametrize("seed", range(3))
+async def test_lost_power_loses_and_repeats_nothing_of_a_broker_that_syncs(start_broker, connect, clock, tmp_path, seed, mode):
+    rng = random.Random(f"{seed} {mode}")
+    disk = SimFileSystem(clock=clock)
+    disk.make_dirs(str(tmp_path))
+    disk.sync_all()
+    sent = []
+    for _ in range(4):
+        broker = await start_broker(
+            disk=disk, store={"flush_disk_type": "SYNC_FLUSH", "commitlog_segment_bytes": 1 << 20}, register_interval_s=60.0
+        )
+        broker.topics.create_internal("orders", 1)
+        await broker._topics_file.saved()
+        ask = await connect(broker)
+        for _ in range(25):
+            if rng.random() < 0.6:
+                asked = rng.choice(("DELAY\x011\x02", "DELAY\x012\x02", f"TIMER_DELAY_MS\x01{rng.randint(1, 9000)}\x02"))
+                sent.append(b"%d" % len(sent))
+                assert (await ask.send("orders", sent[-1], properties=asked)).code == 0
+            else:
+                clock.advance(rng.choice((0.3, 2)))
+                fire(broker)
+            if rng.random() < 0.2:
+                broker._save_offsets()
+                await broker._delays_file.saved()
+                await broker._timers_file.saved()
+        disk = disk.crash(rng, mode)
+        await broker.abort()
+    broker = await start_broker(disk=disk, store={"flush_disk_type": "SYNC_FLUSH", "commitlog_segment_bytes": 1 << 20})
+    clock.advance(60)
+    fire(broker)
+    broker.store.publish(broker.store.flush_log())
+    ask = await connect(broker)
+    came = await ask.bodies("orders", count=1000)
+    assert sorted(came) == sorted(sent)
