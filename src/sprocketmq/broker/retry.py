@@ -185,7 +185,12 @@ class RetryHandlers:
 
     def _copies(self, topic: str, place: int, uniq: str) -> list[ReceivedMessage]:
         found = [ReceivedMessage(record, 0, len(record)) for record in self._store.query(topic, uniq)]
-        return [copy for copy in found if copy.copied_from == place]
+        return [copy for copy in found if copy.copied_from == place and self._is_in_queue(topic, copy)]
+
+    def _is_in_queue(self, topic: str, message: ReceivedMessage) -> bool:
+        """Tell whether consumers find a record; the index goes on knowing those of topics that were deleted."""
+        units = self._store.units(topic, message.queue_id, message.queue_offset, 1)
+        return bool(units) and units[0][0] == message.commitlog_offset
 
 
 def _member(batch: ReceivedMessage, uniq: str | None) -> BatchEntry:

@@ -204,6 +204,14 @@ async def test_a_dead_letter_that_is_asked_for_again_is_there_once(broker, ask, 
     assert len(await messages(ask, "%DLQ%cg2")) == 1
 
 
+async def test_dead_letters_of_a_topic_that_was_deleted_can_come_anew(broker, ask):
+    place = await sent(ask)
+    await give_back(ask, place, level=-1)
+    assert (await ask(215, {"topic": DEAD})).code == 0
+    await give_back(ask, place, level=-1)
+    assert [m.copied_from for m in await messages(ask, DEAD)] == [place]
+
+
 async def test_a_message_given_back_twice_is_retried_once(broker, clock, ask, start_broker, connect):
     """The first answer was lost, or a broker was killed before it. What the group has been through may be given back again."""
     place = await sent(ask)
