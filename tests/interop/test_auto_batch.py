@@ -46,10 +46,14 @@ async def assert_all_clients_read(java: JavaClient, side: Side, topic: str, sent
     by_number = {view["properties"]["number"]: view for view in views}
     for one in sent:
         assert_as_sent(by_number[one["properties"]["number"]], one)
-    pushed = await asyncio.to_thread(java.consume, side.namesrv, f"{topic}_all", topic, len(sent))
+    with (
+        java.push_consumer(side.namesrv, f"{topic}_all", topic) as everything,
+        java.push_consumer(side.namesrv, f"{topic}_tag", topic, "标签") as some,
+    ):
+        pushed = await asyncio.to_thread(everything.take, len(sent))
+        tagged = await asyncio.to_thread(some.take, len(sent[1::3]))
     places = [(view["msg_id"], view["queue_id"], view["queue_offset"]) for view in map(java_view, pushed)]
     assert sorted(places) == sorted((view["msg_id"], view["queue_id"], view["queue_offset"]) for view in views)
-    tagged = await asyncio.to_thread(java.consume, side.namesrv, f"{topic}_tag", topic, len(sent[1::3]), expression="标签")
     assert Counter(message["body"] for message in tagged) == Counter(one["body"] for one in sent if one["tag"] == "标签")
     return views
 
