@@ -116,6 +116,12 @@ class Batch(Generic[_M]):
             parts[4 * place + 2] = front
         return b"".join(parts)
 
+    def only(self, uniq_key: str) -> tuple[int, bytes, str]:
+        """Return flag, body and property string of the only message, with its id: alone it travels as an ordinary message."""
+        head, front = self.rare.get(0, (b"", self.front))
+        flag = ENTRY_HEAD.unpack(head)[3] if head else 0
+        return flag, self.bodies[0], f"{front[2:].decode()}{uniq_key}\x02"
+
 
 class Accumulator(Generic[_M]):
     """Gathers messages into batches by the rules of ``Batching``; the caller sends what ``take`` returns.

@@ -8,6 +8,8 @@ from concurrent.futures import InvalidStateError as BlockingStateError
 from itertools import repeat
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from sprocketmq.client.batching import Batch
 from sprocketmq.client.delivery import BATCH, SINGLE, STATUSES, Job, Publisher, Target, stored_at
 from sprocketmq.client.encoding import header
@@ -58,7 +60,7 @@ class Flight:
         "topic",
     )
 
-    batch = False
+    batch: bool
     publisher: Publisher
     target: Target
 
@@ -151,6 +153,8 @@ class SingleFlight(Flight):
 
     __slots__ = ("size", "uniq_key", "waiter")
 
+    batch = False
+
     def __init__(
         self,
         producer: "Producer",
@@ -189,19 +193,27 @@ class SingleFlight(Flight):
 
 
 class BatchFlight(Flight):
-    """One gathered batch; its members are those who wait, and each gets a result, or an error, of its own."""
+    """One gathered batch; its members are those who wait, and each gets a result, or an error, of its own.
 
-    __slots__ = ("gathered", "size", "uniq_keys")
+    A batch of one is sent as an ordinary message, which costs the broker and its readers less.
+    """
 
-    batch = True
+    __slots__ = ("batch", "gathered", "size", "uniq_keys")
 
     def __init__(self, producer: "Producer", gathered: Batch[Waiter], timeout_s: float) -> None:
         topic, tag, wait_store_ok, queue = gathered.key
+        count = len(gathered.members)
         self.gathered = gathered
+        self.batch = count > 1
         self.size = sum(map(len, gathered.bodies))
-        self.uniq_keys = producer._ids.take(len(gathered.members))
-        properties = producer._encoder.outer_properties(wait_store_ok=wait_store_ok, tag=tag, keys=gathered.united)
-        super().__init__(producer, topic, queue, gathered.encode(self.uniq_keys), properties, timeout_s)
+        self.uniq_keys = producer._ids.take(count)
+        if self.batch:
+            properties = producer._encoder.outer_properties(wait_store_ok=wait_store_ok, tag=tag, keys=gathered.united)
+            super().__init__(producer, topic, queue, gathered.encode(self.uniq_keys), properties, timeout_s)
+        else:
+            flag, body, text = gathered.only(self.uniq_keys[0])
+            super().__init__(producer, topic, queue, body, msgspec.json.encode(text), timeout_s)
+            self.flag = flag
         gathered.bodies.clear()  # the request has them now
         gathered.rare.clear()
 

@@ -263,6 +263,18 @@ def test_plain_entries_and_others_stand_in_the_order_of_their_messages():
     assert (len(batch.rare), len(expected.rare)) == (2, 5)
 
 
+def test_the_only_message_of_a_batch_is_told_apart_with_its_flag_and_properties():
+    accumulator = gathering()
+    put_plain(accumulator, b"plain")
+    accumulator.flush()
+    text = f"UNIQ_KEY\x01{'A' * ID_BYTES}\x02"
+    assert accumulator.take().only("A" * ID_BYTES) == (0, b"plain", text)
+    size, _, body, front = entry(b"flagged")
+    accumulator.add(KEY, size, ENTRY_HEAD.pack(size, 0, 0, 7, len(body)), body, front, "m")
+    accumulator.flush()
+    assert accumulator.take().only("A" * ID_BYTES) == (7, b"flagged", text)
+
+
 # --- adaptive mode ------------------------------------------------------------------------------------------------------
 
 
