@@ -10,8 +10,9 @@ time it was made at, which it holds; a key or a tag from the newest message back
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from sprocketmq.broker.clients import ClientRegistry
@@ -55,6 +56,10 @@ SEARCH_SLICE_MESSAGES = 1024
 MAX_SEARCHES = 64
 # Units shown by one answer to 321.
 MAX_UNITS = 1024
+
+# Tells clients that batches were looked into, so that they need not do it.
+BATCHES_SEARCHED = "batchesSearched"
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 _TAG = "T"
 _UNIQUE = "U"
@@ -155,7 +160,7 @@ class QueryHandlers:
             conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"a batch of topic[{topic.name}] cannot be read: {e}")
             return
         messages = [message for each in sorted(found, key=lambda each: each.place) for message in each.messages]
-        self._answer(conn, command, messages[-wanted.count :])
+        self._answer(conn, command, messages[-wanted.count :], {BATCHES_SEARCHED: "true"})
 
     def _matching(self, record: memoryview, wanted: "_Wanted") -> list[bytes | memoryview]:
         """Return the messages of a batch that the index found, as a question wants them."""
@@ -166,9 +171,11 @@ class QueryHandlers:
             wanted.count = max(wanted.count, len(members))
         return [*(members or _members(record, lambda _: True))]
 
-    def _answer(self, conn: ServerConnection, command: Command, records: list[bytes | memoryview]) -> None:
+    def _answer(
+        self, conn: ServerConnection, command: Command, records: list[bytes | memoryview], more: Mapping[str, str] = NOTHING
+    ) -> None:
         if not records:
-            ext = {"indexLastUpdatePhyoffset": "0", "indexLastUpdateTimestamp": "0"}
+            ext = {"indexLastUpdatePhyoffset": "0", "indexLastUpdateTimestamp": "0", **more}
             conn.respond(command, ResponseCode.QUERY_NOT_FOUND, ext=ext, remark=_NOT_FOUND)
             return
         first = len(records) - 1
@@ -177,7 +184,7 @@ class QueryHandlers:
             first -= 1
             size += len(records[first])
         time_ms, physical = self._store.indexed_until
-        ext = {"indexLastUpdatePhyoffset": str(physical), "indexLastUpdateTimestamp": str(time_ms)}
+        ext = {"indexLastUpdatePhyoffset": str(physical), "indexLastUpdateTimestamp": str(time_ms), **more}
         conn.respond(command, ResponseCode.SUCCESS, ext=ext, body=b"".join(records[first:]))
 
     # --- what the index does not know ---

@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Self
 
 from sprocketmq.client.instance import Instance, response_error
+from sprocketmq.client.lookup import BATCHES_SEARCHED, KEY, TAG, UNIQUE, Lookup, with_key
 from sprocketmq.client.offsets import Offsets
-from sprocketmq.client.pulling import PullResult, PullStatus, pull_header, read_pull
 from sprocketmq.client.routes import Route
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import BrokerBusy, ConfigError, GroupNotFound, RemoteProtocolError, TopicNotFound
@@ -28,9 +28,8 @@ from sprocketmq.protocol.bodies import (
     TopicList,
     TopicRoute,
     TopicStats,
-    build_subscription,
 )
-from sprocketmq.protocol.codes import PERM_INHERIT, PERM_READ, PERM_WRITE, PULL_SUBSCRIPTION, RequestCode, ResponseCode
+from sprocketmq.protocol.codes import PERM_INHERIT, PERM_READ, PERM_WRITE, RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command, to_ext
 from sprocketmq.protocol.headers import (
     ClusterRequest,
@@ -48,10 +47,10 @@ from sprocketmq.protocol.headers import (
     TopicRequest,
     ViewMessage,
 )
-from sprocketmq.protocol.ids import STORED_AFTER_MS, parse_offset_msg_id, parse_uniq_key
+from sprocketmq.protocol.ids import parse_offset_msg_id
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_group, check_topic
-from sprocketmq.protocol.records import ReceivedMessage, decode_records, walk_records
+from sprocketmq.protocol.records import ReceivedMessage, decode_records
 
 ADMIN_TIMEOUT_S = 5.0
 MAX_QUEUES = 65_536
@@ -60,11 +59,6 @@ MAX_RETRY_QUEUES = 1024
 MAX_FOUND = 64
 # Groups asked for in one request.
 GROUPS_PER_PAGE = 2000
-# What a search for an id reads at most, and messages in one go.
-MAX_SEARCHED_BYTES = 64 << 20
-SEARCHED_AT_ONCE = 1024
-# The group every broker has for tools.
-TOOLS_GROUP = "TOOLS_CONSUMER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +115,9 @@ class AdminClient:
     def __init__(
         self, *, namesrv: str | Sequence[str] | None = None, timeout_s: float = ADMIN_TIMEOUT_S, clock: Clock = SYSTEM_CLOCK
     ) -> None:
-        self._clock = clock
         self._instance = Instance(namesrv, kind="AdminClient", clock=clock)
         self._offsets = Offsets(self._instance)
+        self._lookup = Lookup(self._instance, self._offsets, clock)
         self._timeout_s = timeout_s
 
     async def start(self) -> None:
@@ -457,20 +451,16 @@ class AdminClient:
         """Return the newest messages of ``topic`` that have ``key`` among their keys or as id, the oldest of them first.
 
         At most ``max_count``, which brokers limit to 64 each; stored in ``[begin_ms, end_ms]`` (wall-clock milliseconds). Of a batch that is
-        kept whole those with the key; Apache's broker only finds them when the batch has it as well, as batches of ours do.
+        kept whole those with the key. Batches that do not have the keys of their messages are looked through, within bounds.
         Raises TopicNotFound.
         """
-        if not 1 <= max_count <= 0x7FFFFFFF:
-            raise ConfigError(f"max_count must be positive, not {max_count}")
-        return (await self._query(topic, key, max_count, begin_ms, end_ms, "K"))[-max_count:]
+        return (await self._query(topic, key, max_count, begin_ms, end_ms, KEY))[-max_count:]
 
     async def query_by_tag(
         self, topic: str, tag: str, *, max_count: int = MAX_FOUND, begin_ms: int = 0, end_ms: int = 2**63 - 1
     ) -> list[ReceivedMessage]:
         """Return the newest messages of ``topic`` with a tag, otherwise as ``query_by_key``."""
-        if not 1 <= max_count <= 0x7FFFFFFF:
-            raise ConfigError(f"max_count must be positive, not {max_count}")
-        return (await self._query(topic, tag, max_count, begin_ms, end_ms, "T"))[-max_count:]
+        return (await self._query(topic, tag, max_count, begin_ms, end_ms, TAG))[-max_count:]
 
     async def query_by_unique_key(self, topic: str, msg_id: str) -> list[ReceivedMessage]:
         """Return the messages of ``topic`` with this id (``SendResult.msg_id``): one, unless it was sent again; none when it is not known.
@@ -478,8 +468,7 @@ class AdminClient:
         The id of a batch that is kept whole gives all its messages. The id of a message inside one is searched for around the time it was
         made at. Raises TopicNotFound.
         """
-        found = await self._query(topic, msg_id, MAX_FOUND, 0, 2**63 - 1, "U")
-        return found or await self._search(topic, msg_id)
+        return await self._query(topic, msg_id, MAX_FOUND, 0, 2**63 - 1, UNIQUE)
 
     async def view_message(self, topic: str, msg_id: str) -> ReceivedMessage | None:
         """Return the message of ``topic`` with an id, its producer's (``msg_id``) or the broker's (``offset_msg_id``); None without one.
@@ -521,61 +510,34 @@ class AdminClient:
         if offset < 0:
             raise ConfigError(f"an offset must be 0 or more, not {offset}")
         await self._route(queue.topic)
-        result = await self._pull(queue, offset, max_messages=1)
+        result = await self._lookup.pull(queue, offset, max_messages=1)
         return next((message for message in result.messages if message.queue_offset == offset), None)
 
-    async def _search(self, topic: str, msg_id: str) -> list[ReceivedMessage]:
-        """Search the queues of batches of ``topic`` for an id around the time it was made at; for brokers that do not do it themselves."""
-        try:
-            _, _, made_ms, _ = parse_uniq_key(msg_id, now_ms=self._clock.time_ms())
-        except RemoteProtocolError:
-            return []
-        configs = await self.topic_config(topic)
-        batched = {name for name, config in configs.items() if config.attributes.get("queue.type") == "BatchCQ"}
-        queues = [queue for queue in await self.queues(topic) if queue.broker_name in batched]
-        if made_ms is None or not queues:
-            return []
-        budget = MAX_SEARCHED_BYTES
-        for start, stop in STORED_AFTER_MS:
-            for queue in queues:
-                offset = await self._offsets.offset_at(queue, made_ms + start)
-                while budget > 0:
-                    result = await self._pull(queue, offset)
-                    if result.status is not PullStatus.FOUND:
-                        break
-                    budget -= len(result.body)
-                    messages = decode_records(result.body, broker_name=queue.broker_name)
-                    if found := [message for message in messages if message.properties.get("UNIQ_KEY") == msg_id]:
-                        return found
-                    if messages[-1].store_timestamp_ms > made_ms + stop:
-                        break
-                    offset = result.next_offset
-        return []
-
-    async def _pull(self, queue: MessageQueue, offset: int, *, max_messages: int = SEARCHED_AT_ONCE) -> PullResult:
-        header = pull_header(
-            TOOLS_GROUP,
-            queue,
-            offset,
-            max_messages=max_messages,
-            max_bytes=1 << 20,
-            sys_flag=PULL_SUBSCRIPTION,
-            subscription=build_subscription(queue.topic, "*", 0),
-        )
-        response, address = await self._instance.ask_broker(queue.topic, queue.broker_name, RequestCode.PULL_MESSAGE, ext=header)
-        return read_pull(response, address, queue, offset, None)
-
     async def _query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, kind: str) -> list[ReceivedMessage]:
-        route = await self._route(topic)
-        ext = to_ext(QueryMessage(topic, key, max_count, begin_ms, end_ms, kind, kind == "U"))
-        masters = route.masters
+        """Ask every broker; those that do not look into batches themselves are read."""
+        if not 1 <= max_count <= 0x7FFFFFFF:
+            raise ConfigError(f"max_count must be positive, not {max_count}")
+        masters = (await self._route(topic)).masters
+        ext = to_ext(QueryMessage(topic, key, max_count, begin_ms, end_ms, kind, kind == UNIQUE))
         responses = await asyncio.gather(*(self._ask(address, RequestCode.QUERY_MESSAGE, ext) for address in masters.values()))
-        found: list[ReceivedMessage] = []
+        found: dict[tuple[str, int, int], ReceivedMessage] = {}
+        not_searched = set()
         for (name, address), response in zip(masters.items(), responses, strict=True):
+            if BATCHES_SEARCHED not in (response.ext or {}):
+                not_searched.add(name)
             if response.code != ResponseCode.QUERY_NOT_FOUND:
-                body = bytes(self._expect_success(response, address, topic).body)
-                found += _with_key(body, name, key, kind)
-        return sorted(found, key=lambda message: message.store_timestamp_ms)
+                for message in with_key(bytes(self._expect_success(response, address, topic).body), name, key, kind):
+                    found[name, message.queue_id, message.queue_offset] = message
+        if not_searched and not (found and kind == UNIQUE):
+            queues = [queue for queue in await self._batch_queues(topic) if queue.broker_name in not_searched]
+            for message in await self._lookup.search(queues, key, kind, max_count, begin_ms, end_ms):
+                found[message.broker_name, message.queue_id, message.queue_offset] = message
+        return sorted(found.values(), key=lambda m: (m.store_timestamp_ms, m.commitlog_offset, m.queue_offset))
+
+    async def _batch_queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues of ``topic`` on brokers where it has batch queues."""
+        configs = await self.topic_config(topic)
+        return [queue for queue in await self.queues(topic) if configs[queue.broker_name].attributes.get("queue.type") == "BatchCQ"]
 
     # --- inside ---
 
@@ -645,21 +607,3 @@ def _master_of(route: Route, queue: MessageQueue) -> str:
     if address is None:
         raise BrokerBusy(ResponseCode.SERVICE_NOT_AVAILABLE, f"broker {queue.broker_name} has no master at the moment")
     return address
-
-
-def _with_key(body: bytes, broker_name: str, key: str, kind: str) -> list[ReceivedMessage]:
-    """Return the messages of records that have a key (``kind`` K), that id (U) or tag (T); Apache's brokers compare hashes only."""
-
-    def has_key(message: ReceivedMessage) -> bool:
-        if kind == "T":
-            return message.tag == key
-        return message.properties.get("UNIQ_KEY") == key or (kind == "K" and key in message.keys)
-
-    found = []
-    for at, size in walk_records(body):
-        record = ReceivedMessage(body, at, size, broker_name)
-        record.verify_crc()
-        messages = decode_records(memoryview(body)[at : at + size], broker_name=broker_name)
-        matching = [message for message in messages if has_key(message)]
-        found += matching or (messages if has_key(record) else [])
-    return found

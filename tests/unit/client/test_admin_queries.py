@@ -3,9 +3,10 @@
 import pytest
 
 from sprocketmq import AdminClient, Message, Producer
-from sprocketmq.client.admin import _with_key
+from sprocketmq.client.lookup import with_key
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import ConfigError, TopicNotFound
+from sprocketmq.net.client import ConnectionPool
 from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.protocol.records import encode_record, pack_host
@@ -106,22 +107,56 @@ async def test_a_message_is_viewed_by_either_id(admin, producer):
     assert await admin.view_message("orders", "no id") is None
 
 
-async def test_brokers_that_do_not_search_for_an_id_are_read_around_the_time_in_it(admin, producer, monkeypatch):
-    """Apache's brokers know the ids of batches only."""
-    await admin.create_topic("bulk", queues=2, attributes={"queue.type": "BatchCQ"})
-    sent = [await producer.send_batch([Message("bulk", b"%d-%d" % (n, i)) for i in range(5)]) for n in range(6)]
+def do_not_search(monkeypatch):
+    """Let our brokers know as much of batches as Apache's."""
 
     async def nothing(*_, **__):
         return []
 
     monkeypatch.setattr("sprocketmq.broker.query.QueryHandlers._search", nothing)
+    monkeypatch.setattr("sprocketmq.broker.query.BATCHES_SEARCHED", "nothing of the kind")
+
+
+async def test_brokers_that_do_not_search_for_an_id_are_read_around_the_time_in_it(admin, producer, monkeypatch):
+    """Apache's brokers know the ids of batches only."""
+    await admin.create_topic("bulk", queues=2, attributes={"queue.type": "BatchCQ"})
+    sent = [await producer.send_batch([Message("bulk", b"%d-%d" % (n, i)) for i in range(5)]) for n in range(6)]
+
+    do_not_search(monkeypatch)
     for n, results in enumerate(sent):
         (message,) = await admin.query_by_unique_key("bulk", results[3].msg_id)
         assert (bytes(message.body), message.queue_offset) == (b"%d-3" % n, results[3].queue_offset)
     unknown = results[3].msg_id[:-4] + "FFFF"
     assert await admin.query_by_unique_key("bulk", unknown) == []
-    monkeypatch.setattr("sprocketmq.client.admin.MAX_SEARCHED_BYTES", 0)
+    monkeypatch.setattr("sprocketmq.client.lookup.MAX_SEARCHED_BYTES", 0)
     assert await admin.query_by_unique_key("bulk", results[3].msg_id) == []
+
+
+async def test_brokers_that_do_not_search_for_keys_are_read_from_the_newest_back(mq, admin, monkeypatch):
+    """Apache's asynchronous AutoBatch leaves the keys of its messages out of the batch, and so out of the index."""
+    await admin.create_topic("bulk", queues=1, broker="broker-b", attributes={"queue.type": "BatchCQ"})
+    do_not_search(monkeypatch)
+    monkeypatch.setattr("sprocketmq.client.lookup.SEARCHED_AT_ONCE", 7)
+    route = await admin.route("bulk")
+    (address,) = [broker.broker_addrs[0] for broker in route.broker_datas]
+    pool = ConnectionPool(expected="broker")
+    conn = await pool.get(address)
+    for n in range(9):
+        entries = [(0, b"%d-%d" % (n, i), b"KEYS\x01all k%d\x02TAGS\x01t%d\x02" % (n, n % 2)) for i in range(1 + n % 4)]
+        ext = {"a": "pg", "b": "bulk", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0", "m": "true"}
+        ext["i"] = "UNIQ_KEY\x01B\x02" + ("KEYS\x01all\x02" if n == 4 else "")
+        assert (await conn.request(320, ext=ext, body=encode_batch(entries))).code == 0
+    await pool.close()
+    everything = [b"%d-%d" % (n, i) for n in range(9) for i in range(1 + n % 4)]
+    assert bodies(await admin.query_by_key("bulk", "all")) == everything
+    assert bodies(await admin.query_by_key("bulk", "all", max_count=3)) == everything[-3:]
+    assert bodies(await admin.query_by_key("bulk", "k6")) == [b"6-0", b"6-1", b"6-2"]
+    assert bodies(await admin.query_by_tag("bulk", "t0")) == [body for body in everything if body[0] % 2 == 0]
+    assert await admin.query_by_key("bulk", "k9") == []
+    first, last = [message.store_timestamp_ms for message in await admin.query_by_key("bulk", "all")][:: len(everything) - 1]
+    assert len(await admin.query_by_key("bulk", "all", begin_ms=first, end_ms=last)) == len(everything)
+    assert await admin.query_by_key("bulk", "all", begin_ms=last + 1) == []
+    assert await admin.query_by_key("bulk", "all", end_ms=first - 1) == []
 
 
 async def test_what_does_not_exist_is_told(admin, mq, producer):
@@ -158,15 +193,15 @@ def record(body, *, sys_flag=0, **properties):
 
 def test_other_keys_of_the_same_hash_are_left_out():
     data = record(b"1", KEYS="Aa x") + record(b"2", KEYS="BB") + record(b"3", UNIQ_KEY="BB") + record(b"4")
-    assert bodies(_with_key(data, "b", "BB", "K")) == [b"2", b"3"]
-    assert bodies(_with_key(data, "b", "BB", "U")) == [b"3"]
-    assert bodies(_with_key(data, "b", "Aa", "K")) == [b"1"]
+    assert bodies(with_key(data, "b", "BB", "K")) == [b"2", b"3"]
+    assert bodies(with_key(data, "b", "BB", "U")) == [b"3"]
+    assert bodies(with_key(data, "b", "Aa", "K")) == [b"1"]
 
 
 def test_of_a_batch_the_messages_with_the_key_count_or_all_when_only_the_batch_has_it():
     inner = encode_batch([(0, b"1", encode_properties({"KEYS": "a"})), (0, b"2", encode_properties({"KEYS": "b"}))])
     data = record(inner, sys_flag=0xC0, UNIQ_KEY="BATCH", KEYS="a b c")
-    assert bodies(_with_key(data, "b", "b", "K")) == [b"2"]
-    assert bodies(_with_key(data, "b", "c", "K")) == [b"1", b"2"]
-    assert bodies(_with_key(data, "b", "BATCH", "U")) == [b"1", b"2"]
-    assert bodies(_with_key(data, "b", "d", "K")) == []
+    assert bodies(with_key(data, "b", "b", "K")) == [b"2"]
+    assert bodies(with_key(data, "b", "c", "K")) == [b"1", b"2"]
+    assert bodies(with_key(data, "b", "BATCH", "U")) == [b"1", b"2"]
+    assert bodies(with_key(data, "b", "d", "K")) == []
