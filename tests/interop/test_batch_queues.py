@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections import Counter
@@ -13,8 +14,9 @@ from tests.interop.apache import ApacheBroker, ApacheFailed, ApacheNamesrv, Java
 from tests.interop.compare import INNER, assert_as_sent, assert_same_views, variety
 from tests.interop.ours import OurProcess
 from tests.interop.reading import java_pull_all, pull_all
+from tests.interop.sides import Side
 
-from sprocketmq import AdminClient
+from sprocketmq import AdminClient, Message, Producer
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
 
@@ -172,3 +174,12 @@ def test_our_broker_finds_messages_inside_batches_and_apaches_the_whole_batch(
     ((offset, sys_flag, keys, size),) = whole  # type: ignore[misc]
     assert (offset, sys_flag, keys) == (0, INNER, None)
     assert size > 5 * len(b"batch 0")
+
+
+async def test_the_common_tag_of_our_batches_reaches_consumers_that_filter(java: JavaClient, side: Side) -> None:
+    topic = await side.create_topic("BQ_CommonTag", queues=1, batch_queues=True)
+    async with Producer("bq_tags", namesrv=side.namesrv) as producer:
+        for tag in ("TagA", "TagB"):
+            await producer.send_batch([Message(topic, f"{tag} {i}".encode(), tag=tag) for i in range(10)])
+    received = await asyncio.to_thread(java.consume, side.namesrv, "bq_common_tag", topic, 10, expression="TagB")
+    assert Counter(message["body"] for message in received) == Counter(b"TagB %d" % i for i in range(10))

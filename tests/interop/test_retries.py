@@ -160,18 +160,23 @@ async def test_what_python_handlers_refuse_ends_among_the_dead_letters(java: Jav
         assert_same_views(java_pull_all(java, side.namesrv, f"%DLQ%{group}"), dead[group])
 
 
-async def test_a_message_can_be_given_up_at_once(java: JavaClient, side: Side) -> None:
-    topic = await side.create_topic("GivenUp")
-    sent = await send_described(java, side, topic, 10, in_batches=False)
+@pytest.mark.parametrize("batch_queues", [False, True], ids=["plain", "batch queues"])
+async def test_a_message_can_be_given_up_at_once(java: JavaClient, side: Side, batch_queues: bool) -> None:
+    topic = await side.create_topic(f"GivenUp_{batch_queues}", batch_queues=batch_queues)
+    sent = await send_described(java, side, topic, 10, in_batches=batch_queues)
     refused = sum(view["body"].startswith(b"bad") for view in sent)
-    with java.push_consumer(side.namesrv, "java_gives_up", topic, refuse="bad.*", delay_level=-1) as theirs:
-        async with listening(side, "python_gives_up", topic, "give up") as mine:
+    # Apache's broker takes no message of a batch back, and what its client publishes instead has forgotten that it is given up.
+    forgotten = batch_queues and side.make == "apaches"
+    mine_group, java_group = f"python_gives_up_{batch_queues}", f"java_gives_up_{batch_queues}"
+    with java.push_consumer(side.namesrv, java_group, topic, refuse="bad.*", refuse_times=1, delay_level=-1) as theirs:
+        async with listening(side, mine_group, topic, "give up") as mine:
             await mine.has(len(sent))
-            assert_dead(await dead_letters(side.namesrv, "python_gives_up", refused), sent, times=0)
-        received = await asyncio.to_thread(theirs.take, len(sent))
-        assert_dead(await dead_letters(side.namesrv, "java_gives_up", refused), sent, times=0)
-    assert_delivered(received + theirs.rest, sent, times=0)
+            assert_dead(await dead_letters(side.namesrv, mine_group, refused), sent, times=0)
+        received = await asyncio.to_thread(theirs.take, len(sent) + (refused if forgotten else 0))
+        if not forgotten:
+            assert_dead(await dead_letters(side.namesrv, java_group, refused), sent, times=0)
     assert_delivered(mine.received, sent, times=0)
+    assert_delivered(received + theirs.rest, sent, times=1 if forgotten else 0)
 
 
 @pytest.mark.parametrize("batch_queues", [False, True], ids=["plain", "batch queues"])
