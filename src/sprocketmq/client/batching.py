@@ -4,6 +4,7 @@
 
     add --> open --(full, due, end of turn, flush)--> ready --(take)--> flying --(done)--> gone
        +-> ALONE: the caller sends the message by itself
+    lone (adaptive mode, nothing of the key is open or flying) -------> flying --(lone_done)--> gone
 
 ``held_bytes`` counts every message from ``add`` to ``done``, whatever becomes of its batch.
 """
@@ -41,8 +42,8 @@ class Batching:
     latest. Messages that are larger, or that come while batches of ``total_max_bytes`` are not answered yet, are sent by themselves.
 
     By default a message always waits for company: right for many senders, while one that awaits each send in turn then sends a message
-    every ``max_delay_ms``. With ``adaptive=True`` messages leave at once while no batch of their kind is on its way; only under load they
-    gather, until an answer comes, the batch is full or the delay is over. Raises ConfigError for values out of bounds.
+    every ``max_delay_ms``. With ``adaptive=True`` a message leaves at once while nothing of its kind is on its way; only under load messages
+    gather, until the answer comes, the batch is full or the delay is over. Raises ConfigError for values out of bounds.
     """
 
     max_bytes: int = 32 * 1024
@@ -133,7 +134,7 @@ class Accumulator(Generic[_M]):
         self._max_bytes = min(batching.max_bytes, max_message_bytes)
         self._delay_s = batching.max_delay_ms / 1000
         self._total = batching.total_max_bytes
-        self._adaptive = batching.adaptive
+        self.adaptive = batching.adaptive
         self._now = clock.monotonic
         # Open batches in the order they were opened, which is the order they are due.
         self.open: dict[BatchKey, Batch[_M]] = {}
@@ -197,7 +198,7 @@ class Accumulator(Generic[_M]):
             batch = None
         if batch is None:
             batch = self.open[key] = Batch(key, self._now())
-            if self._adaptive and key not in self._flying:
+            if self.adaptive and key not in self._flying:
                 self._eager.append(batch)
             outcome = ACT
         if plain:
@@ -246,7 +247,7 @@ class Accumulator(Generic[_M]):
         return bool(self._eager)
 
     def end_turn(self) -> None:
-        """Let those batches leave that were opened while nothing of their key was on its way (adaptive mode)."""
+        """Let those batches leave of whose key nothing is on its way (adaptive mode)."""
         eager, self._eager = self._eager, []
         for batch in eager:
             if self.open.get(batch.key) is batch:
@@ -259,16 +260,26 @@ class Accumulator(Generic[_M]):
         self._eager.clear()
 
     def done(self, batch: Batch[_M]) -> None:
-        """Take note that a batch was answered or has failed. In adaptive mode what gathered meanwhile leaves when it was the last."""
+        """Take note that a batch was answered or has failed. In adaptive mode what gathered meanwhile is due when it was the last."""
         self.held_bytes -= batch.size
-        if self._adaptive:
-            key = batch.key
-            self._flying[key] -= 1
-            if not self._flying[key]:
-                del self._flying[key]
-                waiting = self.open.get(key)
-                if waiting is not None:
-                    self._leave(waiting)
+        self._landed(batch.key)
+
+    def lone(self, key: BatchKey, size: int) -> bool:
+        """Take note of a message that is sent by itself at once, and return True; False when it has to be added.
+
+        Only in adaptive mode, and while nothing of its key is open or on its way. Counts as a batch of one; ``lone_done`` ends it.
+        """
+        if not self.adaptive or key in self.open or key in self._flying or size > self._max_bytes or self.held_bytes + size > self._total:
+            return False
+        self._flying[key] = 1
+        self.held_bytes += size
+        self._count(1, 0.0)
+        return True
+
+    def lone_done(self, key: BatchKey, size: int) -> None:
+        """Take note that a lone message was answered or has failed, as ``done`` does of a batch."""
+        self.held_bytes -= size
+        self._landed(key)
 
     def stats(self) -> BatchingStats:
         """Return the counters as they are now."""
@@ -284,14 +295,26 @@ class Accumulator(Generic[_M]):
 
     def _leave(self, batch: Batch[_M]) -> None:
         del self.open[batch.key]
-        if self._adaptive:
+        if self.adaptive:
             self._flying[batch.key] = self._flying.get(batch.key, 0) + 1
         self._ready.append(batch)
-        count = len(batch.members)
+        self._count(len(batch.members), self._now() - batch.opened_at)
+
+    def _landed(self, key: BatchKey) -> None:
+        if not self.adaptive:
+            return
+        self._flying[key] -= 1
+        if not self._flying[key]:
+            del self._flying[key]
+            waiting = self.open.get(key)
+            if waiting is not None:
+                # Not before the end of the turn: who was answered just now may have more to send.
+                self._eager.append(waiting)
+
+    def _count(self, messages: int, lingered: float) -> None:
         self._batches += 1
-        self._messages += count
-        self._sizes[count.bit_length() - 1] += 1
-        lingered = self._now() - batch.opened_at
+        self._messages += messages
+        self._sizes[messages.bit_length() - 1] += 1
         self._linger_s += lingered
         self._longest_s = max(self._longest_s, lingered)
 

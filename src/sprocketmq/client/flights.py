@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sprocketmq.client.batching import Batch
+from sprocketmq.client.batching import Batch, BatchKey
 from sprocketmq.client.delivery import BATCH, SINGLE, STATUSES, Job, Publisher, Target, stored_at
 from sprocketmq.client.encoding import header
 from sprocketmq.errors import MaybeStoredError, SprocketError
@@ -149,9 +149,9 @@ class Flight:
 
 
 class SingleFlight(Flight):
-    """One submitted message."""
+    """One submitted message. ``lone`` is its key when it left at once, as nothing of its kind was on its way (adaptive mode)."""
 
-    __slots__ = ("size", "uniq_key", "waiter")
+    __slots__ = ("lone", "size", "uniq_key", "waiter")
 
     batch = False
 
@@ -169,6 +169,7 @@ class SingleFlight(Flight):
         size: int,
         sys_flag: int,
         flag: int,
+        lone: BatchKey | None,
     ) -> None:
         super().__init__(producer, topic, queue, body, properties, timeout_s)
         self.waiter = waiter
@@ -176,6 +177,7 @@ class SingleFlight(Flight):
         self.size = size
         self.sys_flag = sys_flag
         self.flag = flag
+        self.lone = lone
 
     def stored(self, response: Command, target: Target) -> None:
         self._end(self.producer._delivery.result(response, self.publisher, target, self.uniq_key), None)
@@ -190,6 +192,8 @@ class SingleFlight(Flight):
             _settle(self.waiter, result, error)
         finally:
             producer._release(1, self.size)
+            if self.lone is not None:
+                producer._lone_done(self.lone, self.size)
 
 
 class BatchFlight(Flight):

@@ -8,7 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import Literal, Self
 
-from sprocketmq.client.batching import ALONE, Accumulator, Batch, Batching, BatchingStats, no_stats
+from sprocketmq.client.batching import ALONE, Accumulator, Batch, Batching, BatchingStats, BatchKey, no_stats
 from sprocketmq.client.delivery import SINGLE, STATUSES, Delivery, Job, stored_at
 from sprocketmq.client.encoding import BatchResults, MessageEncoder, header
 from sprocketmq.client.flights import BatchFlight, Flight, OnSent, SingleFlight, Waiter, tell
@@ -181,21 +181,25 @@ class Producer:
         """
         if self._instance.state != OPEN:
             self._instance.refuse()
+        lone: BatchKey | None = None
         if timeout_s is None:
-            if self._gathered is not None:
-                future: asyncio.Future[SendResult] = self._loop.create_future()
-                if self._gather(self._gathered, message, future):
-                    return await future
+            gathered = self._gathered
+            if gathered is not None:
+                lone = self._lone(gathered, message)
+                if lone is None:
+                    future: asyncio.Future[SendResult] = self._loop.create_future()
+                    if self._gather(gathered, message, future):
+                        return await future
             timeout_s = self._timeout_s
         _check_time(timeout_s)
         topic = message.topic
         deadline = self._loop.time() + timeout_s
-        body, sys_flag = self._encoder.body(message)
-        uniq_key, properties = self._encoder.single(message)
         size = len(message.body)
         self._in_flight += 1
         self._in_flight_bytes += size
         try:
+            body, sys_flag = self._encoder.body(message)
+            uniq_key, properties = self._encoder.single(message)
             publisher = self._publishers.get(topic)
             if publisher is None:
                 publisher = await self._open(topic, timeout_s)
@@ -221,6 +225,8 @@ class Producer:
             return self._result(response, publisher, job.target, uniq_key)
         finally:
             self._release(1, size)
+            if lone is not None:
+                self._lone_done(lone, size)
 
     def submit(self, message: Message, callback: OnSent | None = None, *, timeout_s: float | None = None) -> "asyncio.Future[SendResult]":
         """Send one message and return the future of its result at once.
@@ -238,10 +244,7 @@ class Producer:
             if self._in_flight_bytes + len(message.body) > self._max_in_flight_bytes:
                 raise SendQueueFull("bytes", self._max_in_flight_bytes)
         future: asyncio.Future[SendResult] = self._loop.create_future()
-        # ``_accept``, written out: a call costs a tenth of what a gathered message does.
-        gathered = self._gathered
-        if gathered is None or timeout_s is not None or not self._gather(gathered, message, future):
-            self._alone(message, future, self._timeout_s if timeout_s is None else timeout_s)
+        self._accept(message, future, timeout_s)
         if callback is not None:
             future.add_done_callback(partial(tell, callback))
         return future
@@ -324,10 +327,20 @@ class Producer:
     def _accept(self, message: Message, waiter: Waiter, timeout_s: float | None) -> None:
         """Send one message whose outcome ``waiter`` gets. Raises what keeps it from being sent at all; ``waiter`` is left alone then."""
         gathered = self._gathered
-        if gathered is None or timeout_s is not None or not self._gather(gathered, message, waiter):
+        if gathered is None or timeout_s is not None:
             self._alone(message, waiter, self._timeout_s if timeout_s is None else timeout_s)
+            return
+        lone = self._lone(gathered, message) if gathered.adaptive else None
+        if lone is not None:
+            try:
+                self._alone(message, waiter, self._timeout_s, lone)
+            except BaseException:
+                self._lone_done(lone, len(message.body))
+                raise
+        elif not self._gather(gathered, message, waiter):
+            self._alone(message, waiter, self._timeout_s)
 
-    def _alone(self, message: Message, waiter: Waiter, timeout_s: float) -> None:
+    def _alone(self, message: Message, waiter: Waiter, timeout_s: float, lone: BatchKey | None = None) -> None:
         _check_time(timeout_s)
         topic, queue = message.topic, message.queue
         publisher = self._publishers.get(topic)
@@ -350,10 +363,26 @@ class Producer:
             size=size,
             sys_flag=sys_flag,
             flag=message.flag,
+            lone=lone,
         )
         self._in_flight += 1
         self._in_flight_bytes += size
         self._launch(flight)
+
+    def _lone(self, gathered: Accumulator[Waiter], message: Message) -> BatchKey | None:
+        """Return the key of a message that leaves at once, as nothing of its kind waits or is on its way; ``_lone_done`` takes it back."""
+        if not gathered.adaptive or message.delay_level or message.deliver_at_ms is not None:
+            return None
+        key = (message.topic, message.tag, message.wait_store_ok, message.queue)
+        try:
+            return key if gathered.lone(key, len(message.body)) else None
+        except TypeError:  # something that no key can have; whoever encodes the message says what
+            return None
+
+    def _lone_done(self, key: BatchKey, size: int) -> None:
+        if self._gathered is not None:
+            self._gathered.lone_done(key, size)
+            self._act()
 
     def _gather(self, gathered: Accumulator[Waiter], message: Message, waiter: Waiter) -> bool:
         """Put a message into a batch; False when it has to be sent by itself. Raises what keeps it from being sent at all."""

@@ -300,7 +300,35 @@ def test_an_adaptive_batch_gathers_while_one_of_its_key_is_on_its_way_and_leaves
     assert [batch.members for batch in taken(accumulator)] == [["other"]]
     put(accumulator, member="c")
     accumulator.done(flying)
-    assert [batch.members for batch in taken(accumulator)] == [["b", "c"]]
+    assert accumulator.take() is None
+    assert accumulator.eager
+    put(accumulator, member="who was answered")  # may have more to send in the same turn
+    accumulator.end_turn()
+    assert [batch.members for batch in taken(accumulator)] == [["b", "c", "who was answered"]]
+
+
+def test_a_lone_message_leaves_at_once_and_what_comes_meanwhile_gathers():
+    accumulator = gathering(adaptive=True, max_bytes=1000, total_max_bytes=1500)
+    assert not accumulator.lone(KEY, 1001)
+    assert accumulator.lone(KEY, 900)
+    assert accumulator.held_bytes == 900
+    assert not accumulator.lone(KEY, 1)
+    put(accumulator, member="a")
+    assert not accumulator.lone(("u", None, True, None), 900)  # too much is held
+    accumulator.end_turn()
+    assert accumulator.take() is None
+    accumulator.lone_done(KEY, 900)
+    assert not accumulator.lone(KEY, 1)  # the open batch goes first
+    accumulator.end_turn()
+    (batch,) = taken(accumulator)
+    accumulator.done(batch)
+    assert accumulator.held_bytes == 0
+    assert accumulator.lone(KEY, 1)
+    assert accumulator.stats().histogram == {1: 3}
+
+
+def test_no_message_is_lone_without_adaptive_mode():
+    assert not gathering().lone(KEY, 1)
 
 
 def test_an_adaptive_batch_does_not_wait_for_an_answer_longer_than_its_delay():
@@ -326,6 +354,7 @@ def test_an_adaptive_batch_waits_for_the_last_answer_of_its_key():
     accumulator.done(first)
     assert accumulator.take() is None
     accumulator.done(second)
+    accumulator.end_turn()
     assert [batch.members for batch in taken(accumulator)] == [[4]]
 
 
@@ -366,6 +395,7 @@ class Gathering(RuleBasedStateMachine):
         self.next_member = 0
         self.expected = {}  # by key, what must still leave, in order
         self.flying = []
+        self.lonely = []
 
     def make(self, *, adaptive=False):
         self.accumulator = gathering(self.clock, max_bytes=self.LIMIT, total_max_bytes=self.TOTAL, adaptive=adaptive)
@@ -400,6 +430,22 @@ class Gathering(RuleBasedStateMachine):
         if outcome == ALONE:
             assert not self.expected.get(key)
 
+    @rule(key=_KEYS, size=st.integers(1, 1200))
+    def lone(self, key, size):
+        idle = not self.expected.get(key) and key not in [k for k, _ in self.lonely] and key not in [b.key for b in self.flying]
+        fits = size <= self.LIMIT and self.accumulator.held_bytes + size <= self.TOTAL
+        taken = self.accumulator.lone(key, size)
+        assert taken == (self.adaptive and idle and fits)
+        if taken:
+            self.lonely.append((key, size))
+            self.next_member += 1
+
+    @precondition(lambda self: self.lonely)
+    @rule()
+    def a_lone_message_is_answered_or_fails(self):
+        self.accumulator.lone_done(*self.lonely.pop())
+        self.collect()
+
     @rule(key=_KEYS)
     def alone(self, key):
         self.accumulator.alone(key)
@@ -420,7 +466,7 @@ class Gathering(RuleBasedStateMachine):
         self.accumulator.end_turn()
         self.collect()
         if self.adaptive:
-            flying = {batch.key for batch in self.flying}
+            flying = {batch.key for batch in self.flying} | {key for key, _ in self.lonely}
             assert all(key in flying for key, entries in self.expected.items() if entries)
 
     @precondition(lambda self: self.flying)
@@ -438,12 +484,15 @@ class Gathering(RuleBasedStateMachine):
 
     @invariant()
     def held_bytes_are_those_of_messages_that_wait_or_are_on_their_way(self):
-        assert self.accumulator.held_bytes == self.waiting() + sum(batch.size for batch in self.flying) <= self.TOTAL
+        flying = sum(batch.size for batch in self.flying) + sum(size for _, size in self.lonely)
+        assert self.accumulator.held_bytes == self.waiting() + flying <= self.TOTAL
 
     def teardown(self):
         self.flush()
         while self.flying:
             self.accumulator.done(self.flying.pop())
+        while self.lonely:
+            self.accumulator.lone_done(*self.lonely.pop())
         assert self.accumulator.held_bytes == 0
         assert self.accumulator.next_due() is None
         assert self.accumulator._flying == self.accumulator.open == {}

@@ -509,16 +509,54 @@ async def test_an_adaptive_producer_sends_a_lone_message_at_once(cluster, clock)
         assert producer.batching_stats.histogram == {1: 3}
 
 
-async def test_an_adaptive_producer_gathers_what_one_turn_brings_and_what_comes_before_the_answer(cluster, clock):
+async def test_an_adaptive_producer_gathers_what_comes_before_the_answer(cluster, clock):
     adaptive = Batching(max_delay_ms=30_000, adaptive=True)
     async with Producer("pg", namesrv=cluster.namesrv.address, batching=adaptive, clock=clock) as producer:
-        await producer.send(Message("t", b"0"))
-        await asyncio.gather(*(producer.send(Message("t", b"1")) for _ in range(5)))
-        first = producer.submit(Message("t", b"2"))
-        await asyncio.sleep(0)  # the turn is over, and the batch on its way
-        rest = [producer.submit(Message("t", b"3")) for _ in range(4)]
-        await asyncio.gather(first, *rest)
-        assert bodies(cluster.broker) == [b"0", [b"1"] * 5, b"2", [b"3"] * 4]
+        for way in (producer.send, producer.submit):
+            await asyncio.gather(*(way(Message("t", b"1")) for _ in range(5)))
+        assert bodies(cluster.broker) == [b"1", [b"1"] * 4] * 2
+        await settled(producer)
+
+
+async def test_tasks_that_send_one_message_after_the_other_share_adaptive_batches(cluster, clock):
+    adaptive = Batching(max_delay_ms=30_000, adaptive=True)
+    async with Producer("pg", namesrv=cluster.namesrv.address, batching=adaptive, clock=clock) as producer:
+
+        async def work():
+            for _ in range(5):
+                await producer.send(Message("t", b"x"))
+
+        await producer.queues("t")
+        await asyncio.gather(*(work() for _ in range(8)))
+        # The first leaves alone, and its task joins the others when the second batch is answered.
+        assert producer.batching_stats.histogram[8] >= 3
+        await settled(producer)
+
+
+@pytest.mark.parametrize(
+    "message", [Message("t", b""), Message("a b", b"x"), Message("t", b"x", tag=["a"]), Message("t", b"x", queue=QUEUE, keys=["a b"])]
+)
+async def test_a_bad_message_leaves_nothing_behind_in_adaptive_mode(cluster, clock, message):
+    adaptive = Batching(max_delay_ms=30_000, adaptive=True)
+    async with Producer("pg", namesrv=cluster.namesrv.address, batching=adaptive, clock=clock) as producer:
+        for _ in range(2):
+            with pytest.raises(ConfigError):
+                producer.submit(message)
+            with pytest.raises(ConfigError):
+                await producer.send(message)
+        await settled(producer)
+        assert (await producer.send(Message("t", b"x"))).queue_offset == 0
+
+
+async def test_an_adaptive_send_whose_task_is_cancelled_holds_nothing(cluster, clock):
+    cluster.broker.script(Q.SEND_MESSAGE_V2, silence)
+    adaptive = Batching(max_delay_ms=30_000, adaptive=True)
+    async with Producer("pg", namesrv=cluster.namesrv.address, batching=adaptive, clock=clock) as producer:
+        sending = asyncio.ensure_future(producer.send(Message("t", b"x")))
+        await cluster.broker.until(lambda: cluster.broker.count(Q.SEND_MESSAGE_V2))
+        waiting = producer.submit(Message("t", b"y"))
+        sending.cancel()
+        assert (await waiting).queue_offset == 0
         await settled(producer)
 
 
