@@ -315,7 +315,11 @@ class GroupMember:
             log.debug("consumer group %s: %s is still another member's", self.group, queue)
         for queue, error in result.unknown.items():
             self._complain(queue.topic, f"{queue} cannot be locked: {error or 'its broker has no master now'}")
-        return [queue for queue in queues if queue in result.kept or queue in result.taken]
+        granted = [queue for queue in queues if queue in result.kept or queue in result.taken]
+        if self._instance.state == OPEN:
+            return granted
+        await locks.unlock(granted)  # nobody is left to consume them, and the next member need not wait
+        return []
 
     async def _keep_locked(self, locks: QueueLocks) -> None:
         pause = RENEW_S
