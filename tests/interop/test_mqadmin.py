@@ -242,6 +242,24 @@ async def test_progress_counts_messages_of_batch_queues(java: JavaClient, our_cl
     assert status[2:4] == ["0", "32"]
 
 
+async def test_units_of_a_queue_and_the_progress_of_all_groups_are_shown(java: JavaClient, our_cluster: OurProcess) -> None:
+    namesrv, topic, group = our_cluster.namesrv, "BatchUnits", "batch_units"
+    async with AdminClient(namesrv=namesrv) as admin:
+        await admin.create_topic(topic, queues=1, attributes={"queue.type": "BatchCQ"})
+        java.send_batch(namesrv, [{"topic": topic, "body": b"x"}] * 5)
+        java.send_batch(namesrv, [{"topic": topic, "body": b"x"}] * 3)
+        (queue,) = await admin.queues(topic)
+        await admin.create_group(group)
+        await admin.reset_offset(group, queue, 6)
+        shown = java.mqadmin("queryCq", "-n", namesrv, "-b", our_cluster.broker, "-t", topic, "-q", "0", "-i", "4", "-c", "10", "-g", group)
+        assert "max: 8, min: 0" in shown
+        assert f"{group}@{topic} is not online!" in shown
+        places = re.findall(r"physicOffset=(\d+)", shown)
+        assert places == [str(message.commitlog_offset) for offset in (4, 5) if (message := await admin.message_at(queue, offset))]
+        stats = java.mqadmin("brokerConsumeStats", "-n", namesrv, "-b", our_cluster.broker)
+        assert [row[3:7] for row in rows(stats) if row[:2] == [topic, group]] == [["0", "8", "6", "2"]]
+
+
 async def test_messages_inside_batches_are_found_by_key_by_unique_key_and_by_offset(
     java: JavaClient, java_binary: JavaClient, our_cluster: OurProcess
 ) -> None:
