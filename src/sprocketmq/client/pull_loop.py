@@ -161,9 +161,8 @@ class PullLoops:
 
     async def _move(self, pq: ProcessQueue, result: PullResult) -> None:
         """Go on where the broker says: its queue begins later, ends earlier, or an operator has reset the offset."""
-        log.warning(
-            "consumer group %s: offset %d of %s is out of range, going on at %d", self._group, pq.next_offset, pq.queue, result.next_offset
-        )
+        why = "was reset" if result.min_offset <= pq.next_offset <= result.max_offset else "is out of range"
+        log.warning("consumer group %s: offset %d of %s %s, going on at %d", self._group, pq.next_offset, pq.queue, why, result.next_offset)
         if result.next_offset > pq.next_offset:
             pq.put([], 0, result.next_offset)  # what was pulled before stays valid
         elif result.next_offset < pq.next_offset:
