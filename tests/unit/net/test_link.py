@@ -17,6 +17,7 @@ from sprocketmq.errors import (
 )
 from sprocketmq.net.address import format_address, parse_address, parse_addresses
 from sprocketmq.net.client import ConnectionPool
+from sprocketmq.net.link import EARLY_WRITE_BYTES, Link
 from sprocketmq.net.server import RemotingServer, ServerConnection
 from sprocketmq.protocol.command import MAX_FRAME_LENGTH, Command, decode_command, encode_command
 
@@ -152,6 +153,60 @@ async def test_a_request_without_answer_times_out_and_its_late_answer_is_dropped
     assert (caught.value.address, caught.value.code, caught.value.timeout_ms) == (address, SILENT, 50)
     assert conn.in_flight == 0
     assert (await conn.request(ECHO, timeout_s=5)).code == 0
+
+
+class Told:
+    """A receiver that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[object] = []
+        self.told = asyncio.Event()
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, response: Command) -> None:
+        self.outcomes.append(response.code)
+        self.told.set()
+
+    def set_exception(self, error: Exception) -> None:
+        self.outcomes.append(type(error))
+        self.told.set()
+
+
+async def test_a_receiver_is_told_its_outcome_once_without_a_future(served, pool):
+    _, server, address = served
+    conn = await pool.get(address)
+    answered, late, lost, refused = Told(), Told(), Told(), Told()
+    conn.request_for(answered, ECHO, timeout_s=5)
+    conn.request_for(late, SILENT, timeout_s=0.05)
+    conn.request_for(lost, SILENT, timeout_s=30)
+    await asyncio.wait_for(asyncio.gather(answered.told.wait(), late.told.wait()), 5)
+    await server.stop()
+    await asyncio.wait_for(lost.told.wait(), 5)
+    conn.request_for(refused, ECHO, timeout_s=5)
+    assert [one.outcomes for one in (answered, late, lost, refused)] == [[0], [RequestTimeout], [ConnectionLost], [ConnectionLost]]
+
+
+async def test_a_long_turn_of_the_loop_writes_before_it_ends(served, pool, monkeypatch):
+    _, _, address = served
+    conn = await pool.get(address)
+    writes = []
+    flush = Link.flush
+
+    def counted(link):
+        if link is conn and link._out:
+            writes.append(sum(map(len, link._out)))
+        flush(link)
+
+    monkeypatch.setattr(Link, "flush", counted)
+    small = [conn.request(ECHO, body=b"x", timeout_s=5) for _ in range(10)]
+    assert writes == []
+    large = [conn.request(ECHO, body=bytes(EARLY_WRITE_BYTES // 2), timeout_s=5) for _ in range(4)]
+    assert len(writes) == 1
+    assert writes[0] > EARLY_WRITE_BYTES
+    answers = await asyncio.gather(*small, *large)
+    assert {answer.code for answer in answers} == {0}
 
 
 async def test_a_short_timeout_is_kept_behind_a_long_one(served, pool):
