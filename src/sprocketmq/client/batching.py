@@ -39,7 +39,8 @@ class Batching:
 
     Messages of the same topic, tag and wait_store_ok (and queue, when they name one) travel together. A batch leaves when it has
     ``max_bytes`` of encoded messages (1 to 2 MiB; it never has more), or ``max_delay_ms`` (1 to 30,000) after its first message at the
-    latest. Messages that are larger, or that come while batches of ``total_max_bytes`` are not answered yet, are sent by themselves.
+    latest. Messages that are larger, or that come while batches of ``total_max_bytes`` are not answered yet, are sent by themselves; a batch
+    of one travels as an ordinary message.
 
     By default a message always waits for company: right for many senders, while one that awaits each send in turn then sends a message
     every ``max_delay_ms``. With ``adaptive=True`` a message leaves at once while nothing of its kind is on its way; only under load messages
