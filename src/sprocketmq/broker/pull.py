@@ -355,9 +355,12 @@ class PullHandlers:
             self._answer(pull, result)
 
     def offset_reset(self, group: str, topic: Topic, queue_id: int, offset: int) -> None:
-        """Tell the member that waits on a queue, if one does, that its group goes on at ``offset``."""
+        """Tell the members that wait on a queue that their group goes on at ``offset``.
+
+        Several may wait: who gave the queue up cannot take its pull back. So that counts for nobody, and the next pull is told again.
+        """
         for pull in list(topic.held.get(queue_id, ())):
-            if pull.group.group_name == group and self._offsets.moved(group, topic.name, queue_id, pull.offset) is not None:
+            if pull.group.group_name == group and pull.offset != offset:
                 self._release(pull)
                 self._answer_moved(pull.conn, pull.command, topic, pull.group, queue_id, offset)
 

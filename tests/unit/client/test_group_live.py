@@ -294,6 +294,37 @@ async def test_in_order_a_lock_that_another_client_took_is_lost_with_a_warning(m
         await g.until(lambda: stolen in consumer.assignment)
 
 
+# --- operators ----------------------------------------------------------------------------------------------------------
+
+
+async def test_an_operator_resets_a_running_group_and_asks_a_member_how_it_is_doing(mq, topic):
+    async with group(mq, topic) as g, AdminClient(namesrv=mq.namesrv) as admin:
+        await fill(mq, topic, 6)
+        await g.join("a")
+        await g.join("b")
+        await g.until(lambda: g.balanced() and g.all_seen(6))
+        await g.commit()
+        g.seen.clear()
+        await admin.reset_offsets(g.name, topic, "first")
+        # The members hear of it with their next pull, which a new message brings about.
+        await fill(mq, topic, 1, 6)
+        await g.until(lambda: g.all_seen(7))
+        clients = {consumer._instance.client_id: consumer for consumer in g.members.values()}
+        for client_id, consumer in clients.items():
+            info = await admin.running_info(g.name, client_id)
+            assert sorted(queue for queue in info.mq_table if queue.topic == topic) == consumer.assignment
+            assert info.properties["consumerGroup"] == g.name
+
+
+async def test_a_second_member_with_another_subscription_is_warned_and_the_broker_logs_it(mq, topic, caplog):
+    async with group(mq, topic) as g:
+        await g.join("a")
+        other = PushConsumer(g.name, {topic: "b"}, namesrv=mq.namesrv, consume_from="first")
+        await g.stack.enter_async_context(other)
+    assert f"another member subscribes to everything of topic {topic}, this one to tags 'b'" in caplog.text
+    assert f"consumer group {g.name}: members subscribe to different things" in caplog.text
+
+
 # --- brokers ------------------------------------------------------------------------------------------------------------
 
 
