@@ -203,9 +203,17 @@ class AdminHandlers:
 
     def _first_since(self, topic: str, queue_id: int, time_ms: int) -> int:
         """Return the offset of the first message stored at a time or later, the end of the queue when there is none."""
-        offset = self._store.offset_by_time(topic, queue_id, time_ms)
-        # A search behind the last message of a batch queue finds its batch, as clients know it from Apache's broker.
-        return offset if self._store.store_time(topic, queue_id, offset) >= time_ms else self._store.max_offset(topic, queue_id)
+        store = self._store
+        offset = store.offset_by_time(topic, queue_id, time_ms)
+        if topic not in store.batch_topics:
+            return offset
+        # From the last batch's own time on a search finds that batch, as clients know it from Apache's broker.
+        if store.store_time(topic, queue_id, offset) < time_ms:
+            return store.max_offset(topic, queue_id)
+        before = store.offset_by_time(topic, queue_id, time_ms - 1, upper=True)
+        if store.store_time(topic, queue_id, before) >= time_ms:
+            return before
+        return store.read(topic, queue_id, before, max_count=1, max_bytes=1).next_offset
 
     def system_topics(self, conn: ServerConnection, command: Command) -> None:
         """Answer 305."""

@@ -47,12 +47,16 @@ class Offsets:
         offset = await self._search(queue, timestamp_ms)
         if offset >= end or offset != await self._search(queue, END_OF_TIME_MS):
             return offset  # the end, or something is stored behind it
-        # A search behind the last message of a batch queue finds its batch, so this one may be too old.
+        # From its own time on a search finds the last batch of a queue: it may be too old, or not the first of its time.
         response, address = await self._ask(queue, RequestCode.GET_TOPIC_STATS_INFO, to_ext(TopicRequest(queue.topic)))
         if response.code != ResponseCode.SUCCESS:
             raise response_error(response, address, queue.topic)
         newest = TopicStats.decode(response.body).offset_table.get(queue)
-        return end if newest is not None and newest.last_update_timestamp < timestamp_ms else offset
+        if newest is None or newest.last_update_timestamp > timestamp_ms:
+            return offset
+        if newest.last_update_timestamp < timestamp_ms:
+            return end
+        return await self._search(queue, timestamp_ms - 1)  # what was stored the millisecond before may come along
 
     async def earliest_store_time(self, queue: MessageQueue) -> int:
         """Return the wall-clock ms at which the oldest message was stored; -1 for an empty queue."""

@@ -246,6 +246,15 @@ async def test_times_behind_the_last_batch_are_the_end_of_a_batch_queue(ask, bro
     stored = clock.time_ms()
     assert await reset(ask, topic="bulk", timestamp=stored) == {0: 0}
     assert await reset(ask, topic="bulk", timestamp=stored + 1) == {0: 2}
+    for number in range(2):
+        await ask.send_batch("bulk", [b"c"], properties=f"UNIQ_KEY\x01C{number}\x02")
+    assert await reset(ask, topic="bulk", timestamp=stored) == {0: 0}, "not the last one of that time"
+    clock.advance(1)
+    for number in range(3):
+        await ask.send_batch("bulk", [b"d"] * 5, properties=f"UNIQ_KEY\x01D{number}\x02")
+    assert await reset(ask, topic="bulk", timestamp=stored + 1) == {0: 4}
+    assert await reset(ask, topic="bulk", timestamp=stored + 1000) == {0: 4}
+    assert await reset(ask, topic="bulk", timestamp=stored + 1001) == {0: 19}
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import BrokerError, ConfigError, GroupNotFound, TopicNotFound
 from sprocketmq.protocol.bodies import SubscriptionGroupConfig
 from sprocketmq.protocol.message import MessageQueue
+from sprocketmq.protocol.names import SYSTEM_GROUPS
 
 
-@pytest.fixture
-async def mq():
-    async with LocalCluster(brokers=2) as cluster:
+@pytest.fixture(scope="module")
+def mq():
+    with LocalCluster(brokers=2) as cluster:
         yield cluster
 
 
@@ -23,6 +24,10 @@ async def admin(mq):
         await client.create_topic("orders", queues=2)
         await client.create_topic("bulk", queues=1, broker="broker-a", attributes={"queue.type": "BatchCQ"})
         yield client
+        for topic in ("orders", "bulk"):
+            await client.delete_topic(topic)
+        for group in set(await client.groups()) - set(SYSTEM_GROUPS):
+            await client.delete_group(group, dead_letters=True)
 
 
 @pytest.fixture
