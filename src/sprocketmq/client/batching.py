@@ -106,10 +106,14 @@ class Batch(Generic[_M]):
     def encode(self, uniq_keys: Sequence[str]) -> bytes:
         """Return the batch body, with one id for each message; ``size`` bytes."""
         bodies, overhead = self.bodies, self.overhead
+        count = len(bodies)
+        parts: list[bytes] = [self.front] * (4 * count)
         lengths = list(map(len, bodies))
-        heads = {n: ENTRY_HEAD.pack(overhead + n, 0, 0, 0, n) for n in set(lengths)}
-        parts: list[bytes] = [self.front] * (4 * len(bodies))
-        parts[0::4] = [heads[n] for n in lengths]
+        first = lengths[0]
+        if lengths.count(first) == count:  # most batches are of one kind
+            parts[0::4] = [ENTRY_HEAD.pack(overhead + first, 0, 0, 0, first)] * count
+        else:
+            parts[0::4] = [ENTRY_HEAD.pack(overhead + n, 0, 0, 0, n) for n in lengths]
         parts[1::4] = bodies
         # One join and one split make the ends of all entries, instead of a call for each.
         parts[3::4] = "\x02\n".join([*uniq_keys, ""]).encode().split(b"\n")[:-1]
