@@ -20,7 +20,6 @@ from sprocketmq.protocol.bodies import (
     ConsumerRunningInfo,
     ConsumeStats,
     ProducerConnection,
-    ResetOffsets,
     RuntimeInfo,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
@@ -371,33 +370,33 @@ class AdminClient:
         ``to`` is ``"first"`` (the oldest message kept), ``"last"`` (behind the newest) or a time in epoch seconds (the first message
         stored then or later); with ``queue`` in this queue only. Use ``reset_offset`` for an offset. Raises TopicNotFound, ConfigError.
         """
-        timestamp_ms = _reset_time(to)
+        if to not in ("first", "last") and (isinstance(to, str) or not 0 <= to < 1 << 53):
+            raise ConfigError(f"offsets are reset to 'first', 'last' or a time in epoch seconds, not {to!r}")
         check_group(group)
         route = await self._route(topic)
-        masters = route.masters
-        if queue is not None:
-            masters = {queue.broker_name: _master_of(route, queue)}
-        found: dict[MessageQueue, int] = {}
-        for address in masters.values():
-            header = ResetOffset(topic, group, timestamp_ms, is_force=True, queue_id=queue.queue_id if queue else -1, offset=-1)
-            response = self._expect_success(
-                await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, to_ext(header)), address, topic
-            )
-            found |= ResetOffsets.decode(response.body).offset_table
-        if timestamp_ms > 0:
-            for each, at in found.items():
-                # Apache's broker goes to the last batch of a queue whose messages are all older.
-                found[each] = await self._offsets.offset_at(each, timestamp_ms)
-                if found[each] > at:
-                    await self.reset_offset(group, each, found[each])
-        return dict(sorted(found.items()))
+        queues = sorted(route.subscribe_queues) if queue is None else [queue]
+        addresses = [_master_of(route, each) for each in queues]
+
+        async def place(each: MessageQueue) -> int:
+            if to == "first":
+                return await self._offsets.min_offset(each)
+            if to == "last":
+                return await self._offsets.max_offset(each)
+            return await self._offsets.offset_at(each, round(float(to) * 1000))
+
+        # Queue by queue: asked for a time, Apache's broker fails on empty batch queues, and goes to the last batch of older ones.
+        offsets = await asyncio.gather(*map(place, queues))
+        await asyncio.gather(*(self._reset(group, *each) for each in zip(queues, addresses, offsets, strict=True)))
+        return dict(zip(queues, offsets, strict=True))
 
     async def reset_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Have ``group`` go on at ``offset`` of one queue, its running members too. BrokerError when the queue does not reach so far."""
         check_group(group)
         if offset < 0:
             raise ConfigError(f"an offset must be 0 or more, not {offset}")
-        address = _master_of(await self._route(queue.topic), queue)
+        await self._reset(group, queue, _master_of(await self._route(queue.topic), queue), offset)
+
+    async def _reset(self, group: str, queue: MessageQueue, address: str, offset: int) -> None:
         header = ResetOffset(queue.topic, group, 0, is_force=True, queue_id=queue.queue_id, offset=offset)
         response = await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, to_ext(header))
         self._expect_success(response, address, queue.topic)
@@ -587,17 +586,6 @@ class AdminClient:
         if response.code != ResponseCode.SUCCESS:
             raise response_error(response, address, topic)
         return response
-
-
-def _reset_time(to: str | float) -> int:
-    """Return the wire's timestamp (ms) of a place to go on at; -1 stands for the end."""
-    if to == "first":
-        return 0
-    if to == "last":
-        return -1
-    if isinstance(to, str) or not 0 <= to < 1 << 53:
-        raise ConfigError(f"offsets are reset to 'first', 'last' or a time in epoch seconds, not {to!r}")
-    return round(to * 1000)
 
 
 def _master_of(route: Route, queue: MessageQueue) -> str:
