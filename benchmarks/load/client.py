@@ -20,10 +20,8 @@ from sprocketmq import AdminClient, Batching, Message, Producer, PushConsumer, S
 Call = Callable[[], Awaitable[int]]
 Command = dict[str, Any]
 
-# Of submitted messages every so many has its latency measured: a clock read for each would cost the fast side more.
+# A loop that submits lets others run after so many messages, and measures the latency of the first of them.
 SAMPLE_EVERY = 64
-# A loop that submits lets others run now and then.
-BURST = 128
 
 _groups = itertools.count(1)
 
@@ -92,32 +90,36 @@ async def submit(command: Command, producer: Producer) -> dict[str, Any]:
     """Submit with a callback, at most ``in_flight`` messages unanswered."""
     clock = time.perf_counter
     window = Window(command)
+    begin, end = window.begin, window.end
     topic, body, in_flight = command["topic"], b"x" * command["body_bytes"], command["in_flight"]
+    messages = 0
 
     def answered(_: SendResult | None, error: BaseException | None) -> None:
+        nonlocal messages
         if error is not None:
             window.failed(error)
-        elif window.begin <= clock() < window.end:
-            window.messages += 1
+        elif begin <= clock() < end:
+            messages += 1
 
     def sampled(before: float) -> Callable[[SendResult | None, BaseException | None], None]:
         def done(result: SendResult | None, error: BaseException | None) -> None:
             answered(result, error)
-            if error is None and window.begin <= (now := clock()) < window.end:
+            if error is None and begin <= (now := clock()) < end:
                 window.latencies.append(now - before)
 
         return done
 
-    number = 0
-    while clock() < window.end:
-        for _ in range(min(BURST, in_flight - producer.in_flight)):
-            producer.submit(Message(topic, body), answered if number % SAMPLE_EVERY else sampled(clock()))
-            number += 1
-        if producer.in_flight < in_flight:
-            await asyncio.sleep(0)
-        else:
+    while (now := clock()) < end:
+        room = in_flight - producer.in_flight
+        if room <= 0:
             await producer.room()
+            continue
+        producer.submit(Message(topic, body), sampled(now))
+        for _ in range(min(SAMPLE_EVERY, room) - 1):
+            producer.submit(Message(topic, body), answered)
+        await asyncio.sleep(0)
     await producer.flush()
+    window.messages = messages
     return window.describe()
 
 

@@ -23,7 +23,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /** The workloads of the load benchmarks on Apache's Java client; benchmarks/load/client.py runs the same ones on ours. */
 final class Load {
-    /** Of submitted messages every so many has its latency measured: a clock read for each would cost the fast side more. */
+    /** Of submitted messages every so many has its latency measured. */
     private static final int SAMPLE_EVERY = 64;
 
     private static final Map<String, DefaultMQProducer> PRODUCERS = new HashMap<>();
