@@ -103,7 +103,6 @@ class GroupMember:
         # Queues of an orderly group that are given up as soon as their handler is through.
         self._draining: dict[MessageQueue, asyncio.Future[None]] = {}
         self._rebalance_now = asyncio.Event()
-        instance.consumers = self._describe
 
     # --- life ---
 
@@ -118,8 +117,9 @@ class GroupMember:
                 await self._instance.fetch_route(topic)
             except SprocketError as e:
                 log.warning("consumer group %s: no route of %s yet: %s", self.group, topic, e)
-        # First of all, as the group's wishes are this member's own after its first heartbeat.
+        # Before the first heartbeat, as the group's wishes are this member's own after that.
         await self._compare_wishes()
+        self._instance.consumers = self._describe
         await self._instance.heartbeat_soon()
         self._instance.spawn(self._keep_balanced())
         self._instance.every(COMMIT_S, self._commit_behind)
