@@ -62,7 +62,8 @@ class Producer:
     begins when the batch leaves. ``batching_stats`` tells what came of it. Messages with the same topic, tag and queue keep their order;
     messages of different tags to one queue may overtake each other.
 
-    ``submit`` takes at most ``max_in_flight`` messages and ``max_in_flight_bytes`` bytes of bodies that are not answered yet.
+    At most ``max_in_flight`` messages and ``max_in_flight_bytes`` bytes of bodies are not answered yet: beyond them ``submit`` raises, and
+    ``send`` and ``send_batch`` (one request counts as one message) wait.
 
     Bodies of ``compress_over_bytes`` and more are compressed by ``compression`` (zlib, lz4, zstd; None: never); batches are not.
     With ``latency_fault_tolerance`` a broker that answers slowly (0.55 s or more) or fails gets no messages for 2 to 30 s, while there are
@@ -177,10 +178,12 @@ class Producer:
         takes nothing back: the message may be stored. Every message of a batch that fails gets an error of the same type.
         Raises InvalidMessage, InvalidName or MessageTooLarge before anything is sent; TopicNotFound; BrokerError when it was refused for
         good; a RetriableError (ConnectFailed, BrokerBusy, SendTimeout, NameserverUnavailable) when nothing was stored but may be later; and
-        MaybeStoredError when an answer was lost, so that nobody knows.
+        MaybeStoredError when an answer was lost, so that nobody knows. Waits for ``room`` first, up to its whole time; then SendQueueFull.
         """
         if self._instance.state != OPEN:
             self._instance.refuse()
+        if self._full:
+            await self._wait_for_room(self._timeout_s if timeout_s is None else timeout_s)
         lone: BatchKey | None = None
         if timeout_s is None:
             gathered = self._gathered
@@ -256,7 +259,7 @@ class Producer:
         a retry moves the rest to another broker. ``timeout_s`` is for each request with its retries. Raises BatchError for an empty batch
         or one that mixes topics, queues or wait_store_ok; what ``send`` raises, with the index of the message; BatchPartlySent when a
         later request failed, with the results of those before. A topic that keeps batches whole filters by the tag that all messages of
-        a batch have: those of a batch with several tags reach only consumers that subscribe to everything.
+        a batch have: those of a batch with several tags reach only consumers that subscribe to everything. Waits for room as ``send`` does.
         """
         if self._instance.state != OPEN:
             self._instance.refuse()
@@ -265,6 +268,8 @@ class Producer:
         _check_time(timeout_s)
         batch = messages if isinstance(messages, list | tuple) else list(messages)
         encoded = self._encoder.batch(batch)
+        if self._full:
+            await self._wait_for_room(timeout_s)
         first = batch[0]
         queue = first.queue
         size = sum([len(part.body) for part in encoded])
@@ -302,9 +307,25 @@ class Producer:
 
     async def room(self) -> None:
         """Wait until ``submit`` takes messages again: at once below the bounds, else when half of what is in flight is answered."""
-        if self._in_flight >= self._max_in_flight or self._in_flight_bytes >= self._max_in_flight_bytes:
+        if self._full:
             self._send_gathered()  # nothing can join those batches now
             await self._wait_below(max(1, self._in_flight // 2))
+
+    @property
+    def _full(self) -> bool:
+        return self._in_flight >= self._max_in_flight or self._in_flight_bytes >= self._max_in_flight_bytes
+
+    async def _wait_for_room(self, timeout_s: float) -> None:
+        _check_time(timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._full:  # others that waited may have been quicker
+                    await self.room()
+        except TimeoutError:
+            if self._in_flight >= self._max_in_flight:
+                raise SendQueueFull("messages", self._max_in_flight) from None
+            raise SendQueueFull("bytes", self._max_in_flight_bytes) from None
+        self._instance.check()
 
     @property
     def batching_stats(self) -> BatchingStats:

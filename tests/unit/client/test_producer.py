@@ -321,6 +321,32 @@ async def test_submit_is_bounded_by_count_and_by_bytes(cluster):
         assert (producer.in_flight, producer._in_flight_bytes) == (0, 0)
 
 
+async def test_awaited_sends_wait_for_room(cluster):
+    seen = []
+    async with Producer("pg", namesrv=cluster.namesrv.address, max_in_flight=3) as producer:
+        await producer.send(Message("t", b"x"))
+
+        async def send():
+            result = await producer.send(Message("t", b"x"))
+            seen.append(producer.in_flight)
+            return result
+
+        results = await asyncio.gather(*(send() for _ in range(20)), producer.send_batch([Message("t", b"y")]))
+    assert len(results) == 21
+    assert max(seen) < 3
+
+
+async def test_a_send_that_finds_no_room_in_its_time_says_so(cluster):
+    cluster.broker.script(Q.SEND_MESSAGE_V2, silence)
+    async with Producer("pg", namesrv=cluster.namesrv.address, max_in_flight=1, timeout_s=0.2) as producer:
+        lost = producer.submit(Message("t", b"x"), timeout_s=1)
+        refused = await asyncio.gather(producer.send(Message("t", b"y")), producer.send_batch([Message("t", b"y")]), return_exceptions=True)
+        assert [type(e) for e in refused] == [SendQueueFull, SendQueueFull]
+        with pytest.raises(MaybeStoredError):
+            await lost
+        assert (producer.in_flight, producer._in_flight_bytes) == (0, 0)
+
+
 async def test_flush_waits_for_everything_in_flight_also_for_what_fails(cluster, producer):
     cluster.broker.script(Q.SEND_MESSAGE_V2, answer(13))
     futures = [producer.submit(Message("t", b"x")) for _ in range(20)]
