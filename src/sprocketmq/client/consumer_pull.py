@@ -10,7 +10,7 @@ from sprocketmq.client.inquiries import Inquiries
 from sprocketmq.client.instance import Instance
 from sprocketmq.client.offsets import Offsets
 from sprocketmq.client.polling import Polling
-from sprocketmq.client.pulling import DEFAULT_MAX_BYTES, PullResult, pull_header, read_pull, subscription_tags
+from sprocketmq.client.pulling import DEFAULT_MAX_BYTES, PullResult, pull_header, read_pull, read_subscriptions, subscription_tags
 from sprocketmq.client.rebalance import Rebalance, read_strategy
 from sprocketmq.client.routes import MASTER_ID, Route
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
@@ -178,16 +178,9 @@ class PullConsumer:
         self._instance.check()
         if self._polling is not None:
             raise ConfigError("this PullConsumer has its queues already: subscribe once, or assign; make another consumer for more")
-        if isinstance(subscriptions, str):
-            subscriptions = (subscriptions,)
-        if not isinstance(subscriptions, Mapping):
-            subscriptions = dict.fromkeys(subscriptions, "*")
-        if not subscriptions:
-            raise ConfigError("subscribe to at least one topic")
-        share = read_strategy(self._rebalance, list(subscriptions))
-        version = self._clock.time_ms()
-        for topic, expression in subscriptions.items():
-            self._subscriptions[check_topic(topic)] = build_subscription(topic, expression, version)
+        described = read_subscriptions(subscriptions, self._clock.time_ms())
+        share = read_strategy(self._rebalance, list(described))
+        self._subscriptions.update(described)
         polling = self._polling = Polling(
             self._instance,
             self.group,

@@ -20,7 +20,7 @@ from sprocketmq.client.offsets import GroupOffsets
 from sprocketmq.client.orderly import QueueLocks
 from sprocketmq.client.process_queue import BEHIND, DEAD_LETTER, Limits, ProcessQueue, ReceivedBatch
 from sprocketmq.client.pull_loop import PullLoops, PullSize
-from sprocketmq.client.pulling import DEFAULT_MAX_BYTES
+from sprocketmq.client.pulling import DEFAULT_MAX_BYTES, read_subscriptions
 from sprocketmq.client.rebalance import Rebalance, read_strategy
 from sprocketmq.client.routes import Route
 from sprocketmq.client.send_back import SendBack
@@ -30,7 +30,7 @@ from sprocketmq.net.client import Connection
 from sprocketmq.protocol.bodies import ConsumeDirectlyResult, build_subscription
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.message import MessageQueue
-from sprocketmq.protocol.names import RETRY_PREFIX, check_group, check_topic
+from sprocketmq.protocol.names import RETRY_PREFIX, check_group
 from sprocketmq.protocol.records import ReceivedMessage
 
 log = logging.getLogger(__name__)
@@ -110,12 +110,6 @@ class PushConsumer:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.group = check_group(group)
-        if isinstance(subscriptions, str):
-            subscriptions = (subscriptions,)
-        if not isinstance(subscriptions, Mapping):
-            subscriptions = dict.fromkeys(subscriptions, "*")
-        if not subscriptions:
-            raise ConfigError("subscribe to at least one topic")
         if not 1 <= batch_max <= MAX_BATCH:
             raise ConfigError(f"batch_max must be from 1 to {MAX_BATCH}, not {batch_max}")
         if min(max_cached, max_cached_bytes, max_span) < 1:
@@ -127,9 +121,9 @@ class PushConsumer:
         if not (consume_timeout_s > 0 and suspend_s > 0):
             raise ConfigError("consume_timeout_s and suspend_s must be over 0")
         version = clock.time_ms()
-        described = {check_topic(topic): build_subscription(topic, text, version) for topic, text in subscriptions.items()}
+        described = read_subscriptions(subscriptions, version)
         self._broadcasting = mode == "broadcasting"
-        share = read_strategy(rebalance, list(subscriptions))
+        share = read_strategy(rebalance, list(described))
         if offsets_dir is not None and not self._broadcasting:
             raise ConfigError("offsets_dir is for mode='broadcasting': the brokers keep the offsets of a group that shares its queues")
         if not self._broadcasting:

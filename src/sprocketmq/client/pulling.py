@@ -1,17 +1,20 @@
 """Pull requests and their answers, shared by both consumers (protocol, section 7.2.1)."""
 
 import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 import msgspec
 
 from sprocketmq.client.instance import response_error
-from sprocketmq.protocol.bodies import SubscriptionData
+from sprocketmq.errors import ConfigError
+from sprocketmq.protocol.bodies import SubscriptionData, build_subscription
 from sprocketmq.protocol.codes import PULL_SUBSCRIPTION, ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.headers import PullResponse
 from sprocketmq.protocol.message import MessageQueue
+from sprocketmq.protocol.names import check_topic
 from sprocketmq.protocol.records import ReceivedMessage, decode_records
 
 log = logging.getLogger(__name__)
@@ -87,6 +90,20 @@ def read_messages(body: bytes, broker_name: str, offset: int, tags: frozenset[by
     if tags is not None:
         messages = [m for m in messages if m.has_tag(tags)]
     return messages
+
+
+def read_subscriptions(subscriptions: Mapping[str, str] | Iterable[str] | str, version: int) -> dict[str, SubscriptionData]:
+    """Return the subscription of each topic: a mapping of topics to expressions, or topic names for everything of them.
+
+    Raises ConfigError when there is none, InvalidName for what is no topic or expression.
+    """
+    if isinstance(subscriptions, str):
+        subscriptions = (subscriptions,)
+    if not isinstance(subscriptions, Mapping):
+        subscriptions = dict.fromkeys(subscriptions, "*")
+    if not subscriptions:
+        raise ConfigError("subscribe to at least one topic")
+    return {check_topic(topic): build_subscription(topic, text, version) for topic, text in subscriptions.items()}
 
 
 def subscription_tags(subscription: SubscriptionData) -> frozenset[bytes] | None:

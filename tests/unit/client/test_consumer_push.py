@@ -1,8 +1,8 @@
 import asyncio
 import logging
-from contextlib import asynccontextmanager
 
 import pytest
+from consuming import push, take
 from fake_cluster import FakeCluster, answer, hang_up
 
 from sprocketmq.client import Producer, PushConsumer, group_member, pull_loop
@@ -25,30 +25,11 @@ def short_pauses(monkeypatch):
     monkeypatch.setattr(group_member, "REBALANCE_RETRY_S", 0.001)
 
 
-@asynccontextmanager
-async def push(cluster: FakeCluster, subscriptions="t", group: str = "cg", **options):
-    options.setdefault("consume_from", "first")
-    async with PushConsumer(group, subscriptions, namesrv=cluster.namesrv.address, **options) as consumer:
-        yield consumer
-
-
 async def fill(cluster: FakeCluster, amount: int, *, queue: int | None = None, tag: str | None = None, topic: str = "t") -> None:
     place = None if queue is None else MessageQueue(topic, "broker-a", queue)
     async with Producer("pg", namesrv=cluster.namesrv.address) as producer:
         for i in range(amount):
             await producer.send(Message(topic, b"%d" % i, tag=tag, queue=place))
-
-
-async def take(consumer: PushConsumer, amount: int) -> list[bytes]:
-    """Consume ``amount`` messages, acknowledge them all."""
-    bodies: list[bytes] = []
-    async with asyncio.timeout(10):
-        async for batch in consumer.batches():
-            bodies += [m.body for m in batch]
-            if len(bodies) >= amount:
-                batch.ack()
-                break
-    return bodies
 
 
 def pulls_of_queue(cluster: FakeCluster) -> list[PullRequest]:

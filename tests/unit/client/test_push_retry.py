@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from contextlib import asynccontextmanager
 
 import pytest
+from consuming import push
 from fake_cluster import FakeCluster, answer, hang_up
 
 from sprocketmq.client import Producer, PushConsumer, group_member, pull_loop, send_back
@@ -31,13 +31,6 @@ def short_pauses(monkeypatch):
     monkeypatch.setattr(instance_module, "ASK_PAUSE_S", 0.001)
     monkeypatch.setattr(pull_loop, "PULL_PAUSE_S", 0.001)
     monkeypatch.setattr(group_member, "REBALANCE_RETRY_S", 0.001)
-
-
-@asynccontextmanager
-async def push(cluster: FakeCluster, **options):
-    options.setdefault("consume_from", "first")
-    async with PushConsumer("cg", "t", namesrv=cluster.namesrv.address, **options) as consumer:
-        yield consumer
 
 
 async def fill(cluster: FakeCluster, amount: int) -> None:
