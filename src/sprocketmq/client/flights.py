@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import InvalidStateError as BlockingStateError
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING
 
@@ -23,14 +24,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Who waits for a result: a task of the loop, or a thread.
-Waiter = asyncio.Future[SendResult] | Future[SendResult]
 OnSent = Callable[[SendResult | None, BaseException | None], object]
 
 _NOT_WAITING = (asyncio.InvalidStateError, BlockingStateError)
 
 
-def tell(callback: OnSent, waiter: Waiter) -> None:
+def tell(callback: OnSent, waiter: asyncio.Future[SendResult] | Future[SendResult]) -> None:
     """Call a user's callback with the outcome of ``waiter``; what it raises is logged and goes no further."""
     try:
         error = asyncio.CancelledError() if waiter.cancelled() else waiter.exception()
@@ -40,6 +39,36 @@ def tell(callback: OnSent, waiter: Waiter) -> None:
             callback(None, error)
     except (Exception, asyncio.CancelledError):
         log.exception("the callback of a sent message raised")
+
+
+class Told:
+    """A future of the loop, and a callback that is told the result at once: by way of the loop that costs as much as all else of a message.
+
+    Errors go by way of the loop: a callback that sends again at once must not find itself on its own stack.
+    """
+
+    __slots__ = ("callback", "future")
+
+    def __init__(self, future: asyncio.Future[SendResult], callback: OnSent) -> None:
+        self.future = future
+        self.callback = callback
+
+    def set_result(self, result: SendResult) -> None:
+        future = self.future
+        if not future.done():
+            future.set_result(result)
+        try:
+            self.callback(result, None)
+        except (Exception, asyncio.CancelledError):
+            log.exception("the callback of a sent message raised")
+
+    def set_exception(self, error: BaseException) -> None:
+        self.future.add_done_callback(partial(tell, self.callback))
+        self.future.set_exception(error)
+
+
+# Who waits for a result: a task of the loop, a callback, or a thread.
+Waiter = asyncio.Future[SendResult] | Told | Future[SendResult]
 
 
 class Flight:
@@ -180,20 +209,23 @@ class SingleFlight(Flight):
         self.lone = lone
 
     def stored(self, response: Command, target: Target) -> None:
-        self._end(self.producer._delivery.result(response, self.publisher, target, self.uniq_key), None)
+        result = self.producer._delivery.result(response, self.publisher, target, self.uniq_key)
+        self._landed()
+        try:
+            self.waiter.set_result(result)
+        except _NOT_WAITING:
+            _gone(self.waiter)
+        self.producer._wake()
 
     def fail(self, error: BaseException) -> None:
-        self._end(None, error)
+        self._landed()
+        _refuse(self.waiter, error)
+        self.producer._wake()
 
-    def _end(self, result: SendResult | None, error: BaseException | None) -> None:
-        producer = self.producer
-        producer._landed(1, self.size)
-        try:
-            _settle(self.waiter, result, error)
-        finally:
-            producer._release(1, self.size)
-            if self.lone is not None:
-                producer._lone_done(self.lone, self.size)
+    def _landed(self) -> None:
+        self.producer._landed(1, self.size)
+        if self.lone is not None:
+            self.producer._lone_done(self.lone, self.size)
 
 
 class BatchFlight(Flight):
@@ -231,7 +263,7 @@ class BatchFlight(Flight):
         offset_ids = ids if len(ids) == len(waiters) else repeat(answer.msg_id)
         status, topic, broker_name = STATUSES[response.code], self.topic, target.broker_name
         queue_id, offset = answer.queue_id, answer.queue_offset
-        producer._landed(len(waiters), self.size)
+        self._landed()
         try:
             for waiter, uniq_key, offset_id in zip(waiters, self.uniq_keys, offset_ids, strict=False):
                 try:
@@ -240,30 +272,27 @@ class BatchFlight(Flight):
                     _gone(waiter)
                 offset += 1
         finally:
-            self._end()
+            producer._wake()
+            producer._act()
 
     def fail(self, error: BaseException) -> None:
-        waiters = self.gathered.members
-        self.producer._landed(len(waiters), self.size)
+        self._landed()
         try:
-            for waiter in waiters:
-                _settle(waiter, None, _like(error))
+            for waiter in self.gathered.members:
+                _refuse(waiter, _like(error))
         finally:
-            self._end()
+            self.producer._wake()
+            self.producer._act()
 
-    def _end(self) -> None:
+    def _landed(self) -> None:
         producer = self.producer
+        producer._landed(len(self.gathered.members), self.size)
         producer._batch_done(self.gathered)
-        producer._release(len(self.gathered.members), self.size)
-        producer._act()
 
 
-def _settle(waiter: Waiter, result: SendResult | None, error: BaseException | None) -> None:
+def _refuse(waiter: Waiter, error: BaseException) -> None:
     try:
-        if error is not None:
-            waiter.set_exception(error)
-        elif result is not None:
-            waiter.set_result(result)
+        waiter.set_exception(error)
     except _NOT_WAITING:
         _gone(waiter)
 

@@ -4,14 +4,13 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from types import TracebackType
 from typing import Literal, Self
 
 from sprocketmq.client.batching import ALONE, Accumulator, Batch, Batching, BatchingStats, BatchKey, no_stats
 from sprocketmq.client.delivery import SINGLE, STATUSES, Delivery, Job, stored_at
 from sprocketmq.client.encoding import BatchResults, MessageEncoder, header
-from sprocketmq.client.flights import BatchFlight, Flight, OnSent, SingleFlight, Waiter, tell
+from sprocketmq.client.flights import BatchFlight, Flight, OnSent, SingleFlight, Told, Waiter
 from sprocketmq.client.instance import CLOSING, OPEN, Instance
 from sprocketmq.client.routes import Route
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
@@ -130,6 +129,7 @@ class Producer:
         self._in_flight = 0
         self._in_flight_bytes = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._woken: list[asyncio.Future[None]] = []  # what they waited for has come; they are told after all others
         # Told of messages that ``_accept`` took, when they are answered or have failed: how many, and the bytes of their bodies.
         self._on_landed: Callable[[int, int], None] | None = None
         if auto_batch and batching is None:
@@ -228,14 +228,15 @@ class Producer:
             return self._result(response, publisher, job.target, uniq_key)
         finally:
             self._release(1, size)
+            self._wake()
             if lone is not None:
                 self._lone_done(lone, size)
 
     def submit(self, message: Message, callback: OnSent | None = None, *, timeout_s: float | None = None) -> "asyncio.Future[SendResult]":
         """Send one message and return the future of its result at once.
 
-        ``callback(result, error)`` is called when the outcome is known, one of the two being None; what it raises is logged, and nobody
-        else is harmed. Messages of one topic leave in the order of their calls; with batching those that may share a batch do (see
+        ``callback(result, error)`` is called as soon as the outcome is known, one of the two being None, also when the future was cancelled;
+        what it raises is logged, and nobody else is harmed. Messages of one topic leave in the order of their calls; with batching those that may share a batch do (see
         ``Batching``). Raises what ``send`` raises before sending, and SendQueueFull when ``max_in_flight`` messages or
         ``max_in_flight_bytes`` bytes of bodies are not answered yet (see ``room``); the future raises the rest.
         """
@@ -247,9 +248,7 @@ class Producer:
             if self._in_flight_bytes + len(message.body) > self._max_in_flight_bytes:
                 raise SendQueueFull("bytes", self._max_in_flight_bytes)
         future: asyncio.Future[SendResult] = self._loop.create_future()
-        self._accept(message, future, timeout_s)
-        if callback is not None:
-            future.add_done_callback(partial(tell, callback))
+        self._accept(message, future if callback is None else Told(future, callback), timeout_s)
         return future
 
     async def send_batch(self, messages: Iterable[Message], *, timeout_s: float | None = None) -> BatchResults:
@@ -296,6 +295,7 @@ class Producer:
             raise
         finally:
             self._release(1, size)
+            self._wake()
         if publisher.provisional:
             self._instance.refresh_soon(publisher.topic)
         return results
@@ -512,7 +512,10 @@ class Producer:
         backlog.append(flight)
 
     def _landed(self, count: int, size: int) -> None:
-        """Take note that the outcome of ``count`` accepted messages with bodies of ``size`` bytes is known, before anybody is told."""
+        """Take note that the outcome of ``count`` accepted messages with bodies of ``size`` bytes is known, before anybody is told: callbacks
+        may want their room. ``_wake`` comes after them.
+        """
+        self._release(count, size)
         if self._on_landed is not None:
             self._on_landed(count, size)
 
@@ -528,14 +531,22 @@ class Producer:
             await waiter
 
     def _release(self, count: int, size: int) -> None:
+        """Let ``count`` messages with bodies of ``size`` bytes no longer count as in flight; ``_wake`` tells those who waited for that."""
         self._in_flight = left = self._in_flight - count
         self._in_flight_bytes -= size
         if self._waiters:
-            waiters, self._waiters = self._waiters, []
-            for amount, waiter in waiters:
-                if left >= amount:
+            waiting, self._waiters = self._waiters, []
+            for amount, waiter in waiting:
+                if left < amount:
+                    self._woken.append(waiter)
+                else:
                     self._waiters.append((amount, waiter))
-                elif not waiter.done():
+
+    def _wake(self) -> None:
+        if self._woken:
+            woken, self._woken = self._woken, []
+            for waiter in woken:
+                if not waiter.done():
                     waiter.set_result(None)
 
     def _on_route(self, route: Route) -> None:
