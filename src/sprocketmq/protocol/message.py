@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,7 +14,16 @@ _NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 _MAX_I32, _MAX_I64 = 2**31 - 1, 2**63 - 1
 
 
-class Message:
+class _Positional(msgspec.Struct, eq=False, gc=False):
+    topic: str
+    body: bytes
+    tag: str | None = None
+    keys: Sequence[str] = ()
+    properties: Mapping[str, str] = _NO_PROPERTIES
+
+
+# A struct, as a class with a constructor in Python takes twice as long to make; and no load on the collector.
+class Message(_Positional, kw_only=True, eq=False, gc=False):
     """A message to send.
 
     ``body`` is bytes (at least one); ``tag`` one word consumers filter on; ``keys`` words the message can be looked up by;
@@ -26,38 +36,37 @@ class Message:
     Raises InvalidMessage when the body is not bytes-like, or a delay cannot be; the other fields are checked when the message is sent.
     """
 
-    __slots__ = ("body", "delay_level", "deliver_at_ms", "flag", "keys", "properties", "queue", "tag", "topic", "wait_store_ok")
+    delay_level: int = 0
+    deliver_at_ms: int | None = None
+    queue: "MessageQueue | None" = None
+    flag: int = 0
+    wait_store_ok: bool = True
 
-    def __init__(
-        self,
-        topic: str,
-        body: bytes | bytearray | memoryview,
-        tag: str | None = None,
-        keys: Sequence[str] = (),
-        properties: Mapping[str, str] = _NO_PROPERTIES,
-        *,
-        delay_level: int = 0,
-        deliver_at_ms: int | None = None,
-        queue: "MessageQueue | None" = None,
-        flag: int = 0,
-        wait_store_ok: bool = True,
-    ) -> None:
-        if not isinstance(body, bytes):
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            topic: str,
+            body: bytes | bytearray | memoryview,
+            tag: str | None = None,
+            keys: Sequence[str] = (),
+            properties: Mapping[str, str] = _NO_PROPERTIES,
+            *,
+            delay_level: int = 0,
+            deliver_at_ms: int | None = None,
+            queue: "MessageQueue | None" = None,
+            flag: int = 0,
+            wait_store_ok: bool = True,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        body: object = self.body
+        if type(body) is not bytes and not isinstance(body, bytes):
             if not isinstance(body, bytearray | memoryview):
                 raise InvalidMessage(f"the body must be bytes, not {type(body).__name__}: encode text with .encode()")
-            body = bytes(body)
-        if delay_level != 0 or deliver_at_ms is not None:
-            _check_delay(delay_level, deliver_at_ms)
-        self.topic = topic
-        self.body = body
-        self.tag = tag
-        self.keys = keys
-        self.properties = properties
-        self.delay_level = delay_level
-        self.deliver_at_ms = deliver_at_ms
-        self.queue = queue
-        self.flag = flag
-        self.wait_store_ok = wait_store_ok
+            self.body = bytes(body)
+        if self.delay_level != 0 or self.deliver_at_ms is not None:
+            _check_delay(self.delay_level, self.deliver_at_ms)
 
     def __repr__(self) -> str:
         return f"Message({self.topic!r}, {len(self.body)} bytes, tag={self.tag!r}, keys={self.keys!r})"
