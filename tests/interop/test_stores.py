@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,10 +48,18 @@ class Moving:
         return apache.ApacheBroker(directory, self.namesrv, settings=settings or {}, **where)  # type: ignore[arg-type]
 
 
+@pytest.fixture(scope="module")
+def own_namesrv(home: Path) -> Iterator[apache.ApacheNamesrv]:
+    """A nameserver no other broker is at: the topic of delayed messages is read here, and every broker has one."""
+    server = apache.ApacheNamesrv(home / "moving-namesrv")
+    yield server
+    server.kill()
+
+
 @pytest.fixture
-def moving(home: Path, apache_namesrv: apache.ApacheNamesrv) -> Moving:
+def moving(home: Path, own_namesrv: apache.ApacheNamesrv) -> Moving:
     port = apache.broker_port()
-    return Moving(home, apache_namesrv.address, f"moving-{port}", port)
+    return Moving(home, own_namesrv.address, f"moving-{port}", port)
 
 
 async def write(java: apache.JavaClient, namesrv: str, topic: str, count: int) -> None:
