@@ -25,7 +25,7 @@ from isal.isal_zlib import crc32
 from benchmarks.load.stores import give_back
 from benchmarks.report import spread, write_result
 from sprocketmq.broker.flushing import GroupCommit
-from sprocketmq.protocol.batch import encode_batch, split_batch
+from sprocketmq.protocol.batch import encode_batch, split_columns
 from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.protocol.records import pack_host
 from sprocketmq.storage.fs import RealFile, RealFileSystem
@@ -130,7 +130,8 @@ def batch_body() -> bytes:
 def append_figures(directory: Path, rounds: int, batches: int, *, inner: bool) -> dict[str, Any]:
     """Append batches one commit each; beside it the same number of the same bytes with ``pwrite``, and a CRC for each CRC the records have."""
     data = batch_body()
-    entries = split_batch(data)
+    entries = split_columns(data)
+    assert entries is not None
     outer = SINGLE_PROPERTIES
     piece = b""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import write_result
-from sprocketmq.protocol.batch import encode_batch, split_batch
+from sprocketmq.protocol.batch import encode_batch, split_columns
 from sprocketmq.protocol.hashing import crc32, tags_code
 from sprocketmq.protocol.records import pack_host
 from sprocketmq.storage.store import MessageStore, ReadStatus, StoreConfig
@@ -91,7 +91,8 @@ def append_figures(root: Path, store: MessageStore) -> dict[str, Any]:
                 stage_one(store, i % QUEUES)
             store.discard()
 
-    entries = split_batch(encode_batch([(0, BODY, PROPERTIES)] * IN_BATCH))
+    entries = split_columns(encode_batch([(0, BODY, PROPERTIES)] * IN_BATCH))
+    assert entries is not None
 
     def batches(finish: Callable[[], None]) -> Callable[[], None]:
         def run() -> None:

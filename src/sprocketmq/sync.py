@@ -22,12 +22,12 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 from weakref import WeakSet
 
 from sprocketmq import client
 from sprocketmq.client.batching import BatchingStats
-from sprocketmq.client.flights import OnSent, tell
+from sprocketmq.client.flights import OnSent, Waiter, refuse
 from sprocketmq.client.instance import CLOSING, OPEN, Instance
 from sprocketmq.client.process_queue import ReceivedBatch
 from sprocketmq.errors import ConfigError, SendQueueFull, SprocketError
@@ -262,7 +262,7 @@ class Producer(_Face[client.Producer]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(client.Producer(*args, **kwargs))
         # Calls wait here for the loop, so that many of them cost it one wake-up.
-        self._calls: deque[tuple[Message, Future[SendResult], float | None]] = deque()
+        self._calls: deque[tuple[Message, Waiter, float | None]] = deque()
         self._waking = False
         self._held = 0
         self._held_bytes = 0
@@ -285,12 +285,20 @@ class Producer(_Face[client.Producer]):
         self._hand_over(thread, message, future, timeout_s)
         return future.result()
 
-    def submit(self, message: Message, callback: OnSent | None = None, *, timeout_s: float | None = None) -> "Future[SendResult]":
-        """Send one message and return the future of its result at once; messages of one thread to one topic leave in order.
+    @overload
+    def submit(self, message: Message, *, timeout_s: float | None = None) -> "Future[SendResult]": ...
+
+    @overload
+    def submit(self, message: Message, callback: OnSent, *, timeout_s: float | None = None) -> None: ...
+
+    def submit(self, message: Message, callback: OnSent | None = None, *, timeout_s: float | None = None) -> "Future[SendResult] | None":
+        """Send one message and return the future of its result at once; or have ``callback`` called. Messages of one thread to one topic
+        leave in order.
 
         ``callback(result, error)`` is called when the outcome is known, one of the two being None; what it raises is logged, and nobody
         else is harmed. It runs on the background loop, as do callbacks of the future, and must not block. Raises SendQueueFull when the
-        producer's ``max_in_flight`` messages or ``max_in_flight_bytes`` are not answered yet; every other error comes out of the future.
+        producer's ``max_in_flight`` messages or ``max_in_flight_bytes`` are not answered yet; every other error goes to the future or
+        the callback.
         """
         thread = self._open_thread()
         size = len(message.body)
@@ -302,9 +310,10 @@ class Producer(_Face[client.Producer]):
                 raise SendQueueFull("bytes", producer._max_in_flight_bytes)
             self._held += 1
             self._held_bytes += size
-        future: Future[SendResult] = Future()
         if callback is not None:
-            future.add_done_callback(functools.partial(tell, callback))
+            self._hand_over(thread, message, callback, timeout_s)
+            return None
+        future: Future[SendResult] = Future()
         self._hand_over(thread, message, future, timeout_s)
         return future
 
@@ -318,8 +327,8 @@ class Producer(_Face[client.Producer]):
         """What AutoBatch has done so far; all zero without batching."""
         return self._client.batching_stats
 
-    def _hand_over(self, thread: _LoopThread, message: Message, future: "Future[SendResult]", timeout_s: float | None) -> None:
-        self._calls.append((message, future, timeout_s))
+    def _hand_over(self, thread: _LoopThread, message: Message, waiter: Waiter, timeout_s: float | None) -> None:
+        self._calls.append((message, waiter, timeout_s))
         if not self._waking:
             self._waking = True
             thread.loop.call_soon_threadsafe(self._work_off)
@@ -328,14 +337,13 @@ class Producer(_Face[client.Producer]):
         self._waking = False  # first: what is appended from now on wakes the loop again
         calls, producer = self._calls, self._client
         while calls:
-            message, future, timeout_s = calls.popleft()
+            message, waiter, timeout_s = calls.popleft()
             try:
                 producer._instance.check()
-                producer._accept(message, future, timeout_s)
+                producer._accept(message, waiter, timeout_s)
             except Exception as e:
                 self._give_back(1, len(message.body))
-                if future.set_running_or_notify_cancel():
-                    future.set_exception(e)
+                refuse(waiter, e)
 
     def _give_back(self, count: int, size: int) -> None:
         with self._lock:

@@ -218,8 +218,8 @@ class Blocking:
         self.producer = producer
         self.inner = producer._client
 
-    def submit(self, message: Message, callback: Callable[..., None]) -> "asyncio.Future[SendResult]":
-        return asyncio.wrap_future(self.producer.submit(message, callback))
+    def submit(self, message: Message, callback: Callable[..., None]) -> None:
+        self.producer.submit(message, callback)
 
     async def send(self, message: Message) -> SendResult:
         return await asyncio.to_thread(self.producer.send, message)
@@ -229,6 +229,9 @@ class Blocking:
 
     async def room(self) -> None:
         await asyncio.to_thread(self.producer.room)
+
+    async def flush(self) -> None:
+        await asyncio.to_thread(self.producer.flush)
 
     async def close(self) -> None:
         await asyncio.to_thread(self.producer.close)
@@ -273,18 +276,17 @@ class Senders:
         self.first.set()
 
     async def submitted(self, producer: Producer | Blocking, amount: int, lasting_s: float) -> None:
-        futures = []
         for i in range(amount):
             number, message = self.books.message(self.rng, self.topic(), **self.fields())
             callback = self.callback(number, threaded=isinstance(producer, Blocking))
             while True:
                 try:
-                    futures.append(producer.submit(message, callback))
+                    producer.submit(message, callback)
                     break
                 except SendQueueFull:
                     await producer.room()
             await self.pace(i, amount, lasting_s)
-        await asyncio.gather(*futures, return_exceptions=True)
+        await producer.flush()
 
     def callback(self, number: int, *, threaded: bool) -> Callable[[SendResult | None, BaseException | None], None]:
         throws = self.rng.random() < 0.2

@@ -21,7 +21,7 @@ from sprocketmq.broker.stats import Stats
 from sprocketmq.broker.topics import Topic, TopicRefused, TopicTable, check_topic_name, topic_not_exist
 from sprocketmq.errors import FatalError, InvalidMessage, MessageTooLarge, ProtocolError, RemoteProtocolError, RetriableError, StoreFailed
 from sprocketmq.net.server import ServerConnection
-from sprocketmq.protocol.batch import count_batch, split_batch
+from sprocketmq.protocol.batch import count_batch, split_batch, split_columns
 from sprocketmq.protocol.codes import (
     FLAG_ONEWAY,
     SYSFLAG_BORN_HOST_V6,
@@ -355,7 +355,7 @@ class SendHandlers:
             )
             self._staged.append((conn, command, topic, queue_id, queue_offset, physical_offset, uniq, tag, count, waits))
         else:
-            entries = split_batch(body)
+            entries = split_columns(body) or split_batch(body)
             queue_offset, physical_offsets = self._store.stage_batch(
                 name, queue_id, entries, sys_flag=sys_flag, born_timestamp_ms=born, born_host=conn.peer_host
             )

@@ -5,7 +5,6 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import InvalidStateError as BlockingStateError
-from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING
 
@@ -29,46 +28,33 @@ OnSent = Callable[[SendResult | None, BaseException | None], object]
 _NOT_WAITING = (asyncio.InvalidStateError, BlockingStateError)
 
 
-def tell(callback: OnSent, waiter: asyncio.Future[SendResult] | Future[SendResult]) -> None:
-    """Call a user's callback with the outcome of ``waiter``; what it raises is logged and goes no further."""
+# Who is told the outcome: a task of the loop, a callback, or a thread.
+Waiter = asyncio.Future[SendResult] | Future[SendResult] | OnSent
+
+
+def call_back(callback: OnSent, result: SendResult | None, error: BaseException | None) -> None:
+    """Call a user's callback; what it raises is logged and goes no further."""
     try:
-        error = asyncio.CancelledError() if waiter.cancelled() else waiter.exception()
-        if error is None:
-            callback(waiter.result(), None)
-        else:
-            callback(None, error)
+        callback(result, error)
     except (Exception, asyncio.CancelledError):
         log.exception("the callback of a sent message raised")
 
 
-class Told:
-    """A future of the loop, and a callback that is told the result at once: by way of the loop that costs as much as all else of a message.
-
-    Errors go by way of the loop: a callback that sends again at once must not find itself on its own stack.
-    """
-
-    __slots__ = ("callback", "future")
-
-    def __init__(self, future: asyncio.Future[SendResult], callback: OnSent) -> None:
-        self.future = future
-        self.callback = callback
-
-    def set_result(self, result: SendResult) -> None:
-        future = self.future
-        if not future.done():
-            future.set_result(result)
-        try:
-            self.callback(result, None)
-        except (Exception, asyncio.CancelledError):
-            log.exception("the callback of a sent message raised")
-
-    def set_exception(self, error: BaseException) -> None:
-        self.future.add_done_callback(partial(tell, self.callback))
-        self.future.set_exception(error)
+def refuse(waiter: Waiter, error: BaseException) -> None:
+    """Give out an error. Callbacks are called in the loop's next turn: one that sends again at once must not find itself on its own stack."""
+    if callable(waiter):
+        asyncio.get_running_loop().call_soon(call_back, waiter, None, error)
+        return
+    try:
+        waiter.set_exception(error)
+    except _NOT_WAITING:
+        _gone(waiter)
 
 
-# Who waits for a result: a task of the loop, a callback, or a thread.
-Waiter = asyncio.Future[SendResult] | Told | Future[SendResult]
+def _gone(waiter: asyncio.Future[SendResult] | Future[SendResult]) -> None:
+    """End a waiter that was cancelled; a thread that waits for several needs to be told."""
+    if isinstance(waiter, Future) and waiter.cancelled():
+        waiter.set_running_or_notify_cancel()
 
 
 class Flight:
@@ -211,15 +197,19 @@ class SingleFlight(Flight):
     def stored(self, response: Command, target: Target) -> None:
         result = self.producer._delivery.result(response, self.publisher, target, self.uniq_key)
         self._landed()
-        try:
-            self.waiter.set_result(result)
-        except _NOT_WAITING:
-            _gone(self.waiter)
+        waiter = self.waiter
+        if callable(waiter):
+            call_back(waiter, result, None)
+        else:
+            try:
+                waiter.set_result(result)
+            except _NOT_WAITING:
+                _gone(waiter)
         self.producer._wake()
 
     def fail(self, error: BaseException) -> None:
         self._landed()
-        _refuse(self.waiter, error)
+        refuse(self.waiter, error)
         self.producer._wake()
 
     def _landed(self) -> None:
@@ -266,11 +256,18 @@ class BatchFlight(Flight):
         self._landed()
         try:
             for waiter, uniq_key, offset_id in zip(waiters, self.uniq_keys, offset_ids, strict=False):
-                try:
-                    waiter.set_result(SendResult(status, uniq_key, offset_id, topic, broker_name, queue_id, offset))
-                except _NOT_WAITING:
-                    _gone(waiter)
+                result = SendResult(status, uniq_key, offset_id, topic, broker_name, queue_id, offset)
                 offset += 1
+                if callable(waiter):
+                    try:  # ``call_back``, without another call
+                        waiter(result, None)
+                    except (Exception, asyncio.CancelledError):
+                        log.exception("the callback of a sent message raised")
+                else:
+                    try:
+                        waiter.set_result(result)
+                    except _NOT_WAITING:
+                        _gone(waiter)
         finally:
             producer._wake()
             producer._act()
@@ -279,7 +276,7 @@ class BatchFlight(Flight):
         self._landed()
         try:
             for waiter in self.gathered.members:
-                _refuse(waiter, _like(error))
+                refuse(waiter, _like(error))
         finally:
             self.producer._wake()
             self.producer._act()
@@ -288,19 +285,6 @@ class BatchFlight(Flight):
         producer = self.producer
         producer._landed(len(self.gathered.members), self.size)
         producer._batch_done(self.gathered)
-
-
-def _refuse(waiter: Waiter, error: BaseException) -> None:
-    try:
-        waiter.set_exception(error)
-    except _NOT_WAITING:
-        _gone(waiter)
-
-
-def _gone(waiter: Waiter) -> None:
-    """End a waiter that was cancelled; a thread that waits for several needs to be told."""
-    if isinstance(waiter, Future) and waiter.cancelled():
-        waiter.set_running_or_notify_cancel()
 
 
 def _like(error: BaseException) -> BaseException:

@@ -5,12 +5,12 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Self, overload
 
-from sprocketmq.client.batching import ALONE, Accumulator, Batch, Batching, BatchingStats, BatchKey, no_stats
+from sprocketmq.client.batching import ALONE, OTHERWISE, Accumulator, Batch, Batching, BatchingStats, BatchKey, no_stats
 from sprocketmq.client.delivery import SINGLE, STATUSES, Delivery, Job, stored_at
 from sprocketmq.client.encoding import BatchResults, MessageEncoder, header
-from sprocketmq.client.flights import BatchFlight, Flight, OnSent, SingleFlight, Told, Waiter
+from sprocketmq.client.flights import BatchFlight, Flight, OnSent, SingleFlight, Waiter
 from sprocketmq.client.instance import CLOSING, OPEN, Instance
 from sprocketmq.client.routes import Route
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
@@ -232,11 +232,19 @@ class Producer:
             if lone is not None:
                 self._lone_done(lone, size)
 
-    def submit(self, message: Message, callback: OnSent | None = None, *, timeout_s: float | None = None) -> "asyncio.Future[SendResult]":
-        """Send one message and return the future of its result at once.
+    @overload
+    def submit(self, message: Message, *, timeout_s: float | None = None) -> "asyncio.Future[SendResult]": ...
 
-        ``callback(result, error)`` is called as soon as the outcome is known, one of the two being None, also when the future was cancelled;
-        what it raises is logged, and nobody else is harmed. Messages of one topic leave in the order of their calls; with batching those that may share a batch do (see
+    @overload
+    def submit(self, message: Message, callback: OnSent, *, timeout_s: float | None = None) -> None: ...
+
+    def submit(
+        self, message: Message, callback: OnSent | None = None, *, timeout_s: float | None = None
+    ) -> "asyncio.Future[SendResult] | None":
+        """Send one message and return the future of its result at once; or have ``callback`` called, which costs less.
+
+        ``callback(result, error)`` is called as soon as the outcome is known, one of the two being None; what it raises is logged, and
+        nobody else is harmed. Messages of one topic leave in the order of their calls; with batching those that may share a batch do (see
         ``Batching``). Raises what ``send`` raises before sending, and SendQueueFull when ``max_in_flight`` messages or
         ``max_in_flight_bytes`` bytes of bodies are not answered yet (see ``room``); the future raises the rest.
         """
@@ -247,8 +255,22 @@ class Producer:
                 raise SendQueueFull("messages", self._max_in_flight)
             if self._in_flight_bytes + len(message.body) > self._max_in_flight_bytes:
                 raise SendQueueFull("bytes", self._max_in_flight_bytes)
-        future: asyncio.Future[SendResult] = self._loop.create_future()
-        self._accept(message, future if callback is None else Told(future, callback), timeout_s)
+        future: asyncio.Future[SendResult] | None = None
+        waiter: Waiter
+        if callback is not None:
+            waiter = callback
+        else:
+            waiter = future = self._loop.create_future()
+        gathered = self._gathered
+        if gathered is not None and timeout_s is None:
+            outcome = gathered.join(message, waiter)
+            if outcome != OTHERWISE:
+                self._in_flight += 1
+                self._in_flight_bytes += len(message.body)
+                if outcome:
+                    self._act()
+                return future
+        self._accept(message, waiter, timeout_s)
         return future
 
     async def send_batch(self, messages: Iterable[Message], *, timeout_s: float | None = None) -> BatchResults:
@@ -407,30 +429,14 @@ class Producer:
 
     def _gather(self, gathered: Accumulator[Waiter], message: Message, waiter: Waiter) -> bool:
         """Put a message into a batch; False when it has to be sent by itself. Raises what keeps it from being sent at all."""
-        body = message.body
-        try:
-            batch = gathered.open.get((message.topic, message.tag, message.wait_store_ok, message.queue))
-        except TypeError:
-            batch = None
-        if (
-            batch is None
-            or not batch.overhead
-            or not body
-            or message.keys
-            or message.properties
-            or message.flag
-            or message.delay_level
-            or message.deliver_at_ms is not None
-        ):
+        outcome = gathered.join(message, waiter)
+        if outcome == OTHERWISE:
             outcome = self._add(gathered, message, waiter)
-        else:
-            # What may be wrong with topic, tag and queue was looked at when the batch was opened.
-            outcome = gathered.join(batch, body, waiter)
-        if outcome == ALONE:
-            self._act()
-            return False
+            if outcome == ALONE:
+                self._act()
+                return False
         self._in_flight += 1
-        self._in_flight_bytes += len(body)
+        self._in_flight_bytes += len(message.body)
         if outcome:
             self._act()
         return True

@@ -9,7 +9,7 @@ import errno
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
 
 from isal.isal_zlib import crc32 as _crc32
@@ -25,7 +25,7 @@ from sprocketmq.errors import (
     StoreNotWritable,
     StoreWriteFailed,
 )
-from sprocketmq.protocol.batch import BatchEntry
+from sprocketmq.protocol.batch import BatchColumns, BatchEntry
 from sprocketmq.protocol.codes import (
     SYSFLAG_BORN_HOST_V6,
     SYSFLAG_INNER_BATCH,
@@ -43,6 +43,7 @@ from sprocketmq.storage.checks import check_directory
 from sprocketmq.storage.commitlog import CommitLog
 from sprocketmq.storage.config import StoreConfig
 from sprocketmq.storage.consumequeue import UNIT
+from sprocketmq.storage.exploding import BATCH_SHARED, explode
 from sprocketmq.storage.fs import NO_ROOM, REAL_FS, Buffer, FileSystem, RealFileSystem
 from sprocketmq.storage.index import Staged
 from sprocketmq.storage.lock import DirectoryLock
@@ -54,13 +55,10 @@ from sprocketmq.storage.storeindex import StoreIndex
 
 __all__ = ["MessageStore", "ReadResult", "ReadStatus", "RecoveryReport", "StoreConfig"]
 
-# The 88 bytes before the body; what all messages of a batch share is packed once, as the 48 bytes from sysFlag on.
-_BATCH_HEAD = Struct(">iiiiiqq48si")
 # Inner batches and parts of transactions are not for the fast way of appending.
 _UNUSUAL = SYSFLAG_INNER_BATCH | SYSFLAG_TRANSACTION_MASK
 _COMMITTED = 8
 _V6_HOSTS = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
-_BATCH_SHARED = Struct(">iq8sq8siq")
 _SHORT = Struct(">h")
 _INT = Struct(">i")
 _pack_short = _SHORT.pack
@@ -424,7 +422,7 @@ class MessageStore:
         self,
         topic: str,
         queue_id: int,
-        entries: Sequence[BatchEntry],
+        entries: Sequence[BatchEntry] | BatchColumns,
         *,
         sys_flag: int,
         born_timestamp_ms: int,
@@ -433,8 +431,9 @@ class MessageStore:
     ) -> tuple[int, list[int]]:
         """Prepare the messages of a batch as records of their own, one behind the other, and return the first queue offset and their places.
 
-        Each keeps its flag, body and properties; the tag codes come from the properties. A batch never spans two segments. Raises as
-        ``stage_message`` does; MessageTooLarge also when the whole would not fit an empty segment.
+        ``entries`` is what ``split_batch`` or ``split_columns`` returns. Each keeps its flag, body and properties; the tag codes come from
+        the properties. A batch never spans two segments. Raises as ``stage_message`` does; MessageTooLarge also when the whole would not
+        fit an empty segment.
         """
         queue = self._queues.get((topic, queue_id)) or self._table.create(topic, queue_id)
         first = queue.next
@@ -442,32 +441,33 @@ class MessageStore:
             return first, []
         store_host = self.store_host
         if queue.unusual or len(born_host) + len(store_host) != 16 or sys_flag & _UNUSUAL:
-            return self._stage_unusual_batch(queue, entries, sys_flag, born_timestamp_ms, born_host, reconsume_times)
+            rows = list(zip(*entries, strict=True)) if isinstance(entries, BatchColumns) else entries
+            return self._stage_unusual_batch(queue, rows, sys_flag, born_timestamp_ms, born_host, reconsume_times)
         self._last_ms = now = max(self._time_ms(), self._last_ms)
-        shared = _BATCH_SHARED.pack(sys_flag, born_timestamp_ms, born_host, now, store_host, reconsume_times, 0)
+        shared = BATCH_SHARED.pack(sys_flag, born_timestamp_ms, born_host, now, store_host, reconsume_times, 0)
         log = self._log
         start = log.staged_end
-        built = _explode(queue, entries, queue_id, first, start, shared)
-        if built[2] + 8 > log.limit:
-            start = self._roll(built[2] - start)
-            built = _explode(queue, entries, queue_id, first, start, shared)
-        record_bytes, physicals, end, units = built
+        built = explode(queue, entries, queue_id, first, start, shared)
+        if built[3] + 8 > log.limit:
+            start = self._roll(built[3] - start)
+            built = explode(queue, entries, queue_id, first, start, shared)
+        record_bytes, properties, physicals, end, units = built
         log.pieces.append(record_bytes)
         log.staged_end = end
         self._last_physical = physicals[-1]
         if self._offers is not None:
-            self._offers.append((topic, [entry[2] for entry in entries], physicals, now))
+            self._offers.append((topic, properties, physicals, now))
         if first == queue.committed:
             self._touched.append(queue)
         tail = queue.tail[1]
         tail += units
-        queue.next = first + len(entries)
+        queue.next = first + len(physicals)
         return first, physicals
 
     def _stage_unusual_batch(
         self,
         queue: Queue,
-        entries: Sequence[BatchEntry],
+        entries: Sequence[tuple[int, Buffer, bytes]],
         sys_flag: int,
         born_timestamp_ms: int,
         born_host: bytes,
@@ -999,65 +999,3 @@ class MessageStore:
 
 def _record_size(queue: Queue, body: Buffer, properties: bytes, born_host: bytes, store_host: bytes) -> int:
     return queue.overhead - 16 + len(born_host) + len(store_host) + len(body) + len(properties)
-
-
-def _explode(
-    queue: Queue, entries: Iterable[BatchEntry], queue_id: int, offset: int, physical: int, shared: bytes
-) -> tuple[bytes, list[int], int, bytes]:
-    """Return the records of a batch as one piece, where each begins, where the last ends, and their queue units.
-
-    This loop runs for every message of every batch: one head packed, one CRC, one look for the tag.
-    """
-    parts: list[Buffer] = []
-    add = parts.append
-    physicals: list[int] = []
-    add_physical = physicals.append
-    units: list[int] = []
-    pack_head = _BATCH_HEAD.pack
-    crc = _crc32
-    overhead = queue.overhead
-    topic_field = queue.topic_field
-    topic_and_length = b""
-    known_length = -1
-    known_pair = b"\x02TAGS\x01\x02"
-    known_code = 0
-    for flag, body, properties in entries:
-        n = len(body)
-        p = len(properties)
-        size = overhead + n + p
-        add(pack_head(size, MAGIC_V1, crc(body) & 0x7FFFFFFF, queue_id, flag, offset, physical, shared, n))
-        add(body)
-        if p != known_length:
-            known_length = p
-            topic_and_length = topic_field + _pack_short(p)
-        add(topic_and_length)
-        add(properties)
-        code = known_code
-        if properties.find(known_pair) < 0:
-            # Another tag than the last one, at the front, or none at all.
-            before, found, after = properties.partition(b"TAGS\x01")
-            code = 0
-            if found:
-                inside = before and before[-1] != 2  # of another name or value
-                tag = find_property(properties, b"TAGS") if inside else after.partition(b"\x02")[0]
-                if tag:
-                    code = known_code = tags_code_raw(tag)
-                    known_pair = b"\x02TAGS\x01" + tag + b"\x02"
-        units += (physical, size, code)
-        add_physical(physical)
-        physical += size
-        offset += 1
-    return b"".join(parts), physicals, physical, _units_layout(len(physicals)).pack(*units)
-
-
-_layouts: dict[int, Struct] = {}
-
-
-def _units_layout(count: int) -> Struct:
-    """Return the layout of ``count`` queue units in a row."""
-    layout = _layouts.get(count)
-    if layout is None:
-        layout = Struct(">" + "qiq" * count)
-        if len(_layouts) < 256:  # batches come in few sizes; a layout takes a few kilobytes
-            _layouts[count] = layout
-    return layout

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from sprocketmq.clock import ManualClock
 from sprocketmq.errors import RemoteProtocolError, SprocketError
-from sprocketmq.protocol.batch import encode_batch, split_batch
+from sprocketmq.protocol.batch import encode_batch, split_batch, split_columns
 from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.protocol.records import ReceivedMessage, decode_records, pack_host, walk_records
@@ -249,7 +249,7 @@ class Workload:
                 offset, physical = store.stage_inner_batch(*key, batch, texts[0], count=size, tags_code=tags_code(tag), **common)
                 places = [physical]
             else:
-                offset, places = store.stage_batch(*key, split_batch(batch), sys_flag=0, **common)
+                offset, places = store.stage_batch(*key, split_columns(batch) or split_batch(batch), sys_flag=0, **common)
         ends = [*places[1:], store._log.staged_end]
         for i, identity in enumerate(identities):
             record = min(i, len(places) - 1)  # an inner batch is one record

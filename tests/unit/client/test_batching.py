@@ -5,11 +5,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sprocketmq.client.batching import ACT, ALONE, MAX_UNITED_BYTES, STAYS, Accumulator, Batching
+from sprocketmq.client.batching import ACT, ALONE, MAX_UNITED_BYTES, OTHERWISE, STAYS, Accumulator, Batching
 from sprocketmq.clock import ManualClock
 from sprocketmq.errors import ConfigError
 from sprocketmq.protocol.batch import ENTRY_HEAD, split_batch
-from sprocketmq.protocol.message import MessageQueue
+from sprocketmq.protocol.message import Message, MessageQueue
 from sprocketmq.protocol.properties import decode_properties
 
 KEY = ("t", None, True, None)
@@ -34,9 +34,10 @@ def put(accumulator, body=b"x", member="m", *, key=KEY, keys=()):
 
 def put_plain(accumulator, body=b"x", member="m", *, key=KEY):
     """As the producer adds a message with nothing but a body: the short way, once there is such a message in the open batch."""
-    batch = accumulator.open.get(key)
-    if batch is not None and batch.overhead:
-        return accumulator.join(batch, body, member)
+    topic, tag, wait_store_ok, queue = key
+    outcome = accumulator.join(Message(topic, body, tag=tag, wait_store_ok=wait_store_ok, queue=queue), member)
+    if outcome != OTHERWISE:
+        return outcome
     size, head, body, front = entry(body)
     return accumulator.add(key, size, head, body, front, member, plain=True)
 

@@ -436,11 +436,8 @@ async def test_callbacks_are_told_the_outcome_of_their_own_message(cluster, prod
     cluster.broker.script(Q.SEND_MESSAGE_V2, answer(R.MESSAGE_ILLEGAL, "no"))
     producer.submit(Message("t", b"x"), lambda result, error: told.append((result, type(error))))
     await producer.flush()
+    await asyncio.sleep(0)  # errors come in the next turn
     assert told[2:] == [(None, BrokerError)]
-    cancelled = producer.submit(Message("t", b"x"), lambda result, error: told.append((result, type(error))))
-    cancelled.cancel()
-    await producer.flush()
-    assert [(result.queue_offset, error) for result, error in told[3:]] == [(0, type(None))]
 
 
 @pytest.mark.parametrize("error", [ValueError("boom"), asyncio.CancelledError()])
@@ -451,11 +448,11 @@ async def test_a_callback_that_raises_is_logged_and_harms_nobody(producer, caplo
         told.append(result)
         raise error
 
-    futures = [producer.submit(Message("t", b"x"), raises) for _ in range(3)]
+    for _ in range(3):
+        assert producer.submit(Message("t", b"x"), raises) is None
     with caplog.at_level(logging.ERROR):
         await producer.flush()
-        await asyncio.sleep(0)
-    assert [future.result() for future in futures] == told
+    assert [result.queue_offset for result in told] == [0, 1, 2]
     assert len(told) == len([r for r in caplog.records if "callback" in r.message]) == 3
 
 
@@ -579,7 +576,8 @@ async def test_an_adaptive_producer_goes_on_after_a_batch_that_failed(cluster, c
 async def test_without_batching_nothing_is_gathered_and_the_counters_stay_zero(cluster):
     async with Producer("pg", namesrv=cluster.namesrv.address) as producer:
         told = []
-        await producer.submit(Message("t", b"x"), lambda result, error: told.append(result.queue_offset))
+        producer.submit(Message("t", b"x"), lambda result, error: told.append(result.queue_offset))
+        await producer.flush()
         assert told == [0]
         assert bodies(cluster.broker) == [b"x"]
         stats = producer.batching_stats

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sprocketmq.errors import RemoteProtocolError
-from sprocketmq.protocol.batch import MAX_BATCH_COUNT, count_batch, encode_batch, split_batch
+from sprocketmq.protocol.batch import MAX_BATCH_COUNT, count_batch, encode_batch, split_batch, split_columns
 
 entries = st.tuples(st.integers(-(2**31), 2**31 - 1), st.binary(max_size=60), st.binary(max_size=40))
 
@@ -87,7 +87,10 @@ def test_more_entries_than_the_reference_can_count_are_refused():
         split_batch(one * (MAX_BATCH_COUNT + 1))
 
 
-@given(st.lists(entries, max_size=8), st.data())
+alike = st.builds(lambda entry, count: [entry] * count, entries, st.integers(2, 8))
+
+
+@given(st.lists(entries, max_size=8) | alike, st.data())
 def test_counting_and_splitting_agree_on_whatever_arrives(messages, data):
     body = bytearray(encode_batch(messages))
     for _ in range(data.draw(st.integers(0, 3))):
@@ -104,6 +107,20 @@ def test_counting_and_splitting_agree_on_whatever_arrives(messages, data):
             return str(e)
 
     assert outcome(lambda: count_batch(memoryview(body))) == outcome(lambda: len(split_batch(bytes(body))))
+    columns = split_columns(memoryview(body))
+    if columns is not None:
+        assert list(zip(*columns, strict=True)) == split_batch(bytes(body))
+
+
+def test_messages_of_the_same_lengths_come_as_columns():
+    several = [(flag, bytes([flag]) * 3, b"TAGS\x01%d\x02" % flag) for flag in (1, 2, 3)]
+    assert split_columns(memoryview(encode_batch(several))) == (
+        (1, 2, 3),
+        (b"\1\1\1", b"\2\2\2", b"\3\3\3"),
+        tuple(one[2] for one in several),
+    )
+    for other in ([], several[:1], [*several, (0, b"longer", b"TAGS\x01a\x02")], [*several, (0, b"", b"TAGS\x01longer\x02")]):
+        assert split_columns(encode_batch(other)) is None
 
 
 def test_more_entries_than_the_reference_can_count_are_not_counted():
