@@ -18,7 +18,7 @@ from sprocketmq.client.encoding import MAX_UNITED_BYTES, keys_length
 from sprocketmq.clock import Clock
 from sprocketmq.errors import ConfigError
 from sprocketmq.protocol.batch import ENTRY_HEAD
-from sprocketmq.protocol.message import Message, MessageQueue
+from sprocketmq.protocol.message import NO_PROPERTIES, Message, MessageQueue
 
 MAX_BATCH_BYTES = 2 << 20
 MAX_DELAY_MS = 30_000
@@ -85,10 +85,26 @@ class BatchingStats:
 class Batch(Generic[_M]):
     """Messages of one key: their encoded entries, and whom to tell what became of them (``members``), in the order they came."""
 
-    __slots__ = ("bodies", "front", "key", "members", "opened_at", "overhead", "rare", "size", "united", "united_bytes")
+    __slots__ = (
+        "bodies",
+        "front",
+        "key",
+        "members",
+        "opened_at",
+        "overhead",
+        "queue",
+        "rare",
+        "size",
+        "tag",
+        "topic",
+        "united",
+        "united_bytes",
+        "wait_store_ok",
+    )
 
     def __init__(self, key: BatchKey, opened_at: float) -> None:
         self.key = key
+        self.topic, self.tag, self.wait_store_ok, self.queue = key
         self.opened_at = opened_at
         self.size = 0
         self.members: list[_M] = []
@@ -143,6 +159,9 @@ class Accumulator(Generic[_M]):
         self._now = clock.monotonic
         # Open batches in the order they were opened, which is the order they are due.
         self.open: dict[BatchKey, Batch[_M]] = {}
+        # The one of them that was joined last, or one that nothing joins.
+        self._none: Batch[_M] = Batch(("", None, True, None), 0.0)
+        self._latest = self._none
         self._eager: list[Batch[_M]] = []
         self._ready: deque[Batch[_M]] = deque()
         self._flying: dict[BatchKey, int] = {}  # kept in adaptive mode only
@@ -157,18 +176,36 @@ class Accumulator(Generic[_M]):
         The short form of ``add``, for nearly every message of a busy producer. What may be wrong with topic, tag and queue was looked at
         when the batch was opened. OTHERWISE means that nothing was taken and nothing has changed.
         """
-        try:
-            batch = self.open.get((message.topic, message.tag, message.wait_store_ok, message.queue))
-        except TypeError:  # something that no key can have
-            return OTHERWISE
-        if batch is None or message.keys or message.properties or message.flag or message.delay_level or message.deliver_at_ms is not None:
-            return OTHERWISE
+        batch = self._latest
+        if (
+            message.topic is not batch.topic
+            or message.tag is not batch.tag
+            or message.queue is not batch.queue
+            or message.wait_store_ok is not batch.wait_store_ok
+        ):
+            try:
+                another = self.open.get((message.topic, message.tag, message.wait_store_ok, message.queue))
+            except TypeError:  # something that no key can have
+                return OTHERWISE
+            if another is None:
+                return OTHERWISE
+            self._latest = batch = another
         body = message.body
         overhead = batch.overhead
+        if (
+            not overhead
+            or not body
+            or message.keys
+            or (message.properties is not NO_PROPERTIES and message.properties)
+            or message.flag
+            or message.delay_level
+            or message.deliver_at_ms is not None
+        ):
+            return OTHERWISE
         size = overhead + len(body)
         used = batch.size + size
         held = self.held_bytes + size
-        if not overhead or not body or used > self._max_bytes or held > self._total:
+        if used > self._max_bytes or held > self._total:
             return OTHERWISE
         batch.bodies.append(body)
         batch.members.append(member)
@@ -312,6 +349,8 @@ class Accumulator(Generic[_M]):
 
     def _leave(self, batch: Batch[_M]) -> None:
         del self.open[batch.key]
+        if batch is self._latest:
+            self._latest = self._none
         if self.adaptive:
             self._flying[batch.key] = self._flying.get(batch.key, 0) + 1
         self._ready.append(batch)

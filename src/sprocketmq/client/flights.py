@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import InvalidStateError as BlockingStateError
-from itertools import repeat
+from itertools import count, repeat
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -228,11 +228,11 @@ class BatchFlight(Flight):
 
     def __init__(self, producer: "Producer", gathered: Batch[Waiter], timeout_s: float) -> None:
         topic, tag, wait_store_ok, queue = gathered.key
-        count = len(gathered.members)
+        amount = len(gathered.members)
         self.gathered = gathered
-        self.batch = count > 1
+        self.batch = amount > 1
         self.size = sum(map(len, gathered.bodies))
-        self.uniq_keys = producer._ids.take(count)
+        self.uniq_keys = producer._ids.take(amount)
         if self.batch:
             properties = producer._encoder.outer_properties(wait_store_ok=wait_store_ok, tag=tag, keys=gathered.united)
             super().__init__(producer, topic, queue, gathered.encode(self.uniq_keys), properties, timeout_s)
@@ -251,13 +251,11 @@ class BatchFlight(Flight):
         # A queue of inner batches stores all as one record with one id; a plain queue lists an id for each message.
         ids = answer.msg_id.split(",")
         offset_ids = ids if len(ids) == len(waiters) else repeat(answer.msg_id)
-        status, topic, broker_name = STATUSES[response.code], self.topic, target.broker_name
-        queue_id, offset = answer.queue_id, answer.queue_offset
+        status, where = STATUSES[response.code], (repeat(self.topic), repeat(target.broker_name), repeat(answer.queue_id))
+        results = map(SendResult, repeat(status), self.uniq_keys, offset_ids, *where, count(answer.queue_offset))
         self._landed()
         try:
-            for waiter, uniq_key, offset_id in zip(waiters, self.uniq_keys, offset_ids, strict=False):
-                result = SendResult(status, uniq_key, offset_id, topic, broker_name, queue_id, offset)
-                offset += 1
+            for waiter, result in zip(waiters, results, strict=False):
                 if callable(waiter):
                     try:  # ``call_back``, without another call
                         waiter(result, None)

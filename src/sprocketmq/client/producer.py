@@ -250,11 +250,12 @@ class Producer:
         """
         if self._instance.state != OPEN:
             self._instance.refuse()
-        if self._in_flight:
-            if self._in_flight >= self._max_in_flight:
-                raise SendQueueFull("messages", self._max_in_flight)
-            if self._in_flight_bytes + len(message.body) > self._max_in_flight_bytes:
-                raise SendQueueFull("bytes", self._max_in_flight_bytes)
+        count = self._in_flight + 1
+        size = self._in_flight_bytes + len(message.body)
+        if count > self._max_in_flight:
+            raise SendQueueFull("messages", self._max_in_flight)
+        if size > self._max_in_flight_bytes and count > 1:
+            raise SendQueueFull("bytes", self._max_in_flight_bytes)
         future: asyncio.Future[SendResult] | None = None
         waiter: Waiter
         if callback is not None:
@@ -265,8 +266,8 @@ class Producer:
         if gathered is not None and timeout_s is None:
             outcome = gathered.join(message, waiter)
             if outcome != OTHERWISE:
-                self._in_flight += 1
-                self._in_flight_bytes += len(message.body)
+                self._in_flight = count
+                self._in_flight_bytes = size
                 if outcome:
                     self._act()
                 return future

@@ -10,7 +10,7 @@ import msgspec
 
 from sprocketmq.errors import InvalidMessage
 
-_NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
+NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 _MAX_I32, _MAX_I64 = 2**31 - 1, 2**63 - 1
 
 
@@ -19,7 +19,7 @@ class _Positional(msgspec.Struct, eq=False, gc=False):
     body: bytes
     tag: str | None = None
     keys: Sequence[str] = ()
-    properties: Mapping[str, str] = _NO_PROPERTIES
+    properties: Mapping[str, str] = NO_PROPERTIES
 
 
 # A struct, as a class with a constructor in Python takes twice as long to make; and no load on the collector.
@@ -50,7 +50,7 @@ class Message(_Positional, kw_only=True, eq=False, gc=False):
             body: bytes | bytearray | memoryview,
             tag: str | None = None,
             keys: Sequence[str] = (),
-            properties: Mapping[str, str] = _NO_PROPERTIES,
+            properties: Mapping[str, str] = NO_PROPERTIES,
             *,
             delay_level: int = 0,
             deliver_at_ms: int | None = None,

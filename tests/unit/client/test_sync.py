@@ -158,11 +158,11 @@ def test_callbacks_are_told_the_outcome_and_harm_nobody_when_they_raise(running)
             told.append(error or result.queue_offset)
             raise RuntimeError
 
-        futures = [producer.submit(Message("t", b"x", queue=QUEUE), callback) for _ in range(3)]
-        futures += [producer.submit(Message("t", b"", queue=QUEUE), callback)]
+        for body in (b"x", b"x", b"x", b""):
+            assert producer.submit(Message("t", body, queue=QUEUE), callback) is None
         producer.flush()
         assert isinstance(told.pop(0), InvalidMessage)
-        assert told == [future.result(10).queue_offset for future in futures[:3]] == [0, 1, 2]
+        assert told == [0, 1, 2]
         assert producer.in_flight == 0
 
 
