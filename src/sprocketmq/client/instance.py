@@ -32,6 +32,7 @@ from sprocketmq.errors import (
 )
 from sprocketmq.net.address import parse_addresses
 from sprocketmq.net.client import Connection, ConnectionPool
+from sprocketmq.net.memory import keep_freed_memory
 from sprocketmq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, TopicRoute
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command, to_ext
@@ -220,6 +221,7 @@ class Instance:
             raise
         self.client_id = f"{self.namesrv.local_ip}@{os.getpid()}#{time.monotonic_ns()}"
         self.state = OPEN
+        keep_freed_memory()
         self.every(ROUTE_REFRESH_S, self.refresh_routes)
         self.every(HEARTBEAT_S, self.heartbeat)
 

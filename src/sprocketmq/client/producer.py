@@ -24,7 +24,6 @@ from sprocketmq.errors import (
     SendTimeout,
     SprocketError,
 )
-from sprocketmq.net.memory import keep_freed_memory
 from sprocketmq.protocol.command import MAX_FRAME_LENGTH, Command
 from sprocketmq.protocol.compression import CompressionType
 from sprocketmq.protocol.ids import MessageIdFactory
@@ -147,7 +146,6 @@ class Producer:
         """Find a nameserver. Raises NameserverUnavailable or NotRocketMQ, naming the address, when there is none."""
         await self._instance.start()
         self._loop = asyncio.get_running_loop()
-        keep_freed_memory()
         self._ids = MessageIdFactory(self._instance.namesrv.local_ip, os.getpid(), self._clock)
         self._encoder = MessageEncoder(
             self._ids, max_message_bytes=self._max_bytes, compression=self._compression, compress_over_bytes=self._compress_over

@@ -3,7 +3,7 @@
 # The C library of Linux takes the largest block that was ever freed as its measure: it keeps twice as much free memory instead of giving
 # it back to the system. 32 MiB is the most it takes for a measure; below that, every batch would pay for fresh pages again, a fifth of
 # all it costs.
-_MEASURE_BYTES = 16 << 20
+_MEASURE_BYTES = 31 << 20
 
 
 def keep_freed_memory() -> None:

@@ -96,7 +96,7 @@ def split_batch(data: bytes | memoryview) -> list[BatchEntry]:
 
 def split_columns(data: bytes | memoryview) -> BatchColumns | None:
     """Return the inner messages when there are several with the same lengths, which costs a third of ``split_batch``; else None."""
-    lengths = _common_lengths(data)
+    lengths = _likely_lengths(data)
     if lengths is None:
         return None
     size, n, p = lengths
@@ -110,10 +110,10 @@ def split_columns(data: bytes | memoryview) -> BatchColumns | None:
 def count_batch(data: bytes | memoryview) -> int:
     """Return how many inner messages a batch body has, checking all of it as ``split_batch`` does. Raises RemoteProtocolError."""
     total = len(data)
-    count = _count_uniform(data)
-    if count:
-        return count
-    pos = 0
+    lengths = common_lengths(data)
+    if lengths is not None:
+        return total // lengths[0]
+    count = pos = 0
     unpack_head = _SIZE_LENGTH.unpack_from
     unpack_short = _SHORT.unpack_from
     while total - pos >= ENTRY_OVERHEAD:
@@ -133,15 +133,15 @@ def count_batch(data: bytes | memoryview) -> int:
     return count
 
 
-def _count_uniform(data: bytes | memoryview) -> int:
-    """Return the number of entries when there are several with the same lengths; else 0."""
-    lengths = _common_lengths(data)
+def common_lengths(data: bytes | memoryview) -> tuple[int, int, int] | None:
+    """Return the lengths of entries, their bodies and their properties, when there are several, all with the same; else None."""
+    lengths = _likely_lengths(data)
     if lengths is None or set(_lengths_of(*lengths[1:]).iter_unpack(data)) != {lengths}:
-        return 0
-    return len(data) // lengths[0]
+        return None
+    return lengths
 
 
-def _common_lengths(data: bytes | memoryview) -> tuple[int, int, int] | None:
+def _likely_lengths(data: bytes | memoryview) -> tuple[int, int, int] | None:
     """Return the lengths of the first entry, its body and its properties, when there may be more with the same; else None."""
     total = len(data)
     if total < 2 * ENTRY_OVERHEAD:

@@ -15,12 +15,13 @@
 import struct
 from collections.abc import Collection
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from itertools import repeat
 from struct import Struct
 
 import msgspec
 
 from sprocketmq.errors import LocalProtocolError, RemoteProtocolError
-from sprocketmq.protocol.batch import ENTRY_OVERHEAD, MAX_BATCH_COUNT
+from sprocketmq.protocol.batch import ENTRY_OVERHEAD, MAX_BATCH_COUNT, common_lengths
 from sprocketmq.protocol.codes import (
     SYSFLAG_BORN_HOST_V6,
     SYSFLAG_COMPRESSED,
@@ -483,6 +484,14 @@ def _unwrap(outer: ReceivedMessage) -> list[ReceivedMessage]:
     """
     data, pos, size, broker_name = outer._data, outer._pos, outer._size, outer.broker_name
     at, total, _ = outer._body_span()
+    lengths = common_lengths(memoryview(data)[at:total])
+    if lengths is not None:  # as most batches are
+        entry_size, length, _ = lengths
+        first = at + 20
+        bodies, body_ends = range(first, total, entry_size), range(first + length, total, entry_size)
+        ends = range(at + entry_size, total + 1, entry_size)
+        shared = repeat(data), repeat(pos), repeat(size), repeat(broker_name)
+        return list(map(ReceivedMessage, *shared, bodies, body_ends, range(len(ends)), ends))
     messages: list[ReceivedMessage] = []
     add = messages.append
     unpack_head = _ENTRY.unpack_from

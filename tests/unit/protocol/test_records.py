@@ -178,6 +178,13 @@ def test_an_inner_batch_becomes_its_messages():
     }
 
 
+@given(st.lists(st.tuples(st.integers(0, 9), st.binary(max_size=3), st.binary(max_size=3)), min_size=1, max_size=9), st.integers(1, 9))
+def test_an_inner_batch_becomes_its_messages_whatever_their_lengths(entries, times):
+    for batch in (entries, entries[:1] * times):
+        found = decode_records(record() + record(body=encode_batch(batch), sys_flag=192))[1:]
+        assert [(m.flag, m.body, m.raw_properties, m.queue_offset) for m in found] == [(*one, 42 + i) for i, one in enumerate(batch)]
+
+
 def test_a_damaged_inner_batch_is_refused():
     with pytest.raises(RemoteProtocolError, match="batch entry"):
         decode_records(record(body=b"\0" * 10, sys_flag=192))
