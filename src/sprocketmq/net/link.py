@@ -13,7 +13,7 @@ from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.frame import FrameBuffer, FrameError
 
 # So much is written at once, in a turn that goes on producing: the peer works on it meanwhile.
-EARLY_WRITE_BYTES = 128 << 10
+EARLY_WRITE_BYTES = 64 << 10
 
 Buffers = bytes | memoryview | list[bytes | memoryview]
 
