@@ -22,8 +22,8 @@ Command = dict[str, Any]
 
 # Of so many submitted messages the latency of one is measured.
 SAMPLE_EVERY = 64
-# Messages submitted in one turn of the loop.
-YIELD_EVERY = 256
+# Such bursts in one turn of the loop.
+BURSTS = 4
 
 _groups = itertools.count(1)
 
@@ -43,6 +43,12 @@ class Window:
     def failed(self, error: BaseException) -> None:
         self.errors += 1
         self.first_error = self.first_error or f"{type(error).__name__}: {error}"
+
+    def measured(self, began: tuple[float, int] | None, ended: tuple[float, int]) -> None:
+        """Count what was answered between two looks at the clock and the number of answers, taken as the window began and ended."""
+        if began is not None:
+            self.measure_s = ended[0] - began[0]
+            self.messages = ended[1] - began[1]
 
     def describe(self) -> dict[str, Any]:
         ordered = sorted(self.latencies)
@@ -95,13 +101,14 @@ async def submit(command: Command, producer: Producer) -> dict[str, Any]:
     begin, end = window.begin, window.end
     topic, body, in_flight = command["topic"], b"x" * command["body_bytes"], command["in_flight"]
     messages = 0
+    began: tuple[float, int] | None = None
 
     def answered(_: SendResult | None, error: BaseException | None) -> None:
         nonlocal messages
-        if error is not None:
-            window.failed(error)
-        elif begin <= clock() < end:
+        if error is None:
             messages += 1
+        else:
+            window.failed(error)
 
     def sampled(before: float) -> Callable[[SendResult | None, BaseException | None], None]:
         def done(result: SendResult | None, error: BaseException | None) -> None:
@@ -111,16 +118,20 @@ async def submit(command: Command, producer: Producer) -> dict[str, Any]:
 
         return done
 
-    while clock() < end:
+    while (now := clock()) < end:
+        if began is None and now >= begin:
+            began = now, messages
         room = in_flight - producer.in_flight
         if room <= 0:
             await producer.room()
             continue
-        for number in range(min(YIELD_EVERY, room)):
-            producer.submit(Message(topic, body), answered if number % SAMPLE_EVERY else sampled(clock()))
+        for _ in range(min(BURSTS, -(-room // SAMPLE_EVERY))):
+            producer.submit(Message(topic, body), sampled(clock()))
+            for _ in range(min(SAMPLE_EVERY, in_flight - producer.in_flight) - 1):
+                producer.submit(Message(topic, body), answered)
         await asyncio.sleep(0)
+    window.measured(began, (now, messages))
     await producer.flush()
-    window.messages = messages
     return window.describe()
 
 

@@ -119,6 +119,11 @@ class Batch(Generic[_M]):
         self.united: dict[str, None] = {}
         self.united_bytes = len((key[1] or "").encode())
 
+    @property
+    def body_bytes(self) -> int:
+        """The bytes of all bodies."""
+        return sum(map(len, self.bodies)) if self.rare else self.size - self.overhead * len(self.bodies)
+
     def encode(self, uniq_keys: Sequence[str]) -> bytes:
         """Return the batch body, with one id for each message; ``size`` bytes."""
         bodies, overhead = self.bodies, self.overhead

@@ -231,7 +231,7 @@ class BatchFlight(Flight):
         amount = len(gathered.members)
         self.gathered = gathered
         self.batch = amount > 1
-        self.size = sum(map(len, gathered.bodies))
+        self.size = gathered.body_bytes
         self.uniq_keys = producer._ids.take(amount)
         if self.batch:
             properties = producer._encoder.outer_properties(wait_store_ok=wait_store_ok, tag=tag, keys=gathered.united)
