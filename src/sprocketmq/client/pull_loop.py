@@ -141,6 +141,7 @@ class PullLoops:
             pq.put(messages, len(result.body), result.next_offset)
             if messages:
                 self._found(pq)
+            del response, result, messages  # they are the consumer's now, and free when it is done with them
 
     async def _pull(self, pq: ProcessQueue, commit: int, broker_id: int) -> tuple[Command, str]:
         queue = pq.queue
