@@ -162,14 +162,17 @@ class Ballast:
         self.file = folder / "ballast"
 
     def fill(self, leave: int) -> None:
-        disk = os.statvfs(self.file.parent)
-        size = max(disk.f_bavail * disk.f_frsize - leave, 1)
-        with contextlib.suppress(OSError), self.file.open("wb") as file:
-            while True:  # the broker takes some of it meanwhile
-                os.posix_fallocate(file.fileno(), 0, size)
-                size += 4096
-                if leave:
-                    break
+        size = 0
+        with self.file.open("wb") as file:
+            for _ in range(1000):  # the broker takes and gives back some of it meanwhile
+                disk = os.statvfs(self.file.parent)
+                room = disk.f_bavail * disk.f_frsize - leave
+                if room <= 0:
+                    return
+                with contextlib.suppress(OSError):
+                    os.posix_fallocate(file.fileno(), size, room)
+                    size += room
+        raise AssertionError(f"the disk does not get full: {room} bytes are left")
 
     def restarted(self) -> None:
         """The disk is as full as before."""
@@ -267,7 +270,11 @@ class Traffic:
 
         async def one(lane: int) -> None:
             for _ in range(count):
-                await eventually(lambda: self.send(lane), timeout_s=WAIT_S, what="a send once there was room")
+                before = len(self.remarks)
+                try:
+                    await eventually(lambda: self.send(lane), timeout_s=WAIT_S, what="a send once there was room")
+                except TimeoutError as e:
+                    raise AssertionError(f"{e}: {self.remarks[before : before + 2]} ... {self.remarks[-2:]}") from None
 
         await asyncio.gather(*(one(lane) for lane in range(LANES)))
 

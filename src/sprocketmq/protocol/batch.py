@@ -107,11 +107,26 @@ def split_columns(data: bytes | memoryview) -> BatchColumns | None:
     return BatchColumns(flags, bodies, properties)
 
 
+def split_bodies(data: bytes | memoryview, most: int) -> tuple[int, int, tuple[bytes, ...]] | None:
+    """Return the length of an entry, that of a body, and all bodies, when there are several entries with the same lengths and bodies of
+    at most ``most`` bytes; else None.
+    """
+    lengths = _likely_lengths(data)
+    if lengths is None or lengths[1] > most:
+        return None
+    size, n, p = lengths
+    sizes, body_lengths, bodies, property_lengths = zip(*_bodies_of(n, p).iter_unpack(data), strict=True)
+    count = len(sizes)
+    if sizes.count(size) != count or body_lengths.count(n) != count or property_lengths.count(p) != count:
+        return None
+    return size, n, bodies
+
+
 def count_batch(data: bytes | memoryview) -> int:
     """Return how many inner messages a batch body has, checking all of it as ``split_batch`` does. Raises RemoteProtocolError."""
     total = len(data)
-    lengths = common_lengths(data)
-    if lengths is not None:
+    lengths = _likely_lengths(data)
+    if lengths is not None and set(_lengths_of(*lengths[1:]).iter_unpack(data)) == {lengths}:
         return total // lengths[0]
     count = pos = 0
     unpack_head = _SIZE_LENGTH.unpack_from
@@ -133,14 +148,6 @@ def count_batch(data: bytes | memoryview) -> int:
     return count
 
 
-def common_lengths(data: bytes | memoryview) -> tuple[int, int, int] | None:
-    """Return the lengths of entries, their bodies and their properties, when there are several, all with the same; else None."""
-    lengths = _likely_lengths(data)
-    if lengths is None or set(_lengths_of(*lengths[1:]).iter_unpack(data)) != {lengths}:
-        return None
-    return lengths
-
-
 def _likely_lengths(data: bytes | memoryview) -> tuple[int, int, int] | None:
     """Return the lengths of the first entry, its body and its properties, when there may be more with the same; else None."""
     total = len(data)
@@ -157,6 +164,12 @@ def _likely_lengths(data: bytes | memoryview) -> tuple[int, int, int] | None:
 def _lengths_of(n: int, p: int) -> Struct:
     """Return the format of the three lengths in an entry with a body of ``n`` and properties of ``p`` bytes."""
     return Struct(f">i12xi{n}xh{p}x")
+
+
+@lru_cache(maxsize=256)
+def _bodies_of(n: int, p: int) -> Struct:
+    """Return the format of an entry's lengths and its body of ``n`` bytes, before properties of ``p`` bytes."""
+    return Struct(f">i12xi{n}sh{p}x")
 
 
 @lru_cache(maxsize=256)

@@ -21,7 +21,7 @@ from struct import Struct
 import msgspec
 
 from sprocketmq.errors import LocalProtocolError, RemoteProtocolError
-from sprocketmq.protocol.batch import ENTRY_OVERHEAD, MAX_BATCH_COUNT, common_lengths
+from sprocketmq.protocol.batch import ENTRY_OVERHEAD, MAX_BATCH_COUNT, split_bodies
 from sprocketmq.protocol.codes import (
     SYSFLAG_BORN_HOST_V6,
     SYSFLAG_COMPRESSED,
@@ -433,6 +433,12 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):  # the cheapest objec
         return f"ReceivedMessage({self.topic!r}, queue {self.queue_id} offset {self.queue_offset}, msg_id={self.msg_id!r})"
 
 
+class _Unwrapped(ReceivedMessage, gc=False, eq=False):
+    """A message of an inner batch whose small body was cut out with those of the others: reading it then costs no call."""
+
+    body: bytes = b""
+
+
 def decode_records(
     data: bytes | memoryview, *, broker_name: str = "", verify_crc: bool = False, whole: list[ReceivedMessage] | None = None
 ) -> list[ReceivedMessage]:
@@ -484,14 +490,15 @@ def _unwrap(outer: ReceivedMessage) -> list[ReceivedMessage]:
     """
     data, pos, size, broker_name = outer._data, outer._pos, outer._size, outer.broker_name
     at, total, _ = outer._body_span()
-    lengths = common_lengths(memoryview(data)[at:total])
-    if lengths is not None:  # as most batches are
-        entry_size, length, _ = lengths
+    alike = split_bodies(memoryview(data)[at:total], _SMALL)
+    if alike is not None:  # as most batches are
+        entry_size, length, bodies = alike
         first = at + 20
-        bodies, body_ends = range(first, total, entry_size), range(first + length, total, entry_size)
+        begins, body_ends = range(first, total, entry_size), range(first + length, total, entry_size)
         ends = range(at + entry_size, total + 1, entry_size)
         shared = repeat(data), repeat(pos), repeat(size), repeat(broker_name)
-        return list(map(ReceivedMessage, *shared, bodies, body_ends, range(len(ends)), ends))
+        state = repeat(None), repeat(None), repeat(False), repeat(0)
+        return list(map(_Unwrapped, *shared, begins, body_ends, range(len(bodies)), ends, *state, bodies))
     messages: list[ReceivedMessage] = []
     add = messages.append
     unpack_head = _ENTRY.unpack_from
