@@ -7,6 +7,7 @@ import typer
 
 import sprocketmq
 from sprocketmq.cli import serving
+from sprocketmq.cli.pipeline import pipeline_app
 
 app = typer.Typer(
     name="sprocketmq",
@@ -23,6 +24,7 @@ group_app = typer.Typer(name="group", help="Look after consumer groups.", no_arg
 app.add_typer(group_app)
 bench_app = typer.Typer(name="bench", help="Measure.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(bench_app)
+app.add_typer(pipeline_app)
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 
