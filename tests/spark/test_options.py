@@ -3,7 +3,8 @@
 import pytest
 
 from sprocketmq.protocol.message import MessageQueue
-from sprocketmq.spark.options import EARLIEST, LATEST, OptionError, parse_columns, parse_options
+from sprocketmq.spark.option_values import OptionError
+from sprocketmq.spark.options import EARLIEST, LATEST, parse_columns, parse_options
 from sprocketmq.spark.schema import COLUMNS, DEFAULT_COLUMNS, spark_schema
 
 GOOD = {"nameserver": "127.0.0.1:9876", "subscribe": "Orders"}

@@ -9,7 +9,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from sprocketmq.errors import ConnectFailed, TopicNotFound
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark import source
-from sprocketmq.spark.options import OptionError, parse_options
+from sprocketmq.spark.option_values import OptionError
+from sprocketmq.spark.options import parse_options
 from sprocketmq.spark.planning import encode_offsets
 from sprocketmq.spark.reading import DataLoss
 

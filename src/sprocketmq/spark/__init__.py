@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sprocketmq.spark.jre import NoJava, ensure_java
-    from sprocketmq.spark.options import OptionError
+    from sprocketmq.spark.option_values import OptionError
     from sprocketmq.spark.reading import DataLoss
     from sprocketmq.spark.session import local_session
     from sprocketmq.spark.source import RocketMQDataSource
@@ -14,7 +14,7 @@ __all__ = ["DataLoss", "NoJava", "OptionError", "RocketMQDataSource", "ensure_ja
 _HOMES = {
     "DataLoss": "reading",
     "NoJava": "jre",
-    "OptionError": "options",
+    "OptionError": "option_values",
     "RocketMQDataSource": "source",
     "ensure_java": "jre",
     "local_session": "session",

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sprocketmq.errors import ConfigError, InvalidName
+from sprocketmq.errors import InvalidName
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import check_group, check_topic
 from sprocketmq.spark.decode import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS
+from sprocketmq.spark.option_values import OptionError
 from sprocketmq.spark.schema import COLUMNS, DEFAULT_COLUMNS
 
 EARLIEST = -2
@@ -19,15 +20,6 @@ _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 # Where reading starts or ends: EARLIEST, LATEST, or an offset (or one of the two) for each queue.
 Place = int | dict[MessageQueue, int]
-
-
-class OptionError(ConfigError):
-    """An option of the `rocketmq` format is missing, unknown or has a value it cannot have."""
-
-    def __init__(self, option: str, problem: str) -> None:
-        super().__init__(f"option {option!r} of the rocketmq format: {problem}")
-        self.option = option
-        self.problem = problem
 
 
 @dataclass(frozen=True, slots=True)

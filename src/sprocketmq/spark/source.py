@@ -12,7 +12,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from sprocketmq.errors import RetriableError, TopicNotFound
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark.access import ClusterAccess, cluster_access
-from sprocketmq.spark.options import EARLIEST, LATEST, OptionError, Place, ReadOptions, check_names, parse_columns, parse_options
+from sprocketmq.spark.option_values import OptionError
+from sprocketmq.spark.options import EARLIEST, LATEST, Place, ReadOptions, check_names, parse_columns, parse_options
 from sprocketmq.spark.planning import Offsets, QueueRange, admit, decode_offsets, encode_offsets, plan_partitions, ranges_between
 from sprocketmq.spark.reading import RETRY_PAUSE_S, DataLoss, QueueAway, RangeReader
 from sprocketmq.spark.schema import spark_schema
