@@ -6,7 +6,7 @@ gathering windows of the buffer, bodies by one ``take`` over a binary array whos
 properties by looking for the two separator bytes in all property strings together.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from struct import Struct
 from typing import Any
 
@@ -93,7 +93,7 @@ class PulledRows:
         props = topic + topic_length + 2
         _require((topic_length >= 0) & (props <= end), "the topic of a record does not fit its size")
         props_length = self._short(props - 2).astype(np.int64)
-        _require((props_length >= 0) & (props + props_length <= end), "the properties of a record do not fit its size")
+        _require((props_length >= 0) & (props + props_length == end), "the parts of a record do not make up its size")
         self._body, self._body_length = body, length
         self._topic, self._topic_length = topic, topic_length
         self._props, self._props_length = props, props_length
@@ -134,7 +134,17 @@ class PulledRows:
 
     def trim(self, start: int, end: int) -> None:
         """Keep the rows whose queue offset is in [start, end). An inner batch that holds ``start`` or ``end`` is cut there."""
-        keep = (self.offsets >= start) & (self.offsets < end)
+        self._keep((self.offsets >= start) & (self.offsets < end))
+
+    def keep_topics(self, topics: Collection[bytes]) -> None:
+        """Keep the rows of the topics with these names."""
+        wanted: Any = np.zeros(len(self._topic), bool)
+        for name in topics:
+            at = np.flatnonzero(self._topic_length == len(name))
+            wanted[at] |= (self._window(self._topic[at], len(name)) == np.frombuffer(name, np.uint8)).all(axis=1)
+        self._keep(wanted if self._rec is None else wanted[self._rec])
+
+    def _keep(self, keep: Any) -> None:
         if keep.all():
             return
         self._rec = np.flatnonzero(keep) if self._rec is None else self._rec[keep]
@@ -146,12 +156,15 @@ class PulledRows:
     def batches(
         self,
         columns: Sequence[str],
-        broker_name: str,
+        broker_name: str | None,
         *,
         batch_rows: int = DEFAULT_BATCH_ROWS,
         batch_bytes: int = DEFAULT_BATCH_BYTES,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows as batches of at most ``batch_rows`` rows and about ``batch_bytes`` of bodies (one row may be more)."""
+        """Yield the rows as batches of at most ``batch_rows`` rows and about ``batch_bytes`` of bodies (one row may be more).
+
+        ``broker_name`` None: the records are from no broker anybody named, the column is null.
+        """
         schema = arrow_schema(columns)
         want_body = "body" in columns
         total = np.cumsum(self._body_length + self._props_length)
@@ -201,7 +214,7 @@ class PulledRows:
 class _Batch:
     """Builds the columns of one slice of rows."""
 
-    def __init__(self, rows: PulledRows, part: slice, broker_name: str, inflated: dict[int, bytes]) -> None:
+    def __init__(self, rows: PulledRows, part: slice, broker_name: str | None, inflated: dict[int, bytes]) -> None:
         self.rows = rows
         self.part = part
         self.count = part.stop - part.start
@@ -280,7 +293,7 @@ class _Batch:
         return pa.array(pieces, pa.string())
 
     def broker(self) -> pa.Array:
-        return pa.repeat(pa.scalar(self.broker_name), self.count)
+        return pa.repeat(pa.scalar(self.broker_name, pa.string()), self.count)
 
     def _host(self, at: Any, length: Any) -> pa.Array:
         """Return hosts as ``ip:port``; few differ within a batch, so each is written once."""
