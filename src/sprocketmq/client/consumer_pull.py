@@ -3,14 +3,22 @@
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from sprocketmq.client.group_member import ConsumeFrom, from_where
 from sprocketmq.client.inquiries import Inquiries
 from sprocketmq.client.instance import Instance
 from sprocketmq.client.offsets import Offsets
 from sprocketmq.client.polling import Polling
-from sprocketmq.client.pulling import DEFAULT_MAX_BYTES, PullResult, pull_header, read_pull, read_subscriptions, subscription_tags
+from sprocketmq.client.pulling import (
+    DEFAULT_MAX_BYTES,
+    PullResult,
+    pull_header,
+    pull_subscription,
+    read_pull,
+    read_subscriptions,
+    subscription_tags,
+)
 from sprocketmq.client.rebalance import Rebalance, read_strategy
 from sprocketmq.client.routes import MASTER_ID, Route
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
@@ -25,6 +33,10 @@ from sprocketmq.protocol.records import ReceivedMessage
 
 # Over what a pull may wait at the broker: brokers look at waiting pulls every 5 s only.
 PULL_TIMEOUT_S = 10.0
+
+ExpressionType = Literal["TAG", "SQL92"]
+# Which of the brokers of one name answers: the master; a replica where there is one; or the one that the last answer suggested.
+ReadFrom = Literal["master", "slave", "any"]
 
 
 class PullConsumer:
@@ -103,20 +115,24 @@ class PullConsumer:
         max_messages: int = 32,
         max_bytes: int | None = None,
         expression: str = "*",
+        expression_type: ExpressionType = "TAG",
+        read_from: ReadFrom = "any",
         wait_ms: int = 0,
         timeout_s: float = PULL_TIMEOUT_S,
     ) -> PullResult:
         """Return up to ``max_messages`` messages of about ``max_bytes`` (default 256 KiB) from ``offset`` on.
 
-        The broker's own limits may be lower; a batch that is stored as one record comes whole, so there may be more. ``expression`` is ``"*"`` or ``"tag || tag"``. When there is nothing yet, the broker waits up
-        to ``wait_ms`` for a message (a stock one rounds short waits up to 5 s); ``timeout_s`` is what the answer may take beyond that.
-        An offset out of range is no error: see PullStatus. Raises TopicNotFound, BrokerError, BrokerBusy, ConnectFailed, ConnectionLost,
-        RequestTimeout; ConfigError for arguments that cannot be.
+        The broker's own limits may be lower; a batch that is stored as one record comes whole, so there may be more. ``expression`` is
+        ``"*"`` or ``"tag || tag"``, or of type ``"SQL92"`` a condition on properties, which only brokers that are set up for it take.
+        ``read_from`` chooses between a master and its replicas; who answers when the chosen one is gone is in the result. When there is
+        nothing yet, the broker waits up to ``wait_ms`` for a message (a stock one rounds short waits up to 5 s); ``timeout_s`` is what the
+        answer may take beyond that. An offset out of range is no error: see PullStatus. Raises TopicNotFound, BrokerError, BrokerBusy,
+        ConnectFailed, ConnectionLost, RequestTimeout; ConfigError for arguments that cannot be.
         """
         self._instance.check()
         if offset < 0 or max_messages < 1 or (max_bytes is not None and max_bytes < 1) or wait_ms < 0:
             raise ConfigError(f"cannot pull {max_messages} messages, {max_bytes} bytes at offset {offset} waiting {wait_ms} ms")
-        subscription, tags = _subscription(queue.topic, expression)
+        subscription, tags = _subscription(queue.topic, expression, expression_type)
         header = pull_header(
             self.group,
             queue,
@@ -132,13 +148,24 @@ class PullConsumer:
             queue.broker_name,
             RequestCode.PULL_MESSAGE,
             ext=header,
-            broker_id=self._suggested.get(queue, MASTER_ID),
+            broker_id=await self._broker_id(queue, read_from),
             timeout_s=wait_ms / 1000 + timeout_s,
         )
         result = read_pull(response, address, queue, offset, tags)
+        route = self._instance.routes.get(queue.topic)
+        result.from_master = route is None or route.addresses.get(queue.broker_name, {}).get(MASTER_ID) == address
         if result.suggested_broker_id != self._suggested.get(queue, MASTER_ID):
             self._suggested[queue] = result.suggested_broker_id
         return result
+
+    async def _broker_id(self, queue: MessageQueue, read_from: ReadFrom) -> int:
+        if read_from == "any":
+            return self._suggested.get(queue, MASTER_ID)
+        if read_from == "master":
+            return MASTER_ID
+        route = await self._instance.route(queue.topic)
+        replicas = [broker_id for broker_id in route.addresses.get(queue.broker_name, ()) if broker_id != MASTER_ID]
+        return min(replicas, default=MASTER_ID)
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the oldest message kept; 0 for an empty or unknown queue."""
@@ -281,6 +308,6 @@ async def _no_handler(_: ReceivedMessage) -> ConsumeDirectlyResult:
 
 
 @lru_cache(maxsize=256)
-def _subscription(topic: str, expression: str) -> tuple[SubscriptionData, frozenset[bytes] | None]:
-    subscription = build_subscription(topic, expression, 0)
+def _subscription(topic: str, expression: str, expression_type: str) -> tuple[SubscriptionData, frozenset[bytes] | None]:
+    subscription = pull_subscription(topic, expression, expression_type)
     return subscription, subscription_tags(subscription)

@@ -47,6 +47,7 @@ class PullResult:
 
     ``body`` is the records as stored, back to back and not filtered any further; empty unless the status is FOUND. ``messages`` is made
     of it when it is first asked for: inner batches unwrapped, from the asked offset on, only those whose tag was asked for.
+    ``from_master`` tells whether the master answered: a replica may not have everything yet.
     """
 
     queue: MessageQueue
@@ -58,6 +59,7 @@ class PullResult:
     body: bytes
     suggested_broker_id: int
     tags: frozenset[bytes] | None = None
+    from_master: bool = True
     _messages: list[ReceivedMessage] | None = field(default=None, repr=False)
 
     @property
@@ -106,6 +108,20 @@ def read_subscriptions(subscriptions: Mapping[str, str] | Iterable[str] | str, v
     return {check_topic(topic): build_subscription(topic, text, version) for topic, text in subscriptions.items()}
 
 
+def pull_subscription(topic: str, expression: str, expression_type: str) -> SubscriptionData:
+    """Return the subscription that a pull tells the broker: tags (type ``"TAG"``) or a condition on properties (``"SQL92"``).
+
+    Raises InvalidName for what is no tag expression, ConfigError for an empty condition or another type.
+    """
+    if expression_type == "TAG":
+        return build_subscription(topic, expression, 0)
+    if expression_type != "SQL92":
+        raise ConfigError(f"expressions are of type TAG or SQL92, not {expression_type!r}")
+    if not expression.strip():
+        raise ConfigError("an SQL92 expression must not be empty; to read everything use type TAG and '*'")
+    return SubscriptionData(topic, expression, expression_type=expression_type)
+
+
 def subscription_tags(subscription: SubscriptionData) -> frozenset[bytes] | None:
     """Return the tags to re-check, as stored; None when everything is subscribed."""
     return frozenset(tag.encode() for tag in subscription.tags_set) or None
@@ -129,7 +145,7 @@ def pull_header(
         expression = b'"subscription":%b,' % _json(subscription.sub_string)
     return (
         b'{"consumerGroup":%b,"topic":%b,"queueId":"%d","queueOffset":"%d","maxMsgNums":"%d","sysFlag":"%d","commitOffset":"%d",'
-        b'"suspendTimeoutMillis":"%d",%b"subVersion":"%d","expressionType":"TAG","maxMsgBytes":"%d","bname":%b}'
+        b'"suspendTimeoutMillis":"%d",%b"subVersion":"%d","expressionType":%b,"maxMsgBytes":"%d","bname":%b}'
     ) % (
         _json(group),
         _json(queue.topic),
@@ -141,6 +157,7 @@ def pull_header(
         suspend_ms,
         expression,
         subscription.sub_version,
+        _json(subscription.expression_type),
         max_bytes,
         _json(queue.broker_name),
     )

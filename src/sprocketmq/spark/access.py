@@ -4,31 +4,83 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from sprocketmq.client import PullConsumer
-from sprocketmq.client.pulling import PullResult
+from sprocketmq.client import AdminClient, PullConsumer
+from sprocketmq.client.consumer_pull import PULL_TIMEOUT_S, ExpressionType, ReadFrom
+from sprocketmq.client.pulling import PullResult, pull_subscription
+from sprocketmq.errors import BrokerError, ConfigError, RetriableError, TopicNotFound
 from sprocketmq.net.loops import new_event_loop
+from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.message import MessageQueue
+from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_group, is_system_topic
 from sprocketmq.spark.planning import Offsets
 
 _R = TypeVar("_R")
+
+# What a broker sends of a topic: ("TAG", "a || b") or ("SQL92", "price > 3"); None stands for everything.
+Filter = tuple[ExpressionType, str]
+
+# Settings of the client that ``rocketmq.client.*`` may pass on.
+CLIENT_OPTIONS = ("timeout_s",)
+
+
+class TopicGone(TopicNotFound):
+    """The brokers are there, and the topic is not: it was deleted."""
+
+
+class FilterRefused(ConfigError):
+    """A filter that is none, or that a broker does not take."""
+
+
+def client_settings(options: Iterable[tuple[str, str]]) -> dict[str, float]:
+    """Return the settings in ``options`` (pairs of CLIENT_OPTIONS and text). Raises ConfigError naming the one that cannot be.
+
+    ``timeout_s``: seconds that the answer to one pull may take, beyond what the broker is asked to wait; 0.1 to 600.
+    """
+    settings = {"timeout_s": PULL_TIMEOUT_S}
+    for name, text in options:
+        if name not in settings:
+            raise ConfigError(f"the client has no setting {name!r}; it has {', '.join(CLIENT_OPTIONS)}")
+        try:
+            value = float(text)
+        except ValueError:
+            value = 0.0
+        if not 0.1 <= value <= 600:
+            raise ConfigError(f"rocketmq.client.{name}: {text!r} is not a number of seconds from 0.1 to 600")
+        settings[name] = value
+    return settings
+
+
+def check_filter(filter: Filter | None) -> None:  # noqa: A002 - the option's word
+    """Raise FilterRefused when the filter is none by itself, without asking a broker."""
+    if filter is not None:
+        kind, expression = filter
+        try:
+            pull_subscription("T", expression, kind)
+        except ConfigError as e:
+            raise FilterRefused(str(e)) from None
 
 
 class ClusterAccess:
     """Queues, offsets and pulls of one cluster, for blocking code.
 
-    The client runs on an event loop in a thread of its own, so that a pull goes on while the calling thread decodes. Every method but
-    ``pull`` waits for its answers; the requests of one call go out together. Raises what the client raises.
+    The client runs on an event loop in a thread of its own, so that pulls go on while the calling thread decodes. Any thread may call.
+    Every method but ``pull`` waits for its answers, each bounded by the client's time limits; the requests of one call go out together.
+    Raises what the client raises. Lost connections are made again when they are needed, and a route is asked for again when a broker is
+    not where it was: only a cluster that moves to other nameserver addresses needs another access.
     """
 
-    def __init__(self, nameserver: str, group: str) -> None:
+    def __init__(self, nameserver: str, group: str, client_options: Iterable[tuple[str, str]] = ()) -> None:
+        self._timeout_s = client_settings(client_options)["timeout_s"]
+        self._consumer = PullConsumer(group, namesrv=nameserver)
+        # Connects when it is first needed: tasks never do.
+        self._admin = AdminClient(namesrv=nameserver)
         self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="sprocketmq-spark", daemon=True)
         self._thread.start()
-        self._consumer = PullConsumer(group, namesrv=nameserver)
         try:
             self._submit(self._consumer.start()).result()
         except BaseException:
@@ -40,13 +92,31 @@ class ClusterAccess:
         if self._loop.is_closed():
             return
         self._submit(self._consumer.close()).result()
+        self._submit(self._admin.close()).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
+    # --- topics and queues ---
+
+    def topics(self) -> list[str]:
+        """Return all topics that messages are sent to, sorted: without those of the brokers themselves, retry and dead-letter topics."""
+        found = self._administer(self._admin.topics)
+        return [name for name in found if not is_system_topic(name) and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))]
+
+    def topic_exists(self, topic: str) -> bool:
+        """Tell whether a nameserver knows a route of ``topic``, retry and dead-letter topics included."""
+        try:
+            self._administer(lambda: self._admin.queues(topic))
+        except TopicNotFound:
+            return False
+        return True
+
     def queues(self, topics: Iterable[str]) -> list[MessageQueue]:
         """Return the readable queues of ``topics``, in order. Raises TopicNotFound."""
         return sorted(queue for found in self._all(self._consumer.queues, topics) for queue in found)
+
+    # --- offsets ---
 
     def earliest(self, queues: Iterable[MessageQueue]) -> Offsets:
         """Return the offset of the first message of each queue."""
@@ -73,35 +143,145 @@ class ClusterAccess:
 
         return dict(zip(queues, self._all(first_since, queues), strict=True))
 
-    def pull(self, queue: MessageQueue, offset: int, max_messages: int, max_bytes: int, hold_ms: int) -> "Future[PullResult]":
-        """Ask for messages; the future of the answer is cancelled harmlessly at any time."""
-        return self._submit(self._consumer.pull(queue, offset, max_messages=max_messages, max_bytes=max_bytes, wait_ms=hold_ms))
+    def group_offsets(self, group: str, queues: Iterable[MessageQueue]) -> Offsets:
+        """Return where the consumer group goes on, for those of ``queues`` for which it ever committed."""
+        check_group(group)
+        asked = list(queues)
+
+        async def of_topic(topic: str) -> dict[MessageQueue, int | None]:
+            return await self._admin.committed(group, topic)
+
+        known = self._administer_all(of_topic, sorted({queue.topic for queue in asked}))
+        committed = {queue: offset for found in known for queue, offset in found.items()}
+        return {queue: offset for queue in asked if (offset := committed.get(queue)) is not None}
+
+    def commit_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Have the consumer group go on at ``offsets``; returns when the brokers have them. Every queue is tried before one's error is raised."""
+        check_group(group)
+
+        async def commit(item: tuple[MessageQueue, int]) -> None:
+            await self._admin.commit(group, *item)
+
+        self._administer_all(commit, offsets.items())
+
+    # --- messages ---
+
+    def check_filter(self, queues: Iterable[MessageQueue], filter: Filter | None) -> None:  # noqa: A002
+        """Have a broker of every name in ``queues`` look at ``filter``. Raises FilterRefused, which names the broker and what it said."""
+        check_filter(filter)
+        if filter is None or filter[0] == "TAG":
+            return
+        first = {(queue.topic, queue.broker_name): queue for queue in sorted(queues, reverse=True)}
+
+        async def ask(queue: MessageQueue) -> None:
+            try:
+                await self._consumer.pull(queue, 0, max_messages=1, max_bytes=1, expression=filter[1], expression_type=filter[0])
+            except BrokerError as e:
+                hint = ""
+                if e.code == ResponseCode.SYSTEM_ERROR:
+                    hint = ". Brokers filter by SQL92 with enablePropertyFilter=true only, SprocketMQ's do not: filter by tag, or in Spark"
+                raise FilterRefused(
+                    f"broker {queue.broker_name} does not take the {filter[0]} expression {filter[1]!r} for topic {queue.topic}:"
+                    f" {e.remark.strip()}{hint}"
+                ) from None
+
+        self._all(ask, first.values())
+
+    def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        hold_ms: int,
+        *,
+        filter: Filter | None = None,  # noqa: A002
+        read_from: ReadFrom = "master",
+    ) -> "Future[PullResult]":
+        """Ask for messages; the future of the answer is cancelled harmlessly at any time.
+
+        Besides what the client's ``pull`` raises, it is TopicGone when the topic was deleted, which TopicNotFound alone does not say: the
+        route of a topic is unknown too while its only broker is away.
+        """
+        kind, expression = filter or ("TAG", "*")
+        answer = self._consumer.pull(
+            queue,
+            offset,
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            wait_ms=hold_ms,
+            expression=expression,
+            expression_type=kind,
+            read_from=read_from,
+            timeout_s=self._timeout_s,
+        )
+        return self._submit(self._unless_gone(queue, answer))
+
+    async def _unless_gone(self, queue: MessageQueue, answer: Awaitable[PullResult]) -> PullResult:
+        try:
+            return await answer
+        except TopicNotFound as e:
+            if await self._is_gone(queue):
+                raise TopicGone(queue.topic, e.namesrv) from None
+            raise
+
+    async def _is_gone(self, queue: MessageQueue) -> bool:
+        """Tell whether the queue's broker is registered and the queue is not. A broker registers with all its topics."""
+        try:
+            await self._admin.start()
+            try:
+                there = await self._admin.queues(queue.topic)
+            except TopicNotFound:
+                there = []
+            if queue in there:
+                await self._consumer.queues(queue.topic)  # for a fresh route: another broker may have answered at an old address
+                return False
+            return queue.broker_name in (await self._admin.cluster()).broker_addr_table
+        except RetriableError:
+            return False
+
+    # --- the loop ---
 
     def _submit(self, work: Coroutine[Any, Any, _R]) -> "Future[_R]":
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _all(self, ask: Callable[[Any], Awaitable[_R]], about: Iterable[Any]) -> list[_R]:
+        """Ask about everything at once and return the answers; when some failed, the first error is raised after the last answer."""
+
         async def together() -> list[_R]:
-            return await asyncio.gather(*map(ask, about))
+            answers = await asyncio.gather(*map(ask, about), return_exceptions=True)
+            for answer in answers:
+                if isinstance(answer, BaseException):
+                    raise answer
+            return answers  # type: ignore[return-value]  # none is an exception
 
         return self._submit(together()).result()
 
+    def _administer(self, ask: Callable[[], Awaitable[_R]]) -> _R:
+        return self._administer_all(lambda _: ask(), (None,))[0]
 
-_open: dict[tuple[int, str, str], ClusterAccess] = {}
+    def _administer_all(self, ask: Callable[[Any], Awaitable[_R]], about: Iterable[Any]) -> list[_R]:
+        self._submit(self._admin.start()).result()
+        return self._all(ask, about)
+
+
+_open: dict[tuple[int, str, str, tuple[tuple[str, str], ...]], ClusterAccess] = {}
 _lock = threading.Lock()
 
 
-def cluster_access(nameserver: str, group: str) -> ClusterAccess:
+def cluster_access(nameserver: str, group: str, client_options: Iterable[tuple[str, str]] = ()) -> ClusterAccess:
     """Return this process's access to the cluster, made on first use.
 
-    Spark's Python workers live on from task to task, so connections do too. A forked child makes its own.
+    Spark's Python workers live on from task to task, so connections do too. A forked child makes its own. ``client_options`` as for
+    ``client_settings``. Raises ConfigError, and what finding a nameserver raises.
     """
-    key = (os.getpid(), nameserver, group)
+    key = (os.getpid(), nameserver, group, tuple(client_options))
     with _lock:
         access = _open.get(key)
         if access is None:
-            access = _open[key] = ClusterAccess(nameserver, group)
-            atexit.register(close_access)
+            if not any(pid == os.getpid() for pid, *_ in _open):
+                atexit.register(close_access)
+            access = _open[key] = ClusterAccess(nameserver, group, key[3])
         return access
 
 
