@@ -50,7 +50,7 @@ def check_directory(fs: FileSystem, root: str) -> None:
     _check_is_store(root, entries)
     _check_rocksdb(fs, root, names)
     _check_elsewhere(fs, root, names)
-    snapshot = _check_version(fs, root) if DISPATCHED in names else None
+    snapshot = check_version(fs, root) if DISPATCHED in names else None
     if not any(entry.size for _, entry in segment_entries(fs.list(f"{root}/commitlog"))):
         _check_log_is_gone(fs, root, names, snapshot)
 
@@ -129,8 +129,8 @@ def _data_below(fs: FileSystem, directory: str) -> Iterator[bool]:
             yield from (bool(entry.size) for entry in fs.list(f"{directory}/{queue.name}"))
 
 
-def _check_version(fs: FileSystem, root: str) -> Snapshot | None:
-    """Return the store's snapshot, refuse one of a version to come. A damaged one is as good as none."""
+def check_version(fs: FileSystem, root: str) -> Snapshot | None:
+    """Return the store's snapshot, None when it has none or a damaged one. Raises StoreNotSupported for one of a version to come."""
     path = f"{root}/{DISPATCHED}"
     try:
         data = fs.read(path)
