@@ -37,18 +37,19 @@ _HEX = np.array([list(f"{i:02X}".encode()) for i in range(256)], np.uint8)
 
 
 class PulledRows:
-    """The messages of one pulled buffer, located but not decoded; inner batches are unwrapped, bodies still compressed.
+    """The messages of one buffer of whole records, located but not decoded; bodies are still compressed.
 
-    ``offsets`` are the queue offsets of the rows, in order. Raises RemoteProtocolError when a record does not fit its buffer, or the
-    parts of a record do not fit its size.
+    With ``unwrap`` inner batches become the messages in them; without, each is one row, whose body is the batch as its producer encoded it.
+    ``offsets`` are the queue offsets of the rows, in order, and ``counts`` how many offsets each takes: None means one. Raises
+    RemoteProtocolError when a record does not fit the buffer, or the parts of a record do not make up its size.
     """
 
     __slots__ = (
-        *("_array", "_body", "_body_length", "_born", "_compressed", "_data", "_flag_at", "_inner", "_inner_at", "_inner_num"),
-        *("_magic", "_props", "_props_length", "_rec", "_rec_pos", "_rec_size", "_store", "_sys", "_topic", "_topic_length", "offsets"),
+        *("_array", "_batch", "_batch_num", "_body", "_body_length", "_born", "_compressed", "_data", "_flag_at", "_inner", "_magic"),
+        *("_props", "_props_length", "_rec", "_rec_pos", "_rec_size", "_store", "_sys", "_topic", "_topic_length", "counts", "offsets"),
     )
 
-    def __init__(self, data: bytes | bytearray | memoryview) -> None:
+    def __init__(self, data: bytes | bytearray | memoryview, *, unwrap: bool = True) -> None:
         self._data = data
         self._array = np.frombuffer(data, np.uint8)
         pos = _record_positions(data)
@@ -61,14 +62,18 @@ class PulledRows:
             self._locate(_record_positions(self._data))
             inner = (self._sys & _INNER) == _INNER
         self._flag_at = self._rec_pos + 16
-        # Of rows in inner batches: which they are, their place in the batch, its count.
-        self._inner: Any = None
-        self._inner_at: Any = None
-        self._inner_num: Any = None
+        self._inner: Any = None  # which rows are messages out of inner batches; None when none is
+        self._batch: Any = None  # which rows are, or are of, an inner batch, and how many messages it has
+        self._batch_num: Any = None
         self._rec: Any = None  # row -> record; None while every record is one row
         self.offsets = self._long(self._rec_pos + 20)
+        self.counts: Any = None
         if inner.any():
-            self._unwrap(inner)
+            if unwrap:
+                self._unwrap(inner)
+            else:
+                self._batch = inner
+                self.counts = self._batch_num = self._stated_counts(inner)
 
     def _locate(self, pos: Any) -> None:
         """Find the parts of every record and check that they fit."""
@@ -125,9 +130,17 @@ class PulledRows:
         flag_at[is_inner] = entry + 12
         self._body, self._body_length, self._props, self._props_length, self._flag_at = body, body_length, props, props_length, flag_at
         self._compressed = self._compressed[rec] & ~is_inner
-        self._inner, self._inner_at, self._inner_num = is_inner, at, counts[rec]
+        self._inner = self._batch = is_inner
+        self._batch_num = counts[rec]
         self._rec = rec
         self.offsets = self.offsets[rec] + at
+
+    def _stated_counts(self, inner: Any) -> Any:
+        """Return how many messages each record holds, by what its broker wrote into its properties; one where that makes no sense."""
+        counts: Any = np.ones(len(inner), np.int64)
+        stated = _Pairs(self._slots(self._props[inner], self._props_length[inner])).column("INNER_NUM")
+        counts[inner] = [int(text) if text and len(text) < 10 and text.isdecimal() else 1 for text in stated.to_pylist()]
+        return counts
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -144,14 +157,21 @@ class PulledRows:
             wanted[at] |= (self._window(self._topic[at], len(name)) == np.frombuffer(name, np.uint8)).all(axis=1)
         self._keep(wanted if self._rec is None else wanted[self._rec])
 
+    def keep_tags(self, tags: Collection[str]) -> None:
+        """Keep the rows with one of ``tags``: brokers compare hashes, and the tag of an inner batch for all messages in it."""
+        found = _Pairs(self._slots(self._props, self._props_length)).column("TAGS").dictionary_encode()
+        wanted = [i for i, tag in enumerate(found.dictionary.to_pylist()) if tag in tags]
+        self._keep(np.isin(found.indices.fill_null(-1).to_numpy(), wanted))
+
     def _keep(self, keep: Any) -> None:
         if keep.all():
             return
         self._rec = np.flatnonzero(keep) if self._rec is None else self._rec[keep]
         for name in ("offsets", "_body", "_body_length", "_props", "_props_length", "_flag_at", "_compressed"):
             setattr(self, name, getattr(self, name)[keep])
-        if self._inner is not None:
-            self._inner, self._inner_at, self._inner_num = self._inner[keep], self._inner_at[keep], self._inner_num[keep]
+        for name in ("_inner", "_batch", "_batch_num", "counts"):
+            if getattr(self, name) is not None:
+                setattr(self, name, getattr(self, name)[keep])
 
     def batches(
         self,
@@ -210,6 +230,18 @@ class PulledRows:
     def _short(self, at: Any) -> Any:
         return self._window(at, 2).view(">i2").ravel().astype(np.int16)
 
+    def _slots(self, at: Any, length: Any) -> pa.Array:
+        """Return the pieces of the buffer as a compact binary array. ``at`` is increasing and pieces do not overlap."""
+        base = int(at[0]) if len(at) else 0
+        bounds: Any = np.zeros(2 * len(at) + 1, np.int32)
+        bounds[:-1:2] = at - base
+        bounds[1::2] = at + length - base
+        bounds[-1] = bounds[-2] if len(at) else 0
+        stop = base + int(bounds[-1])
+        data = pa.py_buffer(memoryview(self._data)[base:stop])
+        slots = pa.Array.from_buffers(pa.binary(), 2 * len(at), [None, pa.py_buffer(bounds), data])
+        return slots.take(pa.array(np.arange(len(at), dtype=np.int64) * 2))
+
 
 class _Batch:
     """Builds the columns of one slice of rows."""
@@ -225,6 +257,7 @@ class _Batch:
         self.after_born = self.pos + 48 + rows._born[self.rec]
         self.after_hosts = self.after_born + 8 + rows._store[self.rec]
         self.inner: Any = None if rows._inner is None else rows._inner[part]
+        self.batch: Any = None if rows._batch is None else rows._batch[part]
         self._pairs: _Pairs | None = None
 
     def build(self, columns: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
@@ -235,7 +268,7 @@ class _Batch:
     @property
     def pairs(self) -> "_Pairs":
         if self._pairs is None:
-            self._pairs = _Pairs(self._slots(self.rows._props[self.part], self.rows._props_length[self.part]))
+            self._pairs = _Pairs(self.rows._slots(self.rows._props[self.part], self.rows._props_length[self.part]))
         return self._pairs
 
     def properties(self) -> pa.Array:
@@ -253,30 +286,18 @@ class _Batch:
 
     # --- bytes and text ---
 
-    def _slots(self, at: Any, length: Any) -> pa.Array:
-        """Return the pieces of the buffer as a compact binary array. ``at`` is increasing and pieces do not overlap."""
-        base = int(at[0]) if len(at) else 0
-        bounds: Any = np.zeros(2 * len(at) + 1, np.int32)
-        bounds[:-1:2] = at - base
-        bounds[1::2] = at + length - base
-        bounds[-1] = bounds[-2] if len(at) else 0
-        stop = base + int(bounds[-1])
-        data = pa.py_buffer(memoryview(self.rows._data)[base:stop])
-        slots = pa.Array.from_buffers(pa.binary(), 2 * len(at), [None, pa.py_buffer(bounds), data])
-        return slots.take(pa.array(np.arange(len(at), dtype=np.int64) * 2))
-
     def body(self) -> pa.Array:
         rows = self.rows
         length = rows._body_length[self.part]
         if not self.inflated:
-            return self._slots(rows._body[self.part], length)
+            return rows._slots(rows._body[self.part], length)
         # The stored bytes of compressed bodies are left out; the inflated ones come from behind.
         where = np.fromiter(self.inflated, np.int64, len(self.inflated))
         length = length.copy()
         length[where] = 0
         index = np.arange(self.count)
         index[where] = self.count + np.arange(len(where))
-        plain = self._slots(rows._body[self.part], length)
+        plain = rows._slots(rows._body[self.part], length)
         return pa.concat_arrays([plain, pa.array(self.inflated.values(), pa.binary())]).take(pa.array(index))
 
     def topic(self) -> pa.Array:
@@ -378,14 +399,14 @@ class _Batch:
         return pa.array(self.rows._long(self.after_hosts + 4))
 
     def batch_base_offset(self) -> pa.Array:
-        if self.inner is None:
+        if self.batch is None:
             return pa.nulls(self.count, pa.int64())
-        return pa.array(self.rows._long(self.pos + 20), mask=~self.inner)
+        return pa.array(self.rows._long(self.pos + 20), mask=~self.batch)
 
     def batch_num(self) -> pa.Array:
-        if self.inner is None:
+        if self.batch is None:
             return pa.nulls(self.count, pa.int32())
-        return pa.array(self.rows._inner_num[self.part].astype(np.int32), mask=~self.inner)
+        return pa.array(self.rows._batch_num[self.part].astype(np.int32), mask=~self.batch)
 
 
 _BUILDERS: dict[str, Callable[[_Batch], pa.Array]] = {

@@ -1,20 +1,24 @@
 """Pull queue ranges from brokers and turn them into Arrow batches: what one Spark task does.
 
-The next pull is on its way while the last one is decoded and Spark takes its batches. Every message of a range is accounted for: what
+Pulls go on while Spark takes batches, as far as the memory set aside for them lets them. Every message of a range is accounted for: what
 a broker no longer has is data loss and is reported as such, never skipped in silence.
 """
 
 import logging
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Literal, NamedTuple, Protocol
 
-import numpy as np
 import pyarrow as pa
 
-from sprocketmq.client.pulling import PullResult
+from sprocketmq.client.consumer_pull import ReadFrom
+from sprocketmq.client.pulling import PullResult, PullStatus, pull_subscription
 from sprocketmq.errors import FatalError, RemoteProtocolError, RetriableError, TopicNotFound
 from sprocketmq.protocol.message import MessageQueue
+from sprocketmq.spark.access import Filter, TopicGone
 from sprocketmq.spark.decode import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS, PulledRows
 from sprocketmq.spark.planning import QueueRange
 
@@ -22,6 +26,11 @@ log = logging.getLogger(__name__)
 
 # Between attempts while a broker is away; the whole wait is bounded by the read's time limit.
 RETRY_PAUSE_S = 0.2
+# How long a broker may hold a request for messages that should be there and are not yet.
+HOLD_MS = 1000
+DEFAULT_PREFETCH = 2
+
+InnerBatch = Literal["unwrap", "raw"]
 
 
 class DataLoss(FatalError):
@@ -42,12 +51,33 @@ class QueueAway(DataLoss):
     """A queue that was read is not in the route of its topic: its broker is away, or it was taken from the topic."""
 
 
-# (queue, offset, max messages, max bytes, how long the broker may hold the request in ms) -> answer
-Pull = Callable[[MessageQueue, int, int, int, int], "Future[PullResult]"]
+class Pull(Protocol):
+    """What asks a broker for messages: ``ClusterAccess.pull``."""
+
+    def __call__(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        hold_ms: int,
+        /,
+        *,
+        filter: Filter | None,  # noqa: A002 - the option's word
+        read_from: ReadFrom,
+    ) -> "Future[PullResult]": ...
 
 
 class RangeReader:
     """Reads ranges one after the other.
+
+    ``pull_messages`` and ``pull_bytes`` are what one pull asks for (the size of a batch unless given; brokers give less when they like).
+    Pulls run ahead of Spark by ``prefetch`` times ``pull_bytes``; with 0 each waits until its messages are wanted. With that, a batch and
+    its encoded form, memory is bounded whatever the range.
+
+    ``filter`` is the broker's to apply; tags are compared once more here, as brokers know hashes only. ``inner_batch`` ``"raw"`` makes one
+    row of each inner batch, which belongs to the range that has its first offset. With ``read_from`` other than master what a replica does
+    not have is asked of the master, whose word alone counts for loss.
 
     ``fail_on_data_loss`` says whether messages that are gone raise DataLoss or a warning. ``timeout_ms`` bounds the wait for one pull,
     attempts and reconnections included; after it the error of the last attempt is raised, or DataLoss when the queue ends early.
@@ -60,6 +90,12 @@ class RangeReader:
         *,
         batch_rows: int = DEFAULT_BATCH_ROWS,
         batch_bytes: int = DEFAULT_BATCH_BYTES,
+        pull_messages: int | None = None,
+        pull_bytes: int | None = None,
+        prefetch: int = DEFAULT_PREFETCH,
+        filter: Filter | None = None,  # noqa: A002
+        inner_batch: InnerBatch = "unwrap",
+        read_from: ReadFrom = "master",
         fail_on_data_loss: bool = True,
         timeout_ms: int = 20_000,
         pause: Callable[[float], None] = time.sleep,
@@ -69,109 +105,256 @@ class RangeReader:
         self._columns = columns
         self._batch_rows = batch_rows
         self._batch_bytes = batch_bytes
+        self._pull_messages = pull_messages or batch_rows
+        self._pull_bytes = pull_bytes or batch_bytes
+        self._prefetch = prefetch
+        self._tags = frozenset(pull_subscription("T", filter[1], filter[0]).tags_set) if filter else frozenset()
+        self._filter = filter if filter and (self._tags or filter[0] != "TAG") else None
+        self._unwrap = inner_batch == "unwrap"
+        self._read_from = read_from
         self._fail_on_data_loss = fail_on_data_loss
         self._timeout_s = timeout_ms / 1000
         self._pause = pause
         self._monotonic = monotonic
 
-    def read(self, ranges: Sequence[QueueRange]) -> Iterator[pa.RecordBatch]:
+    def read(self, ranges: Iterable[QueueRange]) -> Iterator[pa.RecordBatch]:
         """Yield the messages of ``ranges`` in order, each exactly once. A batch holds messages of one queue only."""
+        ahead = _Ahead(self._start, ranges, self._prefetch * self._pull_bytes, self._pull_bytes)
         held: list[bytes] = []
-        held_bytes = 0
-        first = 0
-        for part, offset, stop, body in self._pulls(ranges):
-            if not len(body):
-                # What is gone was reported; what was pulled before it stands.
-                if held:
-                    yield from self._decode(part, first, offset, b"".join(held))
-                held, held_bytes = [], 0
-                continue
-            if not held:
-                first = offset
-            held.append(body)
-            held_bytes += len(body)
-            # Brokers may hand out few messages at a time (32 by default in the reference): small pulls are decoded together.
-            if stop >= part.end or stop - first >= self._batch_rows or held_bytes >= self._batch_bytes:
-                yield from self._decode(part, first, min(stop, part.end), held[0] if len(held) == 1 else b"".join(held))
-                held, held_bytes = [], 0
-
-    def _decode(self, part: QueueRange, start: int, end: int, data: bytes) -> Iterator[pa.RecordBatch]:
-        rows = PulledRows(data)
-        rows.trim(start, end)
-        expected = start
-        if len(rows) != end - start or not (rows.offsets == np.arange(start, end)).all():
-            for offset in rows.offsets.tolist():
-                if offset < expected:
-                    raise RemoteProtocolError(
-                        f"broker {part.queue.broker_name} returned message {offset} of queue {part.queue.queue_id} of topic"
-                        f" {part.queue.topic} after message {expected - 1}"
-                    )
-                if offset > expected:
-                    self._lose(part.queue, expected, offset, "the broker left them out")
-                expected = offset + 1
-            if expected < end:
-                self._lose(part.queue, expected, end, "the broker left them out")
-        yield from rows.batches(self._columns, part.queue.broker_name, batch_rows=self._batch_rows, batch_bytes=self._batch_bytes)
-
-    def _pulls(self, ranges: Sequence[QueueRange]) -> Iterator[tuple[QueueRange, int, int, bytes]]:
-        """Yield (range, first offset, offset after the last, records) of each pull, with the next pull already under way."""
-        todo = iter([part for part in ranges if len(part) > 0])
-        part = next(todo, None)
-        if part is None:
-            return
-        offset = part.start
-        under_way = self._start(part, offset)
+        held_bytes = first = 0
         try:
-            while part is not None:
-                body, stop = self._settle(part, offset, under_way)
-                done, begun = part, offset
-                if stop >= part.end:
-                    part = next(todo, None)
-                    stop = done.end
-                    offset = part.start if part is not None else 0
-                else:
-                    offset = stop
-                if part is not None:
-                    under_way = self._start(part, offset)
-                yield done, begun, stop, body
+            while (pulled := ahead.take()) is not None:
+                part, offset, stop, body, failed = pulled
+                if failed is not None:
+                    body, stop = self._settle(part, offset, failed)
+                    ahead.go_on(stop)
+                found = bool(body)
+                if found:
+                    first = first if held else offset
+                    held.append(body)
+                    held_bytes += len(body)
+                del pulled, body, failed
+                # Brokers may hand out few messages at a time (32 by default in the reference): small pulls are decoded together. Where
+                # nothing came there was loss, which is reported, or nothing that the filter lets through: what was pulled before stands.
+                enough = stop >= part.end or stop - first >= self._batch_rows or held_bytes >= self._batch_bytes
+                if held and (enough or not found):
+                    rows = PulledRows(held[0] if len(held) == 1 else b"".join(held), unwrap=self._unwrap)
+                    held, held_bytes = [], 0
+                    self._select(part, first, stop if found else offset, rows)
+                    yield from rows.batches(
+                        self._columns, part.queue.broker_name, batch_rows=self._batch_rows, batch_bytes=self._batch_bytes
+                    )
+                    del rows
         finally:
-            under_way.cancel()
+            ahead.close()
 
-    def _start(self, part: QueueRange, offset: int, hold_ms: int = 0) -> "Future[PullResult]":
-        return self._pull(part.queue, offset, min(part.end - offset, self._batch_rows), self._batch_bytes, hold_ms)
+    def _select(self, part: QueueRange, start: int, end: int, rows: PulledRows) -> None:
+        """Leave of ``rows`` what was asked for, from ``start`` to ``end``."""
+        self._account(part, start, end, rows)
+        rows.trim(start, end)
+        if self._tags:
+            rows.keep_tags(self._tags)
+
+    def _account(self, part: QueueRange, start: int, end: int, rows: PulledRows) -> None:
+        """Check that ``rows`` are all messages from ``start`` to ``end`` in order; with a filter, that they are in order."""
+        offsets = rows.offsets
+        after = offsets + (1 if rows.counts is None else rows.counts)
+        if len(rows) and offsets[0] <= start and after[-1] >= end and (offsets[1:] == after[:-1]).all():
+            return
+        expected = start
+        for offset, stop in zip(offsets.tolist(), after.tolist(), strict=True):
+            if stop <= start:
+                continue
+            if offset < expected > start:
+                raise RemoteProtocolError(
+                    f"broker {part.queue.broker_name} returned message {offset} of queue {part.queue.queue_id} of topic"
+                    f" {part.queue.topic} after message {expected - 1}"
+                )
+            if expected < offset and expected < end:
+                self._miss(part, expected, min(offset, end))
+            expected = stop
+        if expected < end:
+            self._miss(part, expected, end)
+
+    def _miss(self, part: QueueRange, start: int, end: int) -> None:
+        if self._filter is None:
+            self._lose(part.queue, start, end, "the broker left them out")
+
+    def _start(self, part: QueueRange, offset: int) -> "Future[PullResult]":
+        messages = min(part.end - offset, self._pull_messages)
+        return self._pull(part.queue, offset, messages, self._pull_bytes, 0, filter=self._filter, read_from=self._read_from)
+
+    def _start_again(self, part: QueueRange, offset: int, hold_ms: int) -> "Future[PullResult]":
+        messages = min(part.end - offset, self._pull_messages)
+        return self._pull(part.queue, offset, messages, self._pull_bytes, hold_ms, filter=self._filter, read_from="master")
 
     def _settle(self, part: QueueRange, offset: int, under_way: "Future[PullResult]") -> tuple[bytes, int]:
-        """Wait for the messages from ``offset`` on; return them and the offset after them. Nothing is returned only after data loss."""
+        """Find out about a pull that brought nothing; return messages from ``offset`` on and the offset after them.
+
+        There are none after data loss, and where none matches the filter.
+        """
+        queue = part.queue
         deadline = self._monotonic() + self._timeout_s
+        asks_master = self._read_from == "master"
         while True:
+            hold_ms = 0
             try:
                 answer = under_way.result()
+            except TopicGone:
+                self._lose(queue, offset, part.end, "its topic was deleted")
+                return b"", part.end
             except (RetriableError, TopicNotFound):
                 # A topic whose only broker is starting again has no route for a moment.
                 if self._monotonic() >= deadline:
                     raise
+            else:
+                if answer.body:
+                    if answer.next_offset <= offset:
+                        raise RemoteProtocolError(
+                            f"broker {queue.broker_name} answered a pull of {queue.topic} queue {queue.queue_id} at {offset}"
+                            f" with messages and next offset {answer.next_offset}"
+                        )
+                    return answer.body, min(answer.next_offset, part.end)
+                skipped = answer.status is PullStatus.NO_MATCH and answer.next_offset > offset
+                if skipped and self._filter is not None:
+                    return b"", min(answer.next_offset, part.end)
+                if answer.from_master:
+                    if offset < answer.min_offset:
+                        gone = min(max(answer.min_offset, answer.next_offset), part.end)
+                        self._lose(queue, offset, gone, f"the queue now begins at {answer.min_offset}")
+                        return b"", gone
+                    if skipped:
+                        gone = min(answer.next_offset, part.end)
+                        self._lose(queue, offset, gone, "the broker left them out")
+                        return b"", gone
+                if self._monotonic() >= deadline:
+                    if not answer.from_master:
+                        raise RetriableError(
+                            f"the master of broker {queue.broker_name} is away, and its replica has no message {offset} of queue"
+                            f" {queue.queue_id} of topic {queue.topic} yet"
+                        )
+                    if offset < answer.max_offset:
+                        raise RetriableError(
+                            f"broker {queue.broker_name} hands out no message {offset} of queue {queue.queue_id} of topic {queue.topic},"
+                            f" which goes on to {answer.max_offset}: {answer.status.value}"
+                        )
+                    self._lose(queue, offset, part.end, f"the queue ends at {answer.max_offset}")
+                    return b"", part.end
+                # The range was planned from an offset this broker has announced: what is missing may still be on its way to a replica.
+                hold_ms = HOLD_MS
+            if asks_master:
                 self._pause(RETRY_PAUSE_S)
-                under_way = self._start(part, offset)
-                continue
-            if len(answer.body):
-                if answer.next_offset <= offset:
-                    raise RemoteProtocolError(
-                        f"broker {part.queue.broker_name} answered a pull of {part.queue.topic} queue {part.queue.queue_id} at {offset}"
-                        f" with messages and next offset {answer.next_offset}"
-                    )
-                return answer.body, answer.next_offset
-            if offset < answer.min_offset or answer.next_offset > offset:
-                gone = min(max(answer.min_offset, answer.next_offset), part.end)
-                self._lose(part.queue, offset, gone, f"the queue now begins at {answer.min_offset}")
-                return b"", gone
-            if self._monotonic() >= deadline:
-                self._lose(part.queue, offset, part.end, f"the queue ends at {answer.max_offset}")
-                return b"", part.end
-            # The range was planned from an offset this broker has announced: what is missing may still be on its way to a replica.
-            self._pause(RETRY_PAUSE_S)
-            under_way = self._start(part, offset, 1000)
+            asks_master = True
+            under_way = self._start_again(part, offset, hold_ms)
 
     def _lose(self, queue: MessageQueue, start: int, end: int, reason: str) -> None:
         if self._fail_on_data_loss:
             raise DataLoss(queue, start, end, reason)
         log.warning("going on without messages %d to %d of %s (failOnDataLoss is false): %s", start, end - 1, queue, reason)
+
+
+class _Pulled(NamedTuple):
+    """The records from ``offset`` to ``stop``, or the answer that has none and that somebody must look into."""
+
+    part: QueueRange
+    offset: int
+    stop: int
+    body: bytes
+    failed: "Future[PullResult] | None" = None
+
+
+class _Ahead:
+    """Pulls ranges one after the other, each pull begun when the one before is answered, while there is room for its answer.
+
+    Answers come in the client's thread, ``take`` is called in the task's. What is no plain answer is handed over as it is, and pulls go
+    on from where ``go_on`` says.
+    """
+
+    def __init__(
+        self, start: Callable[[QueueRange, int], "Future[PullResult]"], ranges: Iterable[QueueRange], room: int, pull_bytes: int
+    ) -> None:
+        self._start = start
+        self._todo = iter([part for part in ranges if len(part) > 0])
+        self._room = room - pull_bytes  # what may wait to be taken while one more is pulled
+        self._lock = threading.Lock()
+        self._answers: SimpleQueue[_Pulled] = SimpleQueue()
+        self._waiting = 0
+        self._wanted = False
+        self._busy = False
+        self._under_way: Future[PullResult] | None = None
+        self._part = next(self._todo, None)
+        self._offset = self._part.start if self._part else 0
+
+    def take(self) -> _Pulled | None:
+        """Return the next answer, waiting for it; None after the last."""
+        with self._lock:
+            self._wanted = self._answers.empty()
+            if self._wanted and self._part is None:
+                return None
+        self._run()
+        pulled = self._answers.get()
+        with self._lock:
+            self._waiting -= len(pulled.body)
+        self._run()
+        return pulled
+
+    def go_on(self, offset: int) -> None:
+        """Pull from ``offset`` of the range whose answer was handed over."""
+        with self._lock:
+            self._move_to(offset)
+            self._busy = False
+        self._run()
+
+    def close(self) -> None:
+        """Pull no more."""
+        with self._lock:
+            self._part = None
+            under_way = self._under_way
+        if under_way is not None:
+            under_way.cancel()
+
+    def _run(self) -> None:
+        """Begin pulls until one is not answered at once, or there is no room."""
+        while True:
+            with self._lock:
+                if self._busy or self._part is None or not (self._wanted or self._waiting <= self._room):
+                    return
+                self._busy, self._wanted = True, False
+                part, offset = self._part, self._offset
+            try:
+                future = self._start(part, offset)
+            except BaseException as e:  # noqa: BLE001 - whoever takes it raises it
+                future = Future()
+                future.set_exception(e)
+            with self._lock:
+                self._under_way = future
+            if not future.done():
+                future.add_done_callback(lambda done, part=part, offset=offset: self._later(part, offset, done))  # type: ignore[misc]
+                return
+            self._answered(part, offset, future)
+
+    def _later(self, part: QueueRange, offset: int, future: "Future[PullResult]") -> None:
+        self._answered(part, offset, future)
+        self._run()
+
+    def _answered(self, part: QueueRange, offset: int, future: "Future[PullResult]") -> None:
+        answer = None if future.cancelled() or future.exception() is not None else future.result()
+        with self._lock:
+            self._under_way = None
+            if self._part is None:
+                return  # closed
+            if answer is None or not answer.body or answer.next_offset <= offset:
+                self._answers.put(_Pulled(part, offset, offset, b"", future))
+                return
+            stop = min(answer.next_offset, part.end)
+            self._waiting += len(answer.body)
+            self._answers.put(_Pulled(part, offset, stop, answer.body))
+            self._wanted = False
+            self._move_to(stop)
+            self._busy = False
+
+    def _move_to(self, offset: int) -> None:
+        if self._part is not None and offset >= self._part.end:
+            self._part = next(self._todo, None)
+            offset = self._part.start if self._part else 0
+        self._offset = offset
