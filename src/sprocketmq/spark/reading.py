@@ -119,7 +119,8 @@ class RangeReader:
 
     def read(self, ranges: Iterable[QueueRange]) -> Iterator[pa.RecordBatch]:
         """Yield the messages of ``ranges`` in order, each exactly once. A batch holds messages of one queue only."""
-        ahead = _Ahead(self._start, ranges, self._prefetch * self._pull_bytes, self._pull_bytes)
+        filtered = self._filter is not None
+        ahead = _Ahead(self._start, ranges, self._prefetch * self._pull_bytes, self._pull_bytes, skips=filtered)
         held: list[bytes] = []
         held_bytes = first = 0
         try:
@@ -136,7 +137,7 @@ class RangeReader:
                 del pulled, body, failed
                 # Brokers may hand out few messages at a time (32 by default in the reference): small pulls are decoded together. Where
                 # nothing came there was loss, which is reported, or nothing that the filter lets through: what was pulled before stands.
-                enough = stop >= part.end or stop - first >= self._batch_rows or held_bytes >= self._batch_bytes
+                enough = stop >= part.end or held_bytes >= self._batch_bytes or (stop - first >= self._batch_rows and not filtered)
                 if held and (enough or not found):
                     rows = PulledRows(held[0] if len(held) == 1 else b"".join(held), unwrap=self._unwrap)
                     held, held_bytes = [], 0
@@ -267,13 +268,20 @@ class _Ahead:
     """Pulls ranges one after the other, each pull begun when the one before is answered, while there is room for its answer.
 
     Answers come in the client's thread, ``take`` is called in the task's. What is no plain answer is handed over as it is, and pulls go
-    on from where ``go_on`` says.
+    on from where ``go_on`` says. With ``skips`` it is a plain answer that nothing matched, handed over at the end of a range only.
     """
 
     def __init__(
-        self, start: Callable[[QueueRange, int], "Future[PullResult]"], ranges: Iterable[QueueRange], room: int, pull_bytes: int
+        self,
+        start: Callable[[QueueRange, int], "Future[PullResult]"],
+        ranges: Iterable[QueueRange],
+        room: int,
+        pull_bytes: int,
+        *,
+        skips: bool,
     ) -> None:
         self._start = start
+        self._skips = skips
         self._todo = iter([part for part in ranges if len(part) > 0])
         self._room = room - pull_bytes  # what may wait to be taken while one more is pulled
         self._lock = threading.Lock()
@@ -323,7 +331,7 @@ class _Ahead:
                 part, offset = self._part, self._offset
             try:
                 future = self._start(part, offset)
-            except BaseException as e:  # noqa: BLE001 - whoever takes it raises it
+            except BaseException as e:  # whoever takes it raises it
                 future = Future()
                 future.set_exception(e)
             with self._lock:
@@ -343,13 +351,15 @@ class _Ahead:
             self._under_way = None
             if self._part is None:
                 return  # closed
-            if answer is None or not answer.body or answer.next_offset <= offset:
+            skipped = answer is not None and self._skips and answer.status is PullStatus.NO_MATCH
+            if answer is None or answer.next_offset <= offset or not (answer.body or skipped):
                 self._answers.put(_Pulled(part, offset, offset, b"", future))
                 return
             stop = min(answer.next_offset, part.end)
-            self._waiting += len(answer.body)
-            self._answers.put(_Pulled(part, offset, stop, answer.body))
-            self._wanted = False
+            if answer.body or stop == part.end:
+                self._waiting += len(answer.body)
+                self._answers.put(_Pulled(part, offset, stop, answer.body))
+                self._wanted = False
             self._move_to(stop)
             self._busy = False
 
