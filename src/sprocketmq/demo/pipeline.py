@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from sprocketmq.spark.planning import decode_offsets
+from sprocketmq.spark.offsets import decode_offsets
 
 if TYPE_CHECKING:
     import pyarrow as pa

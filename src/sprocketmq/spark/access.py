@@ -16,7 +16,7 @@ from sprocketmq.net.loops import new_event_loop
 from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_group, is_system_topic
-from sprocketmq.spark.planning import Offsets
+from sprocketmq.spark.offsets import Offsets
 
 _R = TypeVar("_R")
 

@@ -1,186 +1,315 @@
-"""Options of the `rocketmq` format, checked before a job starts. Every message names the option and what it may be."""
+"""Options of a read with the `rocketmq` format, checked before a job starts. Every message names the option and what it may be."""
 
-import difflib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sprocketmq.errors import InvalidName
+from sprocketmq.protocol.bodies import build_subscription
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import check_group, check_topic
 from sprocketmq.spark.decode import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS
-from sprocketmq.spark.option_values import OptionError
+from sprocketmq.spark.offsets import EARLIEST, LATEST, Bound, Offsets
+from sprocketmq.spark.option_values import CLIENT_PREFIX, Values
 from sprocketmq.spark.schema import COLUMNS, DEFAULT_COLUMNS
 
-EARLIEST = -2
-LATEST = -1
-_WORDS = {"earliest": EARLIEST, "latest": LATEST}
+DEFAULT_GROUP = "sprocketmq-spark"
 
-# Where reading starts or ends: EARLIEST, LATEST, or an offset (or one of the two) for each queue.
-Place = int | dict[MessageQueue, int]
+_WHAT = ("subscribe", "subscribePattern", "assign")
+_STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingFromGroup")
+_ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_BATCH_ONLY = (*_ENDS, "pushFilters")
+_STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "commitOffsetsToBroker")
+NAMES = (
+    *("nameserver", *_WHAT, *_STARTS, "startingOffsetsByTimestampStrategy", *_ENDS, "group", "columns", "failOnDataLoss"),
+    *("filterExpression", "filterType", "pushFilters", *_STREAM_ONLY, "minPartitions", "maxPartitions", "maxRecordsPerPartition"),
+    *("batchRows", "batchBytes", "pullBatchSize", "pullBatchBytes", "pullTimeoutMs", "prefetch", "innerBatch", "readFrom", CLIENT_PREFIX),
+)
+# What of the reading client can be set by an option "rocketmq.client.": keyword arguments of its requests.
+CLIENT_OPTIONS = ("timeout_s",)
+
+_MOST = 2**31 - 1
+_OFFSETS_FORM = 'earliest, latest, or JSON such as {"Topic": {"broker-a": {"0": 23, "1": -1}}} (-2 is earliest, -1 latest)'
+_TIMES_FORM = 'JSON such as {"Topic": {"broker-a": {"0": 1767225600000, "1": 1767225600000}}} (milliseconds since 1970)'
+_ASSIGN_FORM = 'JSON such as {"Topic": {"broker-a": [0, 1]}}'
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """The options of one read. ``starting_timestamp_ms`` is None unless it was given and then goes before ``starting``."""
+    """The options of one read.
+
+    What is read is one of three: the ``topics``, those whose whole name matches ``pattern``, or the queues of ``assign`` (``topics`` are
+    theirs then). Sizes are in bytes, times in milliseconds; None is "no limit" where it may be.
+    """
 
     nameserver: str
     topics: tuple[str, ...]
+    pattern: str | None
+    assign: tuple[MessageQueue, ...]
     group: str
     columns: tuple[str, ...]
-    starting: Place
-    ending: Place
-    starting_timestamp_ms: int | None
+    starting: Bound
+    error_without_match: bool
+    ending: Bound
+    commit_offsets: bool
     max_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+    min_partitions: int
     max_partitions: int
+    max_records_per_partition: int | None
     fail_on_data_loss: bool
+    filter_expression: str | None
+    filter_type: str
+    push_filters: bool
     batch_rows: int
     batch_bytes: int
+    pull_batch_size: int
+    pull_batch_bytes: int
     pull_timeout_ms: int
+    prefetch: int
+    inner_batch: str
+    read_from: str
+    client_options: tuple[tuple[str, str], ...]
 
+    def reads_topic(self, topic: str) -> bool:
+        """Tell whether messages of ``topic`` are asked for."""
+        return topic in self.topics if self.pattern is None else re.fullmatch(self.pattern, topic) is not None
 
-NAMES = (
-    *("nameserver", "subscribe", "group", "columns", "startingOffsets", "startingTimestamp", "endingOffsets", "maxOffsetsPerTrigger"),
-    *("maxPartitions", "failOnDataLoss", "batchRows", "batchBytes", "pullTimeoutMs"),
-)
+    def reads(self, queue: MessageQueue) -> bool:
+        """Tell whether ``queue`` is asked for, should it exist."""
+        return queue in self.assign if self.assign else self.reads_topic(queue.topic)
+
+    @property
+    def what(self) -> str:
+        """What is read, in words."""
+        if self.pattern is not None:
+            return f"topics that match {self.pattern!r}"
+        return f"{len(self.assign)} assigned queues of {', '.join(self.topics)}" if self.assign else ", ".join(self.topics)
 
 
 def parse_columns(options: Mapping[str, str]) -> tuple[str, ...]:
     """Return the columns a read has: the default twelve, or those ``columns`` names, in its order and by their own spelling."""
-    text = _lowered(options).get("columns")
-    if text is None:
-        return DEFAULT_COLUMNS
-    known = {name.lower(): name for name in COLUMNS}
-    chosen = []
-    for word in (part.strip() for part in text.split(",")):
-        name = known.get(word.lower())
-        if name is None:
-            raise OptionError("columns", f"there is no column {word!r}; the columns are {', '.join(COLUMNS)}")
-        if name in chosen:
-            raise OptionError("columns", f"{name!r} is named twice")
-        chosen.append(name)
-    return tuple(chosen)
+    return Values(options, NAMES).columns(COLUMNS, DEFAULT_COLUMNS)
 
 
-def check_names(options: Mapping[str, str]) -> dict[str, str]:
-    """Return every option's name by its lower case. Raises OptionError when ``options`` has one that there is not."""
-    by_lower = {name.lower(): name for name in NAMES}
-    for name in options:
-        if name.lower() not in by_lower:
-            near = difflib.get_close_matches(name.lower(), by_lower, 1)
-            hint = f"did you mean {by_lower[near[0]]!r}? " if near else ""
-            raise OptionError(name, f"there is no such option; {hint}The options are {', '.join(NAMES)}")
-    return by_lower
+def parse_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
+    """Return the checked options of a stream or a batch read; None as ``streaming``: of either, while that is not known yet.
 
-
-def parse_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-    """Return the checked options of a batch or stream read. Names are taken in any case. Raises OptionError."""
-    given = _lowered(options)
-    by_lower = check_names(options)
-    nameserver = given.get("nameserver", "").strip()
-    if not nameserver:
-        raise OptionError("nameserver", 'it is required: "host:port", several separated by semicolons')
-    for address in nameserver.split(";"):
-        host, colon, port = address.strip().rpartition(":")
-        if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
-            raise OptionError("nameserver", f"{address!r} is not host:port; give several separated by semicolons")
-    topics = _topics(given.get("subscribe", ""))
-    try:
-        group = check_group(given.get("group", "sprocketmq-spark"))
-    except InvalidName as e:
-        raise OptionError("group", str(e)) from None
-    for name, where in (("endingoffsets", False), ("maxoffsetspertrigger", True)):
-        if name in given and streaming != where:
-            kind = "stream" if where else "batch"
-            raise OptionError(by_lower[name], f"it is for {kind} reads (spark.{'readStream' if where else 'read'}) only; leave it out")
-    timestamp = given.get("startingtimestamp")
-    if timestamp is not None and "startingoffsets" in given:
-        raise OptionError("startingTimestamp", "it cannot be given together with startingOffsets; leave one out")
-    limit = given.get("maxoffsetspertrigger")
+    Names are taken in any case. Raises OptionError.
+    """
+    values = Values(options, NAMES)
+    for name in _BATCH_ONLY if streaming else _STREAM_ONLY if streaming is False else ():
+        if values.given(name):
+            kind = "batch reads (spark.read)" if streaming else "stream reads (spark.readStream)"
+            raise values.error(name, f"it is for {kind} only; leave it out")
+    nameserver = values.nameserver()
+    topics, pattern, assign = _what(values)
+    what = _Subscribed(topics, pattern, frozenset(assign))
+    starting = _bound(values, _STARTS, LATEST if streaming else EARLIEST, what)
+    ending = _bound(values, _ENDS, LATEST, what)
+    if isinstance(starting.times, int) and isinstance(ending.times, int) and ending.times < starting.times:
+        raise values.error(ending.option, f"{ending.times} is before {starting.option}, {starting.times}")
+    if values.given("startingOffsetsByTimestampStrategy") and starting.times is None:
+        raise values.error(
+            "startingOffsetsByTimestampStrategy", "it goes with startingTimestamp or startingOffsetsByTimestamp; give one of them"
+        )
+    filter_type = values.word("filterType", ("TAG", "SQL92"), "TAG")
+    batch_rows = values.integer("batchRows", DEFAULT_BATCH_ROWS, 1, _MOST, "rows of an Arrow batch")
+    batch_bytes = values.size("batchBytes", DEFAULT_BATCH_BYTES, 1024, 1 << 30)
+    most, least = _limits(values, "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "a number of messages")
+    if values.given("maxTriggerDelay") and least is None:
+        raise values.error("maxTriggerDelay", "it goes with minOffsetsPerTrigger; give that, too, or leave it out")
+    max_partitions, min_partitions = _limits(values, "maxPartitions", "minPartitions", "a number of tasks")
+    commit_offsets = values.boolean("commitOffsetsToBroker", False)
+    if commit_offsets and not values.given("group"):
+        raise values.error("commitOffsetsToBroker", "name the consumer group to commit for with option group")
     return ReadOptions(
         nameserver=nameserver,
         topics=topics,
-        group=group,
-        columns=parse_columns(options),
-        starting=_place(given, "startingOffsets", LATEST if streaming else EARLIEST, topics),
-        ending=_place(given, "endingOffsets", LATEST, topics),
-        starting_timestamp_ms=None if timestamp is None else _integer("startingTimestamp", timestamp, 0, "milliseconds since 1970"),
-        max_offsets_per_trigger=None if limit is None else _integer("maxOffsetsPerTrigger", limit, 1, "a number of rows"),
-        max_partitions=_integer("maxPartitions", given.get("maxpartitions", str(os.cpu_count() or 1)), 1, "a number of tasks"),
-        fail_on_data_loss=_boolean("failOnDataLoss", given.get("failondataloss", "true")),
-        batch_rows=_integer("batchRows", given.get("batchrows", str(DEFAULT_BATCH_ROWS)), 1, "rows of an Arrow batch"),
-        batch_bytes=_integer("batchBytes", given.get("batchbytes", str(DEFAULT_BATCH_BYTES)), 1024, "bytes of an Arrow batch"),
-        pull_timeout_ms=_integer("pullTimeoutMs", given.get("pulltimeoutms", "20000"), 1, "milliseconds"),
+        pattern=pattern,
+        assign=assign,
+        group=values.group("group", DEFAULT_GROUP),
+        columns=values.columns(COLUMNS, DEFAULT_COLUMNS),
+        starting=starting,
+        error_without_match=values.word("startingOffsetsByTimestampStrategy", ("error", "latest"), "latest") == "error",
+        ending=ending,
+        commit_offsets=commit_offsets,
+        max_offsets_per_trigger=most,
+        max_bytes_per_trigger=values.size("maxBytesPerTrigger", 0, 1) or None,
+        min_offsets_per_trigger=least,
+        max_trigger_delay_ms=values.milliseconds("maxTriggerDelay", 900_000, 1),
+        min_partitions=min_partitions or 1,
+        max_partitions=max_partitions or max(os.cpu_count() or 1, min_partitions or 1),
+        max_records_per_partition=values.integer("maxRecordsPerPartition", None, 1, what="messages of a task"),
+        fail_on_data_loss=values.boolean("failOnDataLoss", True),
+        filter_expression=_filter(values, filter_type),
+        filter_type=filter_type,
+        push_filters=values.boolean("pushFilters", False),
+        batch_rows=batch_rows,
+        batch_bytes=batch_bytes,
+        pull_batch_size=values.integer("pullBatchSize", batch_rows, 1, _MOST, "messages of a pull"),
+        pull_batch_bytes=values.size("pullBatchBytes", batch_bytes, 1, _MOST),
+        pull_timeout_ms=values.milliseconds("pullTimeoutMs", 20_000, 1, _MOST),
+        prefetch=values.integer("prefetch", 2, 0, 64, "pulls ahead of Spark"),
+        inner_batch=values.word("innerBatch", ("unwrap", "raw"), "unwrap"),
+        read_from=values.word("readFrom", ("master", "slave", "any"), "master"),
+        client_options=values.client_options(CLIENT_OPTIONS),
     )
 
 
-def _lowered(options: Mapping[str, str]) -> dict[str, str]:
-    return {name.lower(): value for name, value in options.items()}
+@dataclass(frozen=True, slots=True)
+class _Subscribed:
+    """What offsets may be given for."""
+
+    topics: tuple[str, ...]
+    pattern: str | None
+    assign: frozenset[MessageQueue]
+
+    def problem(self, queue: MessageQueue) -> str | None:
+        if self.pattern is not None:
+            return (
+                None
+                if re.fullmatch(self.pattern, queue.topic)
+                else f"topic {queue.topic!r} does not match subscribePattern ({self.pattern})"
+            )
+        if queue.topic not in self.topics:
+            return f"topic {queue.topic!r} is not subscribed to ({', '.join(self.topics)} is)"
+        if self.assign and queue not in self.assign:
+            return f"queue {queue.queue_id} of topic {queue.topic} on broker {queue.broker_name} is not in option assign"
+        return None
 
 
-def _topics(text: str) -> tuple[str, ...]:
-    topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not topics:
-        raise OptionError("subscribe", "it is required: the topic to read, or several separated by commas")
-    for topic in topics:
+def _what(values: Values) -> tuple[tuple[str, ...], str | None, tuple[MessageQueue, ...]]:
+    """Return the topics, the pattern, and the queues that are asked for."""
+    which = values.only_one_of(*_WHAT)
+    if which is None:
+        raise values.error(
+            "subscribe", "it is required: the topic to read, or several separated by commas; or give subscribePattern or assign"
+        )
+    if which == "subscribePattern":
+        pattern = values.required(which, "a regular expression that whole topic names match")
         try:
-            check_topic(topic)
+            re.compile(pattern)
+        except re.error as e:
+            raise values.error(which, f"{pattern!r} is not a regular expression: {e}") from None
+        return (), pattern, ()
+    if which == "subscribe":
+        topics = values.items(which, "the topic to read, or several separated by commas")
+        for topic in topics:
+            _check_topic(values, which, topic)
+        return topics, None, ()
+    queues = []
+    for topic, broker, numbers in _brokers(values, which, _ASSIGN_FORM):
+        if not isinstance(numbers, list) or not numbers:
+            raise values.error(
+                which, f"{json.dumps(numbers)} stands where a list of queues should (topic {topic}, broker {broker}): {_ASSIGN_FORM}"
+            )
+        for number in numbers:
+            if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+                raise values.error(which, f"{json.dumps(number)} is not a queue number (topic {topic}, broker {broker})")
+            queues.append(MessageQueue(topic, broker, number))
+    queues.sort()
+    return tuple(dict.fromkeys(queue.topic for queue in queues)), None, tuple(dict.fromkeys(queues))
+
+
+def _bound(values: Values, names: tuple[str, ...], default: int, what: _Subscribed) -> Bound:
+    """Return where the read begins or ends, as one of the options ``names`` says."""
+    option = values.only_one_of(*names)
+    is_end = names is _ENDS
+    if option is None:
+        return Bound(names[0], place=default)
+    if option in ("startingTimestamp", "endingTimestamp"):
+        return Bound(option, times=values.integer(option, 0, 0, what="milliseconds since 1970"))
+    if option == "startingFromGroup":
+        group = values.required(option, "a consumer group")
+        try:
+            return Bound(option, group=check_group(group))
         except InvalidName as e:
-            raise OptionError("subscribe", str(e)) from None
-    return topics
+            raise values.error(option, str(e)) from None
+    if option.endswith("ByTimestamp"):
+        return Bound(option, times=_numbers(values, option, _TIMES_FORM, what, 0, "a time in milliseconds since 1970"))
+    word = values.required(option, _OFFSETS_FORM).lower()
+    if word in ("earliest", "latest"):
+        if is_end and word == "earliest":
+            raise values.error(option, "a read cannot end at the earliest offset")
+        return Bound(option, place=EARLIEST if word == "earliest" else LATEST)
+    place = _numbers(values, option, _OFFSETS_FORM, what, EARLIEST, "an offset")
+    for queue, offset in place.items():
+        if is_end and offset == EARLIEST:
+            where = f"topic {queue.topic}, broker {queue.broker_name}, queue {queue.queue_id}"
+            raise values.error(option, f"a read cannot end at the earliest offset ({where})")
+    return Bound(option, place=place)
 
 
-def _integer(name: str, text: str, least: int, what: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = least - 1
-    if number < least:
-        raise OptionError(name, f"{text!r} is not a whole number of at least {least} ({what})")
-    return number
+def _numbers(values: Values, name: str, form: str, what: _Subscribed, least: int, kind: str) -> Offsets:
+    """Return a number of at least ``least`` for each queue that an option names by topic, broker and number."""
+    found: Offsets = {}
+    for topic, broker, queues in _brokers(values, name, form):
+        for queue_id, number in _object(values, name, queues, form).items():
+            if not (queue_id.isascii() and queue_id.isdigit()):
+                raise values.error(name, f"{queue_id!r} is not a queue number (topic {topic}, broker {broker})")
+            queue = MessageQueue(topic, broker, int(queue_id))
+            if not isinstance(number, int) or isinstance(number, bool) or not least <= number < 2**63:
+                raise values.error(name, f"{json.dumps(number)} is not {kind} (topic {topic}, broker {broker}, queue {queue_id})")
+            if problem := what.problem(queue):
+                raise values.error(name, problem)
+            found[queue] = number
+    if not found:
+        raise values.error(name, f"it names no queue; it must be {form}")
+    return found
 
 
-def _boolean(name: str, text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise OptionError(name, f"{text!r} is neither true nor false")
-    return text.lower() == "true"
+def _brokers(values: Values, name: str, form: str) -> list[tuple[str, str, Any]]:
+    """Return (topic, broker, what it says of its queues) of a JSON option."""
+    text = values.required(name, form)
+    if not text.startswith("{"):
+        raise values.error(name, f"{text!r} is not {form}")
+    found = []
+    for topic, brokers in _object(values, name, values.json(name), form).items():
+        _check_topic(values, name, topic)
+        found += [(topic, broker, queues) for broker, queues in _object(values, name, brokers, form).items()]
+    if not found:
+        raise values.error(name, f"it names no queue; it must be {form}")
+    return found
 
 
-def _place(given: Mapping[str, str], name: str, default: int, topics: tuple[str, ...]) -> Place:
-    text = given.get(name.lower())
-    if text is None:
-        return default
-    word = text.strip().lower()
-    if word in _WORDS:
-        if name == "endingOffsets" and word == "earliest":
-            raise OptionError(name, "a read cannot end at the earliest offset")
-        return _WORDS[word]
-    form = 'earliest, latest, or JSON such as {"Topic": {"broker-a": {"0": 23, "1": -1}}} (-2 is earliest, -1 latest)'
-    try:
-        value = json.loads(text)
-    except ValueError:
-        raise OptionError(name, f"{text!r} is not {form}") from None
-    place: dict[MessageQueue, int] = {}
-    for topic, brokers in _object(name, value, form).items():
-        if topic not in topics:
-            raise OptionError(name, f"topic {topic!r} is not subscribed to (subscribe is {', '.join(topics)})")
-        for broker, queues in _object(name, brokers, form).items():
-            for queue_id, offset in _object(name, queues, form).items():
-                if not queue_id.isdecimal():
-                    raise OptionError(name, f"{queue_id!r} is not a queue number (topic {topic}, broker {broker})")
-                if not isinstance(offset, int) or isinstance(offset, bool) or offset < EARLIEST:
-                    raise OptionError(name, f"{offset!r} is not an offset (topic {topic}, broker {broker}, queue {queue_id})")
-                if name == "endingOffsets" and offset == EARLIEST:
-                    raise OptionError(name, f"a read cannot end at the earliest offset (topic {topic}, broker {broker}, queue {queue_id})")
-                place[MessageQueue(topic, broker, int(queue_id))] = offset
-    if not place:
-        raise OptionError(name, f"it names no queue; it must be {form}")
-    return place
-
-
-def _object(name: str, value: Any, form: str) -> dict[str, Any]:
+def _object(values: Values, name: str, value: Any, form: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise OptionError(name, f"{json.dumps(value)} stands where a JSON object should; the value must be {form}")
+        raise values.error(name, f"{json.dumps(value)} stands where a JSON object should; the value must be {form}")
     return value
+
+
+def _check_topic(values: Values, name: str, topic: str) -> None:
+    try:
+        check_topic(topic)
+    except InvalidName as e:
+        raise values.error(name, str(e)) from None
+
+
+def _limits(values: Values, most: str, least: str, what: str) -> tuple[int | None, int | None]:
+    high = values.integer(most, None, 1, what=what)
+    low = values.integer(least, None, 1, what=what)
+    if high is not None and low is not None and low > high:
+        raise values.error(least, f"{low} is more than {most}, {high}")
+    return high, low
+
+
+def _filter(values: Values, filter_type: str) -> str | None:
+    """Return the condition on messages, None for all of them."""
+    expression = values.text("filterExpression")
+    if expression is None:
+        if values.given("filterType"):
+            raise values.error("filterType", "it goes with filterExpression; give that, too, or leave it out")
+        return None
+    if filter_type == "TAG":
+        try:
+            if build_subscription("any", expression, 0).sub_string == "*":
+                return None
+        except InvalidName as e:
+            raise values.error("filterExpression", str(e)) from None
+    return expression

@@ -4,18 +4,18 @@ Nothing here looks at the network, the clock or the live route. A micro-batch th
 the same partitions as before, from nothing but its start and end offsets.
 """
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sprocketmq.errors import ConfigError
 from sprocketmq.protocol.message import MessageQueue
+from sprocketmq.spark.offsets import Offsets
 
-OFFSET_VERSION = 1
 # A task costs about 40 ms of a core, the time in which one reads some 10,000 rows: fewer rows than this are not worth a task more.
 MIN_PARTITION_ROWS = 8192
-
-Offsets = dict[MessageQueue, int]
+# Taken for a message of which nothing is known yet.
+GUESSED_MESSAGE_BYTES = 1024
 
 
 class QueueRange(NamedTuple):
@@ -27,32 +27,6 @@ class QueueRange(NamedTuple):
 
     def __len__(self) -> int:
         return self.end - self.start
-
-
-def encode_offsets(offsets: Mapping[MessageQueue, int]) -> dict[str, Any]:
-    """Return offsets as the JSON object Spark keeps in its checkpoint: ``{"v": 1, "topics": {"T": {"broker-a": {"0": 123}}}}``.
-
-    A number is the next offset to read. Queues are in order, so equal offsets give equal text.
-    """
-    topics: dict[str, dict[str, dict[str, int]]] = {}
-    for queue in sorted(offsets):
-        topics.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})[str(queue.queue_id)] = offsets[queue]
-    return {"v": OFFSET_VERSION, "topics": topics}
-
-
-def decode_offsets(value: Mapping[str, Any]) -> Offsets:
-    """Return what ``encode_offsets`` wrote. Raises ConfigError for anything else, such as the checkpoint of another source."""
-    if value.get("v") != OFFSET_VERSION or not isinstance(value.get("topics"), Mapping):
-        raise ConfigError(
-            f"the checkpoint holds offsets this version of the rocketmq source did not write ({str(value)[:200]}):"
-            " use the checkpoint directory the query was started with, or a new one"
-        )
-    return {
-        MessageQueue(topic, broker, int(queue_id)): offset
-        for topic, brokers in value["topics"].items()
-        for broker, queues in brokers.items()
-        for queue_id, offset in queues.items()
-    }
 
 
 def ranges_between(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]) -> list[QueueRange]:
@@ -90,33 +64,92 @@ def admit(start: Mapping[MessageQueue, int], latest: Mapping[MessageQueue, int],
     return end
 
 
-def plan_partitions(ranges: Sequence[QueueRange], max_partitions: int) -> list[list[QueueRange]]:
-    """Pack ranges into at most ``max_partitions`` lists of about equal size; fewer when there are few rows.
+def admit_bytes(
+    start: Mapping[MessageQueue, int], latest: Mapping[MessageQueue, int], max_bytes: int, mean: Callable[[MessageQueue], float]
+) -> Offsets:
+    """Return how far the next batch goes when it may take about ``max_bytes``, with ``mean`` the size of a message in each queue.
+
+    All queues go the same part of their way, and each that has something waiting goes one message at least.
+    """
+    end = dict(latest)
+    waiting = {queue: rows for queue, stop in latest.items() if queue in start and (rows := stop - start[queue]) > 0}
+    total = sum(rows * mean(queue) for queue, rows in waiting.items())
+    if total > max_bytes:
+        for queue, rows in waiting.items():
+            end[queue] = start[queue] + max(1, int(rows * (max_bytes / total)))
+    return end
+
+
+class MeanSizes:
+    """The mean size of the messages of each queue, by samples; later ones count more."""
+
+    def __init__(self) -> None:
+        self._seen: dict[MessageQueue, tuple[float, float]] = {}
+
+    def note(self, queue: MessageQueue, size: int, rows: int) -> None:
+        """Take in that ``rows`` messages had ``size`` bytes; no rows say nothing."""
+        if rows > 0:
+            old_size, old_rows = self._seen.get(queue, (0.0, 0.0))
+            self._seen[queue] = (old_size / 2 + size, old_rows / 2 + rows)
+
+    def of(self, queue: MessageQueue) -> float:
+        """Return the bytes of a message of ``queue``: its own mean, else that of the others, else a guess."""
+        if queue in self._seen:
+            size, rows = self._seen[queue]
+            return size / rows
+        if not self._seen:
+            return GUESSED_MESSAGE_BYTES
+        return sum(size for size, _ in self._seen.values()) / sum(rows for _, rows in self._seen.values())
+
+
+def count_partitions(rows: int, most: int, *, least: int = 1, max_rows: int | None = None) -> int:
+    """Return into how many partitions ``rows`` rows are cut.
+
+    At most ``most``, and fewer when there are few rows; but at least ``least``, and as many as it takes for ``cut_ranges`` to put no more
+    than ``max_rows`` rows into one. Never more than there are rows.
+    """
+    wanted = max(min(most, -(-rows // MIN_PARTITION_ROWS)), least)
+    if max_rows is not None and rows > max_rows:
+        # Cuts move by up to an eighth on either side.
+        wanted = max(wanted, -(-rows * 5 // (max_rows * 4)))
+    return min(wanted, rows)
+
+
+def cut_ranges(ranges: Sequence[QueueRange], pieces: int) -> list[list[QueueRange]]:
+    """Pack ranges into ``pieces`` lists of about equal size: one may have a quarter more than the mean. Fewer when some would be empty.
 
     The ranges are laid end to end in queue order and the line is cut into equal pieces. A cut that falls near the border of a range
     moves there, so small ranges stay whole and only big ones are split; each range is in order within its partition.
     """
     line = [r for r in sorted(ranges) if len(r) > 0]
     total = sum(map(len, line))
-    pieces = min(max_partitions, -(-total // MIN_PARTITION_ROWS))
     if pieces <= 1:
         return [line] if line else []
-    near = max(total // pieces // 8, MIN_PARTITION_ROWS // 8)
+    near = total // pieces // 8
     borders = [0]
     for r in line:
         borders.append(borders[-1] + len(r))
     cuts = []
     for i in range(1, pieces):
         cut = total * i // pieces
-        border = min(borders, key=lambda b: abs(b - cut))
+        at = bisect_left(borders, cut)
+        border = min(borders[max(at - 1, 0) : at + 1], key=lambda b: abs(b - cut))
         cuts.append(border if abs(border - cut) <= near else cut)
     planned: list[list[QueueRange]] = []
-    edges = sorted({0, *cuts, total})
-    for low, high in pairwise(edges):
+    first = 0
+    for low, high in pairwise(sorted({0, *cuts, total})):
         part = []
-        for r, at in zip(line, borders, strict=False):
-            start, end = max(low, at), min(high, at + len(r))
-            if start < end:
-                part.append(QueueRange(r.queue, r.start + start - at, r.start + end - at))
+        while borders[first + 1] <= low:
+            first += 1
+        for i in range(first, len(line)):
+            if borders[i] >= high:
+                break
+            r, at = line[i], borders[i]
+            part.append(QueueRange(r.queue, r.start + max(low - at, 0), r.start + min(high - at, len(r))))
         planned.append(part)
     return planned
+
+
+def plan_partitions(ranges: Sequence[QueueRange], most: int, *, least: int = 1, max_rows: int | None = None) -> list[list[QueueRange]]:
+    """Return what each task reads: ``cut_ranges`` into ``count_partitions`` pieces."""
+    return cut_ranges(ranges, count_partitions(sum(map(len, ranges)), most, least=least, max_rows=max_rows))

@@ -2,23 +2,60 @@
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 
-from sprocketmq.errors import RetriableError, TopicNotFound
+from sprocketmq.errors import NameserverUnavailable, RetriableError, SprocketError, TopicNotFound
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark.access import ClusterAccess, cluster_access
+from sprocketmq.spark.decode import PulledRows
+from sprocketmq.spark.offsets import (
+    EARLIEST,
+    Offsets,
+    check_same_topics,
+    decode_offsets,
+    decode_partitions,
+    encode_offsets,
+    name_queue,
+    settle,
+)
 from sprocketmq.spark.option_values import OptionError
-from sprocketmq.spark.options import EARLIEST, LATEST, Place, ReadOptions, check_names, parse_columns, parse_options
-from sprocketmq.spark.planning import Offsets, QueueRange, admit, decode_offsets, encode_offsets, plan_partitions, ranges_between
+from sprocketmq.spark.options import ReadOptions, parse_options
+from sprocketmq.spark.planning import (
+    MeanSizes,
+    QueueRange,
+    admit,
+    admit_bytes,
+    count_partitions,
+    cut_ranges,
+    plan_partitions,
+    ranges_between,
+)
+from sprocketmq.spark.pushdown import Pushed
 from sprocketmq.spark.reading import RETRY_PAUSE_S, DataLoss, QueueAway, RangeReader
-from sprocketmq.spark.schema import spark_schema
+from sprocketmq.spark.schema import arrow_schema, spark_schema
 
 log = logging.getLogger(__name__)
+
+_R = TypeVar("_R")
+
+# How long a running query goes by the queues it knows: queues that are new, gone or cut off at their beginning are seen this late.
+ROUTE_REFRESH_S = 2.0
+# A look at the messages that wait in a queue, to know their size.
+SAMPLE_MESSAGES = 32
+SAMPLE_BYTES = 65_536
 
 
 class RocketMQDataSource(DataSource):
@@ -33,15 +70,29 @@ class RocketMQDataSource(DataSource):
         return "rocketmq"
 
     def schema(self) -> str:
-        # The first thing Spark asks, inside load(): a misspelt option is best refused here.
-        check_names(self.options)
-        return spark_schema(parse_columns(self.options))
+        # The first thing Spark asks, inside load(): what is wrong with the options is best said here.
+        return spark_schema(parse_options(self.options, streaming=None).columns)
 
     def reader(self, schema: Any) -> "BatchReader":
-        return BatchReader(parse_options(self.options, streaming=False))
+        options = parse_options(self.options, streaming=False)
+        _check_schema(schema, options.columns)
+        # Spark refuses every reader that takes conditions while its setting for that is off.
+        return FilteringBatchReader(options) if options.push_filters else BatchReader(options)
 
     def streamReader(self, schema: Any) -> "StreamReader":  # noqa: N802 - Spark's name
-        return StreamReader(parse_options(self.options, streaming=True))
+        options = parse_options(self.options, streaming=True)
+        _check_schema(schema, options.columns)
+        return StreamReader(options)
+
+
+def _check_schema(schema: Any, columns: Sequence[str]) -> None:
+    """Refuse the schema of a ``.schema(...)`` that is not that of the columns."""
+    if not to_arrow_schema(schema, timezone="UTC").equals(arrow_schema(columns)):
+        raise OptionError(
+            "columns",
+            f"the schema given is {schema.simpleString()}, but the columns are {spark_schema(columns)}: leave .schema() out, and choose"
+            " columns with this option",
+        )
 
 
 class QueuePartition(InputPartition):
@@ -51,13 +102,16 @@ class QueuePartition(InputPartition):
         super().__init__(tuple(ranges))
 
 
+def _access(options: ReadOptions) -> ClusterAccess:
+    return cluster_access(options.nameserver, options.group)
+
+
 def _read(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     # Spark hands an empty partition to a reader that planned none.
     if not isinstance(partition, QueuePartition):
         return iter(())
-    access = cluster_access(options.nameserver, options.group)
     reader = RangeReader(
-        access.pull,
+        _access(options).pull,
         options.columns,
         batch_rows=options.batch_rows,
         batch_bytes=options.batch_bytes,
@@ -67,137 +121,37 @@ def _read(options: ReadOptions, partition: InputPartition) -> Iterator[pa.Record
     return reader.read(partition.value)
 
 
-class BatchReader(DataSourceReader):
-    """Reads from the starting to the ending offsets, both settled when the query is planned."""
+def find_queues(options: ReadOptions, access: ClusterAccess) -> tuple[list[MessageQueue], list[str]]:
+    """Return the readable queues that are asked for, and the topics asked for by name that have no route.
 
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
-
-    def partitions(self) -> list[InputPartition]:
-        options = self._options
-        access = cluster_access(options.nameserver, options.group)
-        queues = access.queues(options.topics)
-        earliest, latest = access.earliest(queues), access.latest(queues)
-        start = starting_offsets(options, access, queues, earliest, latest)
-        end = _offsets_at("endingOffsets", options.ending, earliest, latest)
-        for queue in queues:
-            if end[queue] > latest[queue]:
-                raise OptionError("endingOffsets", f"{_name(queue)} ends at {latest[queue]}, offset {end[queue]} is past it")
-            if start[queue] > end[queue]:
-                raise OptionError("endingOffsets", f"{_name(queue)} would end at {end[queue]}, before its start at {start[queue]}")
-        return [QueuePartition(part) for part in plan_partitions(ranges_between(start, end), options.max_partitions)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self._options, partition)
-
-
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what arrives, batch by batch. All state that matters is in the offsets Spark keeps in its checkpoint."""
-
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
-        # Set for a query that reads what is there and ends: how far that is.
-        self._target: Offsets | None = None
-
-    def _access(self) -> ClusterAccess:
-        return cluster_access(self._options.nameserver, self._options.group)
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        access = self._access()
-        queues = access.queues(self._options.topics)
-        earliest, latest = access.earliest(queues), access.latest(queues)
-        return encode_offsets(starting_offsets(self._options, access, queues, earliest, latest))
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        limit = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        access = self._access()
-        self._target = access.latest(access.queues(self._options.topics))
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        begun = decode_offsets(start)
-        deadline = time.monotonic() + self._options.pull_timeout_ms / 1000
-        while True:
+    A topic that goes away while it is asked about, or is only matched by a pattern, is not missed.
+    """
+    topics = options.topics if options.pattern is None else tuple(filter(options.reads_topic, access.topics()))
+    missing = []
+    try:
+        found = access.queues(topics)
+    except TopicNotFound:
+        found = []
+        for topic in topics:
             try:
-                latest = self._latest(begun)
-                break
-            except (RetriableError, TopicNotFound, QueueAway):
-                # A broker that starts again should not end the query.
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(RETRY_PAUSE_S)
-        return encode_offsets(admit(begun, latest, limit.max_rows if isinstance(limit, ReadMaxRows) else None))
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        access = self._access()
-        return encode_offsets(access.latest(access.queues(self._options.topics)))
-
-    def _latest(self, begun: Offsets) -> Offsets:
-        """Return where each queue ends: of those the query reads already, and of new ones where they begin.
-
-        A queue that appears takes part with no rows first; from then on its start is in the checkpoint like any other's.
-        """
-        access = self._access()
-        options = self._options
-        if self._target is not None:
-            latest = {queue: end for queue, end in self._target.items() if queue in begun}
-            new = [queue for queue in self._target if queue not in begun]
-        else:
-            try:
-                queues = access.queues(options.topics)
-            except TopicNotFound as e:
-                if options.fail_on_data_loss:
-                    raise
-                log.warning("waiting for it (failOnDataLoss is false): %s", e)
-                queues = []
-            latest = access.latest(queue for queue in queues if queue in begun)
-            new = [queue for queue in queues if queue not in begun]
-        latest.update(access.earliest(new))
-        for queue, offset in begun.items():
-            if queue not in latest:
-                if options.fail_on_data_loss and queue.topic in options.topics:
-                    raise QueueAway(
-                        queue,
-                        offset,
-                        offset + 1,
-                        "it has gone from the route of its topic; if its broker is only down, restart the query later",
-                    )
-                latest[queue] = offset
-            elif latest[queue] < offset:
-                loss = DataLoss(queue, latest[queue], offset, f"the queue now ends at {latest[queue]}, before what was read already")
-                if options.fail_on_data_loss:
-                    raise loss
-                log.warning("going on at its end (failOnDataLoss is false): %s", loss)
-        return latest
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        ranges = ranges_between(decode_offsets(start), decode_offsets(end))
-        return [QueuePartition(part) for part in plan_partitions(ranges, self._options.max_partitions)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self._options, partition)
+                found += access.queues([topic])
+            except TopicNotFound:
+                missing.append(topic)
+    return sorted(filter(options.reads, found)), [] if options.pattern is not None else missing
 
 
 def starting_offsets(
-    options: ReadOptions,
-    access: ClusterAccess,
-    queues: Sequence[MessageQueue],
-    earliest: Mapping[MessageQueue, int],
-    latest: Mapping[MessageQueue, int],
+    options: ReadOptions, access: ClusterAccess, earliest: Mapping[MessageQueue, int], latest: Mapping[MessageQueue, int]
 ) -> Offsets:
     """Return where a new query begins in each queue.
 
-    Given offsets must name every queue, and none that does not exist. One below what the broker still has raises DataLoss, or moves up
-    when failOnDataLoss is false; one past the end raises OptionError.
+    One below what the broker still has raises DataLoss, or moves up when failOnDataLoss is false; one past the end raises OptionError.
     """
-    if options.starting_timestamp_ms is not None:
-        return access.at_time(queues, options.starting_timestamp_ms)
-    start = _offsets_at("startingOffsets", options.starting, earliest, latest)
-    for queue in queues:
+    bound = options.starting
+    start = settle(bound, access, earliest, latest, error_without_match=options.error_without_match)
+    for queue in sorted(start):
         if start[queue] > latest[queue]:
-            raise OptionError("startingOffsets", f"{_name(queue)} ends at {latest[queue]}, offset {start[queue]} is past it")
+            raise OptionError(bound.option, f"{name_queue(queue)} ends at {latest[queue]}, offset {start[queue]} is past it")
         if start[queue] < earliest[queue]:
             loss = DataLoss(queue, start[queue], earliest[queue], f"the queue now begins at {earliest[queue]}")
             if options.fail_on_data_loss:
@@ -207,20 +161,280 @@ def starting_offsets(
     return start
 
 
-def _offsets_at(option: str, place: Place, earliest: Mapping[MessageQueue, int], latest: Mapping[MessageQueue, int]) -> Offsets:
-    if isinstance(place, int):
-        return dict(earliest if place == EARLIEST else latest)
-    for queue in place:
-        if queue not in latest:
-            raise OptionError(option, f"there is no {_name(queue)}; there are {', '.join(map(_name, sorted(latest)))}")
-    offsets: Offsets = {}
-    for queue in latest:
-        if queue not in place:
-            raise OptionError(option, f"{_name(queue)} is missing; give every queue an offset, -2 (earliest) or -1 (latest)")
-        offset = place[queue]
-        offsets[queue] = earliest[queue] if offset == EARLIEST else latest[queue] if offset == LATEST else offset
-    return offsets
+def _queues_to_start_with(options: ReadOptions, access: ClusterAccess) -> list[MessageQueue]:
+    """Return the queues of a new query. Raises TopicNotFound, or OptionError for assigned queues that do not exist."""
+    queues, missing = find_queues(options, access)
+    if missing:
+        raise TopicNotFound(missing[0], options.nameserver)
+    for queue in options.assign:
+        if queue not in queues:
+            there = sorted(found.queue_id for found in access.queues([queue.topic]) if found.broker_name == queue.broker_name)
+            has = f"that broker has queues {', '.join(map(str, there))} of it" if there else "that broker has no queue of it"
+            raise OptionError("assign", f"there is no {name_queue(queue)}; {has}")
+    return queues
 
 
-def _name(queue: MessageQueue) -> str:
-    return f"queue {queue.queue_id} of topic {queue.topic} on broker {queue.broker_name}"
+class BatchReader(DataSourceReader):
+    """Reads from the starting to the ending offsets, both settled when the query is planned."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._pushed = Pushed()
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        access = _access(options)
+        queues = _queues_to_start_with(options, access)
+        if options.pattern is not None and not queues:
+            raise OptionError("subscribePattern", f"no topic matches {options.pattern!r}; there are {', '.join(access.topics()) or 'none'}")
+        queues = [queue for queue in queues if self._pushed.keeps(queue)] if options.starting.place in (EARLIEST, None) else queues
+        earliest, latest = access.earliest(queues), access.latest(queues)
+        start = starting_offsets(options, access, earliest, latest)
+        end = settle(options.ending, access, earliest, latest)
+        option = options.ending.option
+        for queue in queues:
+            if end[queue] > latest[queue]:
+                raise OptionError(option, f"{name_queue(queue)} ends at {latest[queue]}, offset {end[queue]} is past it")
+            if isinstance(options.ending.place, dict) and start[queue] > end[queue]:
+                raise OptionError(option, f"{name_queue(queue)} would end at {end[queue]}, before its start at {start[queue]}")
+        ranges = self._narrow(access, ranges_between(start, end))
+        return [
+            QueuePartition(part)
+            for part in plan_partitions(
+                ranges, options.max_partitions, least=options.min_partitions, max_rows=options.max_records_per_partition
+            )
+        ]
+
+    def _narrow(self, access: ClusterAccess, ranges: Sequence[QueueRange]) -> list[QueueRange]:
+        """Return what the conditions that Spark has pushed down leave of the ranges."""
+        pushed = self._pushed
+        ranges = [QueueRange(r.queue, max(r.start, pushed.low), min(r.end, pushed.high)) for r in ranges if pushed.keeps(r.queue)]
+        ranges = [r for r in ranges if r.start < r.end]
+        queues = [r.queue for r in ranges]
+        if pushed.since_ms is not None:
+            since = access.at_time(queues, pushed.since_ms)
+            ranges = [r._replace(start=max(r.start, since[r.queue])) for r in ranges]
+        if pushed.until_ms is not None:
+            until = access.at_time(queues, pushed.until_ms)
+            ranges = [r._replace(end=min(r.end, until[r.queue])) for r in ranges]
+        return [r for r in ranges if r.start < r.end]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._options, partition)
+
+
+class FilteringBatchReader(BatchReader):
+    """A batch reader that takes conditions of the query, for option pushFilters."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        return self._pushed.take(filters)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what arrives, batch by batch.
+
+    All that a batch depends on is in the offsets Spark keeps in its checkpoint. What is kept here spares questions, and is made anew by a
+    query that starts again.
+    """
+
+    def __init__(
+        self, options: ReadOptions, *, monotonic: Callable[[], float] = time.monotonic, pause: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._options = options
+        self._monotonic = monotonic
+        self._pause = pause
+        # Set for a query that reads what is there and ends: how far that is.
+        self._target: Offsets | None = None
+        self._queues: list[MessageQueue] | None = None
+        self._earliest: Offsets = {}
+        self._looked_at = 0.0
+        self._latest: Offsets | None = None
+        self._sizes = MeanSizes()
+        self._batch_at: float | None = None
+        self._committed: Offsets = {}
+        self._told: set[str] = set()
+
+    # --- what Spark calls ---
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        access = _access(self._options)
+        queues = _queues_to_start_with(self._options, access)
+        return encode_offsets(starting_offsets(self._options, access, access.earliest(queues), access.latest(queues)))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        # Spark knows no limit of several parts: which of them it hands back makes no difference, only whether it is "no limit at all".
+        options = self._options
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        return ReadAllAvailable() if options.min_offsets_per_trigger is None else ReadMinRows(options.min_offsets_per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        access = _access(self._options)
+        self._target = self._patiently(lambda: access.latest(self._find_queues()))
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        begun = decode_offsets(start)
+        self._check_topics(begun)
+        self._commit(begun)
+        latest = self._patiently(lambda: self._look(begun))
+        self._latest = latest
+        end = self._bounded(begun, latest, limit)
+        if end == begun:
+            return start
+        self._batch_at = self._monotonic()
+        return encode_offsets(end, self._count_partitions(ranges_between(begun, end)))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        # Spark asks right after latestOffset.
+        return None if self._latest is None else encode_offsets(self._latest)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begun = decode_offsets(start)
+        self._check_topics(begun)
+        ranges = ranges_between(begun, decode_offsets(end))
+        return [QueuePartition(part) for part in cut_ranges(ranges, decode_partitions(end) or self._count_partitions(ranges))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._options, partition)
+
+    # --- parts ---
+
+    def _count_partitions(self, ranges: Sequence[QueueRange]) -> int:
+        options = self._options
+        rows = sum(map(len, ranges))
+        return count_partitions(rows, options.max_partitions, least=options.min_partitions, max_rows=options.max_records_per_partition)
+
+    def _patiently(self, ask: Callable[[], _R]) -> _R:
+        """Return what ``ask`` returns; a broker that starts again should not end the query, nor a route that was old."""
+        deadline = self._monotonic() + self._options.pull_timeout_ms / 1000
+        while True:
+            began = self._monotonic()
+            try:
+                return ask()
+            except (RetriableError, TopicNotFound, DataLoss) as e:
+                by_old_route = self._queues is not None and self._looked_at < began
+                self._queues = None
+                if by_old_route:
+                    continue
+                if (isinstance(e, DataLoss) and not isinstance(e, QueueAway)) or self._monotonic() >= deadline:
+                    raise
+                self._pause(RETRY_PAUSE_S)
+
+    def _find_queues(self) -> list[MessageQueue]:
+        """Return the queues there are now, or were a moment ago."""
+        now = self._monotonic()
+        if self._queues is None or now - self._looked_at >= ROUTE_REFRESH_S:
+            access = _access(self._options)
+            try:
+                queues, missing = find_queues(self._options, access)
+            except NameserverUnavailable as e:
+                # Brokers go on without their nameservers.
+                if self._queues is None:
+                    raise
+                self._warn(f"going on with the queues known so far: {e}")
+            else:
+                if missing and self._options.fail_on_data_loss:
+                    raise TopicNotFound(missing[0], self._options.nameserver)
+                for topic in missing:
+                    self._warn(f"waiting for topic {topic!r}, which has no route (failOnDataLoss is false)")
+                self._earliest = access.earliest(queues)
+                self._queues = queues
+            self._looked_at = now
+        return self._queues
+
+    def _look(self, begun: Offsets) -> Offsets:
+        """Return where each queue ends: of those the query reads already, and of new ones where they begin.
+
+        A queue that appears takes part with no rows first; from then on its start is in the checkpoint like any other's.
+        """
+        options = self._options
+        queues = self._find_queues()
+        if self._target is None:
+            latest = _access(options).latest([queue for queue in queues if queue in begun])
+            new = [queue for queue in queues if queue not in begun]
+        else:
+            latest = {queue: end for queue, end in self._target.items() if queue in begun}
+            new = [queue for queue in self._target if queue not in begun and queue in self._earliest]
+        latest.update((queue, self._earliest[queue]) for queue in new)
+        for queue, offset in begun.items():
+            if queue not in latest:
+                if options.fail_on_data_loss and options.reads(queue):
+                    why = "it has gone from the route of its topic; if its broker is only down, restart the query later"
+                    raise QueueAway(queue, offset, offset + 1, why)
+                latest[queue] = offset
+            elif latest[queue] < offset:
+                end = latest[queue]
+                self._lose(
+                    DataLoss(queue, end, offset, f"the queue now ends at {end}, before what was read already"), "going on at its end"
+                )
+            elif offset < (low := self._earliest.get(queue, offset)):
+                self._lose(DataLoss(queue, offset, low, f"the queue now begins at {low}"), "going on at its beginning")
+        return latest
+
+    def _bounded(self, begun: Offsets, latest: Offsets, limit: ReadLimit) -> Offsets:
+        """Return where the next batch ends; where it begins when it should not begin yet."""
+        options = self._options
+        if isinstance(limit, ReadAllAvailable):
+            return latest  # of a query that reads all there is in one batch, whatever its options say
+        # Messages that are gone take part in no limit.
+        start = {queue: max(offset, min(self._earliest.get(queue, offset), latest[queue])) for queue, offset in begun.items()}
+        least = options.min_offsets_per_trigger
+        if least is not None and self._target is None and latest.keys() == begun.keys():
+            now = self._monotonic()
+            if self._batch_at is None:
+                self._batch_at = now
+            waiting = sum(max(0, latest[queue] - offset) for queue, offset in start.items())
+            if waiting < least and now - self._batch_at < options.max_trigger_delay_ms / 1000:
+                return begun
+        end = latest
+        if options.max_bytes_per_trigger is not None:
+            self._sample({queue: offset for queue, offset in start.items() if offset < latest[queue]})
+            end = admit_bytes(start, end, options.max_bytes_per_trigger, self._sizes.of)
+        return admit(start, end, options.max_offsets_per_trigger)
+
+    def _sample(self, places: Offsets) -> None:
+        """Look at the first messages that wait in each queue, to know about how large they are."""
+        access = _access(self._options)
+        asked = [access.pull(queue, offset, SAMPLE_MESSAGES, SAMPLE_BYTES, 0) for queue, offset in places.items()]
+        for queue, answer in zip(places, asked, strict=True):
+            try:
+                body = answer.result().body
+                self._sizes.note(queue, len(body), len(PulledRows(body).offsets) if len(body) else 0)
+            except SprocketError as e:
+                # The batch itself meets the same, and has the time to try again.
+                log.debug("no sample of %s: %s", queue, e)
+
+    def _commit(self, begun: Offsets) -> None:
+        """Tell the brokers how far the query has come: all before ``begun`` is in the sink, or Spark would not ask what comes then."""
+        if not self._options.commit_offsets:
+            return
+        new = {queue: offset for queue, offset in begun.items() if self._committed.get(queue) != offset}
+        try:
+            if new:
+                _access(self._options).commit_offsets(self._options.group, new)
+        except SprocketError as e:
+            # The checkpoint is the truth; lag tools see the old offsets until the next batch.
+            self._warn(f"offsets of group {self._options.group!r} were not committed to the brokers: {e}")
+        else:
+            self._committed |= new
+
+    def _check_topics(self, begun: Offsets) -> None:
+        options = self._options
+        left = check_same_topics(
+            begun, [queue for queue in begun if not options.reads(queue)], options.what, strict=options.fail_on_data_loss
+        )
+        for queue in left:
+            self._warn(f"{name_queue(queue)} is in the checkpoint but not read any more")
+
+    def _lose(self, loss: DataLoss, instead: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise loss
+        self._warn(f"{instead} (failOnDataLoss is false): {loss}")
+
+    def _warn(self, text: str) -> None:
+        """Log a warning, once."""
+        if text not in self._told:
+            self._told.add(text)
+            log.warning("%s", text)
