@@ -4,13 +4,15 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Never, overload
+from typing import Any, Never, TypeVar, overload
 
 from sprocketmq.errors import ConfigError, InvalidName
 from sprocketmq.net.address import parse_addresses
 from sprocketmq.protocol.names import check_group
 
 CLIENT_PREFIX = "rocketmq.client."
+
+_W = TypeVar("_W", bound=str)
 
 _WHOLE = re.compile(r"-?[0-9]+")
 _MEASURED = re.compile(r"([0-9]+)\s*([a-z]*)", re.IGNORECASE)
@@ -119,7 +121,7 @@ class Values:
             raise self.error(name, f"{text!r} is neither true nor false")
         return text.lower() == "true"
 
-    def word(self, name: str, choices: Iterable[str], default: str) -> str:
+    def word(self, name: str, choices: Iterable[_W], default: _W) -> _W:
         """Return the one of ``choices`` that was given in any case, by its own spelling."""
         text = self.text(name)
         if text is None:
@@ -202,7 +204,7 @@ class Values:
         for name, value in sorted(self.prefixed(CLIENT_PREFIX).items()):
             argument = arguments.get(name.replace("_", ""))
             if argument is None:
-                there = ", ".join(f"{CLIENT_PREFIX}{_camel(argument)}" for argument in arguments.values())
+                there = ", ".join(f"{CLIENT_PREFIX}{camel(argument)}" for argument in arguments.values())
                 why = "the client cannot do that" if any(word in name for word in _NOT_DONE) else "the client has no such setting"
                 raise self.error(f"{CLIENT_PREFIX}{name}", f"{why}; what can be passed on is {there or 'nothing'}")
             found[argument] = value
@@ -226,6 +228,7 @@ class Values:
         raise self.error(name, f"{text!r} is not {kind} {bounds}" + (f" ({what})" if what else ""))
 
 
-def _camel(argument: str) -> str:
+def camel(argument: str) -> str:
+    """Return a keyword argument, ``max_bytes``, as options are written: ``maxBytes``."""
     first, *rest = argument.split("_")
     return first + "".join(word.capitalize() for word in rest)

@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sprocketmq.errors import InvalidName
-from sprocketmq.protocol.bodies import build_subscription
+from sprocketmq.client.consumer_pull import ExpressionType, ReadFrom
+from sprocketmq.errors import ConfigError, InvalidName
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import check_group, check_topic
+from sprocketmq.spark.access import CLIENT_OPTIONS, Filter, FilterRefused, check_filter, client_settings
 from sprocketmq.spark.decode import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS
 from sprocketmq.spark.offsets import EARLIEST, LATEST, Bound, Offsets
-from sprocketmq.spark.option_values import CLIENT_PREFIX, Values
+from sprocketmq.spark.option_values import CLIENT_PREFIX, Values, camel
+from sprocketmq.spark.reading import InnerBatch
 from sprocketmq.spark.schema import COLUMNS, DEFAULT_COLUMNS
 
 DEFAULT_GROUP = "sprocketmq-spark"
@@ -28,8 +30,6 @@ NAMES = (
     *("filterExpression", "filterType", "pushFilters", *_STREAM_ONLY, "minPartitions", "maxPartitions", "maxRecordsPerPartition"),
     *("batchRows", "batchBytes", "pullBatchSize", "pullBatchBytes", "pullTimeoutMs", "prefetch", "innerBatch", "readFrom", CLIENT_PREFIX),
 )
-# What of the reading client can be set by an option "rocketmq.client.": keyword arguments of its requests.
-CLIENT_OPTIONS = ("timeout_s",)
 
 _MOST = 2**31 - 1
 _OFFSETS_FORM = 'earliest, latest, or JSON such as {"Topic": {"broker-a": {"0": 23, "1": -1}}} (-2 is earliest, -1 latest)'
@@ -63,8 +63,7 @@ class ReadOptions:
     max_partitions: int
     max_records_per_partition: int | None
     fail_on_data_loss: bool
-    filter_expression: str | None
-    filter_type: str
+    filter: Filter | None
     push_filters: bool
     batch_rows: int
     batch_bytes: int
@@ -72,8 +71,8 @@ class ReadOptions:
     pull_batch_bytes: int
     pull_timeout_ms: int
     prefetch: int
-    inner_batch: str
-    read_from: str
+    inner_batch: InnerBatch
+    read_from: ReadFrom
     client_options: tuple[tuple[str, str], ...]
 
     def reads_topic(self, topic: str) -> bool:
@@ -118,7 +117,6 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None) -> Read
         raise values.error(
             "startingOffsetsByTimestampStrategy", "it goes with startingTimestamp or startingOffsetsByTimestamp; give one of them"
         )
-    filter_type = values.word("filterType", ("TAG", "SQL92"), "TAG")
     batch_rows = values.integer("batchRows", DEFAULT_BATCH_ROWS, 1, _MOST, "rows of an Arrow batch")
     batch_bytes = values.size("batchBytes", DEFAULT_BATCH_BYTES, 1024, 1 << 30)
     most, least = _limits(values, "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "a number of messages")
@@ -147,8 +145,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None) -> Read
         max_partitions=max_partitions or max(os.cpu_count() or 1, min_partitions or 1),
         max_records_per_partition=values.integer("maxRecordsPerPartition", None, 1, what="messages of a task"),
         fail_on_data_loss=values.boolean("failOnDataLoss", True),
-        filter_expression=_filter(values, filter_type),
-        filter_type=filter_type,
+        filter=_filter(values),
         push_filters=values.boolean("pushFilters", False),
         batch_rows=batch_rows,
         batch_bytes=batch_bytes,
@@ -158,7 +155,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None) -> Read
         prefetch=values.integer("prefetch", 2, 0, 64, "pulls ahead of Spark"),
         inner_batch=values.word("innerBatch", ("unwrap", "raw"), "unwrap"),
         read_from=values.word("readFrom", ("master", "slave", "any"), "master"),
-        client_options=values.client_options(CLIENT_OPTIONS),
+        client_options=_client_options(values),
     )
 
 
@@ -299,17 +296,27 @@ def _limits(values: Values, most: str, least: str, what: str) -> tuple[int | Non
     return high, low
 
 
-def _filter(values: Values, filter_type: str) -> str | None:
+def _filter(values: Values) -> Filter | None:
     """Return the condition on messages, None for all of them."""
     expression = values.text("filterExpression")
+    kind: ExpressionType = values.word("filterType", ("TAG", "SQL92"), "TAG")
     if expression is None:
         if values.given("filterType"):
             raise values.error("filterType", "it goes with filterExpression; give that, too, or leave it out")
         return None
-    if filter_type == "TAG":
+    wanted = (kind, expression)
+    try:
+        check_filter(wanted)
+    except FilterRefused as e:
+        raise values.error("filterExpression", str(e)) from None
+    return wanted
+
+
+def _client_options(values: Values) -> tuple[tuple[str, str], ...]:
+    given = values.client_options(CLIENT_OPTIONS)
+    for name, text in given:
         try:
-            if build_subscription("any", expression, 0).sub_string == "*":
-                return None
-        except InvalidName as e:
-            raise values.error("filterExpression", str(e)) from None
-    return expression
+            client_settings([(name, text)])
+        except ConfigError as e:
+            raise values.error(CLIENT_PREFIX + camel(name), str(e)) from None
+    return given

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
 
 from sprocketmq.errors import NameserverUnavailable, RetriableError, SprocketError, TopicNotFound
 from sprocketmq.protocol.message import MessageQueue
-from sprocketmq.spark.access import ClusterAccess, cluster_access
+from sprocketmq.spark.access import ClusterAccess, FilterRefused, cluster_access
 from sprocketmq.spark.decode import PulledRows
 from sprocketmq.spark.offsets import (
     EARLIEST,
@@ -103,7 +103,7 @@ class QueuePartition(InputPartition):
 
 
 def _access(options: ReadOptions) -> ClusterAccess:
-    return cluster_access(options.nameserver, options.group)
+    return cluster_access(options.nameserver, options.group, options.client_options)
 
 
 def _read(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -115,6 +115,12 @@ def _read(options: ReadOptions, partition: InputPartition) -> Iterator[pa.Record
         options.columns,
         batch_rows=options.batch_rows,
         batch_bytes=options.batch_bytes,
+        pull_messages=options.pull_batch_size,
+        pull_bytes=options.pull_batch_bytes,
+        prefetch=options.prefetch,
+        filter=options.filter,
+        inner_batch=options.inner_batch,
+        read_from=options.read_from,
         fail_on_data_loss=options.fail_on_data_loss,
         timeout_ms=options.pull_timeout_ms,
     )
@@ -171,7 +177,16 @@ def _queues_to_start_with(options: ReadOptions, access: ClusterAccess) -> list[M
             there = sorted(found.queue_id for found in access.queues([queue.topic]) if found.broker_name == queue.broker_name)
             has = f"that broker has queues {', '.join(map(str, there))} of it" if there else "that broker has no queue of it"
             raise OptionError("assign", f"there is no {name_queue(queue)}; {has}")
+    _check_filter(options, access, queues)
     return queues
+
+
+def _check_filter(options: ReadOptions, access: ClusterAccess, queues: Sequence[MessageQueue]) -> None:
+    """Have the brokers look at the filter before a task does. Raises OptionError."""
+    try:
+        access.check_filter(queues, options.filter)
+    except FilterRefused as e:
+        raise OptionError("filterExpression", str(e)) from None
 
 
 class BatchReader(DataSourceReader):
@@ -339,6 +354,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     raise TopicNotFound(missing[0], self._options.nameserver)
                 for topic in missing:
                     self._warn(f"waiting for topic {topic!r}, which has no route (failOnDataLoss is false)")
+                if self._queues is None:
+                    _check_filter(self._options, access, queues)
                 self._earliest = access.earliest(queues)
                 self._queues = queues
             self._looked_at = now
