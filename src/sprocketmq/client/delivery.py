@@ -139,13 +139,14 @@ class Job:
     publisher: Publisher
     queue: MessageQueue | None
     target: Target
-    body: bytes
+    body: bytes | memoryview
     properties: bytes
     sys_flag: int
     flag: int
     timeout_s: float
     deadline: float
     batch: bool = False
+    born_timestamp_ms: int | None = None  # None: when it leaves
     tries: int = 0
     failed_connects: int = 0
     unsure: SprocketError | None = None
@@ -255,7 +256,8 @@ class Delivery:
             try:
                 conn = self._peek(target.address) or await self.connect(target.address, job.deadline)
                 prefix = target.batch_prefix if job.batch else target.prefix
-                ext = header(prefix, job.sys_flag, self._now_ms(), job.flag, job.properties)
+                born = self._now_ms() if job.born_timestamp_ms is None else job.born_timestamp_ms
+                ext = header(prefix, job.sys_flag, born, job.flag, job.properties)
                 started = loop.time()
                 remaining = job.deadline - started
                 if remaining <= 0:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Literal, Self, overload
 
+import msgspec
+
 from sprocketmq.client.batching import ALONE, OTHERWISE, Accumulator, Batch, Batching, BatchingStats, BatchKey, no_stats
 from sprocketmq.client.delivery import SINGLE, STATUSES, Delivery, Job, stored_at
 from sprocketmq.client.encoding import BatchResults, MessageEncoder, header
@@ -320,6 +322,47 @@ class Producer:
         if publisher.provisional:
             self._instance.refresh_soon(publisher.topic)
         return results
+
+    async def send_encoded(
+        self,
+        topic: str,
+        body: bytes | memoryview,
+        properties: str,
+        *,
+        batch: bool,
+        queue: MessageQueue | None = None,
+        flag: int = 0,
+        born_timestamp_ms: int | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """Send one request that the caller has encoded, and return where it is stored, its first message in a batch.
+
+        ``body`` is a batch body (protocol/batch.py), or with ``batch`` false a message's; it may not change until the answer is there.
+        ``properties`` is the property string of the request, with UNIQ_KEY. Nothing of either is checked, and nothing is compressed; the
+        result has no ``msg_id``. Raises what ``send`` raises.
+        """
+        if self._instance.state != OPEN:
+            self._instance.refuse()
+        if timeout_s is None:
+            timeout_s = self._timeout_s
+        _check_time(timeout_s)
+        if self._full:
+            await self._wait_for_room(timeout_s)
+        size = len(body)
+        self._in_flight += 1
+        self._in_flight_bytes += size
+        try:
+            deadline = self._loop.time() + timeout_s
+            publisher = self._publishers.get(topic) or await self._open(topic, timeout_s)
+            target = publisher.next() if queue is None else publisher.pinned(queue)
+            job = Job(
+                publisher, queue, target, body, msgspec.json.encode(properties), 0, flag, timeout_s, deadline, batch, born_timestamp_ms
+            )
+            response = await self._delivery.deliver(job, None)
+            return self._result(response, publisher, job.target, "")
+        finally:
+            self._release(1, size)
+            self._wake()
 
     async def flush(self) -> None:
         """Send what is gathered and wait until nothing is in flight: every message so far is answered or has failed, and callbacks know."""

@@ -46,6 +46,7 @@ from sprocketmq.spark.planning import (
 from sprocketmq.spark.pushdown import Pushed
 from sprocketmq.spark.reading import RETRY_PAUSE_S, DataLoss, QueueAway, RangeReader
 from sprocketmq.spark.schema import arrow_schema, spark_schema
+from sprocketmq.spark.sink import BatchSink, StreamSink
 
 log = logging.getLogger(__name__)
 
@@ -59,10 +60,10 @@ SAMPLE_BYTES = 65_536
 
 
 class RocketMQDataSource(DataSource):
-    """Read RocketMQ topics: ``spark.read.format("rocketmq")`` and ``spark.readStream.format("rocketmq")``.
+    """Read and write RocketMQ topics: ``spark.read``, ``readStream``, ``write`` and ``writeStream`` with ``format("rocketmq")``.
 
     Register it once per session: ``spark.dataSource.register(sprocketmq.spark.RocketMQDataSource)``. Options and columns are described
-    in docs/guide/spark.md.
+    in docs/guide/spark.md and docs/guide/spark-sink.md.
     """
 
     @classmethod
@@ -83,6 +84,12 @@ class RocketMQDataSource(DataSource):
         options = parse_options(self.options, streaming=True)
         _check_schema(schema, options.columns)
         return StreamReader(options)
+
+    def writer(self, schema: Any, overwrite: bool) -> BatchSink:
+        return BatchSink(schema, self.options, overwrite)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> StreamSink:  # noqa: N802 - Spark's name
+        return StreamSink(schema, self.options, overwrite)
 
 
 def _check_schema(schema: Any, columns: Sequence[str]) -> None:
