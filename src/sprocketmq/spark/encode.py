@@ -190,9 +190,12 @@ class Ids:
         return _fixed("".join(texts).encode(), count, len(texts[0]))
 
     def of_keys(self, keys: pa.Array) -> pa.Array:
-        """Return the ids of rows by their keys, which are not null."""
-        raw = [blake2b(key, digest_size=_ID_HASH_BYTES, person=b"sprocketmq-key").digest() for key in keys.to_pylist()]
-        return _id_texts(np.frombuffer(b"".join(raw), np.uint8).reshape(-1, _ID_HASH_BYTES))
+        """Return the ids of rows by their keys, which are not null. A key that is a message id itself is taken as it is."""
+        texts = keys.to_pylist()
+        raw = [blake2b(key, digest_size=_ID_HASH_BYTES, person=b"sprocketmq-key").digest() for key in texts]
+        made = _id_texts(np.frombuffer(b"".join(raw), np.uint8).reshape(-1, _ID_HASH_BYTES))
+        are_ids = pc.match_substring_regex(keys, "^(?:[0-9A-F]{32}|[0-9A-F]{56})$")
+        return pc.if_else(are_ids, keys, made)
 
     def of_content(self, *columns: pa.Array) -> pa.Array:
         """Return the ids of rows by all that is in ``columns`` (binary, without nulls, all of one length)."""
