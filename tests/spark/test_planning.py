@@ -1,19 +1,17 @@
-"""Offsets, limits and partitions are pure functions: the same question has the same answer, and no message is lost or read twice."""
+"""Limits and partitions are pure functions: the same question has the same answer, and no message is lost or read twice."""
 
-import json
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sprocketmq.errors import ConfigError
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark.planning import (
-    MIN_PARTITION_ROWS,
+    GUESSED_MESSAGE_BYTES,
+    MeanSizes,
     QueueRange,
     admit,
-    decode_offsets,
-    encode_offsets,
+    admit_bytes,
+    count_partitions,
+    cut_ranges,
     plan_partitions,
     ranges_between,
 )
@@ -27,26 +25,6 @@ queues = st.builds(MessageQueue, st.sampled_from(["A", "v", "topics"]), st.sampl
 ranges = st.dictionaries(queues, st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), max_size=20).map(
     lambda found: [QueueRange(q, start, start + rows) for q, (start, rows) in found.items()]
 )
-
-
-def test_offsets_are_written_in_the_order_of_queues_and_read_back():
-    offsets = {queue(10): 5, queue(2): 2**40, queue(0, "broker-b"): 0, queue(1, topic="v"): 7}
-    text = json.dumps(encode_offsets(offsets))
-    assert (
-        text == '{"v": 1, "topics": {"T": {"broker-a": {"2": 1099511627776, "10": 5}, "broker-b": {"0": 0}}, "v": {"broker-a": {"1": 7}}}}'
-    )
-    assert decode_offsets(json.loads(text)) == offsets
-
-
-@given(st.dictionaries(queues, st.integers(0, 2**62)))
-def test_offsets_survive_the_checkpoint(offsets):
-    assert decode_offsets(json.loads(json.dumps(encode_offsets(offsets)))) == offsets
-
-
-@pytest.mark.parametrize("value", [{}, {"v": 2, "topics": {}}, {"0": 5}, {"v": 1, "topics": 3}])
-def test_the_checkpoint_of_something_else_is_refused(value):
-    with pytest.raises(ConfigError, match="checkpoint"):
-        decode_offsets(value)
 
 
 def test_ranges_leave_out_what_is_empty_new_or_gone_backwards():
@@ -124,12 +102,34 @@ def test_a_cut_close_to_a_border_moves_there():
     assert plan_partitions(found, 2) == [found[:1], found[1:]]
 
 
-@given(ranges, st.integers(1, 20))
-def test_partitions_hold_every_row_once_in_order_and_are_balanced(found, most):
-    planned = plan_partitions(found, most)
-    assert planned == plan_partitions(list(reversed(found)), most), "the order of the question must not matter"
-    assert len(planned) <= most
+def test_at_least_as_many_partitions_as_asked_for_and_never_more_than_rows():
+    assert count_partitions(100, 16) == 1
+    assert count_partitions(100, 16, least=4) == 4
+    assert count_partitions(3, 16, least=4) == 3
+    assert count_partitions(0, 16, least=4) == 0
+    assert count_partitions(1_000_000, 16) == 16
+    assert count_partitions(1_000_000, 2, max_rows=100_000) == 13
+    assert count_partitions(100_000, 2, max_rows=100_000) == 2
+
+
+def test_the_number_of_partitions_alone_says_how_ranges_are_cut():
+    found = [QueueRange(queue(0), 0, 10), QueueRange(queue(1), 0, 10)]
+    assert cut_ranges(found, 2) == [[found[0]], [found[1]]]
+    assert cut_ranges(found, 1) == [found]
+    assert cut_ranges(found, 50) == [[QueueRange(queue(q), i, i + 1)] for q in range(2) for i in range(10)]
+    assert cut_ranges([], 0) == []
+
+
+@given(ranges, st.integers(1, 20), st.integers(1, 5), st.one_of(st.none(), st.integers(1000, 10**6)))
+def test_partitions_hold_every_row_once_in_order_and_are_balanced(found, most, least, max_rows):
     total = sum(map(len, found))
+    planned = plan_partitions(found, most, least=least, max_rows=max_rows)
+    assert planned == plan_partitions(list(reversed(found)), most, least=least, max_rows=max_rows), (
+        "the order of the question must not matter"
+    )
+    pieces = count_partitions(total, most, least=least, max_rows=max_rows)
+    assert len(planned) <= pieces
+    assert max_rows is not None or pieces <= max(most, least)
     flat = [piece for part in planned for piece in part]
     assert all(len(piece) > 0 for piece in flat)
     joined = {}
@@ -138,6 +138,39 @@ def test_partitions_hold_every_row_once_in_order_and_are_balanced(found, most):
         assert end == piece.start, "pieces of a queue follow each other"
         joined[piece.queue] = (start, piece.end)
     assert joined == {r.queue: (r.start, r.end) for r in found if len(r)}
-    if len(planned) > 1:
-        fair = total / min(most, -(-total // MIN_PARTITION_ROWS))
-        assert max(sum(map(len, part)) for part in planned) <= fair * 1.25 + MIN_PARTITION_ROWS / 4 + 1
+    for part in planned:
+        rows = sum(map(len, part))
+        assert rows <= total / pieces * 1.25 + 1
+        assert max_rows is None or rows <= max_rows
+
+
+@given(st.integers(1, 10**5), st.integers(1, 1000), st.integers(1, 8))
+def test_no_partition_has_more_rows_than_it_may(rows, max_rows, queue_count):
+    found = [QueueRange(queue(i), 5, 5 + len(range(i, rows, queue_count))) for i in range(queue_count)]
+    planned = plan_partitions(found, 1, max_rows=max_rows)
+    assert max(sum(map(len, part)) for part in planned) <= max_rows
+    assert sum(len(piece) for part in planned for piece in part) == rows
+
+
+def test_a_limit_of_bytes_goes_by_the_mean_size_of_each_queue():
+    start = {queue(0): 0, queue(1): 0, queue(2): 7}
+    latest = {queue(0): 1000, queue(1): 100, queue(2): 7, queue(3): 9}
+    sizes = {queue(0): 100, queue(1): 1000}
+    assert admit_bytes(start, latest, 20_000, lambda q: sizes[q]) == {queue(0): 100, queue(1): 10, queue(2): 7, queue(3): 9}
+    assert admit_bytes(start, latest, 200_000, lambda q: sizes[q]) == latest
+
+
+def test_a_limit_of_bytes_lets_every_queue_move():
+    start, latest = {queue(i): 0 for i in range(3)}, {queue(i): 10 for i in range(3)}
+    assert admit_bytes(start, latest, 1, lambda _: 1_000_000) == {queue(i): 1 for i in range(3)}
+
+
+def test_sizes_are_guessed_then_known_then_kept_up_to_date():
+    sizes = MeanSizes()
+    assert sizes.of(queue(0)) == GUESSED_MESSAGE_BYTES
+    sizes.note(queue(0), 1000, 10)
+    assert (sizes.of(queue(0)), sizes.of(queue(1))) == (100, 100)
+    sizes.note(queue(0), 4000, 10)
+    assert sizes.of(queue(0)) == 300
+    sizes.note(queue(1), 0, 0)
+    assert sizes.of(queue(1)) == 300

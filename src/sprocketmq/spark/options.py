@@ -91,11 +91,6 @@ class ReadOptions:
         return f"{len(self.assign)} assigned queues of {', '.join(self.topics)}" if self.assign else ", ".join(self.topics)
 
 
-def parse_columns(options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the columns a read has: the default twelve, or those ``columns`` names, in its order and by their own spelling."""
-    return Values(options, NAMES).columns(COLUMNS, DEFAULT_COLUMNS)
-
-
 def parse_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
     """Return the checked options of a stream or a batch read; None as ``streaming``: of either, while that is not known yet.
 

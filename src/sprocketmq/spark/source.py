@@ -22,7 +22,6 @@ from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark.access import ClusterAccess, FilterRefused, cluster_access
 from sprocketmq.spark.decode import PulledRows
 from sprocketmq.spark.offsets import (
-    EARLIEST,
     Offsets,
     check_same_topics,
     decode_offsets,
@@ -209,7 +208,6 @@ class BatchReader(DataSourceReader):
         queues = _queues_to_start_with(options, access)
         if options.pattern is not None and not queues:
             raise OptionError("subscribePattern", f"no topic matches {options.pattern!r}; there are {', '.join(access.topics()) or 'none'}")
-        queues = [queue for queue in queues if self._pushed.keeps(queue)] if options.starting.place in (EARLIEST, None) else queues
         earliest, latest = access.earliest(queues), access.latest(queues)
         start = starting_offsets(options, access, earliest, latest)
         end = settle(options.ending, access, earliest, latest)
