@@ -1,13 +1,16 @@
 """The `rocketmq` format inside a real Spark, against a real broker: every message once, exactly where the offsets say."""
 
 import json
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from pathlib import Path
 
 import pytest
 
-from sprocketmq import Message, sync
+from sprocketmq import Message, MessageQueue, sync
+from sprocketmq.spark.offsets import decode_offsets
 from sprocketmq.spark.schema import COLUMNS, DEFAULT_COLUMNS, arrow_schema, spark_schema
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
@@ -43,7 +46,7 @@ def send(producer, topic, numbers, **fields):
 
 
 def options(reader, cluster, topic, **more):
-    return reader.format("rocketmq").options(nameserver=cluster.namesrv, subscribe=topic, **more)
+    return reader.format("rocketmq").options(**{"nameserver": cluster.namesrv, "subscribe": topic, **more})
 
 
 def places(frame):
@@ -130,6 +133,51 @@ def test_sql_can_read_a_topic(spark, cluster, topic, producer):
     assert spark.sql("SELECT tags, count(*) FROM messages GROUP BY tags ORDER BY tags").collect() == [("tag0", 4), ("tag1", 4), ("tag2", 4)]
 
 
+def test_the_brokers_leave_out_what_a_filter_does_not_want(spark, cluster, topic, producer):
+    sent = send(producer, topic, range(90))
+    wanted = [row for row in as_rows(sent) if row[2] % 3 != 1]
+    assert places(options(spark.read, cluster, topic, filterExpression="tag0 || tag2").load()) == wanted
+    batches = topic + "Batches"
+    with sync.AdminClient(namesrv=cluster.namesrv) as admin:
+        admin.create_topic(batches, queues=1, attributes={"queue.type": "BatchCQ"})
+    send(producer, batches, range(90))
+    frame = options(spark.read, cluster, batches, filterExpression="tag0 || tag2").load()
+    assert sorted(number for _, _, number in places(frame)) == [n for n in range(90) if n % 3 != 1]
+    assert options(spark.read, cluster, topic, filterExpression="nothing").load().collect() == []
+
+
+def test_conditions_of_the_query_choose_what_is_read(spark, cluster, topic, producer):
+    sent = send(producer, topic, range(400))
+    frame = options(spark.read, cluster, topic, pushFilters="true").load()
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        chosen = frame.where("queueId IN (1, 3) AND queueOffset >= 20 AND queueOffset < 60 AND tags = 'tag1' AND topic LIKE 'Topic%'")
+        assert places(chosen) == [row for row in as_rows(sent) if row[0] in (1, 3) and 20 <= row[1] < 60 and row[2] % 3 == 1]
+        assert frame.where("queueId = 9 OR queueOffset = 7").count() == 4, "an OR is not for the source"
+        assert frame.where("storeTimestamp < '2020-01-01'").count() == 0
+        assert frame.where("storeTimestamp >= '2020-01-01' AND NOT queueId = 2").count() == 300
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+
+
+def test_a_batch_read_goes_on_where_a_consumer_group_is(spark, cluster, topic, producer):
+    sent = send(producer, topic, range(40))
+    with sync.AdminClient(namesrv=cluster.namesrv) as admin:
+        admin.create_group(f"{topic}-readers")
+        admin.commit(f"{topic}-readers", MessageQueue(topic, "broker-a", 2), 7)
+    frame = options(spark.read, cluster, topic, startingFromGroup=f"{topic}-readers").load()
+    assert places(frame) == [row for row in as_rows(sent) if row[0] != 2 or row[1] >= 7]
+
+
+def test_assigned_queues_and_topics_of_a_pattern_are_read(spark, cluster, topic, producer):
+    sent = send(producer, topic, range(40))
+    reader = spark.read.format("rocketmq").option("nameserver", cluster.namesrv)
+    assigned = reader.option("assign", json.dumps({topic: {"broker-a": [3, 1]}})).load()
+    assert places(assigned) == [row for row in as_rows(sent) if row[0] in (1, 3)]
+    matched = spark.read.format("rocketmq").options(nameserver=cluster.namesrv, subscribePattern=f"{topic}|Nothing.*").load()
+    assert places(matched) == as_rows(sent)
+
+
 def test_a_misspelt_option_is_refused_by_load(spark, cluster, topic):
     with pytest.raises(Exception, match=r"option 'startingoffset' .* did you mean 'startingOffsets'"):
         options(spark.readStream, cluster, topic, startingoffset="latest").load()
@@ -142,6 +190,8 @@ def test_a_misspelt_option_is_refused_by_load(spark, cluster, topic):
         ({"endingOffsets": '{"TOPIC": {"broker-a": {"0": 99, "1": -1, "2": -1, "3": -1}}}'}, "ends at 0, offset 99 is past it"),
         ({"subscribe": "NoSuchTopic"}, "topic 'NoSuchTopic' has no route"),
         ({"nameserver": "127.0.0.1:1"}, "no nameserver answered (tried 127.0.0.1:1)"),
+        ({"startingFromGroup": "nobody"}, "group 'nobody' has committed no offset in any queue of TOPIC"),
+        ({"filterExpression": "a > 3", "filterType": "SQL92"}, "broker broker-a does not take the SQL92 expression 'a > 3'"),
     ],
 )
 def test_what_is_wrong_is_said_before_a_job_starts(spark, cluster, topic, more, says):
@@ -151,6 +201,20 @@ def test_what_is_wrong_is_said_before_a_job_starts(spark, cluster, topic, more, 
     with pytest.raises(AnalysisException) as caught:
         options(spark.read, cluster, topic).options(**more).load().count()
     assert says.replace("TOPIC", topic) in str(caught.value)
+
+
+def test_the_guide_s_programs_run(spark, cluster, producer, tmp_path, monkeypatch):
+    guide = (Path(__file__).parents[2] / "docs/guide/spark.md").read_text(encoding="utf-8")
+    cluster.create_topic("orders", queues=2)
+    send(producer, "orders", range(10))
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    try:
+        for program in re.findall(r"```python\n(.*?)```", guide, re.DOTALL):
+            exec(program.replace("127.0.0.1:9876", cluster.namesrv), names)
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    assert spark.read.parquet("tables/orders").count() == 10
 
 
 # --- streams ------------------------------------------------------------------------------------------------------------
@@ -283,4 +347,87 @@ def test_a_broker_that_restarts_under_a_query_is_read_on(spark, tmp_path):
             query.processAllAvailable()
         finally:
             query.stop()
+        assert stream.rows() == as_rows(sent)
+
+
+def test_the_offsets_of_what_was_read_are_committed_for_a_group(stream, producer, cluster):
+    send(producer, stream.topic, range(30))
+    stream.more |= {"group": f"{stream.topic}-spark", "commitOffsetsToBroker": "true", "maxBytesPerTrigger": "1k"}
+    assert len(stream.run()) > 1, "the limit of bytes makes several batches of them"
+    with sync.AdminClient(namesrv=cluster.namesrv) as admin:
+        committed = admin.committed(f"{stream.topic}-spark", stream.topic)
+    newest = max((Path(stream.checkpoint) / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    assert committed == decode_offsets(json.loads(newest.read_text().splitlines()[-1]))
+    assert sum(committed.values()) == 30
+
+
+def test_the_checkpoint_of_another_topic_is_refused_by_name(stream, producer, cluster):
+    send(producer, stream.topic, range(10))
+    stream.run()
+    first, stream.topic = stream.topic, stream.topic + "Other"
+    cluster.create_topic(stream.topic, queues=4)
+    with pytest.raises(
+        Exception, match=f"the checkpoint belongs to a query of other topics: it has offsets of {first}, and this query reads"
+    ):
+        stream.run()
+
+
+def test_a_topic_deleted_under_a_query_is_named(stream, producer, cluster):
+    send(producer, stream.topic, range(10))
+    stream.more["pullTimeoutMs"] = "300"
+    query = stream.start()
+    try:
+        query.processAllAvailable()
+        with sync.AdminClient(namesrv=cluster.namesrv) as admin:
+            admin.delete_topic(stream.topic)
+        with pytest.raises(Exception, match=f"topic '{stream.topic}' has no route"):
+            query.awaitTermination(60)
+    finally:
+        query.stop()
+
+
+def test_topics_of_a_pattern_join_a_running_query(spark, cluster, topic, producer, tmp_path):
+    frame = spark.readStream.format("rocketmq").options(
+        nameserver=cluster.namesrv, subscribePattern=f"{topic}-[0-9]", startingOffsets="earliest"
+    )
+    query = (
+        frame.load()
+        .selectExpr("topic", "cast(body AS string) AS text")
+        .writeStream.format("parquet")
+        .option("path", str(tmp_path / "table"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        for number in (1, 2):
+            cluster.create_topic(f"{topic}-{number}", queues=2)
+            send(producer, f"{topic}-{number}", range(5))
+        for _ in range(600):
+            progress = query.lastProgress
+            if progress and f"{topic}-2" in str(progress["sources"][0]["endOffset"]):
+                break
+            time.sleep(0.05)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert spark.read.parquet(str(tmp_path / "table")).groupBy("topic").count().orderBy("topic").collect() == [
+        (f"{topic}-1", 5),
+        (f"{topic}-2", 5),
+    ]
+
+
+def test_a_nameserver_that_moved_is_found_at_its_new_address(spark, tmp_path):
+    from sprocketmq.embedded import LocalCluster
+
+    with LocalCluster(tmp_path / "store") as mq:
+        mq.create_topic("Moves", queues=4)
+        stream = Stream(spark, mq, "Moves", tmp_path)
+        with sync.Producer("before", namesrv=mq.namesrv) as producer:
+            sent = send(producer, "Moves", range(100))
+            stream.more["nameserver"] = f"127.0.0.1:1;{mq.namesrv}"
+            stream.run()
+            sent |= send(producer, "Moves", range(100, 200))
+        stream.more["nameserver"] = mq.namesrv
+        stream.run()
         assert stream.rows() == as_rows(sent)
