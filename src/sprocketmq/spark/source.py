@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -53,6 +54,8 @@ _R = TypeVar("_R")
 
 # How long a running query goes by the queues it knows: queues that are new, gone or cut off at their beginning are seen this late.
 ROUTE_REFRESH_S = 2.0
+# How much longer after no nameserver answered: asking again takes a while each time.
+NAMESERVER_PAUSE_S = 10.0
 # A look at the messages that wait in a queue, to know their size.
 SAMPLE_MESSAGES = 32
 SAMPLE_BYTES = 65_536
@@ -267,7 +270,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
         self._queues: list[MessageQueue] | None = None
         self._earliest: Offsets = {}
-        self._looked_at = 0.0
+        self._looked_at = -inf
+        self._looked = False
         self._latest: Offsets | None = None
         self._sizes = MeanSizes()
         self._batch_at: float | None = None
@@ -330,13 +334,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return what ``ask`` returns; a broker that starts again should not end the query, nor a route that was old."""
         deadline = self._monotonic() + self._options.pull_timeout_ms / 1000
         while True:
-            began = self._monotonic()
+            self._looked = False
             try:
                 return ask()
             except (RetriableError, TopicNotFound, DataLoss) as e:
-                by_old_route = self._queues is not None and self._looked_at < began
-                self._queues = None
-                if by_old_route:
+                self._looked_at = -inf
+                if not self._looked:
                     continue
                 if (isinstance(e, DataLoss) and not isinstance(e, QueueAway)) or self._monotonic() >= deadline:
                     raise
@@ -345,7 +348,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _find_queues(self) -> list[MessageQueue]:
         """Return the queues there are now, or were a moment ago."""
         now = self._monotonic()
-        if self._queues is None or now - self._looked_at >= ROUTE_REFRESH_S:
+        if now - self._looked_at >= ROUTE_REFRESH_S:
+            self._looked, self._looked_at = True, now
             access = _access(self._options)
             try:
                 queues, missing = find_queues(self._options, access)
@@ -354,6 +358,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if self._queues is None:
                     raise
                 self._warn(f"going on with the queues known so far: {e}")
+                self._looked_at = self._monotonic() + NAMESERVER_PAUSE_S
             else:
                 if missing and self._options.fail_on_data_loss:
                     raise TopicNotFound(missing[0], self._options.nameserver)
@@ -363,8 +368,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     _check_filter(self._options, access, queues)
                 self._earliest = access.earliest(queues)
                 self._queues = queues
-            self._looked_at = now
-        return self._queues
+        return self._queues or []
 
     def _look(self, begun: Offsets) -> Offsets:
         """Return where each queue ends: of those the query reads already, and of new ones where they begin.
