@@ -21,7 +21,7 @@ from sprocketmq.protocol.batch import ENTRY_OVERHEAD
 from sprocketmq.protocol.hashing import java_hash
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import RETRY_PREFIX, check_send_topic, check_tag
-from sprocketmq.protocol.properties import KEYS, MAX_PROPERTIES_LENGTH, RESERVED, TAGS
+from sprocketmq.protocol.properties import KEYS, MAX_PROPERTIES_LENGTH, RESERVED, RETRY_TOPIC, TAGS
 
 SHARDING_KEY = "__SHARDINGKEY"
 
@@ -273,7 +273,8 @@ class RowEncoder:
         self._rows = 0
         self._topics: set[str] = set()
         self._tags: set[str] = set()
-        self._own: dict[str, bool] = {}
+        # Consumers of a retry topic read there which topic the message belongs to.
+        self._kept = frozenset({RETRY_TOPIC} if topic is not None and topic.startswith(RETRY_PREFIX) else ())
 
     def lots(self, batch: pa.RecordBatch) -> Iterator[Lot]:
         """Yield the requests of a batch of rows, in order for each queue. Raises RowRefused for a row that cannot be a message."""
@@ -473,7 +474,7 @@ class RowEncoder:
         front: list[Any] = []
         if pairs is not None:
             taken = {SHARDING_KEY} if "shardingKey" in self._columns else set()
-            front.append(pairs.strings(lambda name: name not in RESERVED and name not in taken))
+            front.append(pairs.strings(lambda name: (name not in RESERVED or name in self._kept) and name not in taken))
         if keys is not None:
             front.append(_property(KEYS, keys))
         front += self._delays(fields)

@@ -194,7 +194,8 @@ def _why_not_sent(partition: int, lot: Lot, error: SprocketError) -> BaseExcepti
         else:
             size = len(lot.body())
             reason += f" (a batch of {len(lot)} rows, {size} bytes). Lower batchBytes, or have such batches split with onTooLarge=split"
-    return SinkError(lot.topic, queue, lot.row, partition, reason)
+    # On one line: that is what is found again in the text that Spark makes of it.
+    return SinkError(lot.topic, queue, lot.row, partition, " ".join(reason.split()))
 
 
 def _log_commit(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:

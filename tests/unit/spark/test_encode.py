@@ -1,6 +1,6 @@
 """Rows of Arrow batches as requests: each is read back by the decoders of the protocol."""
 
-import datetime
+import datetime as dt
 
 import numpy as np
 import pyarrow as pa
@@ -117,7 +117,7 @@ def test_bodies_may_be_text_and_columns_large():
 
 def test_slices_of_batches_are_encoded_alone():
     whole = batch_of(
-        body=[b"%d" % i for i in range(10)], tags=["t%d" % i for i in range(10)], properties=[[("n", str(i))] for i in range(10)]
+        body=[b"%d" % i for i in range(10)], tags=[f"t{i}" for i in range(10)], properties=[[("n", str(i))] for i in range(10)]
     )
     found = messages(requests(whole.slice(3, 4)))
     assert [(body, p["n"], p["TAGS"]) for _, _, _, body, p in found] == [(b"%d" % i, str(i), f"t{i}") for i in range(3, 7)]
@@ -200,9 +200,9 @@ def test_a_queue_that_is_not_there_is_refused_with_those_that_are():
 def test_rows_go_to_their_topics():
     batch = batch_of(body=[b"0", b"1", b"2"], topic=["B", "A", "B"])
     assert sorted((topic, body) for topic, _, _, body, _ in messages(requests(batch))) == [("A", b"1"), ("B", b"0"), ("B", b"2")]
-    with pytest.raises(RowRefused, match="row 1 .* its topic is null"):
+    with pytest.raises(RowRefused, match=r"row 1 .* its topic is null"):
         requests(batch_of(body=[b"0", b"1"], topic=["A", None]))
-    with pytest.raises(RowRefused, match="row 1 .* only ASCII letters"):
+    with pytest.raises(RowRefused, match=r"row 1 .* only ASCII letters"):
         requests(batch_of(body=[b"0", b"1"], topic=["A", "a/b"]))
 
 
@@ -219,7 +219,7 @@ def test_single_makes_a_request_of_each_row():
 
 
 def test_delayed_rows_go_by_themselves():
-    at = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
+    at = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
     batch = batch_of(body=[b"0", b"1", b"2", b"3"], delayTimeLevel=[0, 3, None, None], deliverTimestamp=[None, None, at, None])
     found = messages(requests(batch))
     assert [p.get("DELAY") for *_, p in found] == [None, "3", None, None]
@@ -233,7 +233,7 @@ def test_delayed_rows_go_by_themselves():
 
 
 def test_batches_end_where_the_born_time_changes():
-    first, then = (datetime.datetime(2024, 5, day, tzinfo=datetime.UTC) for day in (1, 2))
+    first, then = (dt.datetime(2024, 5, day, tzinfo=dt.UTC) for day in (1, 2))
     lots = requests(batch_of(body=[b"0", b"1", b"2", b"3"], bornTimestamp=[first, first, then, None]))
     ms = [int(when.timestamp() * 1000) for when in (first, then)]
     assert [(len(lot), lot.born_ms) for lot in lots] == [(2, ms[0]), (1, ms[1]), (1, None)]

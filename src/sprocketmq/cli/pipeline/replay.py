@@ -1,0 +1,81 @@
+"""``sprocketmq pipeline replay``: send stored messages once more."""
+
+from typing import Annotated
+
+import typer
+
+from sprocketmq.cli.pipeline import DEFAULT_MEMORY, Cores, Json, Master, Memory, SparkOptions, run_spark_job
+
+Namesrv = Annotated[str, typer.Option(envvar="NAMESRV_ADDR", metavar="HOST:PORT", help="Nameserver address; several joined by ';'.")]
+
+
+def command(
+    source: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="The topic to read.")] = None,
+    dead_letters: Annotated[str | None, typer.Option(metavar="GROUP", help="Read the dead letters of a consumer group instead.")] = None,
+    to: Annotated[str | None, typer.Option(metavar="TOPIC", help="Where to send; dead letters go back where they came from.")] = None,
+    to_namesrv: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Nameserver of another cluster to send to.")] = None,
+    only_group: Annotated[
+        bool, typer.Option("--only-group", help="Dead letters: to the group's retry topic, so that no other group gets them.")
+    ] = False,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help="Stored at this time or later; epoch seconds or ISO 8601.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Stored before this time.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="With this tag; may be given several times.")] = None,
+    key: Annotated[list[str] | None, typer.Option(metavar="KEY", help="With this key; may be given several times.")] = None,
+    where: Annotated[str | None, typer.Option(metavar="SQL", help="That meet this condition on the columns of the source.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many, the oldest first.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing, say what would be sent.")] = False,
+    keep_ids: Annotated[bool, typer.Option("--keep-ids", help="Keep the ids of the messages, for a copy of a topic.")] = False,
+    keep_queues: Annotated[bool, typer.Option("--keep-queues", help="Send each message to the queue of its number.")] = False,
+    mark: Annotated[bool, typer.Option("--mark/--no-mark", help="Add a property REPLAYED_FROM.")] = True,
+    option: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the sink, such as sendMode=single.")] = None,
+    namesrv: Namesrv = "127.0.0.1:9876",
+    master: Master = None,
+    cores: Cores = None,
+    memory: Memory = DEFAULT_MEMORY,
+    json: Json = False,
+) -> None:
+    """Send stored messages once more: dead letters, a stretch of time, a topic to another topic or cluster.
+
+    Try it with --dry-run first. Messages keep body, tag, keys and properties.
+    """
+    from sprocketmq.cli.consume import start_of
+    from sprocketmq.errors import ConfigError
+    from sprocketmq.protocol.names import DLQ_PREFIX
+    from sprocketmq.spark.jobs.replay import replay
+
+    def time_ms(name: str, text: str | None) -> int | None:
+        at = None if text is None else start_of(text, name)
+        if isinstance(at, str):
+            raise ConfigError(f"{name} takes epoch seconds or a time such as 2024-05-01T12:00:00, not {text!r}")
+        return None if at is None else round(at * 1000)
+
+    if (source is None) == (dead_letters is None):
+        raise ConfigError("name one thing to read: a topic, or --dead-letters GROUP")
+    topic = source if source is not None else f"{DLQ_PREFIX}{dead_letters}"
+    given = dict(pair.partition("=")[::2] for pair in option or [])
+    begin, end = time_ms("--since", since), time_ms("--until", until)
+    run_spark_job(
+        f"replaying {topic}",
+        lambda spark, report: replay(
+            spark,
+            topic,
+            nameserver=namesrv,
+            to=to,
+            to_nameserver=to_namesrv,
+            only_group=only_group,
+            since_ms=begin,
+            until_ms=end,
+            tags=tag or (),
+            keys=key or (),
+            where=where,
+            limit=limit,
+            dry_run=dry_run,
+            keep_ids=keep_ids,
+            keep_queues=keep_queues,
+            mark=mark,
+            options=given,
+            progress=report,
+        ),
+        spark=SparkOptions(master, cores, memory),
+        as_json=json,
+    )

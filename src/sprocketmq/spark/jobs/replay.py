@@ -1,0 +1,365 @@
+"""``replay``: messages that are stored already, sent once more: dead letters to where they came from, a stretch of time, to another cluster.
+
+A first pass over the messages without their bodies says what would be sent where, and fixes the offsets; a dry run ends there. The
+second sends through the sink, with ids made of where each message was: repeated, a replay sends the same ids again.
+"""
+
+import contextlib
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from sprocketmq.errors import ConfigError, FatalError, TopicNotFound
+from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_send_topic, check_topic
+from sprocketmq.protocol.properties import RETRY_TOPIC
+from sprocketmq.spark.access import ClusterAccess, cluster_access
+from sprocketmq.spark.errors import in_one_sentence
+from sprocketmq.spark.jobs.progress import Progress, Report
+from sprocketmq.spark.offsets import encode_offsets
+from sprocketmq.spark.options import DEFAULT_GROUP
+from sprocketmq.spark.schema import COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# Says of a message that was sent again where it was: topic, broker, queue and offset.
+REPLAYED_FROM = "REPLAYED_FROM"
+_POLL_S = 0.1
+_PLANNED = ("topic", "brokerName", "queueId", "queueOffset", "tags", "keys", "properties", "storeTimestamp")
+_SENT = ("body", "flag", "msgId")
+# What the job settles itself.
+_TAKEN = frozenset({"nameserver", "topic", "dedupid", "ordered"})
+
+
+class NoOrigin(FatalError):
+    """Messages do not say which topic they came from; ``count`` is how many."""
+
+    def __init__(self, source: str, count: int) -> None:
+        super().__init__(f"{count:,} messages of {source} do not say which topic they came from: name the topic they are to go to")
+        self.source = source
+        self.count = count
+
+
+@dataclass(frozen=True)
+class ReplaySummary:
+    """What a replay sent, or in a dry run would send: messages by topic, and when the first and the last of them were stored."""
+
+    source: str
+    targets: dict[str, int]
+    dry_run: bool
+    first_stored_ms: int | None
+    last_stored_ms: int | None
+    elapsed_s: float
+
+    @property
+    def messages(self) -> int:
+        """How many messages were sent, or would be."""
+        return sum(self.targets.values())
+
+    def rows(self) -> list[tuple[str, str]]:
+        verb = "would be sent" if self.dry_run else "sent"
+        rows = [("source", self.source), (f"messages {verb}", f"{self.messages:,}")]
+        rows += [(f"to {topic}", f"{count:,}") for topic, count in self.targets.items()]
+        if self.first_stored_ms is not None and self.last_stored_ms is not None:
+            rows.append(("stored", f"{_utc(self.first_stored_ms)} to {_utc(self.last_stored_ms)}"))
+        return [*rows, ("time", f"{self.elapsed_s:.1f} s")]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "source": self.source,
+            "targets": self.targets,
+            "messages": self.messages,
+            "dry_run": self.dry_run,
+            "first_stored_ms": self.first_stored_ms,
+            "last_stored_ms": self.last_stored_ms,
+            "elapsed_s": round(self.elapsed_s, 3),
+        }
+
+
+def replay(
+    spark: "SparkSession",
+    source: str,
+    *,
+    nameserver: str,
+    to: str | None = None,
+    to_nameserver: str | None = None,
+    only_group: bool = False,
+    since_ms: int | None = None,
+    until_ms: int | None = None,
+    tags: Sequence[str] = (),
+    keys: Sequence[str] = (),
+    where: str | None = None,
+    limit: int | None = None,
+    dry_run: bool = False,
+    keep_ids: bool = False,
+    keep_queues: bool = False,
+    mark: bool = True,
+    options: Mapping[str, str] | None = None,
+    progress: Report | None = None,
+) -> ReplaySummary:
+    """Send messages of ``source`` once more. What arrives while it runs is not read.
+
+    They go to topic ``to``. Without it dead letters (``%DLQ%group``) and retries go back to the topics they came from, and all others to the
+    topic of the same name of another cluster, ``to_nameserver``. A topic they go back to may have other consumer groups, which get them,
+    too: with ``only_group`` dead letters go to the group's retry topic instead, and only the group that failed gets them.
+
+    Of all messages those are sent that were stored in ``[since_ms, until_ms)`` (milliseconds since 1970), have one of ``tags`` and one of
+    ``keys`` where any are given, and meet ``where``, a condition in SQL on the source's columns; with ``limit`` the oldest so many.
+    ``dry_run`` sends nothing and returns what would be sent.
+
+    Body, tag, keys, flag and the user's properties stay; a sharding key keeps messages of one key in order. ``keep_queues`` sends each to the
+    queue with the number it was in. The id is made of the message's place, so that it is another than the first one's and yet the same for
+    each replay; ``keep_ids`` keeps the first one's. With ``mark`` a property REPLAYED_FROM says the place. ``options`` go to the sink.
+
+    Raises ConfigError for arguments that cannot be, TopicNotFound for a source or target that is not there (nothing is sent then),
+    NoOrigin, and what reading and writing raise: what was sent before that stays sent, and has the same ids the next time.
+    """
+    began = time.monotonic()
+    report = progress or (lambda _: None)
+    target = _target(source, to, to_nameserver, only_group=only_group)
+    _check_arguments(since_ms, until_ms, limit, options or {}, to, source, to_nameserver)
+    report(Progress(0, None, "messages", "looking at what there is"))
+    there = cluster_access(nameserver, DEFAULT_GROUP)
+    bounds = _bounds(there, source, since_ms, until_ms)
+
+    def chosen(*, bodies: bool) -> "DataFrame":
+        return _chosen(spark, nameserver, source, bounds, target, since_ms, until_ms, tags, keys, where, limit, bodies=bodies)
+
+    with _in_own_words():
+        counts, first_ms, last_ms = _plan(chosen(bodies=False))
+    lost = counts.pop(None, 0)
+    if lost:
+        raise NoOrigin(source, lost)
+    targets = {topic: counts[topic] for topic in sorted(filter(None, counts))}
+    _check_targets(cluster_access(to_nameserver or nameserver, DEFAULT_GROUP), targets, to_nameserver or nameserver)
+    total = sum(targets.values())
+    if total and not dry_run:
+        with _in_own_words():
+            frame = _messages(chosen(bodies=True), target, keep_ids=keep_ids, keep_queues=keep_queues, mark=mark)
+            writer = frame.write.format("rocketmq").mode("append").options(**(options or {}))
+            writer = writer.option("nameserver", to_nameserver or nameserver).option("dedupId", "deterministic")
+            if target is not None:
+                writer = writer.option("topic", target)
+            _watched(spark, f"replay of {source}", writer.save, total, report)
+    return ReplaySummary(source, targets, dry_run, first_ms, last_ms, time.monotonic() - began)
+
+
+@contextlib.contextmanager
+def _in_own_words() -> Iterator[None]:
+    """Raise what comes out of Spark as the sentence that matters."""
+    try:
+        yield
+    except Exception as e:
+        own = in_one_sentence(e)
+        if own is e:
+            raise
+        raise own from e
+
+
+def _target(source: str, to: str | None, to_nameserver: str | None, *, only_group: bool) -> str | None:
+    """Return the one topic that all messages go to, None when each goes back to where it came from."""
+    check_topic(source)
+    if only_group:
+        if to is not None or to_nameserver is not None:
+            raise ConfigError("only_group sends to the group's own retry topic: give neither another topic nor another cluster")
+        if not source.startswith(DLQ_PREFIX):
+            raise ConfigError(f"only_group is for the dead letters of a group ({DLQ_PREFIX}group), not for {source!r}")
+        return RETRY_PREFIX + source.removeprefix(DLQ_PREFIX)
+    if to is not None:
+        return check_send_topic(to)
+    if source.startswith((DLQ_PREFIX, RETRY_PREFIX)):
+        return None
+    if to_nameserver is None:
+        raise ConfigError(
+            f"say where the messages of {source!r} are to go: another topic, or another cluster (the same topic again if you mean it)"
+        )
+    return check_send_topic(source)
+
+
+def _check_arguments(
+    since_ms: int | None,
+    until_ms: int | None,
+    limit: int | None,
+    options: Mapping[str, str],
+    to: str | None,
+    source: str,
+    elsewhere: str | None,
+) -> None:
+    if since_ms is not None and until_ms is not None and until_ms <= since_ms:
+        raise ConfigError(f"nothing is stored from {_utc(since_ms)} until {_utc(until_ms)}: the end must be later than the beginning")
+    if limit is not None and limit < 1:
+        raise ConfigError(f"limit must be 1 or more, not {limit}")
+    for name in options:
+        if name.lower() in _TAKEN:
+            raise ConfigError(f"option {name!r} of the sink is settled by the job itself: use its arguments")
+    if to == source and elsewhere is None and source.startswith((DLQ_PREFIX, RETRY_PREFIX)):
+        raise ConfigError(f"sent to {source} again they would be dead letters, or retries, once more: name another topic")
+
+
+def _bounds(access: ClusterAccess, source: str, since_ms: int | None, until_ms: int | None) -> tuple[str, str]:
+    """Return the offsets to read from and to, as the source's options have them."""
+    try:
+        queues = access.queues([source])
+    except TopicNotFound:
+        if source.startswith(DLQ_PREFIX):
+            group = source.removeprefix(DLQ_PREFIX)
+            raise FatalError(f"consumer group {group!r} has no dead letters: there is no topic {source}") from None
+        raise
+    start, end = access.earliest(queues), access.latest(queues)
+    if since_ms is not None:
+        start = {queue: max(offset, start[queue]) for queue, offset in access.at_time(queues, since_ms).items()}
+    if until_ms is not None:
+        end = {queue: max(start[queue], min(offset, end[queue])) for queue, offset in access.at_time(queues, until_ms).items()}
+    return json.dumps(encode_offsets(start)["topics"]), json.dumps(encode_offsets(end)["topics"])
+
+
+def _chosen(
+    spark: "SparkSession",
+    nameserver: str,
+    source: str,
+    bounds: tuple[str, str],
+    target: str | None,
+    since_ms: int | None,
+    until_ms: int | None,
+    tags: Sequence[str],
+    keys: Sequence[str],
+    where: str | None,
+    limit: int | None,
+    *,
+    bodies: bool,
+) -> "DataFrame":
+    """Return the messages that are asked for, with the topic each is to go to in column `target`."""
+    from pyspark.sql import functions as f
+
+    # Bodies are read when they are sent, and anything else that a condition may be about when it is mentioned.
+    asked = [name for name in COLUMNS if where is not None and name.lower() in where.lower()]
+    columns = dict.fromkeys((*_PLANNED, *(_SENT if bodies else ()), *asked))
+    frame = (
+        spark.read.format("rocketmq")
+        .option("nameserver", nameserver)
+        .option("subscribe", source)
+        .option("startingOffsets", bounds[0])
+        .option("endingOffsets", bounds[1])
+        .option("columns", ",".join(columns))
+        .load()
+    )
+    stored = f.unix_millis("storeTimestamp")
+    if since_ms is not None:
+        frame = frame.where(stored >= since_ms)
+    if until_ms is not None:
+        frame = frame.where(stored < until_ms)
+    if tags:
+        frame = frame.where(f.col("tags").isin(list(tags)))
+    if keys:
+        frame = frame.where(f.arrays_overlap(f.split("keys", " "), f.array(*map(f.lit, keys))))
+    if where is not None:
+        frame = frame.where(where)
+    if limit is not None:
+        frame = frame.orderBy("storeTimestamp", "brokerName", "queueId", "queueOffset").limit(limit)
+    properties = f.col("properties")
+    if target is not None:
+        return frame.withColumn("target", f.lit(target))
+    # Apache's brokers name the origin of a dead letter twice, and that of a retry once.
+    return frame.withColumn("target", f.coalesce(properties[RETRY_TOPIC], properties["DLQ_ORIGIN_TOPIC"]))
+
+
+def _plan(chosen: "DataFrame") -> tuple[dict[str | None, int], int | None, int | None]:
+    """Return how many messages go to each topic, and when the first and the last were stored."""
+    from pyspark.sql import functions as f
+
+    stored = f.unix_millis("storeTimestamp")
+    found = chosen.groupBy("target").agg(f.count("*").alias("n"), f.min(stored).alias("first"), f.max(stored).alias("last")).collect()
+    counts = {row["target"]: int(row["n"]) for row in found}
+    return counts, min((row["first"] for row in found), default=None), max((row["last"] for row in found), default=None)
+
+
+def _check_targets(access: ClusterAccess, targets: Mapping[str, int], nameserver: str) -> None:
+    for topic in targets:
+        check_send_topic(topic)
+        if not access.topic_exists(topic):
+            raise TopicNotFound(topic, nameserver)
+
+
+def _messages(chosen: "DataFrame", target: str | None, *, keep_ids: bool, keep_queues: bool, mark: bool) -> "DataFrame":
+    """Return rows for the sink."""
+    from pyspark.sql import functions as f
+
+    place = f.concat_ws(":", "topic", "brokerName", "queueId", "queueOffset")
+    new: dict[str, Any] = {REPLAYED_FROM: place} if mark else {}
+    if target is not None and target.startswith(RETRY_PREFIX):
+        new[RETRY_TOPIC] = f.coalesce(f.col("properties")[RETRY_TOPIC], "topic")
+    properties = f.col("properties")
+    if new:
+        kept = f.map_filter(properties, lambda name, _: ~name.isin(list(new)))
+        pairs = [part for name, value in new.items() for part in (f.lit(name), value)]
+        properties = f.map_concat(kept, f.create_map(*pairs))
+    columns = {
+        "body": f.col("body"),
+        "topic": f.col("target"),
+        "tags": f.col("tags"),
+        "keys": f.col("keys"),
+        "properties": properties,
+        "flag": f.col("flag"),
+        "dedupKey": f.col("msgId") if keep_ids else f.concat(f.lit("replay:"), place),
+    }
+    if keep_queues:
+        columns["queueId"] = f.col("queueId")
+    columns["shardingKey"] = f.col("properties")["__SHARDINGKEY"]
+    return chosen.select(*(column.alias(name) for name, column in columns.items()))
+
+
+def _watched(spark: "SparkSession", title: str, work: Callable[[], None], total: int, report: Report) -> None:
+    """Run a Spark job in a thread and tell how many of its tasks are through, in messages. Interrupted, the job is cancelled."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        work()
+        report(Progress(total, total, "messages"))
+        return
+    from pyspark import InheritableThread
+
+    context = spark.sparkContext
+    group = f"sprocketmq-{uuid.uuid4()}"
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            context.setJobGroup(group, title, interruptOnCancel=True)
+            work()
+        except BaseException as e:
+            failed.append(e)
+
+    thread: threading.Thread = InheritableThread(target=run, name="sprocketmq-replay", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(_POLL_S)
+            done, tasks = _tasks(context.statusTracker(), group)
+            report(Progress(total * done // tasks if tasks else 0, total, "messages"))
+    except BaseException:
+        context.cancelJobGroup(group)
+        thread.join()
+        raise
+    if failed:
+        raise failed[0]
+    report(Progress(total, total, "messages"))
+
+
+def _tasks(tracker: Any, group: str) -> tuple[int, int]:
+    """Return how many tasks of a job group are through, and how many it has."""
+    done = total = 0
+    for job in tracker.getJobIdsForGroup(group):
+        info = tracker.getJobInfo(job)
+        for stage in () if info is None else info.stageIds:
+            one = tracker.getStageInfo(stage)
+            if one is not None:
+                done += one.numCompletedTasks
+                total += one.numTasks
+    return done, total
+
+
+def _utc(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", " UTC")
