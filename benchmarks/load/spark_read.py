@@ -1,40 +1,53 @@
-"""Rows per second of a Spark batch read from our broker, beside what the way into the JVM allows with no broker at all.
+"""Rows per second of Spark batch reads: from our broker, from Apache's beside its Java push consumer, and what the way into the JVM allows.
 
-Both reads run in one warm session, in turns: the `rocketmq` source over a topic of 1 KiB messages, and a source whose tasks hand over one
-Arrow batch of the same messages again and again. The rows go to Spark's "noop" sink, which reads every column and keeps nothing.
+Everything runs in turns in one warm session on the same cores as the brokers: the `rocketmq` source over a plain topic and one of batch
+queues (batches of 32) of 1 KiB messages with a tag and a key, on our broker and on Apache's, each with its defaults; Apache's push consumer
+over the same topics of Apache's broker, touching every body; and a source whose tasks hand over one Arrow batch of the same messages again
+and again, with no broker at all. The rows go to Spark's "noop" sink, which reads every column and keeps nothing. What is not measured
+stands still meanwhile. Exits 1 when a goal is missed, 2 when Apache's side cannot run here (our figures are written all the same).
 """
 
 import argparse
 import asyncio
+import contextlib
 import os
+import signal
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from tests.interop import apache
 
-from benchmarks.load.sides import serve
+from benchmarks.load.sides import Side, Topic, create_topic, ours, theirs
 from benchmarks.report import spread, write_result
-from sprocketmq import AdminClient, Message, Producer
-from sprocketmq.spark import local_session
+from sprocketmq import Message, Producer
+from sprocketmq.spark import session
 from sprocketmq.spark.access import close_access, cluster_access
 from sprocketmq.spark.planning import QueueRange
 from sprocketmq.spark.reading import RangeReader
 from sprocketmq.spark.schema import DEFAULT_COLUMNS, spark_schema
 
-GOAL_ROWS_PER_S = 120_000
-TOPIC = "SparkRead"
-BODY_BYTES = 1024
 QUEUES = 8
+TOPICS = (Topic("SparkReadPlain", QUEUES), Topic("SparkReadBatchCQ", QUEUES, batch_queues=True))
+KINDS = {"plain": "SparkReadPlain", "batchcq": "SparkReadBatchCQ"}
+# Rows per second from our broker; from Apache's, of what its Java push consumer takes from the same topic.
+GOALS = {"ours-plain": 150_000, "ours-batchcq": 200_000}
+JAVA_GOAL = 1.0
+BODY_BYTES = 1024
+BATCH = 32
 CORES = 2
-WARM_UP = 5
+CONSUME = {"batch_max": 256, "pull_bytes": 2 << 20, "max_cached": 2048, "timeout_s": 60.0}
+
+Run = Callable[[], float]
 
 
 class Ceiling(DataSource):
@@ -69,19 +82,19 @@ class CeilingReader(DataSourceReader):
 
 
 def fill(namesrv: str, messages: int) -> None:
-    """Send the messages in batches of 100, the queues side by side."""
+    """Send the messages of every topic in batches, the queues side by side."""
 
     async def send() -> None:
         body = os.urandom(BODY_BYTES)
-        async with AdminClient(namesrv=namesrv) as admin:
-            await admin.create_topic(TOPIC, queues=QUEUES)
         async with Producer("bench", namesrv=namesrv) as producer:
 
             async def lane(queue: Any) -> None:
-                for first in range(0, messages // QUEUES, 100):
-                    await producer.send_batch([Message(TOPIC, body, "TagA", (f"key-{first + i}",), queue=queue) for i in range(100)])
+                for first in range(0, messages // QUEUES, BATCH):
+                    keys = range(first, min(first + BATCH, messages // QUEUES))
+                    await producer.send_batch([Message(queue.topic, body, "TagA", (f"key-{i}",), queue=queue) for i in keys])
 
-            await asyncio.gather(*map(lane, await producer.queues(TOPIC)))
+            for topic in TOPICS:
+                await asyncio.gather(*map(lane, await producer.queues(topic.name)))
 
     asyncio.run(send())
 
@@ -89,7 +102,7 @@ def fill(namesrv: str, messages: int) -> None:
 def one_batch(namesrv: str, path: str) -> int:
     """Write the first batch of a queue to an Arrow file and return its rows."""
     access = cluster_access(namesrv, "bench")
-    queue = access.queues([TOPIC])[0]
+    queue = access.queues([TOPICS[0].name])[0]
     batch = next(RangeReader(access.pull, DEFAULT_COLUMNS).read([QueueRange(queue, 0, access.latest([queue])[queue])]))
     with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -97,68 +110,148 @@ def one_batch(namesrv: str, path: str) -> int:
     return int(batch.num_rows)
 
 
-def timed(work: Callable[[], None]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--messages", type=int, default=400_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--namesrv", help="a running cluster to use instead of one of our own")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="sprocketmq-bench-") as directory:
-        if options.namesrv:
-            return run(options.namesrv, options.messages, options.rounds, directory)
-        with serve(Path(directory)) as (namesrv, _):
-            return run(namesrv, options.messages, options.rounds, directory)
-
-
-def run(namesrv: str, messages: int, rounds: int, directory: str) -> int:
-    batch_path = f"{directory}/batch.arrow"
-    # In a process of its own: the memory of 400,000 messages and their results must not stay in the driver.
+def in_a_process(work: Callable[..., Any], *arguments: Any) -> Any:
+    """Call ``work`` in a process of its own: the memory of all messages and their results must not stay in the driver."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        pool.submit(fill, namesrv, messages).result()
-        batch_rows = pool.submit(one_batch, namesrv, batch_path).result()
-    spark = local_session("spark-read", cores=CORES, memory="2g", conf={"spark.sql.warehouse.dir": f"{directory}/warehouse"})
+        return pool.submit(work, *arguments).result()
+
+
+@contextlib.contextmanager
+def still(sides: Sequence[Side], spark: SparkSession | None) -> Iterator[None]:
+    """Stop the processes of ``sides`` and Spark's JVM while the block runs."""
+    with contextlib.ExitStack() as paused:
+        for side in sides:
+            paused.enter_context(side.paused())
+        if spark is not None:
+            jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+            os.kill(jvm, signal.SIGSTOP)
+            paused.callback(os.kill, jvm, signal.SIGCONT)
+        yield
+
+
+def spark_runs(spark: SparkSession, sides: Mapping[str, Side], messages: int, batch_path: str) -> dict[str, Run]:
+    """Return what measures one read of each kind, as rows per second."""
+
+    def read(frame: Any, others: list[Side]) -> Run:
+        def run() -> float:
+            with still(others, None):
+                began = time.perf_counter()
+                frame.write.format("noop").mode("overwrite").save()
+                return messages / (time.perf_counter() - began)
+
+        return run
+
+    found = {}
+    for name, side in sides.items():
+        others = [other for other in sides.values() if other is not side]
+        for kind, topic in KINDS.items():
+            reader = spark.read.format("rocketmq").option("nameserver", side.namesrv).option("subscribe", topic)
+            frame = reader.option("maxPartitions", str(CORES)).load()
+            if (rows := frame.count()) != messages:
+                raise RuntimeError(f"the source returned {rows} rows of {topic} from {name}, {messages} were sent")
+            found[f"{name}-{kind}"] = read(frame, others)
+    ceiling = spark.read.format("ceiling").option("batch", batch_path).option("rows", str(messages)).load()
+    found["ceiling"] = read(ceiling, list(sides.values()))
+    return found
+
+
+def java_runs(spark: SparkSession, sides: Mapping[str, Side], messages: int) -> dict[str, Run]:
+    """Return what measures Apache's push consumer at its own broker, as messages per second."""
+    side = sides["apache"]
+    others = [other for other in sides.values() if other is not side]
+
+    def consume(topic: str) -> Run:
+        def run() -> float:
+            with still(others, spark):
+                figures = side.client.call("load_consume", namesrv=side.namesrv, topic=topic, count=messages, **CONSUME)
+            if figures["errors"]:
+                raise RuntimeError(f"Apache's push consumer of {topic}: {figures['first_error']}")
+            return float(figures["messages"] / figures["elapsed_s"])
+
+        return run
+
+    return {f"java-{kind}": consume(topic) for kind, topic in KINDS.items()}
+
+
+def measure(sides: Mapping[str, Side], options: argparse.Namespace, directory: str) -> dict[str, Any]:
+    """Run every kind in turns and return the figures."""
+    batch_path = f"{directory}/batch.arrow"
+    for side in sides.values():
+        for topic in TOPICS:
+            create_topic(side, topic)
+        in_a_process(fill, side.namesrv, options.messages)
+    batch_rows = in_a_process(one_batch, sides["ours"].namesrv, batch_path)
+    spark = session("spark-read", cores=CORES, memory="2g", conf={"spark.sql.warehouse.dir": f"{directory}/warehouse"})
     try:
         spark.dataSource.register(Ceiling)
-        reader = spark.read.format("rocketmq").option("nameserver", namesrv).option("subscribe", TOPIC).option("maxPartitions", str(CORES))
-        source = reader.load()
-        ceiling = spark.read.format("ceiling").option("batch", batch_path).option("rows", str(messages)).load()
-        found = source.count()
-        if found != messages:
-            print(f"the source returned {found} rows, {messages} were sent")
-            return 1
-
-        def drain(frame: DataFrame) -> None:
-            frame.write.format("noop").mode("overwrite").save()
-
-        source_rates: list[float] = []
-        ceiling_rates: list[float] = []
-        for i in range(WARM_UP + rounds):
-            for frame, rates in ((source, source_rates), (ceiling, ceiling_rates)):
-                rate = messages / timed(lambda frame=frame: drain(frame))  # type: ignore[misc]
-                if i >= WARM_UP:
-                    rates.append(rate)
+        runs = spark_runs(spark, sides, options.messages, batch_path)
+        if "apache" in sides:
+            runs |= java_runs(spark, sides, options.messages)
+        runs = {name: run for name, run in runs.items() if options.only in name}
+        rates: dict[str, list[float]] = {name: [] for name in runs}
+        for number in range(options.warm + options.rounds):
+            for name, run in runs.items():
+                rate = run()
+                if number >= options.warm:
+                    rates[name].append(rate)
+            print(f"round {number + 1 - options.warm}  " + "  ".join(f"{n} {r[-1]:,.0f}" for n, r in rates.items() if r), flush=True)
         version = spark.version
     finally:
         spark.stop()
-    figures = {
-        "what": f"batch read of {messages} messages of {BODY_BYTES} bytes, default columns, local[{CORES}], warm session",
-        "goal_rows_per_s": GOAL_ROWS_PER_S,
-        "rows_per_s": spread(source_rates, 0),
-        "ceiling_rows_per_s": spread(ceiling_rates, 0),
-        "of_ceiling": round(sorted(source_rates)[rounds // 2] / sorted(ceiling_rates)[rounds // 2], 3),
-        "batch_rows": batch_rows,
-        "spark": version,
+    return {"batch_rows": batch_rows, "spark": version, "rows_per_s": {name: spread(values, 0) for name, values in rates.items()}}
+
+
+def verdicts(rows_per_s: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return for each goal what was reached of it."""
+    medians = {name: statistics.median(one["values"]) for name, one in rows_per_s.items()}
+    found = {name: {"goal": goal, "reached": medians[name] >= goal} for name, goal in GOALS.items() if name in medians}
+    for kind in KINDS:
+        mine, java = medians.get(f"apache-{kind}"), medians.get(f"java-{kind}")
+        if mine and java:
+            ratio = round(mine / java, 3)
+            found[f"apache-{kind}"] = {"goal": JAVA_GOAL, "of_java_push_consumer": ratio, "reached": ratio >= JAVA_GOAL}
+    return found
+
+
+def main() -> int:
+    """Parse options, run, and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--messages", type=int, default=400_000, help="messages in each topic (400,000)")
+    parser.add_argument("--warm", type=int, default=3, help="rounds before counting (3)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds counted (5)")
+    parser.add_argument("--no-apache", action="store_true", help="our broker and the ceiling only")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="only kinds with this in their name (ours, apache, java, plain, batchcq)"
+    )
+    options = parser.parse_args()
+    missing = ""
+    if not options.no_apache:
+        try:
+            apache.require()
+        except apache.ApacheUnavailable as e:
+            missing = str(e)
+    with contextlib.ExitStack() as running:
+        directory = running.enter_context(tempfile.TemporaryDirectory(prefix="sprocketmq-bench-", ignore_cleanup_errors=True))
+        sides = {"ours": running.enter_context(ours(Path(directory) / "ours"))}
+        if not missing and not options.no_apache:
+            sides["apache"] = running.enter_context(theirs(Path(directory) / "theirs", {}))
+        figures = measure(sides, options, directory)
+    results = verdicts(figures["rows_per_s"])
+    setting = {
+        "what": f"batch reads of {options.messages} messages of {BODY_BYTES} bytes, default columns, local[{CORES}], warm session",
+        "queues": QUEUES,
+        "fill_batch": BATCH,
+        "apache_version": apache.VERSION,
+        "java_push_consumer": CONSUME,
     }
-    path = write_result("spark-read", figures)
-    median = figures["rows_per_s"]["median"]
-    print(f"source {median:,.0f} rows/s, ceiling {figures['ceiling_rows_per_s']['median']:,.0f} rows/s -> {path}")
-    return 0 if median >= GOAL_ROWS_PER_S else 1
+    path = write_result("spark-read", {"setting": setting, **figures, "goals": results})
+    for name, one in figures["rows_per_s"].items():
+        print(f"{name:16} {one['median']:10,.0f} rows/s  {results.get(name, '')}")
+    print(f"-> {path}")
+    if missing:
+        print(f"cannot compare with Apache's client: {missing}", file=sys.stderr)
+        return 2
+    return 0 if all(one["reached"] for one in results.values()) else 1
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from sprocketmq.errors import RemoteProtocolError
 from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.compression import CompressionType, compress, compression_flag
 from sprocketmq.protocol.properties import encode_properties
-from sprocketmq.protocol.records import MAGIC_V1, MAGIC_V2, ReceivedMessage, decode_records, encode_record, pack_host
+from sprocketmq.protocol.records import MAGIC_V1, MAGIC_V2, Record, decode_records, encode_record, pack_host
 from sprocketmq.spark.decode import PulledRows
 from sprocketmq.spark.schema import COLUMNS, DEFAULT_COLUMNS, arrow_schema
 
@@ -35,7 +35,7 @@ def recorded_queues(name):
                 size, magic = unpack_from(">ii", data, pos)
                 if magic not in (MAGIC_V1, MAGIC_V2):
                     break
-                message = ReceivedMessage(data, pos, size)
+                message = Record(data, pos, size)
                 found.setdefault((message.topic, message.queue_id), io.BytesIO()).write(data[pos : pos + size])
                 pos += size
     return {queue: records.getvalue() for queue, records in found.items()}
@@ -155,6 +155,44 @@ def test_a_compressed_inner_batch_is_inflated_before_it_is_unwrapped():
     inner = compress(encode_batch([(0, b"x" * 100, b""), (1, b"y", b"")]), CompressionType.ZSTD)
     data = record(0, b"plain") + record(1, inner, sys_flag=192 | compression_flag(CompressionType.ZSTD)) + record(3, b"end")
     assert [r["body"] for r in decoded(data)] == [b"plain", b"x" * 100, b"y", b"end"]
+
+
+def test_an_inner_batch_left_whole_is_one_row_with_everything_a_record_has():
+    inner = encode_batch([(7, b"one", encode_properties({"KEYS": "k1"})), (8, b"two", b"")])
+    data = record(5, b"before") + record(6, inner, {"UNIQ_KEY": "outer", "INNER_NUM": "2"}, sys_flag=192) + record(8, b"after")
+    pulled = PulledRows(data, unwrap=False)
+    assert (pulled.offsets.tolist(), pulled.counts.tolist()) == ([5, 6, 8], [1, 2, 1])
+    rows = [row for batch in pulled.batches(tuple(COLUMNS), "b") for row in batch.to_pylist()]
+    names = ("queueOffset", "body", "batchBaseOffset", "batchNum", "msgId", "sysFlag")
+    assert tuple(rows[1][name] for name in names) == (6, inner, 6, 2, "outer", 192)
+    assert rows[1]["offsetMsgId"] is not None
+    assert rows[1]["storeSize"] > len(inner)
+    assert [row["batchNum"] for row in rows] == [None, 2, None]
+
+
+@pytest.mark.parametrize("stated", [{}, {"INNER_NUM": "many"}, {"INNER_NUM": "-3"}, {"INNER_NUM": "99999999999"}])
+def test_a_batch_that_does_not_say_its_count_counts_for_one(stated):
+    rows = PulledRows(record(6, b"no batch at all", stated, sys_flag=192), unwrap=False)
+    assert rows.counts.tolist() == [1]
+
+
+def test_recorded_batches_read_the_same_whole_as_message_by_message():
+    data = recorded_queues("batchcq")["Bcq1", 0]
+    whole = [row for batch in PulledRows(data, unwrap=False).batches(tuple(COLUMNS), "b") for row in batch.to_pylist()]
+    apart = decoded(data)
+    assert [(r["batchBaseOffset"], r["batchNum"]) for r in whole] == sorted({(r["batchBaseOffset"], r["batchNum"]) for r in apart})
+    assert [r["queueOffset"] for r in whole] == [r["batchBaseOffset"] for r in whole]
+
+
+def test_rows_of_other_tags_are_left_out_whatever_they_came_in():
+    tags = [{"TAGS": "a"}, {"TAGS": "b"}, {}, {"KEYS": "a"}]
+    inner = encode_batch([(0, b"%d" % i, encode_properties(tag)) for i, tag in enumerate(tags)])
+    records = [record(i, b"%d" % i, tag) for i, tag in enumerate(tags)]
+    rows = PulledRows(b"".join(records) + record(4, inner, sys_flag=192))
+    rows.keep_tags({"a", "c"})
+    assert rows.offsets.tolist() == [0, 4]
+    rows.keep_tags({"c"})
+    assert len(rows) == 0
 
 
 @pytest.mark.parametrize("kind", list(CompressionType))

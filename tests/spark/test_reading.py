@@ -1,15 +1,21 @@
 """A task reads each message of its ranges exactly once, whatever the broker hands out at a time, and never skips in silence."""
 
+import gc
 import logging
+import threading
+import weakref
 from concurrent.futures import Future
-from types import SimpleNamespace
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
-from sprocketmq.errors import ConnectionLost, RemoteProtocolError
+from sprocketmq.client.pulling import PullResult, PullStatus
+from sprocketmq.errors import ConnectionLost, InvalidName, RemoteProtocolError, RetriableError, TopicNotFound
 from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.records import encode_record, pack_host
+from sprocketmq.spark.access import TopicGone
 from sprocketmq.spark.planning import QueueRange
 from sprocketmq.spark.reading import DataLoss, RangeReader
 
@@ -17,11 +23,11 @@ HOST = pack_host("127.0.0.1", 1)
 Q0, Q1 = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)
 
 
-def record(offset, body, **fields):
+def record(offset, body, properties=b"", **fields):
     return encode_record(
         topic=b"T",
         body=body,
-        properties=b"",
+        properties=properties,
         queue_id=0,
         queue_offset=offset,
         physical_offset=0,
@@ -34,46 +40,60 @@ def record(offset, body, **fields):
 
 
 class FakeBroker:
-    """Queues of units: a unit is (first offset, number of messages, record). Hands out at most ``most`` units at a time."""
+    """Queues of units: a unit is (first offset, number of messages, record, tag). Hands out at most ``most`` units at a time.
+
+    ``answers`` are given first, one to each pull: results, or errors. What ``replica`` has is what it answers in the master's place.
+    """
 
     def __init__(self, most=1000):
         self.most = most
         self.units = {}
         self.pulls = []
-        self.failures = []
+        self.answers = []
         self.minimum = {}
+        self.replica = None
 
-    def plain(self, queue, first, end):
-        self.units.setdefault(queue, []).extend((i, 1, record(i, b"%d" % i)) for i in range(first, end))
+    def plain(self, queue, first, end, tag=""):
+        properties = b"TAGS\x01%b\x02" % tag.encode() if tag else b""
+        self.units.setdefault(queue, []).extend((i, 1, record(i, b"%d" % i, properties), tag) for i in range(first, end))
 
-    def inner(self, queue, first, count):
-        body = encode_batch([(0, b"%d" % (first + i), b"") for i in range(count)])
-        self.units.setdefault(queue, []).append((first, count, record(first, body, sys_flag=192)))
+    def inner(self, queue, first, count, tag=""):
+        properties = b"TAGS\x01%b\x02INNER_NUM\x01%d\x02" % (tag.encode(), count)
+        body = encode_batch([(0, b"%d" % (first + i), b"TAGS\x01%b\x02" % tag.encode()) for i in range(count)])
+        self.units.setdefault(queue, []).append((first, count, record(first, body, properties, sys_flag=192), tag))
 
-    def pull(self, queue, offset, max_messages, max_bytes, hold_ms):
+    def pull(self, queue, offset, max_messages, max_bytes, hold_ms, *, filter=None, read_from="master"):  # noqa: A002
+        if read_from != "master" and self.replica is not None:
+            future = self.replica.pull(queue, offset, max_messages, max_bytes, hold_ms, filter=filter)
+            future.result().from_master = False
+            return future
         self.pulls.append((queue.queue_id, offset, max_messages, hold_ms))
         future = Future()
-        if self.failures:
-            future.set_exception(self.failures.pop(0))
-            return future
+        answer = self.answers.pop(0) if self.answers else self.answer(queue, offset, max_messages, filter)
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+        return future
+
+    def answer(self, queue, offset, max_messages, filter=None):  # noqa: A002
         units = self.units.get(queue, [])
-        found = [u for u in units if u[0] + u[1] > offset][: self.most]
         low = self.minimum.get(queue, units[0][0] if units else 0)
         high = units[-1][0] + units[-1][1] if units else 0
-        answer = SimpleNamespace(body=b"", next_offset=offset, min_offset=low, max_offset=high)
-        if offset < low:
-            answer.next_offset = low
-        elif found:
-            picked, rows = [], 0
-            for first, count, data in found:
-                if rows >= max_messages:
-                    break
+        status, next_offset, picked, rows = PullStatus.NO_NEW_MESSAGE, offset, [], 0
+        if offset < low or offset > high:
+            status, next_offset = PullStatus.OFFSET_MOVED, low if offset < low else high
+        for first, count, data, tag in [u for u in units if u[0] + u[1] > offset >= low][: self.most]:
+            if rows >= max_messages:
+                break
+            next_offset = first + count
+            # As brokers do, by something that says more than the tag alone.
+            if filter is None or any(word.strip()[:1] == tag[:1] for word in filter[1].split("||")):
                 picked.append(data)
                 rows += count
-                answer.next_offset = first + count
-            answer.body = b"".join(picked)
-        future.set_result(answer)
-        return future
+        if picked or next_offset > offset >= low:
+            status = PullStatus.FOUND if picked else PullStatus.NO_MATCH
+        return PullResult(queue, offset, status, next_offset, low, high, b"".join(picked), 0)
 
 
 class Time:
@@ -138,12 +158,58 @@ def test_small_pulls_are_decoded_together(broker):
 def test_the_next_pull_is_under_way_before_a_batch_is_handed_over(broker):
     broker.plain(Q0, 0, 20)
     broker.plain(Q1, 0, 5)
-    batches = reader(broker, batch_rows=10).read([QueueRange(Q0, 0, 20), QueueRange(Q1, 0, 5)])
+    batches = reader(broker, batch_rows=10, prefetch=1).read([QueueRange(Q0, 0, 20), QueueRange(Q1, 0, 5)])
     next(batches)
     assert [p[:2] for p in broker.pulls] == [(0, 0), (0, 10)]
     next(batches)
     assert [p[:2] for p in broker.pulls] == [(0, 0), (0, 10), (1, 0)]
     batches.close()
+
+
+def test_without_prefetch_a_pull_waits_until_its_messages_are_wanted(broker):
+    broker.plain(Q0, 0, 30)
+    batches = reader(broker, batch_rows=10, prefetch=0).read([QueueRange(Q0, 0, 30)])
+    next(batches)
+    assert [p[1] for p in broker.pulls] == [0]
+    next(batches)
+    assert [p[1] for p in broker.pulls] == [0, 10]
+    batches.close()
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 5])
+def test_pulls_run_ahead_as_far_as_their_bytes_allow(broker, prefetch):
+    broker.plain(Q0, 0, 100)
+    size = len(broker.units[Q0][50][2])
+    # A pull of ten messages takes all the room that one pull may ask for.
+    batches = reader(broker, batch_rows=10, prefetch=prefetch, pull_bytes=10 * size).read([QueueRange(Q0, 0, 100)])
+    assert next(batches).num_rows == 10
+    assert len(broker.pulls) == 1 + prefetch
+    batches.close()
+
+
+def test_a_pulled_buffer_is_dropped_before_the_next_batch(broker):
+    broker.plain(Q0, 0, 30)
+
+    class Body(bytearray):
+        """Bytes that can be watched."""
+
+    watched = []
+
+    def pull(*asked, **how):
+        answer = broker.pull(*asked, **how).result()
+        body = Body(answer.body)
+        watched.append(weakref.ref(body))
+        future = Future()
+        future.set_result(replace(answer, body=body))
+        return future
+
+    batches = RangeReader(pull, ("body",), batch_rows=10, prefetch=0).read([QueueRange(Q0, 0, 30)])
+    alive = []
+    for _ in batches:
+        gc.collect()
+        alive.append(sum(ref() is not None for ref in watched))
+    assert max(alive) <= 1
+    assert len(watched) == 3
 
 
 def test_no_more_is_asked_for_than_the_range_has(broker):
@@ -159,12 +225,12 @@ def test_nothing_to_read_asks_nothing(broker):
 
 def test_a_broker_that_comes_back_in_time_is_asked_again(broker):
     broker.plain(Q0, 0, 10)
-    broker.failures = [ConnectionLost("h:1")] * 3
+    broker.answers = [ConnectionLost("h:1")] * 3
     assert read(broker, (Q0, 0, 10)) == same(0, 10)
 
 
 def test_a_broker_that_stays_away_fails_the_task_with_its_error(broker):
-    broker.failures = [ConnectionLost("h:1")] * 1000
+    broker.answers = [ConnectionLost("h:1")] * 1000
     with pytest.raises(ConnectionLost):
         read(broker, (Q0, 0, 10), timeout_ms=3000)
     assert len(broker.pulls) < 30
@@ -220,7 +286,167 @@ def test_a_reader_that_is_dropped_cancels_the_pull_under_way(broker):
     broker.plain(Q0, 0, 100)
     answer, waiting = broker.pull(Q0, 0, 10, 1, 0), Future()
     answers = iter([answer, waiting])
-    batches = RangeReader(lambda *_: next(answers), ("body",), batch_rows=10).read([QueueRange(Q0, 0, 100)])
+    batches = RangeReader(lambda *_, **__: next(answers), ("body",), batch_rows=10).read([QueueRange(Q0, 0, 100)])
     next(batches)
     batches.close()
     assert waiting.cancelled()
+
+
+def test_answers_may_come_in_another_thread_at_any_time(broker):
+    broker.most = 3
+    broker.plain(Q0, 0, 500)
+    broker.plain(Q1, 0, 500)
+    asked = []
+    more = threading.Semaphore(0)
+
+    def pull(*arguments, **how):
+        future = Future()
+        asked.append((future, arguments, how))
+        more.release()
+        return future
+
+    def answer():
+        while True:
+            more.acquire()
+            future, arguments, how = asked.pop(0)
+            if future is None:
+                return
+            future.set_result(broker.pull(*arguments, **how).result())
+
+    answering = threading.Thread(target=answer)
+    answering.start()
+    batches = RangeReader(pull, ("queueOffset",), batch_rows=10).read([QueueRange(Q0, 0, 500), QueueRange(Q1, 100, 400)])
+    got = [offset for batch in batches for offset in batch["queueOffset"].to_pylist()]
+    asked.append((None, (), {}))
+    more.release()
+    answering.join()
+    assert got == [*range(500), *range(100, 400)]
+
+
+# --- filters ---
+
+
+@pytest.mark.parametrize("most", [1, 7, 1000])
+def test_a_filter_leaves_out_what_it_does_not_let_through_and_goes_on(broker, most):
+    broker.most = most
+    for first in range(0, 100, 10):
+        broker.plain(Q0, first, first + 9, tag="Other")
+        broker.plain(Q0, first + 9, first + 10, tag="Apple")
+    assert read(broker, (Q0, 5, 95), filter=("TAG", "Apple || Nut")) == [(i, i) for i in range(9, 95, 10)]
+
+
+def test_a_tag_that_only_looks_alike_to_the_broker_is_left_out(broker):
+    broker.plain(Q0, 0, 1, tag="Apple")
+    broker.plain(Q0, 1, 2, tag="Avocado")
+    broker.inner(Q0, 2, 3, tag="Apple")
+    broker.inner(Q0, 5, 3, tag="Avocado")
+    assert [offset for offset, _ in read(broker, (Q0, 0, 8), filter=("TAG", "Apple"))] == [0, 2, 3, 4]
+
+
+def test_a_range_without_any_match_ends_and_the_next_begins(broker):
+    broker.most = 5
+    broker.plain(Q0, 0, 50, tag="Other")
+    broker.plain(Q1, 0, 3, tag="Apple")
+    assert read(broker, (Q0, 0, 50), (Q1, 0, 3), filter=("TAG", "Apple")) == same(0, 3)
+    assert len(broker.pulls) == 11
+
+
+def test_a_filter_hides_no_loss(broker):
+    broker.plain(Q0, 40, 60, tag="Apple")
+    with pytest.raises(DataLoss, match="messages 10 to 39"):
+        read(broker, (Q0, 10, 60), filter=("TAG", "Apple"))
+
+
+def test_the_filter_for_everything_is_none(broker):
+    broker.plain(Q0, 0, 5)
+    broker.plain(Q0, 6, 10)
+    with pytest.raises(DataLoss, match="messages 5 to 5"):
+        read(broker, (Q0, 0, 10), filter=("TAG", "*"))
+
+
+def test_a_condition_is_the_brokers_alone_to_apply(broker):
+    broker.plain(Q0, 0, 5, tag="price")
+    broker.plain(Q0, 5, 10, tag="weight")
+    assert read(broker, (Q0, 0, 10), filter=("SQL92", "price > 3")) == same(0, 5)
+
+
+def test_what_is_no_filter_is_refused_before_anything_is_read(broker):
+    with pytest.raises(InvalidName, match="names no tag"):
+        reader(broker, filter=("TAG", " || "))
+
+
+# --- inner batches as they are ---
+
+
+@pytest.mark.parametrize("most", [1, 1000])
+@pytest.mark.parametrize("cuts", [[0, 12], [0, 4, 12], [0, 3, 8, 9, 12], list(range(13))])
+def test_a_raw_inner_batch_is_one_row_of_the_range_with_its_first_offset(broker, most, cuts):
+    broker.most = most
+    broker.inner(Q0, 0, 3)
+    broker.inner(Q0, 3, 5)
+    broker.plain(Q0, 8, 9)
+    broker.inner(Q0, 9, 3)
+    columns = ("queueOffset", "batchBaseOffset", "batchNum", "storeSize")
+    rows = []
+    for start, end in pairwise(cuts):
+        for batch in RangeReader(broker.pull, columns, inner_batch="raw").read([QueueRange(Q0, start, end)]):
+            rows += [tuple(row.values()) for row in batch.to_pylist()]
+    assert [row[:3] for row in rows] == [(0, 0, 3), (3, 3, 5), (8, None, None), (9, 9, 3)]
+    assert all(row[3] for row in rows)
+
+
+def test_a_hole_between_raw_inner_batches_is_data_loss(broker):
+    broker.inner(Q0, 0, 3)
+    broker.inner(Q0, 5, 3)
+    with pytest.raises(DataLoss, match=r"messages 3 to 4 .*left them out"):
+        read(broker, (Q0, 0, 8), inner_batch="raw")
+
+
+# --- who answers ---
+
+
+def test_what_a_replica_does_not_have_yet_comes_from_the_master(broker):
+    broker.plain(Q0, 0, 30)
+    broker.replica = FakeBroker()
+    broker.replica.plain(Q0, 0, 20)
+    assert read(broker, (Q0, 0, 30), read_from="slave", batch_rows=10) == same(0, 30)
+    assert [p[1] for p in broker.pulls] == [20]
+
+
+def test_a_replica_alone_never_says_that_messages_are_lost(broker):
+    alone = PullResult(Q0, 20, PullStatus.OFFSET_MOVED, 10, 0, 10, b"", 0, from_master=False)
+    broker.answers = [alone] * 1000
+    with pytest.raises(RetriableError, match=r"the master of broker broker-a is away, and its replica has no message 5"):
+        read(broker, (Q0, 5, 20), fail_on_data_loss=False, timeout_ms=1000)
+
+
+def test_a_group_that_is_reset_by_hand_loses_nothing(broker):
+    broker.plain(Q0, 0, 20)
+    broker.answers = [PullResult(Q0, 5, PullStatus.OFFSET_MOVED, 15, 0, 20, b"", 0)]
+    assert read(broker, (Q0, 5, 20)) == same(5, 20)
+
+
+def test_a_broker_that_hands_nothing_out_is_an_error_that_may_pass(broker):
+    broker.answers = [PullResult(Q0, 0, PullStatus.NO_MATCH, 0, 0, 20, b"", 0)] * 1000
+    with pytest.raises(RetriableError, match="hands out no message 0 of queue 0 of topic T"):
+        read(broker, (Q0, 0, 20), timeout_ms=1000)
+
+
+def test_a_deleted_topic_is_data_loss_at_once(broker):
+    broker.plain(Q0, 0, 20)
+    broker.answers = [broker.answer(Q0, 0, 10), TopicGone("T")]
+    with pytest.raises(DataLoss, match=r"messages 10 to 19 .*its topic was deleted"):
+        read(broker, (Q0, 0, 20), batch_rows=10)
+    assert len(broker.pulls) == 2
+
+
+def test_going_on_without_a_deleted_topic_reads_the_others(broker):
+    broker.plain(Q1, 0, 5)
+    broker.answers = [TopicGone("T")]
+    assert read(broker, (Q0, 0, 20), (Q1, 0, 5), fail_on_data_loss=False) == same(0, 5)
+
+
+def test_a_topic_without_a_route_may_be_there_again_soon(broker):
+    broker.plain(Q0, 0, 20)
+    broker.answers = [TopicNotFound("T", "h:1")] * 3
+    assert read(broker, (Q0, 0, 20)) == same(0, 20)

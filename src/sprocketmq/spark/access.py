@@ -2,16 +2,18 @@
 
 import asyncio
 import atexit
+import contextlib
 import os
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from typing import Any, TypeVar
 
 from sprocketmq.client import AdminClient, PullConsumer
 from sprocketmq.client.consumer_pull import PULL_TIMEOUT_S, ExpressionType, ReadFrom
 from sprocketmq.client.pulling import PullResult, pull_subscription
-from sprocketmq.errors import BrokerError, ConfigError, RetriableError, TopicNotFound
+from sprocketmq.errors import BrokerError, ConfigError, NameserverUnavailable, RetriableError, SprocketError, TopicNotFound
 from sprocketmq.net.loops import new_event_loop
 from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.message import MessageQueue
@@ -25,6 +27,10 @@ Filter = tuple[ExpressionType, str]
 
 # Settings of the client that ``rocketmq.client.*`` may pass on.
 CLIENT_OPTIONS = ("timeout_s",)
+
+
+# Between attempts to find a nameserver.
+NAMESERVER_PAUSE_S = 0.2
 
 
 class TopicGone(TopicNotFound):
@@ -78,6 +84,7 @@ class ClusterAccess:
         self._consumer = PullConsumer(group, namesrv=nameserver)
         # Connects when it is first needed: tasks never do.
         self._admin = AdminClient(namesrv=nameserver)
+        self._pulling: set[asyncio.Task[PullResult]] = set()
         self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="sprocketmq-spark", daemon=True)
         self._thread.start()
@@ -91,11 +98,17 @@ class ClusterAccess:
         """Disconnect and end the thread. Harmless when closed already."""
         if self._loop.is_closed():
             return
-        self._submit(self._consumer.close()).result()
-        self._submit(self._admin.close()).result()
+        self._submit(self._end()).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _end(self) -> None:
+        await self._consumer.close()
+        await self._admin.close()
+        for task in self._pulling:
+            task.cancel()
+        await asyncio.gather(*self._pulling, return_exceptions=True)
 
     # --- topics and queues ---
 
@@ -156,11 +169,21 @@ class ClusterAccess:
         return {queue: offset for queue in asked if (offset := committed.get(queue)) is not None}
 
     def commit_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Have the consumer group go on at ``offsets``; returns when the brokers have them. Every queue is tried before one's error is raised."""
+        """Have the consumer group go on at ``offsets``; returns when the brokers have them. Every queue is tried before one's error is raised.
+
+        Raises BrokerError for a group that a broker does not know; the access's own becomes known, where brokers let groups do so.
+        """
         check_group(group)
 
         async def commit(item: tuple[MessageQueue, int]) -> None:
-            await self._admin.commit(group, *item)
+            try:
+                await self._admin.commit(group, *item)
+            except BrokerError as e:
+                if e.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST or group != self._consumer.group:
+                    raise
+                # A broker hears of a group when it pulls there: nothing of this queue was read yet.
+                await self._consumer.pull(*item, max_messages=1, max_bytes=1)
+                await self._admin.commit(group, *item)
 
         self._administer_all(commit, offsets.items())
 
@@ -203,23 +226,51 @@ class ClusterAccess:
         Besides what the client's ``pull`` raises, it is TopicGone when the topic was deleted, which TopicNotFound alone does not say: the
         route of a topic is unknown too while its only broker is away.
         """
+        future: Future[PullResult] = Future()
         kind, expression = filter or ("TAG", "*")
-        answer = self._consumer.pull(
-            queue,
-            offset,
-            max_messages=max_messages,
-            max_bytes=max_bytes,
-            wait_ms=hold_ms,
-            expression=expression,
-            expression_type=kind,
-            read_from=read_from,
-            timeout_s=self._timeout_s,
-        )
-        return self._submit(self._unless_gone(queue, answer))
+        how = {
+            "max_messages": max_messages,
+            "max_bytes": max_bytes,
+            "expression": expression,
+            "expression_type": kind,
+            "read_from": read_from,
+            "timeout_s": self._timeout_s,
+        }
+        if threading.get_ident() == self._thread.ident:
+            self._begin_pull(future, queue, offset, hold_ms, how)
+        else:
+            self._loop.call_soon_threadsafe(self._begin_pull, future, queue, offset, hold_ms, how)
+        return future
 
-    async def _unless_gone(self, queue: MessageQueue, answer: Awaitable[PullResult]) -> PullResult:
+    def _begin_pull(self, future: "Future[PullResult]", queue: MessageQueue, offset: int, hold_ms: int, how: dict[str, Any]) -> None:
+        """Send a pull in this turn of the loop; what needs a connection, another try or a reason goes the long way."""
+
+        def done(result: PullResult | None) -> None:
+            if result is None:
+                self._pull_patiently(future, queue, offset, hold_ms, how)
+            else:
+                _settle(future, result)
+
         try:
-            return await answer
+            begun = not hold_ms and self._consumer.pull_at_once(done, queue, offset, **how)
+        except SprocketError as e:
+            _settle(future, e)
+            return
+        if not begun:
+            self._pull_patiently(future, queue, offset, hold_ms, how)
+
+    def _pull_patiently(self, future: "Future[PullResult]", queue: MessageQueue, offset: int, hold_ms: int, how: dict[str, Any]) -> None:
+        def ended(task: "asyncio.Task[PullResult]") -> None:
+            self._pulling.discard(task)
+            _settle(future, CancelledError() if task.cancelled() else task.exception() or task.result())
+
+        task = self._loop.create_task(self._pull(queue, offset, hold_ms, how))
+        self._pulling.add(task)
+        task.add_done_callback(ended)
+
+    async def _pull(self, queue: MessageQueue, offset: int, hold_ms: int, how: dict[str, Any]) -> PullResult:
+        try:
+            return await self._consumer.pull(queue, offset, wait_ms=hold_ms, **how)
         except TopicNotFound as e:
             if await self._is_gone(queue):
                 raise TopicGone(queue.topic, e.namesrv) from None
@@ -265,23 +316,42 @@ class ClusterAccess:
         return self._all(ask, about)
 
 
+def _settle(future: "Future[_R]", outcome: _R | BaseException) -> None:
+    """Give a future its outcome unless who waits for it has given up, which may happen at any moment."""
+    with contextlib.suppress(InvalidStateError):
+        if isinstance(outcome, BaseException):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+
 _open: dict[tuple[int, str, str, tuple[tuple[str, str], ...]], ClusterAccess] = {}
 _lock = threading.Lock()
 
 
-def cluster_access(nameserver: str, group: str, client_options: Iterable[tuple[str, str]] = ()) -> ClusterAccess:
+def cluster_access(
+    nameserver: str, group: str, client_options: Iterable[tuple[str, str]] = (), *, patience_s: float = 0.0
+) -> ClusterAccess:
     """Return this process's access to the cluster, made on first use.
 
     Spark's Python workers live on from task to task, so connections do too. A forked child makes its own. ``client_options`` as for
-    ``client_settings``. Raises ConfigError, and what finding a nameserver raises.
+    ``client_settings``. Nameservers that do not answer are asked again for ``patience_s`` seconds: a task that is new to its process should
+    get over what one that is connected would not notice. Raises ConfigError, and what finding a nameserver raises.
     """
     key = (os.getpid(), nameserver, group, tuple(client_options))
+    deadline = time.monotonic() + patience_s
     with _lock:
-        access = _open.get(key)
-        if access is None:
+        while (access := _open.get(key)) is None:
+            try:
+                access = ClusterAccess(nameserver, group, key[3])
+            except NameserverUnavailable:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(NAMESERVER_PAUSE_S)
+                continue
             if not any(pid == os.getpid() for pid, *_ in _open):
                 atexit.register(close_access)
-            access = _open[key] = ClusterAccess(nameserver, group, key[3])
+            _open[key] = access
         return access
 
 

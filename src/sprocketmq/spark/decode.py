@@ -29,6 +29,14 @@ from sprocketmq.spark.schema import MAP_TYPE, arrow_schema
 DEFAULT_BATCH_ROWS = 4000
 DEFAULT_BATCH_BYTES = 4 << 20
 
+# The start of a record whose hosts are IPv4, which every record is long enough for; up to the born host in every record.
+_HEAD = np.dtype(
+    [
+        *(("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("queue_id", ">i4"), ("flag", ">i4"), ("offset", ">i8"), ("position", ">i8")),
+        *(("sys_flag", ">i4"), ("born", ">i8"), ("born_host", "V8"), ("store", ">i8"), ("store_host", "V8"), ("reconsumed", ">i4")),
+        *(("prepared", ">i8"), ("body_length", ">i4")),
+    ]
+)
 _INT = Struct(">i").unpack_from
 _INNER = SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP
 _MAX_MS = (2**63 - 1) // 1000
@@ -40,19 +48,21 @@ class PulledRows:
     """The messages of one buffer of whole records, located but not decoded; bodies are still compressed.
 
     With ``unwrap`` inner batches become the messages in them; without, each is one row, whose body is the batch as its producer encoded it.
+    ``positions`` says where each record starts, in order, for a caller who has followed their sizes to the end of the buffer already.
     ``offsets`` are the queue offsets of the rows, in order, and ``counts`` how many offsets each takes: None means one. Raises
     RemoteProtocolError when a record does not fit the buffer, or the parts of a record do not make up its size.
     """
 
     __slots__ = (
-        *("_array", "_batch", "_batch_num", "_body", "_body_length", "_born", "_compressed", "_data", "_flag_at", "_inner", "_magic"),
-        *("_props", "_props_length", "_rec", "_rec_pos", "_rec_size", "_store", "_sys", "_topic", "_topic_length", "counts", "offsets"),
+        *("_array", "_batch", "_batch_num", "_body", "_body_length", "_born", "_compressed", "_data", "_flag_at", "_heads", "_inner"),
+        *("_ipv4", "_props", "_props_length", "_rec", "_rec_pos", "_rec_size", "_store", "_sys", "_topic", "_topic_length"),
+        *("counts", "offsets"),
     )
 
-    def __init__(self, data: bytes | bytearray | memoryview, *, unwrap: bool = True) -> None:
+    def __init__(self, data: bytes | bytearray | memoryview, *, unwrap: bool = True, positions: Sequence[int] | None = None) -> None:
         self._data = data
         self._array = np.frombuffer(data, np.uint8)
-        pos = _record_positions(data)
+        pos: Any = _record_positions(data) if positions is None else np.array(positions, np.int64)
         self._locate(pos)
         inner = (self._sys & _INNER) == _INNER
         if inner.any() and (self._compressed & inner).any():
@@ -61,12 +71,12 @@ class PulledRows:
             self._array = np.frombuffer(self._data, np.uint8)
             self._locate(_record_positions(self._data))
             inner = (self._sys & _INNER) == _INNER
-        self._flag_at = self._rec_pos + 16
+        self._flag_at: Any = None  # of each row, when some are messages out of inner batches; else records know
         self._inner: Any = None  # which rows are messages out of inner batches; None when none is
         self._batch: Any = None  # which rows are, or are of, an inner batch, and how many messages it has
         self._batch_num: Any = None
         self._rec: Any = None  # row -> record; None while every record is one row
-        self.offsets = self._long(self._rec_pos + 20)
+        self.offsets = self._heads["offset"].astype(np.int64)
         self.counts: Any = None
         if inner.any():
             if unwrap:
@@ -78,18 +88,25 @@ class PulledRows:
     def _locate(self, pos: Any) -> None:
         """Find the parts of every record and check that they fit."""
         self._rec_pos = pos
-        # The walk checked that sizes chain up to the end of the buffer.
         self._rec_size: Any = np.diff(np.append(pos, len(self._array)))
+        _require(self._rec_size >= FIXED_OVERHEAD, "a record is shorter than the shortest there is")
         end = pos + self._rec_size
-        self._sys = self._int(pos + 36)
-        self._magic = self._int(pos + 4)
+        heads = self._heads = self._gather(pos, _HEAD)
+        _require(heads["size"] == self._rec_size, "a record does not end where the next begins")
+        self._sys = heads["sys_flag"].astype(np.int32)
+        magic = heads["magic"]
+        v2 = magic == MAGIC_V2
+        known = v2 | (magic == MAGIC_V1)
+        if not known.all():
+            at = int(np.argmin(known))
+            raise RemoteProtocolError(f"record at byte {int(pos[at])} has magic {int(magic[at]) & 0xFFFFFFFF:#x}")
         self._born = np.where(self._sys & SYSFLAG_BORN_HOST_V6, 20, 8)
         self._store = np.where(self._sys & SYSFLAG_STORE_HOST_V6, 20, 8)
+        self._ipv4 = not (self._sys & (SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6)).any()
         self._compressed = (self._sys & SYSFLAG_COMPRESSED) != 0
         body = pos + 72 + self._born + self._store
         _require(body + 3 <= end, "a record is shorter than its header")
-        length = self._int(body - 4).astype(np.int64)
-        v2 = self._magic == MAGIC_V2
+        length = (heads["body_length"] if self._ipv4 else self._int(body - 4)).astype(np.int64)
         topic = body + length + 1 + v2
         _require((length >= 0) & (topic + 2 <= end), "the body of a record does not fit its size")
         topic_length = self._array[topic - 1].astype(np.int64)
@@ -119,7 +136,7 @@ class PulledRows:
         entry = np.array(entries, np.int64)
         body, body_length = self._body[rec], self._body_length[rec]
         props, props_length = self._props[rec], self._props_length[rec]
-        flag_at = self._rec_pos[rec] + 16
+        flag_at = self._rec_pos[rec] + 16  # as in _HEAD
         size = self._int(entry).astype(np.int64)
         length = self._int(entry + 16).astype(np.int64)
         _require((length >= 0) & (length <= size - ENTRY_OVERHEAD), "the body of an inner message does not fit its size")
@@ -167,9 +184,9 @@ class PulledRows:
         if keep.all():
             return
         self._rec = np.flatnonzero(keep) if self._rec is None else self._rec[keep]
-        for name in ("offsets", "_body", "_body_length", "_props", "_props_length", "_flag_at", "_compressed"):
+        for name in ("offsets", "_body", "_body_length", "_props", "_props_length", "_compressed"):
             setattr(self, name, getattr(self, name)[keep])
-        for name in ("_inner", "_batch", "_batch_num", "counts"):
+        for name in ("_flag_at", "_inner", "_batch", "_batch_num", "counts"):
             if getattr(self, name) is not None:
                 setattr(self, name, getattr(self, name)[keep])
 
@@ -215,20 +232,27 @@ class PulledRows:
 
     # --- gathering ---
 
+    def _gather(self, at: Any, kind: Any) -> Any:
+        """Return the values of type ``kind`` at each position, as stored."""
+        size = np.dtype(kind).itemsize
+        if len(self._array) < size:
+            return np.empty(0, kind)
+        # An array of overlapping values, one for each byte they may start at.
+        every: Any = np.ndarray((len(self._array) - size + 1,), kind, self._array, strides=(1,))
+        return every[at]
+
     def _window(self, at: Any, width: int) -> Any:
         """Return the ``width`` bytes at each position, as a matrix."""
-        if len(self._array) < width:
-            return np.empty((0, width), np.uint8)
-        return np.lib.stride_tricks.sliding_window_view(self._array, width)[at]
+        return self._gather(at, f"V{width}").view(np.uint8).reshape(-1, width)
 
     def _int(self, at: Any) -> Any:
-        return self._window(at, 4).view(">i4").ravel().astype(np.int32)
+        return self._gather(at, ">i4").astype(np.int32)
 
     def _long(self, at: Any) -> Any:
-        return self._window(at, 8).view(">i8").ravel().astype(np.int64)
+        return self._gather(at, ">i8").astype(np.int64)
 
     def _short(self, at: Any) -> Any:
-        return self._window(at, 2).view(">i2").ravel().astype(np.int16)
+        return self._gather(at, ">i2").astype(np.int16)
 
     def _slots(self, at: Any, length: Any) -> pa.Array:
         """Return the pieces of the buffer as a compact binary array. ``at`` is increasing and pieces do not overlap."""
@@ -354,42 +378,48 @@ class _Batch:
 
     # --- numbers ---
 
+    def _head(self, field: str, kind: type) -> Any:
+        """Return a field of each row's record in this machine's byte order."""
+        return self.rows._heads[field][self.rec].astype(kind)
+
     def _of_record(self, values: Any) -> pa.Array:
         """Return numbers only whole records have; null for a message of an inner batch."""
         return pa.array(values, mask=self.inner) if self.inner is not None else pa.array(values)
 
     def queue_id(self) -> pa.Array:
-        return pa.array(self.rows._int(self.pos + 12))
+        return pa.array(self._head("queue_id", np.int32))
 
     def queue_offset(self) -> pa.Array:
         return pa.array(self.rows.offsets[self.part])
 
     def flag(self) -> pa.Array:
-        return pa.array(self.rows._int(self.rows._flag_at[self.part]))
+        rows = self.rows
+        return pa.array(self._head("flag", np.int32) if rows._flag_at is None else rows._int(rows._flag_at[self.part]))
 
     def sys_flag(self) -> pa.Array:
         # The body column is inflated, so the bit that says otherwise goes, as in the reference client.
         return pa.array(self.rows._sys[self.rec] & ~np.int32(SYSFLAG_COMPRESSED))
 
-    def _timestamp(self, at: Any) -> pa.Array:
+    def _timestamp(self, ms: Any) -> pa.Array:
         # Producers choose the born time: one that microseconds cannot hold becomes the nearest that they can.
-        micros = np.clip(self.rows._long(at), -_MAX_MS, _MAX_MS) * 1000
+        micros = np.clip(ms, -_MAX_MS, _MAX_MS) * 1000
         return pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), self.count, [None, pa.py_buffer(micros)])
 
     def born_timestamp(self) -> pa.Array:
-        return self._timestamp(self.pos + 40)
+        return self._timestamp(self._head("born", np.int64))
 
     def store_timestamp(self) -> pa.Array:
-        return self._timestamp(self.after_born)
+        rows = self.rows
+        return self._timestamp(self._head("store", np.int64) if rows._ipv4 else rows._long(self.after_born))
 
     def commitlog_offset(self) -> pa.Array:
-        return pa.array(self.rows._long(self.pos + 28))
+        return pa.array(self._head("position", np.int64))
 
     def store_size(self) -> pa.Array:
-        return self._of_record(self.rows._int(self.pos))
+        return self._of_record(self._head("size", np.int32))
 
     def body_crc(self) -> pa.Array:
-        return self._of_record(self.rows._int(self.pos + 8))
+        return self._of_record(self._head("crc", np.int32))
 
     def reconsume_times(self) -> pa.Array:
         times = self.rows._int(self.after_hosts)
@@ -401,7 +431,7 @@ class _Batch:
     def batch_base_offset(self) -> pa.Array:
         if self.batch is None:
             return pa.nulls(self.count, pa.int64())
-        return pa.array(self.rows._long(self.pos + 20), mask=~self.batch)
+        return pa.array(self._head("offset", np.int64), mask=~self.batch)
 
     def batch_num(self) -> pa.Array:
         if self.batch is None:
@@ -566,15 +596,7 @@ def _record_positions(data: bytes | bytearray | memoryview) -> Any:
         pos += size
     if pos != total:
         raise RemoteProtocolError(f"the pulled buffer has {total} bytes but its records end at byte {pos}")
-    found = np.array(positions, np.int64)
-    magic = np.frombuffer(data, np.uint8)
-    if len(found):
-        kinds = np.lib.stride_tricks.sliding_window_view(magic, 4)[found + 4].view(">i4").ravel()
-        wrong = (kinds != MAGIC_V1) & (kinds != MAGIC_V2)
-        if wrong.any():
-            at = int(np.argmax(wrong))
-            raise RemoteProtocolError(f"record at byte {positions[at]} has magic {int(kinds[at]) & 0xFFFFFFFF:#x}")
-    return found
+    return np.array(positions, np.int64)
 
 
 def _walk_entries(data: bytes | bytearray | memoryview, start: int, end: int, into: list[int]) -> None:

@@ -1,9 +1,9 @@
 import pytest
-from fake_cluster import answer, hang_up, silence
+from fake_cluster import FakeBroker, answer, hang_up, silence
 
 from sprocketmq.client import Producer, PullConsumer
 from sprocketmq.client import instance as instance_module
-from sprocketmq.client.pulling import PullStatus, read_messages
+from sprocketmq.client.pulling import PullStatus, locate_messages
 from sprocketmq.errors import (
     BrokerBusy,
     BrokerError,
@@ -22,6 +22,7 @@ from sprocketmq.protocol.headers import PullRequest
 from sprocketmq.protocol.message import Message, MessageQueue
 from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.protocol.records import encode_record, pack_host
+from sprocketmq.testing import eventually
 
 QUEUE = MessageQueue("t", "broker-a", 0)
 
@@ -101,6 +102,53 @@ async def test_arguments_that_cannot_be_are_refused(consumer, arguments):
 async def test_an_expression_without_a_tag_is_refused(consumer):
     with pytest.raises(InvalidName):
         await consumer.pull(QUEUE, 0, expression="||")
+
+
+async def test_a_condition_goes_to_the_broker_as_it_is(ten, consumer, cluster):
+    result = await consumer.pull(QUEUE, 0, expression="a > 3 AND b IS NOT NULL", expression_type="SQL92")
+    header = next(c.header(PullRequest) for c in cluster.broker.seen if c.code == Q.PULL_MESSAGE)
+    assert (header.subscription, header.expression_type) == ("a > 3 AND b IS NOT NULL", "SQL92")
+    assert len(result.messages) == 10, "what such a condition means is the broker's alone to say"
+    for expression, kind in ((" ", "SQL92"), ("a", "XPATH")):
+        with pytest.raises(ConfigError):
+            await consumer.pull(QUEUE, 0, expression=expression, expression_type=kind)
+
+
+async def test_a_replica_is_asked_when_it_is_chosen(ten, consumer, cluster):
+    replica = FakeBroker()
+    await replica.start()
+    try:
+        cluster.namesrv.routes["t"].broker_datas[0].broker_addrs[1] = replica.address
+        await consumer.queues("t")
+        answered = {}
+        for read_from in ("master", "slave", "any"):
+            result = await consumer.pull(QUEUE, 0, read_from=read_from)
+            answered[read_from] = (result.status, result.from_master)
+    finally:
+        await replica.stop()
+    there = (PullStatus.FOUND, True)
+    assert answered == {"master": there, "slave": (PullStatus.NO_NEW_MESSAGE, False), "any": there}
+
+
+async def test_a_pull_at_once_needs_a_connection_that_is_open(ten, consumer):
+    results = []
+    assert not consumer.pull_at_once(results.append, QUEUE, 4, max_messages=3, max_bytes=1 << 20)
+    await consumer.pull(QUEUE, 0)
+    assert consumer.pull_at_once(results.append, QUEUE, 4, max_messages=3, max_bytes=1 << 20)
+    await eventually(lambda: results)
+    assert [m.body for m in results[0].messages] == [b"4", b"5", b"6"]
+    assert results[0].from_master
+
+
+async def test_a_pull_at_once_that_brings_no_result_only_says_so(ten, consumer, cluster):
+    await consumer.pull(QUEUE, 0)
+    cluster.broker.script(Q.PULL_MESSAGE, answer(R.SYSTEM_BUSY), answer(R.TOPIC_NOT_EXIST), hang_up)
+    for _ in range(3):
+        results = []
+        assert consumer.pull_at_once(results.append, QUEUE, 0, max_messages=3, max_bytes=1 << 20)
+        await eventually(lambda results=results: results)
+        assert results == [None]
+    assert not consumer.pull_at_once(results.append, QUEUE, 0, max_messages=3, max_bytes=1 << 20)
 
 
 async def test_unknown_topics_and_brokers_are_told(consumer):
@@ -190,5 +238,5 @@ def test_an_inner_batch_entered_in_the_middle_is_read_from_the_asked_offset_on()
         store_host=host,
         sys_flag=192,
     )
-    assert [(m.queue_offset, m.body) for m in read_messages(record, "a", 101, None)] == [(101, b"1"), (102, b"2"), (103, b"3")]
-    assert [m.body for m in read_messages(record, "a", 101, frozenset({b"a"}))] == [b"1", b"2"]
+    assert [(m.queue_offset, m.body) for m in locate_messages(record, "a", 101, None)] == [(101, b"1"), (102, b"2"), (103, b"3")]
+    assert [m.body for m in locate_messages(record, "a", 101, frozenset({b"a"}))] == [b"1", b"2"]
