@@ -226,7 +226,7 @@ def test_a_stream_refuses_what_it_cannot_do(more, option, says):
     [
         ({"subscribePattern": "("}, "subscribePattern", "'(' is not a regular expression"),
         (
-            {"subscribePattern": "O.*", "startingOffsets": '{"Other": {"b": {"0": 1}}}'},
+            {"subscribePattern": "O.*", "startingOffsets": '{"Returns": {"b": {"0": 1}}}'},
             "startingOffsets",
             "does not match subscribePattern",
         ),

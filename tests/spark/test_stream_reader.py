@@ -290,6 +290,25 @@ def test_a_running_query_asks_for_the_route_now_and_then(cluster, clock):
     assert latest(reader, start) == offsets(q0=100, q1=25, q2=0)
 
 
+def test_an_idle_query_of_many_queues_does_not_ask_all_the_time(cluster, clock, monkeypatch):
+    def slow(queues):
+        clock.now += 0.006
+        return {queue: cluster.high[queue] for queue in queues}
+
+    monkeypatch.setattr(cluster, "latest", slow)
+    reader = stream(clock)
+    start = offsets(q0=100, q1=25)
+    latest(reader, start)
+    rested = clock.now
+    latest(reader, start)
+    assert clock.now - rested == pytest.approx(0.006 * (1 + source.IDLE_REST))
+    cluster.high[Q0] = 150
+    latest(reader, start)
+    busy = clock.now
+    latest(reader, offsets(q0=120, q1=25))
+    assert clock.now - busy == pytest.approx(0.006), "a query that is not idle asks at once"
+
+
 def test_what_arrives_after_a_bounded_query_began_is_not_its_business(cluster):
     reader = stream(maxOffsetsPerTrigger="12")
     reader.prepareForTriggerAvailableNow()

@@ -56,6 +56,10 @@ _R = TypeVar("_R")
 ROUTE_REFRESH_S = 2.0
 # How much longer after no nameserver answered: asking again takes a while each time.
 NAMESERVER_PAUSE_S = 10.0
+# Spark asks an idle query a hundred times a second, which with many queues is many questions to the brokers: after a look that found
+# nothing new the next one is this many times later than the look took, at most so many seconds.
+IDLE_REST = 9
+MAX_REST_S = 0.1
 # A look at the messages that wait in a queue, to know their size.
 SAMPLE_MESSAGES = 32
 SAMPLE_BYTES = 65_536
@@ -236,10 +240,10 @@ class BatchReader(DataSourceReader):
         queues = [r.queue for r in ranges]
         if pushed.since_ms is not None:
             since = access.at_time(queues, pushed.since_ms)
-            ranges = [r._replace(start=max(r.start, since[r.queue])) for r in ranges]
+            ranges = [QueueRange(r.queue, max(r.start, since[r.queue]), r.end) for r in ranges]
         if pushed.until_ms is not None:
             until = access.at_time(queues, pushed.until_ms)
-            ranges = [r._replace(end=min(r.end, until[r.queue])) for r in ranges]
+            ranges = [QueueRange(r.queue, r.start, min(r.end, until[r.queue])) for r in ranges]
         return [r for r in ranges if r.start < r.end]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -275,6 +279,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: Offsets | None = None
         self._sizes = MeanSizes()
         self._batch_at: float | None = None
+        self._rest_until = 0.0
         self._committed: Offsets = {}
         self._told: set[str] = set()
 
@@ -302,12 +307,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun = decode_offsets(start)
         self._check_topics(begun)
         self._commit(begun)
+        asked = self._monotonic()
+        if asked < self._rest_until:
+            self._pause(self._rest_until - asked)
+            asked = self._rest_until
         latest = self._patiently(lambda: self._look(begun))
         self._latest = latest
         end = self._bounded(begun, latest, limit)
+        now = self._monotonic()
         if end == begun:
+            self._rest_until = now + min(IDLE_REST * (now - asked), MAX_REST_S)
             return start
-        self._batch_at = self._monotonic()
+        self._batch_at = now
         return encode_offsets(end, self._count_partitions(ranges_between(begun, end)))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
