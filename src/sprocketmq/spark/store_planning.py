@@ -72,7 +72,7 @@ class UnitPiece(NamedTuple):
 
 
 class IndexPiece(NamedTuple):
-    """Entries ``[start, end)`` of an index file with ``slots`` hash slots whose times count from ``begin_ms``."""
+    """Entries in bytes ``[start, end)`` of an index file with ``slots`` hash slots whose times count from ``begin_ms``."""
 
     path: str
     slots: int
@@ -82,7 +82,7 @@ class IndexPiece(NamedTuple):
 
     @property
     def weight(self) -> int:
-        return (self.end - self.start) * ENTRY_BYTES
+        return self.end - self.start
 
 
 class DamagePiece(NamedTuple):
@@ -138,7 +138,7 @@ def _existing(paths: Iterable[str]) -> Iterator[str]:
     """Yield what the paths and patterns stand for, each thing once."""
     seen = set()
     for path in paths:
-        if os.path.exists(path):  # noqa: PTH110 - a name may look like a pattern
+        if _exists(path):  # also a name that looks like a pattern
             found = [path]
         elif glob.has_magic(path):
             found = sorted(glob.glob(path, recursive=True))  # noqa: PTH207
@@ -151,6 +151,16 @@ def _existing(paths: Iterable[str]) -> Iterator[str]:
             if real not in seen:
                 seen.add(real)
                 yield name
+
+
+def _exists(path: str) -> bool:
+    try:
+        os.stat(path)  # noqa: PTH116
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as e:
+        raise path_error(f"{path} cannot be read: {e.strerror}") from None
+    return True
 
 
 class _Row(NamedTuple):
@@ -246,7 +256,7 @@ class _Plan:
         options = self._options
         low = options.from_physical or 0
         high = _FAR if options.to_physical is None else options.to_physical
-        starts = _KnownStarts(row.store, self._fs) if row.store is not None and options.align == "index" else None
+        starts = _KnownStarts(row.store, self._fs) if row.store is not None and options.align != "walk" else None
         last = self._last_with_data(row)
         expected = None
         for number, (base, entry, path) in enumerate(row.segments[: last + 1]):
@@ -283,7 +293,8 @@ class _Plan:
         elif segment.size < min(segment.nominal, high):
             what = f"the file has {segment.size} bytes where segments have {segment.nominal}"
             yield from self._damage(DamagePiece(segment.path, segment.size, segment.nominal, what))
-        begin = segment.start_from(0, low, starts) if low > 0 else 0
+        # In the middle of damage a piece begins with damage, which must show.
+        begin = 0 if low <= 0 else low if (found := segment.follow_to(0, low, starts)) is None else found
         if high < end:
             end = segment.start_from(begin, high, starts)
         if begin >= end:
@@ -319,7 +330,7 @@ class _Plan:
         table = self._options.table
         directory = QUEUE_DIRECTORIES[table]
         for store in stores:
-            if self._fs.exists(f"{store.root}/{directory}/CURRENT"):
+            if self._fs.exists(f"{store.root}/{directory}/CURRENT") and not any(store.queues(directory)):
                 raise OptionError(
                     "table",
                     f"the queues of {store.root} are in a RocksDB database, which only Apache's broker reads; read table commitlog",
@@ -360,7 +371,7 @@ class _Plan:
                 if view.data_from(end) < whole:
                     data = _data_end(view)
                     end = min(data - data % -width, whole)
-        for start in range(0, end, step := self._options.split_bytes // width * width or width):
+        for start in range(0, end, step := self._options.split_bytes // width * width):
             yield UnitPiece(path, topic, queue_id, first, start, min(start + step, end))
 
     def _index_pieces(self, store: StoreDirectory) -> Iterator[Piece]:
@@ -386,9 +397,13 @@ class _Plan:
                     )
                     yield from self._damage(DamagePiece(path, 0, view.size, what))
                     continue
-            step = max(1, self._options.split_bytes // ENTRY_BYTES)
-            for start in range(1, count, step):
-                yield IndexPiece(path, slots or 0, begin_ms, start, min(start + step, count))
+            if slots is None:
+                continue
+            first = HEADER_BYTES + 4 * slots
+            end = first + count * ENTRY_BYTES
+            step = self._options.split_bytes // ENTRY_BYTES * ENTRY_BYTES
+            for start in range(first + ENTRY_BYTES, end, step):  # entry 0 is never used
+                yield IndexPiece(path, slots, begin_ms, start, min(start + step, end))
 
 
 def _is_written(view: FileView, at: int) -> bool:
@@ -433,16 +448,24 @@ class _Segment:
         at = starts.at_or_before(self.base + target) - self.base
         return at if at > 0 and parse_record(self._view, self.base, at, check_crc=False) is not None else 0
 
-    def start_from(self, begin: int, target: int, starts: "_KnownStarts | None") -> int:
-        """Return where the first record at or behind ``target`` begins, the segment's size when there is none; one begins at ``begin``."""
+    def follow_to(self, begin: int, target: int, starts: "_KnownStarts | None") -> int | None:
+        """Return where the first record at or behind ``target`` begins, following sizes from ``begin`` on, or nearer from what queues say.
+
+        That is the segment's size when there is none, and None when something before it is no record.
+        """
         at = max(begin, self.known_start(starts, target))
         unpack, view, last = _HEAD.unpack_from, self._view, self.size - FIXED_OVERHEAD
         while at < target:
             size, magic, physical = unpack(view, at) if at <= last else (0, 0, 0)
             if magic not in _RECORD_MAGICS or physical != self.base + at or not FIXED_OVERHEAD <= size <= self.size - at:
-                return self.size if magic == MAGIC_BLANK else self.searched(target)
+                return self.size if magic == MAGIC_BLANK else None
             at += size
         return at
+
+    def start_from(self, begin: int, target: int, starts: "_KnownStarts | None") -> int:
+        """Return where the first record at or behind ``target`` begins, behind damage by its looks; the segment's size when there is none."""
+        found = self.follow_to(begin, target, starts)
+        return self.searched(target) if found is None else found
 
     def searched(self, target: int) -> int:
         """Return the first place at or behind ``target`` that looks like a whole record, body CRC included; the segment's size when none does."""

@@ -38,7 +38,14 @@ _ROWS_AT_ONCE = 1 << 16
 _UNUSUAL = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6 | SYSFLAG_INNER_BATCH
 _UNDERSCORE = ord("_")
 
-_HEAD = np.dtype({"names": ["size", "magic", "place"], "formats": [">i4", ">i4", ">i8"], "offsets": [0, 4, 28], "itemsize": 36})
+_HEAD = np.dtype(
+    {
+        "names": ["magic", "queue_id", "queue_offset", "place"],
+        "formats": [">i4", ">i4", ">i8", ">i8"],
+        "offsets": [4, 12, 20, 28],
+        "itemsize": 36,
+    }
+)
 _UNIT = np.dtype([("place", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _BATCH_UNIT = np.dtype(
     [
@@ -172,14 +179,16 @@ class StoreReader:
         stops = [*failed, count]
         while first < count:
             if first == stops[0]:
-                yield from self._damage(piece.path, bounds[first], bounds[first + 1], self._problem(piece, bounds[first]))
+                what = self._problem(piece, bounds[first]) or "its batch has not as many messages as its properties say"
+                yield from self._damage(piece.path, bounds[first], bounds[first + 1], what)
                 del stops[0]
                 first += 1
                 continue
             stop = min(first + step, stops[0])
             passed = 0
             try:
-                rows = rows or PulledRows(view[bounds[first] : bounds[stop]], unwrap=self._unwrap)
+                if rows is None:
+                    rows = PulledRows(view[bounds[first] : bounds[stop]], unwrap=self._unwrap)
                 if self._topics:
                     rows.keep_topics(self._topics)
                 for batch in rows.batches(
@@ -244,7 +253,7 @@ class StoreReader:
 
     def _entries(self, piece: IndexPiece) -> Iterator[pa.RecordBatch]:
         first = HEADER_BYTES + 4 * piece.slots
-        for at, entries in self._rows_of(piece.path, first + piece.start * ENTRY_BYTES, first + piece.end * ENTRY_BYTES, _ENTRY):
+        for at, entries in self._rows_of(piece.path, piece.start, piece.end, _ENTRY):
             good = (entries["hash"] >= 0) & (entries["place"] >= 0) & (entries["seconds"] >= 0)
             for begin, stop in _runs(~good):
                 fields = ", ".join(f"{name} {entries[name][begin]}" for name in ("hash", "place", "seconds"))
@@ -307,6 +316,7 @@ def _chain(view: memoryview, base: int, at: int, room: int) -> list[int]:
     if len(places):
         heads = np.lib.stride_tricks.sliding_window_view(np.frombuffer(view, np.uint8), _HEAD.itemsize)[places].view(_HEAD).ravel()
         good = ((heads["magic"] == MAGIC_V1) | (heads["magic"] == MAGIC_V2)) & (heads["place"] == places + base)
+        good &= (heads["queue_id"] >= 0) & (heads["queue_offset"] >= 0)
         if not good.all():
             del bounds[int(np.argmin(good)) + 1 :]
     return bounds
