@@ -7,10 +7,10 @@ from sprocketmq.embedded import LocalCluster
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory):
-    from sprocketmq.spark import local_session
+    from sprocketmq.spark import session
 
     home = tmp_path_factory.mktemp("spark")
-    session = local_session(
+    running = session(
         "tests",
         cores=2,
         quick_start=True,
@@ -23,8 +23,8 @@ def spark(tmp_path_factory):
             "spark.sql.adaptive.enabled": "false",
         },
     )
-    yield session
-    session.stop()
+    yield running
+    running.stop()
 
 
 @pytest.fixture(scope="session")

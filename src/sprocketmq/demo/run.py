@@ -31,7 +31,7 @@ from sprocketmq.demo.flights import load_flights, load_weather, messages_by_wind
 from sprocketmq.demo.pipeline import FlightQuery, read_flights, read_statistics
 from sprocketmq.demo.verify import Acknowledged, Check, verify
 from sprocketmq.embedded import LocalCluster
-from sprocketmq.errors import ConfigError, FatalError, SprocketError
+from sprocketmq.errors import ConfigError, FatalError
 from sprocketmq.net.loops import new_event_loop
 from sprocketmq.protocol.message import SendResult, SendStatus
 
@@ -398,26 +398,20 @@ def _warm_up(spark: "SparkSession", namesrv: str, flights: pa.Table, weather: pa
 
 
 def _start_spark(settings: Settings, output: Path) -> "SparkSession":
-    from sprocketmq.spark import local_session
+    from sprocketmq.spark import session
 
     # It writes a traceback when Ctrl-C ends a call; what goes wrong in calls is raised as well.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     if sys.platform == "linux":
         # Priorities are per thread here, and the JVM inherits this one's: with few cores, broker and producer go first.
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 8)
-    log_file = output / "spark.log"
-    try:
-        return local_session(
-            "sprocketmq demo",
-            cores=settings.cores,
-            quick_start=True,
-            log_file=log_file,
-            conf={"spark.sql.warehouse.dir": str(output / "warehouse"), "spark.sql.session.timeZone": "UTC"},
-        )
-    except SprocketError:
-        raise
-    except Exception as e:
-        raise FatalError(f"Spark did not start: {e}; what the JVM said is in {log_file}") from e
+    return session(
+        "sprocketmq demo",
+        cores=settings.cores,
+        quick_start=True,
+        log_file=output / "spark.log",
+        conf={"spark.sql.warehouse.dir": str(output / "warehouse"), "spark.sql.session.timeZone": "UTC"},
+    )
 
 
 def _stop_spark(session: "Future[SparkSession]") -> None:

@@ -1,23 +1,44 @@
-"""RocketMQ topics in Spark: the `rocketmq` data source and a ready local session. Needs the extra ``sprocketmq[spark]``."""
+"""RocketMQ topics and stores in Spark: formats `rocketmq` and `rocketmq-store`, a ready session. Needs the extra ``sprocketmq[spark]``."""
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sprocketmq.spark.checks import MissingPackage
+    from sprocketmq.spark.errors import explain
     from sprocketmq.spark.jre import NoJava, ensure_java
+    from sprocketmq.spark.notebook import QueryHistory, watch
     from sprocketmq.spark.option_values import OptionError
     from sprocketmq.spark.reading import DataLoss
-    from sprocketmq.spark.session import local_session
+    from sprocketmq.spark.sessions import session
     from sprocketmq.spark.source import RocketMQDataSource
+    from sprocketmq.spark.store_source import RocketMQStoreDataSource
 
-__all__ = ["DataLoss", "NoJava", "OptionError", "RocketMQDataSource", "ensure_java", "local_session"]
+__all__ = [
+    "DataLoss",
+    "MissingPackage",
+    "NoJava",
+    "OptionError",
+    "QueryHistory",
+    "RocketMQDataSource",
+    "RocketMQStoreDataSource",
+    "ensure_java",
+    "explain",
+    "session",
+    "watch",
+]
 
 _HOMES = {
     "DataLoss": "reading",
+    "MissingPackage": "checks",
     "NoJava": "jre",
     "OptionError": "option_values",
+    "QueryHistory": "notebook",
     "RocketMQDataSource": "source",
+    "RocketMQStoreDataSource": "store_source",
     "ensure_java": "jre",
-    "local_session": "session",
+    "explain": "errors",
+    "session": "sessions",
+    "watch": "notebook",
 }
 
 
@@ -29,6 +50,8 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     except ModuleNotFoundError as e:
-        if e.name in ("pyspark", "pyarrow", "numpy", "pandas"):
-            raise ModuleNotFoundError(f"{e}: the Spark source needs pip install 'sprocketmq[spark]'", name=e.name) from None
+        if e.name in ("pyspark", "pyarrow", "pandas"):
+            from sprocketmq.spark.checks import INSTALL
+
+            raise ModuleNotFoundError(f"{e}: Spark needs {INSTALL}", name=e.name) from None
         raise

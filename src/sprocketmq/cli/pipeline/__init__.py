@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 import typer
 from typer.core import TyperGroup
 
-from sprocketmq.errors import FatalError, SprocketError
+from sprocketmq.errors import SprocketError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,7 +75,7 @@ def run_job(title: str, work: "Callable[[Report], SummaryT]", *, as_json: bool =
     """Run ``work`` under a progress bar, print its summary and return it. ``title`` says what is being done ("landing orders").
 
     The bar is on stderr, only where that is a terminal, and never with ``as_json``. An error is raised as one sentence: a SprocketError
-    as it is, anything of Spark as a FatalError with the part of its text that says what went wrong.
+    as it is, one of Spark as its sentence (ConfigError where the call was wrong, else FatalError).
     """
     try:
         with JobBar(title, shown=not as_json) as bar:
@@ -83,7 +83,12 @@ def run_job(title: str, work: "Callable[[Report], SummaryT]", *, as_json: bool =
     except SprocketError:
         raise
     except Exception as e:
-        raise _one_sentence(e) from e
+        from sprocketmq.spark.errors import in_one_sentence
+
+        told = in_one_sentence(e)
+        if told is e:
+            raise
+        raise told from e
     show(summary, as_json=as_json)
     return summary
 
@@ -122,16 +127,6 @@ def _session(title: str, options: SparkOptions) -> "Iterator[SparkSession]":
             yield spark
         finally:
             spark.stop()
-
-
-def _one_sentence(error: Exception) -> Exception:
-    """Return what to raise for an error that is not ours: its sentence where Spark wraps one, else the error itself."""
-    if isinstance(error, OSError):
-        return error
-    from sprocketmq.spark.errors import explain
-
-    text = explain(error)
-    return error if text is None else FatalError(text)
 
 
 def show(summary: "Summary", *, as_json: bool) -> None:

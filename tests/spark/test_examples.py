@@ -1,0 +1,63 @@
+"""The examples of Spark run as they are printed: those with a session in the one of the tests, the declared pipeline by Spark's command."""
+
+import os
+import runpy
+import shutil
+import subprocess
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from sprocketmq import Message, sync
+from sprocketmq.spark.sessions import launch_environment
+
+pytestmark = pytest.mark.spark
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PIPELINE = EXAMPLES / "spark_pipelines"
+
+
+@pytest.fixture
+def state_store(spark):
+    """Give the session its store for state back after the test."""
+    name = "spark.sql.streaming.stateStore.providerClass"
+    before = spark.conf.get(name)
+    yield
+    spark.conf.set(name, before)
+
+
+def test_a_topic_is_read_as_a_table_and_in_sql(spark, capsys):
+    runpy.run_path(str(EXAMPLES / "spark" / "read_a_topic.py"))
+    said = capsys.readouterr().out
+    assert "| new|   20|" in said
+    assert "Row(orders=30)" in said
+
+
+@pytest.mark.usefixtures("state_store")
+def test_tries_are_counted_in_sessions(spark, capsys):
+    runpy.run_path(str(EXAMPLES / "spark" / "tries_of_an_order.py"))
+    rows = [line.split("|")[1:-1] for line in capsys.readouterr().out.splitlines() if line.startswith("|")][1:]
+    assert [[cell.strip() for cell in row] for row in rows] == [["o1", "1", "0"], ["o1", "3", "240"], ["o2", "1", "0"]]
+
+
+@pytest.mark.timeout(180)
+def test_the_declared_pipeline_takes_in_a_topic(cluster, tmp_path):
+    shutil.copytree(PIPELINE, tmp_path / "orders")
+    spec = tmp_path / "orders" / "spark-pipeline.yml"
+    spec.write_text(spec.read_text().replace("file:///tmp/sprocketmq-orders", (tmp_path / "storage").as_uri()))
+    with sync.Producer("pipeline", namesrv=cluster.namesrv) as producer:
+        producer.send_batch([Message("orders", b"a teapot", tag="FR" if number % 2 else "IT", keys=[f"o{number}"]) for number in range(20)])
+    environment = (
+        os.environ
+        | launch_environment()
+        | {"NAMESRV_ADDR": cluster.namesrv, "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    )
+    environment.pop("PYSPARK_GATEWAY_PORT", None)
+    command = ["spark-pipelines", "run"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False, env=environment, cwd=tmp_path / "orders")
+    assert done.returncode == 0, done.stderr[-3000:]
+    warehouse = tmp_path / "orders" / "spark-warehouse"
+    assert pq.read_table(warehouse / "orders").num_rows == 20
+    counts = pq.read_table(warehouse / "orders_per_country").to_pylist()
+    assert sorted((row["country"], row["count"]) for row in counts) == [("FR", 10), ("IT", 10)]

