@@ -28,7 +28,7 @@ from sprocketmq.protocol.frame import FrameBuffer, FrameError
 from sprocketmq.protocol.ids import parse_offset_msg_id, parse_uniq_key
 from sprocketmq.protocol.jsondialect import dumps_with_queue_keys, loads
 from sprocketmq.protocol.properties import decode_properties, encode_properties, find_property
-from sprocketmq.protocol.records import ReceivedMessage, decode_records, unpack_host, walk_records
+from sprocketmq.protocol.records import ReceivedMessage, Record, decode_records, unpack_host, walk_records
 
 SECONDS = float(os.environ.get("SPROCKETMQ_FUZZ_SECONDS", "0"))
 SEED = int(os.environ.get("SPROCKETMQ_FUZZ_SEED") or (random.SystemRandom().randrange(1 << 32) if SECONDS else 2013))
@@ -163,7 +163,7 @@ def stored_records(rng: random.Random, data: bytes) -> None:
     refused_or_value(lambda: walk_records(data))
     # A walk needs sizes and magic numbers only; what lies between them is looked at when a field is touched.
     if len(data) >= 8:
-        message = ReceivedMessage(data, 0, min(len(data), 91 + rng.randrange(400)))
+        message = Record(data, 0, min(len(data), 91 + rng.randrange(400)))
         for name in MESSAGE_FIELDS:
             refused_or_value(lambda name=name: getattr(message, name))
         refused_or_value(message.verify_crc)

@@ -29,7 +29,7 @@ from sprocketmq.protocol.bodies import DataVersion
 from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.protocol.names import MAX_INTERNAL_TOPIC_LENGTH, SCHEDULE_TOPIC, SEND_FORBIDDEN_TOPICS, TIMER_TOPIC, name_problem
 from sprocketmq.protocol.properties import DELAY, REAL_QID, REAL_TOPIC, TIMER_OUT_MS, encode_properties
-from sprocketmq.protocol.records import ReceivedMessage
+from sprocketmq.protocol.records import ReceivedMessage, Record
 from sprocketmq.storage.config import MAX_DELAY_LEVELS
 from sprocketmq.storage.fs import Buffer
 from sprocketmq.storage.store import MessageStore, ReadStatus
@@ -168,7 +168,7 @@ class DelayService:
             record = self._store.record_at(source)
             if record is None:
                 continue
-            parked = ReceivedMessage(record, 0, len(record))
+            parked = Record(record, 0, len(record))
             level = self._levels.get(parked.queue_id)
             if parked.raw_topic == TIMER_TOPIC.encode():
                 self.timers.mark(parked.queue_offset)
@@ -417,7 +417,7 @@ class DelayService:
         if record is None or not _is_parked(record, topic, queue_id, offset):
             log.error("delayed message %d of %s, queue %d, is gone from the log", offset, topic, queue_id)
             return None
-        message = ReceivedMessage(record, 0, len(record))
+        message = Record(record, 0, len(record))
         try:
             message.verify_crc()  # its copy would get a checksum that fits the damage
         except RemoteProtocolError as e:
@@ -504,7 +504,7 @@ class DelayService:
 
 
 def _is_parked(record: memoryview, topic: str, queue_id: int, offset: int) -> bool:
-    message = ReceivedMessage(record, 0, len(record))
+    message = Record(record, 0, len(record))
     return message.queue_offset == offset and message.queue_id == queue_id and message.raw_topic == topic.encode()
 
 

@@ -36,7 +36,7 @@ from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.headers import QueryConsumeQueue, QueryMessage, ViewMessage
 from sprocketmq.protocol.ids import STORED_AFTER_MS, parse_uniq_key
 from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, find_property
-from sprocketmq.protocol.records import ReceivedMessage, encode_record
+from sprocketmq.protocol.records import Record, encode_record
 from sprocketmq.storage.index import keys_in
 from sprocketmq.storage.reading import ReadStatus
 from sprocketmq.storage.store import MessageStore
@@ -144,7 +144,7 @@ class QueryHandlers:
             for record in reversed(records):
                 if _total(found) >= wanted.count:
                     break
-                place = ReceivedMessage(record, 0, len(record)).commitlog_offset
+                place = Record(record, 0, len(record)).commitlog_offset
                 found.append(_Found(place, self._matching(record, wanted) if _is_whole(record) else [record]))
                 await asyncio.sleep(0)
             if self._searches >= MAX_SEARCHES:
@@ -244,7 +244,7 @@ class QueryHandlers:
                     if record is None:
                         continue
                     budget -= size
-                    outer = ReceivedMessage(record, 0, len(record))
+                    outer = Record(record, 0, len(record))
                     start = min(start, outer.queue_offset)
                     if physical < floor or outer.store_timestamp_ms < wanted.begin_ms:
                         start = low
@@ -364,16 +364,16 @@ def members_of(record: memoryview, *, first_offset: int) -> list[bytes]:
 
     Raises RemoteProtocolError for a batch that cannot be taken apart.
     """
-    skipped = first_offset - ReceivedMessage(record, 0, len(record)).queue_offset
+    skipped = first_offset - Record(record, 0, len(record)).queue_offset
     return _members(record, lambda _: True)[skipped:] if skipped > 0 and _is_whole(record) else []
 
 
 def _is_whole(record: memoryview) -> bool:
-    return ReceivedMessage(record, 0, len(record)).sys_flag & _WHOLE == _WHOLE
+    return Record(record, 0, len(record)).sys_flag & _WHOLE == _WHOLE
 
 
 def _stored_ms(records: memoryview) -> int:
-    return ReceivedMessage(records, 0, len(records)).store_timestamp_ms
+    return Record(records, 0, len(records)).store_timestamp_ms
 
 
 def _identified(records: memoryview, wanted: _Wanted) -> list[_Found]:
@@ -388,7 +388,7 @@ def _identified(records: memoryview, wanted: _Wanted) -> list[_Found]:
         if _is_whole(record) and wanted.begin_ms <= _stored_ms(record) <= wanted.end_ms and needle in bytes(record):
             members = _members(record, lambda entry: find_property(entry.properties, b"UNIQ_KEY") == needle)
             if members:
-                found.append(_Found(ReceivedMessage(record, 0, size).commitlog_offset, [*members]))
+                found.append(_Found(Record(record, 0, size).commitlog_offset, [*members]))
     return found
 
 
@@ -397,7 +397,7 @@ def _members(record: memoryview, keep: Keep, *, named: str = "") -> list[bytes]:
 
     Raises RemoteProtocolError for a batch that cannot be taken apart.
     """
-    outer = ReceivedMessage(record, 0, len(record))
+    outer = Record(record, 0, len(record))
     sys_flag = outer.sys_flag
     store_host_at = 76 if sys_flag & SYSFLAG_BORN_HOST_V6 else 64
     born_host = bytes(record[48 : store_host_at - 8])

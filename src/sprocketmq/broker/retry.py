@@ -40,7 +40,7 @@ from sprocketmq.protocol.properties import (
     encode_properties,
     find_property,
 )
-from sprocketmq.protocol.records import ReceivedMessage
+from sprocketmq.protocol.records import ReceivedMessage, Record
 from sprocketmq.storage.store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class RetryHandlers:
         record = self._store.record_at(header.offset) if 0 <= header.offset < self._store.commitlog_visible_offset else None
         if record is None:
             raise SendRefused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
-        message = ReceivedMessage(record, 0, len(record))
+        message = Record(record, 0, len(record))
         message.verify_crc()
         times = message.reconsume_times
         flag, body, raw = message.flag, message.stored_body, message.raw_properties
@@ -184,7 +184,7 @@ class RetryHandlers:
         return False
 
     def _copies(self, topic: str, place: int, uniq: str) -> list[ReceivedMessage]:
-        found = [ReceivedMessage(record, 0, len(record)) for record in self._store.query(topic, uniq)]
+        found = [Record(record, 0, len(record)) for record in self._store.query(topic, uniq)]
         return [copy for copy in found if copy.copied_from == place and self._is_in_queue(topic, copy)]
 
     def _is_in_queue(self, topic: str, message: ReceivedMessage) -> bool:

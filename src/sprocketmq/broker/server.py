@@ -33,7 +33,7 @@ from sprocketmq.net.server import RemotingServer, ServerConnection
 from sprocketmq.protocol.bodies import TopicConfig
 from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.command import Command
-from sprocketmq.protocol.records import ReceivedMessage, pack_host
+from sprocketmq.protocol.records import Record, pack_host
 from sprocketmq.storage.config import ConfigFile
 from sprocketmq.storage.fs import REAL_FS, FileSystem
 from sprocketmq.storage.store import MessageStore
@@ -360,7 +360,7 @@ class Broker:
     def earliest_message_ms(self) -> int:
         """Return when the oldest record of the log was stored, in wall-clock milliseconds; -1 without one."""
         record = self.store.record_at(self.store.commitlog_min_offset)
-        return ReceivedMessage(record, 0, len(record)).store_timestamp_ms if record is not None else -1
+        return Record(record, 0, len(record)).store_timestamp_ms if record is not None else -1
 
     async def wait_failed(self) -> SprocketError:
         """Return the failure that ended durability, when there is one."""

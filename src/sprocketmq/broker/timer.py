@@ -19,7 +19,7 @@ from typing import Any
 from sprocketmq.errors import RemoteProtocolError
 from sprocketmq.protocol.names import TIMER_TOPIC
 from sprocketmq.protocol.properties import TIMER_OUT_MS, find_property
-from sprocketmq.protocol.records import ReceivedMessage
+from sprocketmq.protocol.records import ReceivedMessage, Record
 from sprocketmq.storage.store import MessageStore
 
 # A waiting message takes some 150 bytes of memory, one behind the oldest waiting one a bit of memory and of each save.
@@ -71,7 +71,7 @@ class Timers:
             for physical, _, _ in units:
                 if not self.was_delivered(offset):
                     record = self._store.record_at(physical)
-                    due = None if record is None else due_of(ReceivedMessage(record, 0, len(record)))
+                    due = None if record is None else due_of(Record(record, 0, len(record)))
                     self._heap.append((due or 0, offset))  # damage is looked at when it is due
                 offset += 1
         heapify(self._heap)

@@ -11,7 +11,7 @@ from sprocketmq.protocol.bodies import build_subscription
 from sprocketmq.protocol.codes import PULL_SUBSCRIPTION, RequestCode
 from sprocketmq.protocol.ids import STORED_AFTER_MS, parse_uniq_key
 from sprocketmq.protocol.message import MessageQueue
-from sprocketmq.protocol.records import ReceivedMessage, decode_records, walk_records
+from sprocketmq.protocol.records import ReceivedMessage, Record, decode_records, walk_records
 
 # What messages are looked for by, as request 12 has it.
 KEY, UNIQUE, TAG = "K", "U", "T"
@@ -84,7 +84,7 @@ class Lookup:
                 budget -= len(result.body)
                 found |= {message.queue_offset: message for message in with_key(result.body, queue.broker_name, key, kind)}
                 if oldest_ms is None:
-                    oldest_ms = ReceivedMessage(result.body, 0, len(result.body)).store_timestamp_ms
+                    oldest_ms = Record(result.body, 0, len(result.body)).store_timestamp_ms
                 offset = result.next_offset
             if oldest_ms is not None and oldest_ms < begin_ms:
                 break
@@ -119,7 +119,7 @@ def with_key(body: bytes, broker_name: str, key: str, kind: str) -> list[Receive
 
     found = []
     for at, size in walk_records(body):
-        record = ReceivedMessage(body, at, size, broker_name)
+        record = Record(body, at, size, broker_name)
         record.verify_crc()
         messages = decode_records(memoryview(body)[at : at + size], broker_name=broker_name)
         matching = [message for message in messages if has_key(message)]

@@ -115,7 +115,7 @@ class Limits:
 class _Chunk:
     __slots__ = ("messages", "size_bytes", "taken")
 
-    def __init__(self, messages: list[ReceivedMessage], size_bytes: int) -> None:
+    def __init__(self, messages: Sequence[ReceivedMessage], size_bytes: int) -> None:
         self.messages = messages
         self.size_bytes = size_bytes
         self.taken = 0
@@ -178,7 +178,7 @@ class ProcessQueue:
         self._returned: deque[ReceivedBatch] = deque()
         self._busy: ReceivedBatch | None = None
 
-    def put(self, messages: list[ReceivedMessage], size_bytes: int, next_offset: int) -> None:
+    def put(self, messages: Sequence[ReceivedMessage], size_bytes: int, next_offset: int) -> None:
         """Take in what a pull brought (nothing, when no message matched) and go on at ``next_offset``."""
         self.next_offset = next_offset
         if messages:
@@ -201,7 +201,7 @@ class ProcessQueue:
         rest = len(chunk.messages) - chunk.taken
         if rest <= count and not chunk.taken and (rest == count or len(self._chunks) == 1):
             self._chunks.popleft()
-            taken, size = chunk.messages, chunk.size_bytes
+            taken, size = list(chunk.messages), chunk.size_bytes
         else:
             taken, size = self._gather(count)
         self._number += 1

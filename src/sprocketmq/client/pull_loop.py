@@ -116,7 +116,7 @@ class PullLoops:
                         await self._instance.heartbeat_soon()
                     raise error
                 result = read_pull(response, address, queue, pq.next_offset, tags)
-                messages = result.messages
+                messages = result.located
             except SprocketError as e:
                 # Once for each outage: every queue comes by here each second while it lasts.
                 level = logging.DEBUG if failing else logging.WARNING
@@ -136,6 +136,7 @@ class PullLoops:
                 continue
             pq.broker_is_ours = response.language == OWN_LANGUAGE
             if restored:
+                messages = list(messages)
                 for message in messages:
                     message.restored = True
             pq.put(messages, len(result.body), result.next_offset)

@@ -1,7 +1,7 @@
 """Pull requests and their answers, shared by both consumers (protocol, section 7.2.1)."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -15,7 +15,7 @@ from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.headers import PullResponse
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import check_topic
-from sprocketmq.protocol.records import ReceivedMessage, decode_records
+from sprocketmq.protocol.records import ReceivedMessage, locate_records
 
 log = logging.getLogger(__name__)
 
@@ -66,18 +66,23 @@ class PullResult:
     def messages(self) -> list[ReceivedMessage]:
         """The messages, each decoding when it is touched. Raises RemoteProtocolError when the body is damaged."""
         if self._messages is None:
-            self._messages = read_messages(self.body, self.queue.broker_name, self.offset, self.tags) if self.body else []
+            self._messages = list(self.located)
         return self._messages
 
+    @property
+    def located(self) -> Sequence[ReceivedMessage]:
+        """The messages, found and checked: each is made when it is taken, where that saves work. Raises as ``messages`` does."""
+        return locate_messages(self.body, self.queue.broker_name, self.offset, self.tags) if self.body else []
 
-def read_messages(body: bytes, broker_name: str, offset: int, tags: frozenset[bytes] | None) -> list[ReceivedMessage]:
-    """Return the messages of a pulled body from ``offset`` on, with one of ``tags`` (None: all).
+
+def locate_messages(body: bytes, broker_name: str, offset: int, tags: frozenset[bytes] | None) -> Sequence[ReceivedMessage]:
+    """Find the messages of a pulled body from ``offset`` on, with one of ``tags`` (None: all).
 
     A broker filters by the hash of a tag only, and returns an inner batch whole when it is entered in the middle. A batch whose entries make
     no sense comes as one message; RemoteProtocolError is raised for records that do not.
     """
     whole: list[ReceivedMessage] = []
-    messages = decode_records(body, broker_name=broker_name, whole=whole)
+    messages: Sequence[ReceivedMessage] = locate_records(body, broker_name=broker_name, whole=whole)
     for message in whole:
         # To end here would be to end here for ever: the next pull brings the same.
         log.error(

@@ -96,7 +96,7 @@ def split_batch(data: bytes | memoryview) -> list[BatchEntry]:
 
 def split_columns(data: bytes | memoryview) -> BatchColumns | None:
     """Return the inner messages when there are several with the same lengths, which costs a third of ``split_batch``; else None."""
-    lengths = _likely_lengths(data)
+    lengths = _likely_lengths(data, 0, len(data))
     if lengths is None:
         return None
     size, n, p = lengths
@@ -107,26 +107,37 @@ def split_columns(data: bytes | memoryview) -> BatchColumns | None:
     return BatchColumns(flags, bodies, properties)
 
 
-def split_bodies(data: bytes | memoryview, most: int) -> tuple[int, int, tuple[bytes, ...]] | None:
-    """Return the length of an entry, that of a body, and all bodies, when there are several entries with the same lengths and bodies of
-    at most ``most`` bytes; else None.
+def common_lengths(data: bytes | memoryview, start: int = 0, stop: int | None = None) -> tuple[int, int, int] | None:
+    """Return the length of an entry, of its body and of its properties, when there are several between ``start`` and ``stop`` and all have
+    the same; else None.
     """
-    lengths = _likely_lengths(data)
-    if lengths is None or lengths[1] > most:
+    if type(data) is not bytes:
+        data = data[start:stop]
+        lengths = _likely_lengths(data, 0, len(data))
+        return lengths if lengths is not None and set(_lengths_of(*lengths[1:]).iter_unpack(data)) == {lengths} else None
+    stop = len(data) if stop is None else stop
+    lengths = _likely_lengths(data, start, stop)
+    if lengths is None:
         return None
-    size, n, p = lengths
-    sizes, body_lengths, bodies, property_lengths = zip(*_bodies_of(n, p).iter_unpack(data), strict=True)
-    count = len(sizes)
-    if sizes.count(size) != count or body_lengths.count(n) != count or property_lengths.count(p) != count:
-        return None
-    return size, n, bodies
+    size, n, _ = lengths
+    return lengths if repeated(data, start, stop, size, (0, 1, 2, 3, 16, 17, 18, 19, 20 + n, 21 + n)) else None
+
+
+def repeated(data: bytes, start: int, stop: int, step: int, places: Iterable[int]) -> bool:
+    """Return whether the bytes at ``places`` of each step are those of the first step. Several steps are compared at once."""
+    count = (stop - start) // step
+    for place in places:
+        at = start + place
+        if data[at:stop:step] != data[at : at + 1] * count:
+            return False
+    return True
 
 
 def count_batch(data: bytes | memoryview) -> int:
     """Return how many inner messages a batch body has, checking all of it as ``split_batch`` does. Raises RemoteProtocolError."""
     total = len(data)
-    lengths = _likely_lengths(data)
-    if lengths is not None and set(_lengths_of(*lengths[1:]).iter_unpack(data)) == {lengths}:
+    lengths = common_lengths(data)
+    if lengths is not None:
         return total // lengths[0]
     count = pos = 0
     unpack_head = _SIZE_LENGTH.unpack_from
@@ -148,12 +159,12 @@ def count_batch(data: bytes | memoryview) -> int:
     return count
 
 
-def _likely_lengths(data: bytes | memoryview) -> tuple[int, int, int] | None:
+def _likely_lengths(data: bytes | memoryview, start: int, stop: int) -> tuple[int, int, int] | None:
     """Return the lengths of the first entry, its body and its properties, when there may be more with the same; else None."""
-    total = len(data)
+    total = stop - start
     if total < 2 * ENTRY_OVERHEAD:
         return None
-    size, n = _SIZE_LENGTH.unpack_from(data)
+    size, n = _SIZE_LENGTH.unpack_from(data, start)
     p = size - n - ENTRY_OVERHEAD
     if n < 0 or p < 0 or total % size or not 1 < total // size <= MAX_BATCH_COUNT:
         return None
@@ -164,12 +175,6 @@ def _likely_lengths(data: bytes | memoryview) -> tuple[int, int, int] | None:
 def _lengths_of(n: int, p: int) -> Struct:
     """Return the format of the three lengths in an entry with a body of ``n`` and properties of ``p`` bytes."""
     return Struct(f">i12xi{n}xh{p}x")
-
-
-@lru_cache(maxsize=256)
-def _bodies_of(n: int, p: int) -> Struct:
-    """Return the format of an entry's lengths and its body of ``n`` bytes, before properties of ``p`` bytes."""
-    return Struct(f">i12xi{n}sh{p}x")
 
 
 @lru_cache(maxsize=256)

@@ -13,15 +13,17 @@
 """
 
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from itertools import repeat
 from struct import Struct
+from typing import TYPE_CHECKING, cast, overload
 
 import msgspec
 
 from sprocketmq.errors import LocalProtocolError, RemoteProtocolError
-from sprocketmq.protocol.batch import ENTRY_OVERHEAD, MAX_BATCH_COUNT, split_bodies
+from sprocketmq.protocol.batch import ENTRY_OVERHEAD, MAX_BATCH_COUNT, common_lengths, repeated
 from sprocketmq.protocol.codes import (
     SYSFLAG_BORN_HOST_V6,
     SYSFLAG_COMPRESSED,
@@ -55,6 +57,9 @@ _BOTH_V6 = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
 _INNER = SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP
 _MAGICS = frozenset({MAGIC_V1, MAGIC_V2})
 _WALK = Struct(">ii28xi44xi")  # size, magic, sysFlag, and the body length (both hosts IPv4)
+# So many bodies are cut out by one format.
+_CUT = 32
+_WALKED = (*range(8), *range(36, 40), *range(84, 88))  # its bytes
 _ENTRY = Struct(">i12xi")  # size and body length of a batch entry
 # Bodies up to this many bytes are cut out again each time: their memory is used again at once, which is faster than to keep them.
 _SMALL = 8192
@@ -161,7 +166,9 @@ def _damage(data: bytes | memoryview, pos: int) -> RemoteProtocolError:
     return RemoteProtocolError(f"record at byte {pos} has an impossible size {size}")
 
 
-class ReceivedMessage(msgspec.Struct, gc=False, eq=False):  # the cheapest object to make; a fast consumer makes half a million a second
+class ReceivedMessage(
+    msgspec.Struct, gc=False, eq=False, kw_only=True
+):  # the cheapest object to make; a fast consumer makes half a million a second
     """One stored message; its fields decode when they are touched.
 
     It keeps the received buffer alive: to keep one message of a large pull for long, keep its ``body``, which is its own.
@@ -171,20 +178,41 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):  # the cheapest objec
     ``failures`` how often a message failed in this process without being sent back.
     """
 
-    _data: bytes | memoryview
-    _pos: int
-    _size: int
-    broker_name: str = ""
-    # Where the body is in the buffer when it is stored as it was sent; -1 when that has to be looked for.
-    _body_at: int = -1
-    _body_end: int = -1
-    # Of a message of an inner batch: its place in it, and where its entry ends.
-    _index: int = -1
-    _entry_end: int = -1
     _properties: dict[str, str] | None = None
-    _body: bytes | None = None
     restored: bool = False
     failures: int = 0
+
+    if TYPE_CHECKING:  # what subclasses say: where a message is
+
+        @property
+        def broker_name(self) -> str: ...
+
+        @property
+        def body(self) -> bytes:
+            """The body as it was sent. Inflating is capped; RemoteProtocolError when it does not inflate."""
+
+        @property
+        def _data(self) -> bytes | memoryview: ...
+
+        @property
+        def _pos(self) -> int: ...
+
+        @property
+        def _size(self) -> int: ...
+
+        # Where the body is in the buffer when it is stored as it was sent; -1 when that has to be looked for.
+        @property
+        def _body_at(self) -> int: ...
+
+        @property
+        def _body_end(self) -> int: ...
+
+        # Of a message of an inner batch: its place in it (else -1), and where its entry ends.
+        @property
+        def _index(self) -> int: ...
+
+        @property
+        def _entry_end(self) -> int: ...
 
     # --- where things are ---
 
@@ -355,25 +383,6 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):  # the cheapest objec
         return memoryview(self._data)[start:end]
 
     @property
-    def body(self) -> bytes:
-        """The body as it was sent. Inflating is capped; RemoteProtocolError when it does not inflate."""
-        at, end = self._body_at, self._body_end
-        if at >= 0 and end - at <= _SMALL:
-            return self._data[at:end]  # type: ignore[return-value]  # messages whose body is located are made of bytes
-        body = self._body
-        if body is None:
-            start, end, sys_flag = (at, end, 0) if at >= 0 else self._body_span()
-            stored = self._data[start:end]
-            if sys_flag & SYSFLAG_COMPRESSED:
-                from sprocketmq.protocol.compression import decompress  # few messages need it
-
-                body = decompress(stored, sys_flag)
-            else:
-                body = bytes(stored)
-            self._body = body
-        return body
-
-    @property
     def raw_properties(self) -> bytes:
         """The property string as stored."""
         if self._index >= 0:
@@ -433,10 +442,163 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):  # the cheapest objec
         return f"ReceivedMessage({self.topic!r}, queue {self.queue_id} offset {self.queue_offset}, msg_id={self.msg_id!r})"
 
 
-class _Unwrapped(ReceivedMessage, gc=False, eq=False):
-    """A message of an inner batch whose small body was cut out with those of the others: reading it then costs no call."""
+class Record(ReceivedMessage, gc=False, eq=False):
+    """A message by where its record is in a buffer: ``Record(data, position, size)``."""
 
-    body: bytes = b""
+    _data: bytes | memoryview
+    _pos: int
+    _size: int
+    broker_name: str = ""
+    _body_at: int = -1
+    _body_end: int = -1
+    _index: int = -1
+    _entry_end: int = -1
+    _body: bytes | None = None
+
+    @property
+    def body(self) -> bytes:
+        """The body as it was sent. Inflating is capped; RemoteProtocolError when it does not inflate."""
+        at, end = self._body_at, self._body_end
+        if at >= 0 and end - at <= _SMALL:
+            return self._data[at:end]  # type: ignore[return-value]  # messages whose body is located are made of bytes
+        body = self._body
+        if body is None:
+            start, end, sys_flag = (at, end, 0) if at >= 0 else self._body_span()
+            stored = self._data[start:end]
+            if sys_flag & SYSFLAG_COMPRESSED:
+                from sprocketmq.protocol.compression import decompress  # few messages need it
+
+                body = decompress(stored, sys_flag)
+            else:
+                body = bytes(stored)
+            self._body = body
+        return body
+
+
+class _Run(msgspec.Struct, gc=False, eq=False):
+    """Messages in a row whose records, or entries of an inner batch, have the same lengths: found together, made when they are wanted."""
+
+    data: bytes
+    broker_name: str
+    # Of the first record, or the one that holds the batch.
+    pos: int
+    size: int
+    count: int
+    # From one message to the next, and the first body.
+    step: int
+    body_at: int
+    length: int
+    inner: bool
+
+    def messages(self, start: int, stop: int) -> "Iterable[ReceivedMessage]":
+        """Make the messages from place ``start`` to ``stop``, with their bodies: of all, that costs less than of each when it is read."""
+        step = self.step
+        before = 20 if self.inner else 88
+        bodies: list[bytes] = []
+        while (count := stop - start - len(bodies)) > 0:
+            cut = _cut_of(step, before, self.length, min(count, _CUT))
+            bodies += cut.unpack_from(self.data, self.body_at - before + (start + len(bodies)) * step)
+        return map(_Member, repeat(self), range(start, stop), bodies)
+
+
+class _Member(ReceivedMessage, gc=False, eq=False):
+    """A message of a run."""
+
+    _run: _Run
+    _place: int
+    body: bytes
+
+    @property
+    def broker_name(self) -> str:  # type: ignore[override]  # it is what the run says
+        return self._run.broker_name
+
+    @property
+    def _data(self) -> bytes:
+        return self._run.data
+
+    @property
+    def _pos(self) -> int:
+        run = self._run
+        return run.pos if run.inner else run.pos + self._place * run.step
+
+    @property
+    def _size(self) -> int:
+        return self._run.size
+
+    @property
+    def _body_at(self) -> int:
+        run = self._run
+        return run.body_at + self._place * run.step
+
+    @property
+    def _body_end(self) -> int:
+        return self._body_at + self._run.length
+
+    @property
+    def _index(self) -> int:
+        return self._place if self._run.inner else -1
+
+    @property
+    def _entry_end(self) -> int:
+        run = self._run
+        return run.body_at - 20 + (self._place + 1) * run.step
+
+
+class LocatedMessages(Sequence[ReceivedMessage]):
+    """Messages of a pull, found and checked, and made when they are taken: a slice is a list of them.
+
+    Messages that wait for their consumer cost no more than their bytes this way, and those it takes are in the processor's cache.
+    """
+
+    __slots__ = ("_count", "_parts")
+
+    def __init__(self) -> None:
+        self._parts: list[_Run | Record] = []
+        self._count = 0
+
+    def add(self, part: "_Run | Record") -> None:
+        self._parts.append(part)
+        self._count += part.count if type(part) is _Run else 1
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        return iter(self._list(0, self._count))
+
+    @overload
+    def __getitem__(self, index: int) -> ReceivedMessage: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[ReceivedMessage]: ...
+
+    def __getitem__(self, index: int | slice) -> ReceivedMessage | list[ReceivedMessage]:
+        if not isinstance(index, slice):
+            at = index + self._count if index < 0 else index
+            if not 0 <= at < self._count:
+                raise IndexError(index)
+            return self._list(at, at + 1)[0]
+        start, stop, step = index.indices(self._count)
+        found = self._list(start, stop)
+        return found if step == 1 else self._list(0, self._count)[index]
+
+    def _list(self, start: int, stop: int) -> list[ReceivedMessage]:
+        found: list[ReceivedMessage] = []
+        for part in self._parts:
+            if stop <= 0:
+                break
+            if type(part) is _Run:
+                count = part.count
+                if start < count:
+                    found += part.messages(max(start, 0), min(stop, count))
+                start -= count
+                stop -= count
+            else:
+                if start <= 0:
+                    found.append(part)  # type: ignore[arg-type]
+                start -= 1
+                stop -= 1
+        return found
 
 
 def decode_records(
@@ -447,14 +609,22 @@ def decode_records(
     With ``verify_crc`` every stored body is checked first. Raises RemoteProtocolError for damage. With ``whole``, an inner batch that does
     not unwrap is no damage: its record is returned as one message, and appended to ``whole``.
     """
+    return locate_records(data, broker_name=broker_name, verify_crc=verify_crc, whole=whole)[:]
+
+
+def locate_records(
+    data: bytes | memoryview, *, broker_name: str = "", verify_crc: bool = False, whole: list[ReceivedMessage] | None = None
+) -> LocatedMessages:
+    """Find and check what ``decode_records`` returns, without making it."""
     data = data if type(data) is bytes else bytes(data)
     total = len(data)
-    messages: list[ReceivedMessage] = []
-    add = messages.append
+    found = LocatedMessages()
     unpack = _WALK.unpack_from
     magics = _MAGICS
-    new = ReceivedMessage
     pos = 0
+    if not verify_crc and (run := _run_of_records(data, broker_name)) is not None:
+        found.add(run)
+        return found
     while pos < total:
         try:
             size, magic, sys_flag, length = unpack(data, pos)
@@ -463,47 +633,68 @@ def decode_records(
         if magic not in magics or size < FIXED_OVERHEAD or size > total - pos:
             raise _damage(data, pos)
         if sys_flag & _UNUSUAL or length < 0 or length > size - FIXED_OVERHEAD:
-            message = new(data, pos, size, broker_name)
+            message = Record(data, pos, size, broker_name)
         else:
             body_at = pos + 88
-            message = new(data, pos, size, broker_name, body_at, body_at + length)
+            message = Record(data, pos, size, broker_name, body_at, body_at + length)
         if verify_crc:
             message.verify_crc()
         if sys_flag & _INNER == _INNER:
             try:
-                messages += _unwrap(message)
+                _unwrap(message, found)
             except RemoteProtocolError:
                 if whole is None:
                     raise
                 whole.append(message)
-                add(message)
+                found.add(message)
         else:
-            add(message)
+            found.add(message)
         pos += size
-    return messages
+    return found
 
 
-def _unwrap(outer: ReceivedMessage) -> list[ReceivedMessage]:
-    """Return the messages of an inner-batch record: offsets count up from the record's, flag, body and properties are their own.
+def _run_of_records(data: bytes, broker_name: str) -> _Run | None:
+    """Return all of ``data`` as one run, when that is several usual records with the same lengths; else None."""
+    total = len(data)
+    if total < 2 * FIXED_OVERHEAD:
+        return None
+    size, magic, sys_flag, length = _WALK.unpack_from(data)
+    if (
+        magic not in _MAGICS
+        or size < FIXED_OVERHEAD
+        or not 0 <= length <= min(size - FIXED_OVERHEAD, _SMALL)
+        or sys_flag & (_UNUSUAL | _INNER)
+        or total % size
+        or total == size
+    ):
+        return None
+    if not repeated(data, 0, total, size, _WALKED):
+        return None
+    return _Run(data, broker_name, 0, size, total // size, size, 88, length, False)
 
-    Raises RemoteProtocolError where ``split_batch`` does.
+
+@lru_cache(maxsize=256)
+def _cut_of(step: int, before: int, length: int, count: int) -> Struct:
+    """Return what cuts ``length`` bytes after ``before`` others out of each of ``count`` steps."""
+    return Struct(f"{before}x{length}s{step - before - length}x" * count)
+
+
+def _unwrap(outer: Record, into: LocatedMessages) -> None:
+    """Add the messages of an inner-batch record: offsets count up from the record's, flag, body and properties are their own.
+
+    Raises RemoteProtocolError where ``split_batch`` does, and has added nothing then.
     """
-    data, pos, size, broker_name = outer._data, outer._pos, outer._size, outer.broker_name
+    data, pos, size, broker_name = cast("bytes", outer._data), outer._pos, outer._size, outer.broker_name
     at, total, _ = outer._body_span()
-    alike = split_bodies(memoryview(data)[at:total], _SMALL)
-    if alike is not None:  # as most batches are
-        entry_size, length, bodies = alike
-        first = at + 20
-        begins, body_ends = range(first, total, entry_size), range(first + length, total, entry_size)
-        ends = range(at + entry_size, total + 1, entry_size)
-        shared = repeat(data), repeat(pos), repeat(size), repeat(broker_name)
-        state = repeat(None), repeat(None), repeat(False), repeat(0)
-        return list(map(_Unwrapped, *shared, begins, body_ends, range(len(bodies)), ends, *state, bodies))
-    messages: list[ReceivedMessage] = []
+    alike = common_lengths(data, at, total)
+    if alike is not None and alike[1] <= _SMALL:  # as most batches are
+        step, length, _ = alike
+        into.add(_Run(data, broker_name, pos, size, (total - at) // step, step, at + 20, length, True))
+        return
+    messages: list[Record] = []
     add = messages.append
     unpack_head = _ENTRY.unpack_from
     unpack_short = _SHORT.unpack_from
-    new = ReceivedMessage
     index = 0
     while total - at >= ENTRY_OVERHEAD:
         entry_size, length = unpack_head(data, at)
@@ -513,14 +704,15 @@ def _unwrap(outer: ReceivedMessage) -> list[ReceivedMessage]:
             raise RemoteProtocolError(f"batch entry {index} has an impossible size {entry_size} or body length {length}")
         if body_end + 2 + unpack_short(data, body_end)[0] != end:
             raise RemoteProtocolError(f"batch entry {index} has an impossible property length {unpack_short(data, body_end)[0]}")
-        add(new(data, pos, size, broker_name, at + 20, body_end, index, end))
+        add(Record(data, pos, size, broker_name, at + 20, body_end, index, end))
         at = end
         index += 1
     if at != total:
         raise RemoteProtocolError(f"batch entry {index} is cut short: {total - at} bytes are left, an entry has at least {ENTRY_OVERHEAD}")
     if index > MAX_BATCH_COUNT:
         raise RemoteProtocolError(f"a batch has {index} messages, the limit is {MAX_BATCH_COUNT}")
-    return messages
+    for message in messages:
+        into.add(message)
 
 
 def _host_text(raw: bytes) -> str:

@@ -35,7 +35,7 @@ from sprocketmq.protocol.codes import (
 )
 from sprocketmq.protocol.hashing import crc32, tags_code_raw
 from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, find_property
-from sprocketmq.protocol.records import COPY_OF_FIRST, HEAD, MAGIC_V1, ReceivedMessage, encode_record, pack_host
+from sprocketmq.protocol.records import COPY_OF_FIRST, HEAD, MAGIC_V1, Record, encode_record, pack_host
 from sprocketmq.storage import recovery
 from sprocketmq.storage.batchqueue import MAX_COUNT, BatchConsumeQueue
 from sprocketmq.storage.checkpoint import Checkpoint
@@ -591,7 +591,7 @@ class MessageStore:
             for record in records:
                 if b"REAL_TOPIC\x01" in record[9]:
                     view = record_view(log, record[3], log.committed_end)
-                    source = ReceivedMessage(view, 0, len(view)).copied_from if view is not None else None
+                    source = Record(view, 0, len(view)).copied_from if view is not None else None
                     if source is not None:
                         yield record[3], source
 

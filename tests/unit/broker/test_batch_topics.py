@@ -11,7 +11,7 @@ from sprocketmq.client.consumer_push import PushConsumer
 from sprocketmq.client.producer import Producer
 from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.message import Message
-from sprocketmq.protocol.records import ReceivedMessage, decode_records, walk_records
+from sprocketmq.protocol.records import Record, decode_records, walk_records
 
 TOPIC = "batches"
 KEY = "UNIQ_KEY\x01id{}\x02"
@@ -47,7 +47,7 @@ def keyed(ask, bodies, *, number=1, properties="", **options):
 
 
 def outer_records(body):
-    return [ReceivedMessage(body, at, size) for at, size in walk_records(body)]
+    return [Record(body, at, size) for at, size in walk_records(body)]
 
 
 async def pulled(ask, offset=0, **options):

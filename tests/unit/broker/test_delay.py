@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sprocketmq.errors import ConfigError
-from sprocketmq.protocol.records import ReceivedMessage, decode_records
+from sprocketmq.protocol.records import Record, decode_records
 from sprocketmq.storage.config import DELAY_LEVELS, delay_levels_ms
 from sprocketmq.storage.store import StoreConfig
 
@@ -464,7 +464,7 @@ async def test_delivered_messages_wait_for_the_disk_with_sync_flush(start_broker
 
 
 def test_a_copy_says_where_it_is_from():
-    assert ReceivedMessage(bytes(200), 0, 200).copied_from is None
+    assert Record(bytes(200), 0, 200).copied_from is None
 
 
 async def test_properties_that_are_no_text_stay_parked(broker, clock, ask, caplog):

@@ -9,7 +9,7 @@ from sprocketmq.clock import ManualClock
 from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.bodies import ConsumeQueueUnits
 from sprocketmq.protocol.ids import MessageIdFactory
-from sprocketmq.protocol.records import ReceivedMessage, decode_records, walk_records
+from sprocketmq.protocol.records import Record, decode_records, walk_records
 from sprocketmq.storage.store import MessageStore
 
 LATEST = str(2**63 - 1)
@@ -143,7 +143,7 @@ async def messages(ask, key, **how):
 def single_records(data):
     """Read records the way a reader that knows nothing of batches does."""
     for at, size in walk_records(data):
-        message = ReceivedMessage(data, at, size)
+        message = Record(data, at, size)
         message.verify_crc()
         yield message
 

@@ -10,7 +10,7 @@ from asking import exchange
 from sprocketmq.protocol.frame import FrameBuffer
 from sprocketmq.protocol.headers import CreateTopic
 from sprocketmq.protocol.jsondialect import loads
-from sprocketmq.protocol.records import ReceivedMessage, decode_records, walk_records
+from sprocketmq.protocol.records import Record, decode_records, walk_records
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "frames"
 with zipfile.ZipFile(FIXTURES / "frames.zip") as archive:
@@ -228,7 +228,7 @@ async def test_sends_to_batch_queues_and_pulls_from_them_are_answered_like_the_r
             ours, theirs = list(walk_records(answer.body)), list(walk_records(expected.body))
             assert [size for _, size in ours] == [size for _, size in theirs]
             for (at, size), (there, _) in zip(ours, theirs, strict=True):
-                mine, other = ReceivedMessage(answer.body, at, size), ReceivedMessage(expected.body, there, size)
+                mine, other = Record(answer.body, at, size), Record(expected.body, there, size)
                 for field in ("stored_body", "body_crc", "queue_offset", "sys_flag", "flag", "born_timestamp_ms", "topic", "properties"):
                     assert getattr(mine, field) == getattr(other, field), field
         answer, expected = await replay(broker, f"max-offset-batchcq.{kind}"), recorded(f"max-offset-batchcq.{kind}")

@@ -19,7 +19,7 @@ from sprocketmq.protocol.frame import FrameBuffer
 from sprocketmq.protocol.ids import offset_msg_id, parse_offset_msg_id, parse_uniq_key
 from sprocketmq.protocol.jsondialect import dumps_with_queue_keys, loads
 from sprocketmq.protocol.properties import decode_properties, encode_properties
-from sprocketmq.protocol.records import ReceivedMessage, decode_records, encode_record, pack_host, walk_records
+from sprocketmq.protocol.records import ReceivedMessage, Record, decode_records, encode_record, pack_host, walk_records
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "frames"
 with zipfile.ZipFile(FIXTURES / "frames.zip") as archive:
@@ -266,7 +266,7 @@ def test_stored_messages_decode_to_their_index_and_encode_byte_for_byte(entry, d
     found = walk_records(body)
     assert [size for _, size in found] == [m["totalSize"] for m in expected]
     for (pos, size), message in zip(found, expected, strict=True):
-        record = ReceivedMessage(body, pos, size, "broker-a")
+        record = Record(body, pos, size, "broker-a")
         assert_record(record, message)
         raw = bytes(body[pos : pos + size])
         assert encode_again(record) == raw

@@ -16,8 +16,10 @@ from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.protocol.records import (
     MAGIC_BLANK,
     ReceivedMessage,
+    Record,
     decode_records,
     encode_record,
+    locate_records,
     pack_host,
     unpack_host,
     walk_records,
@@ -185,6 +187,81 @@ def test_an_inner_batch_becomes_its_messages_whatever_their_lengths(entries, tim
         assert [(m.flag, m.body, m.raw_properties, m.queue_offset) for m in found] == [(*one, 42 + i) for i, one in enumerate(batch)]
 
 
+FIELDS = (
+    *(
+        "topic",
+        "body",
+        "queue_id",
+        "queue_offset",
+        "flag",
+        "properties",
+        "tag",
+        "keys",
+        "msg_id",
+        "offset_msg_id",
+        "raw_properties",
+        "stored_body",
+    ),
+    *("store_size", "body_crc", "commitlog_offset", "sys_flag", "born_timestamp_ms", "born_host", "store_timestamp_ms", "store_host"),
+    *("reconsume_times", "prepared_offset", "broker_name", "is_inner"),
+)
+
+
+def like_records(count: int) -> list[bytes]:
+    return [
+        record(
+            queue_offset=i, physical_offset=i * 104, body=b"%05d" % i, flag=i, properties=b"TAGS\x01%d\x02" % (i % 10), prepared_offset=i
+        )
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize("count", [2, 31, 32, 33, 65])
+def test_records_of_the_same_lengths_are_what_each_is_alone(count):
+    each = like_records(count)
+    data = b"".join(each)
+    for start, found in enumerate(decode_records(data, broker_name="b")):
+        alone = Record(data, start * len(each[0]), len(each[0]), "b")
+        assert [getattr(found, name) for name in FIELDS] == [getattr(alone, name) for name in FIELDS]
+        assert found.has_tag({b"3"}) == alone.has_tag({b"3"})
+        found.verify_crc()
+
+
+@pytest.mark.parametrize("place", [*range(8), *range(36, 40), *range(84, 88)])
+def test_a_record_that_differs_in_one_byte_of_its_head_is_not_taken_for_its_neighbours(place):
+    raw = bytearray(b"".join(like_records(3)))
+    raw[len(raw) // 3 + place] ^= 1
+    alone = bytes(raw[len(raw) // 3 : 2 * len(raw) // 3])
+    try:
+        expected = Record(alone, 0, walk_records(alone)[0][1]).body
+    except RemoteProtocolError:
+        with pytest.raises(RemoteProtocolError):
+            _ = [m.body for m in decode_records(bytes(raw))]
+    else:
+        assert decode_records(bytes(raw))[1].body == expected
+
+
+def mixed() -> bytes:
+    return record() + inner_batch() + record(body=encode_batch([(i, b"%d" % i, b"") for i in range(5)]), sys_flag=192) + record()
+
+
+@pytest.mark.parametrize("data", [b"", mixed(), b"".join(like_records(40))], ids=["nothing", "mixed", "alike"])
+def test_located_messages_are_a_sequence(data):
+    whole = [(m.queue_offset, m.body) for m in decode_records(data)]
+    found = locate_records(data)
+    assert len(found) == len(whole)
+    assert [(m.queue_offset, m.body) for m in found] == whole
+    for start in range(-3, len(whole) + 2):
+        for stop in range(-3, len(whole) + 2, 3):
+            assert [(m.queue_offset, m.body) for m in found[start:stop]] == whole[start:stop]
+    assert [m.body for m in found[::-2]] == [body for _, body in whole[::-2]]
+    for index in range(-len(whole), len(whole)):
+        assert (found[index].queue_offset, found[index].body) == whole[index]
+    for index in (len(whole), -len(whole) - 1):
+        with pytest.raises(IndexError):
+            _ = found[index]
+
+
 def test_a_damaged_inner_batch_is_refused():
     with pytest.raises(RemoteProtocolError, match="batch entry"):
         decode_records(record(body=b"\0" * 10, sys_flag=192))
@@ -228,7 +305,7 @@ def test_a_tag_is_found_wherever_it_stands(properties, tag, last, ended):
     raw = encode_properties({**pairs, **tags} if last else {**tags, **pairs})
     raw = raw if ended else raw.removesuffix(b"\x02")
     inner = record(body=encode_batch([(0, b"", raw)]), sys_flag=192)
-    for found in (message(record(properties=raw)), message(inner), ReceivedMessage(record(properties=raw), 0, len(record(properties=raw)))):
+    for found in (message(record(properties=raw)), message(inner), Record(record(properties=raw), 0, len(record(properties=raw)))):
         assert found.has_tag({b"a", "ä".encode()}) == (tag in ("a", "ä"))
         assert found.tag == tag
 
@@ -280,7 +357,7 @@ def test_a_changed_body_fails_its_crc():
 def test_lengths_that_do_not_fit_the_record_are_refused(at, layout, value):
     raw = bytearray(record())
     struct.pack_into(layout, raw, at, value)
-    found = ReceivedMessage(bytes(raw), 0, len(raw))
+    found = Record(bytes(raw), 0, len(raw))
     with pytest.raises(RemoteProtocolError, match="does not fit"):
         _ = found.properties
 
