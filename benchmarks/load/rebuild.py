@@ -183,8 +183,8 @@ def apaches(root: Path, home: Path, last: tuple[int, int]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def directory() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="sprocketmq-rebuild-") as name:
+def directory(parent: Path | None = None) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="sprocketmq-rebuild-", dir=parent) as name:
         yield Path(name)
 
 

@@ -261,6 +261,20 @@ class RealFileSystem:
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)  # noqa: PTH105
 
+    def exchange(self, one: str, other: str) -> bool:
+        """Let two files or directories take each other's names in one step; tell whether this system can. Raises OSError otherwise."""
+        import ctypes
+
+        renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+        if renameat2 is None:
+            return False
+        if renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+            return True
+        error = ctypes.get_errno()
+        if error in {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}:  # not every kernel and file system can
+            return False
+        raise OSError(error, os.strerror(error), one)
+
     def unlink(self, path: str) -> None:
         os.unlink(path)  # noqa: PTH108
 
@@ -307,5 +321,7 @@ _pwrite = os.pwrite
 # macOS has neither of these; its fsync is the nearest there is.
 _fdatasync = getattr(os, "fdatasync", os.fsync)
 _fallocate = getattr(os, "posix_fallocate", None)
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
 
 REAL_FS: FileSystem = RealFileSystem()

@@ -616,15 +616,27 @@ class KeyIndex:
             self._load_slots(file)
         return file
 
+    def begin(self, name: str, before: Header | None) -> None:
+        """Make the first file of an index that has none under a given ``name``: one that follows a full file with the header ``before``.
+
+        So several indexes can make the files of one row side by side. Raises OSError.
+        """
+        with self._lock:
+            assert not self._files
+            self._make_file(name, before)
+
     def _start_file(self) -> None:
-        header = Header()
+        before = None
         if self._files:
             full = self._files[-1]
             self._write_out(full)
             self._shut(full)
-            # The reference fills in what the new file will at least have; times count from there.
-            header = Header(full.header.end_ms, full.header.end_ms, full.header.end_physical, full.header.end_physical)
-        name = _next_name(self._files[-1].name if self._files else "", self._clock.time_ms())
+            before = full.header
+        self._make_file(next_name(self._files[-1].name if self._files else "", self._clock.time_ms()), before)
+
+    def _make_file(self, name: str, before: Header | None) -> None:
+        # The reference fills in what the new file will at least have; times count from there.
+        header = Header() if before is None else Header(before.end_ms, before.end_ms, before.end_physical, before.end_physical)
         self._fs.make_dirs(self._directory)
         opened = self._fs.open(self._path(name), create=True)
         file = _IndexFile(name, header)
@@ -883,7 +895,7 @@ def _load_arrays() -> None:
     from sprocketmq.storage import indexarrays, keys  # noqa: F401
 
 
-def _next_name(last: str, now_ms: int) -> str:
+def next_name(last: str, now_ms: int) -> str:
     """Return the local time as 17 digits, later than the name ``last`` even when the clock went back."""
     local = datetime.fromtimestamp(now_ms // 1000) + timedelta(milliseconds=now_ms % 1000)  # noqa: DTZ006
     name = _digits(local)

@@ -11,9 +11,7 @@
       this process  does it begin where the one before ended?  ->  queues, key index
                     no: read again from the right place
 
-A chunk counts only when it begins exactly where the records before it end, so bytes in a body that look like a record cannot get in.
-Where something is no record, ``LogScan`` decides what is damage and where the log goes on: the rules are in one place, and the outcome
-is that of reading the log here, record by record.
+A chunk counts only when it begins exactly where the records before it end; ``logorder.py`` has the rules.
 """
 
 import contextlib
@@ -31,7 +29,8 @@ import msgspec
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.storage.commitlog import CommitLog, Segment
 from sprocketmq.storage.fs import will_need
-from sprocketmq.storage.recovery import DamagedRange, LogScan, data_end, is_blank
+from sprocketmq.storage.logorder import Answer, LogOrder
+from sprocketmq.storage.recovery import DamagedRange, data_end
 from sprocketmq.storage.runs import ParsedChunk
 from sprocketmq.storage.worker import FRAME, Setup, Task, decode_chunk, encode_frame, read_task
 
@@ -172,6 +171,21 @@ class _Worker:
         process.wait()
 
 
+def cut_tasks(log: CommitLog, start: int, task_bytes: int) -> Iterator[Task]:
+    """Cut the log from ``start`` on into tasks, leaving out what nothing was ever written to."""
+    for segment in log.segments:
+        end = segment.start + segment.size
+        at = max(start, segment.start)
+        while at < end:
+            data = segment.file.data_after(at - segment.start)
+            if data is None or segment.start + data >= end:
+                break
+            at = max(at, segment.start + data - (segment.start + data) % task_bytes)
+            limit = min(at - at % task_bytes + task_bytes, end)
+            yield Task(segment.file.path, segment.start, segment.size, at, limit)
+            at = limit
+
+
 class LogPipeline:
     """Read the records of a log from ``start`` to its end as chunks, in log order.
 
@@ -197,35 +211,43 @@ class LogPipeline:
         self._log = log
         self._start = start
         self._wanted = workers
-        self._resync = resync
-        self._last_time = last_time
+        self._order: LogOrder[ParsedChunk] = LogOrder(log, start, resync=resync, last_time=last_time)
         self._batch_topics = frozenset(topic.encode() for topic in batch_topics)
         self._keys = keys
         self._setup = Setup(sorted(self._batch_topics), keys)
         self._progress = progress
         self._clock = clock
-        self._task_bytes = task_bytes
         self._stall_s = stall_s
         self._ring: Ring[_Answer] = Ring(RING_SLOTS)
-        self._tasks = enumerate(self._cut())
+        self._tasks = enumerate(self._cut(task_bytes))
         self._upcoming: tuple[int, Task] | None = next(self._tasks, None)
         self._workers: list[_Worker] = []
-        self._waiting_bytes = 0
+        self._waiting_bytes = self._in_hand = 0
         self._newest_ms = 0
         self._total_end = data_end(log)
         self.lost_workers = 0
-        self.end = start
-        self.damaged: list[DamagedRange] = []
+
+    @property
+    def end(self) -> int:
+        return self._order.end
+
+    @property
+    def damaged(self) -> list[DamagedRange]:
+        return self._order.damaged
 
     def lag(self) -> tuple[int, int]:
         """Return how far the dispatched records are behind: bytes to the log's end, ms of store time to the newest record read."""
-        return max(self._total_end - self.end, 0), max(self._newest_ms - self._last_time, 0)
+        return max(self._total_end - self.end, 0), max(self._newest_ms - self._order.last_time, 0)
 
     def chunks(self) -> Generator[ParsedChunk, None, None]:
         """Yield what the log holds, in order. The processes end with the iteration or when it is closed; use it once."""
         try:
             self._start_workers()
-            yield from self._ordered()
+            for chunk in self._order.stretches(self._next_answer, self._read_again):
+                yield chunk
+                self._tell_progress()
+            if self._progress is not None:
+                self._progress(self.end - self._start, max(self.end - self._start, 1))
         finally:
             for worker in self._workers:
                 worker.close()
@@ -233,50 +255,16 @@ class LogPipeline:
 
     # --- what counts ---
 
-    def _ordered(self) -> Iterator[ParsedChunk]:
+    def _next_answer(self) -> Answer[ParsedChunk] | None:
+        self._waiting_bytes -= self._in_hand
+        answer = self._take()
+        self._in_hand = answer.size if answer is not None else 0
+        return None if answer is None else Answer(answer.task.begin, answer.task.limit, answer.chunk)
+
+    def _read_again(self, segment: Segment, begin: int, limit: int) -> ParsedChunk:
         from sprocketmq.storage.parsing import parse_chunk
 
-        position = self._start
-        answer = self._take()
-        while (segment := self._log.find(position)) is not None:
-            if answer is not None and answer.task.limit <= position:
-                self._waiting_bytes -= answer.size
-                answer = self._take()
-                continue
-            chunk = None
-            if answer is not None and answer.task.begin <= position:
-                chunk = answer.chunk
-                if chunk is None or not chunk.records or chunk.start != position:
-                    begin, limit = position - segment.start, answer.task.limit - segment.start
-                    chunk = parse_chunk(segment.view, segment.start, begin, limit, batch_topics=self._batch_topics, keys=self._keys)
-            if chunk is not None and chunk.records:
-                position = self.end = chunk.end
-                self._last_time = chunk.last_time_ms
-                yield chunk
-                self._tell_progress()
-                continue
-            following = self._follow(segment, position)
-            if following is None:
-                break
-            position = following
-        if self._progress is not None:
-            self._progress(self.end - self._start, max(self.end - self._start, 1))
-
-    def _follow(self, segment: Segment, position: int) -> int | None:
-        """Return where the log goes on when no record that counts begins at ``position`` of ``segment``; None at the log's end."""
-        inside = position - segment.start
-        if is_blank(segment.view, inside):
-            self.end = segment.start + segment.size
-            return self.end
-        scan = LogScan(self._log, position, check_crc=True, resync=self._resync, last_time=self._last_time)
-        records = next(scan.batches(), None)
-        self.damaged += scan.damaged
-        if records is None:
-            self.end = scan.end
-            return None
-        first = records[0][3]
-        assert first > position, f"two readers disagree about the record at {position}"
-        return first
+        return parse_chunk(segment.view, segment.start, begin, limit, batch_topics=self._batch_topics, keys=self._keys)
 
     def _tell_progress(self) -> None:
         if self._progress is not None:
@@ -284,22 +272,13 @@ class LogPipeline:
 
     # --- tasks ---
 
-    def _cut(self) -> Iterator[Task]:
-        """Cut the log into tasks, leaving out what nothing was ever written to."""
-        for segment in self._log.segments:
-            end = segment.start + segment.size
-            at = max(self._start, segment.start)
-            while at < end:
-                data = segment.file.data_after(at - segment.start)
-                if data is None or segment.start + data >= end:
-                    break
-                at = max(at, segment.start + data - (segment.start + data) % self._task_bytes)
-                limit = min(at - at % self._task_bytes + self._task_bytes, end)
-                ahead = at - segment.start + _AHEAD_BYTES
-                if ahead < segment.size:
-                    will_need(segment.view, ahead, ahead + self._task_bytes)
-                yield Task(segment.file.path, segment.start, segment.size, at, limit)
-                at = limit
+    def _cut(self, task_bytes: int) -> Iterator[Task]:
+        for task in cut_tasks(self._log, self._start, task_bytes):
+            segment = self._log.find(task.begin)
+            ahead = task.begin - task.base + _AHEAD_BYTES
+            if segment is not None and ahead < segment.size:
+                will_need(segment.view, ahead, ahead + task_bytes)
+            yield task
 
     def _start_workers(self) -> None:
         if not sys.executable or getattr(sys, "frozen", False):

@@ -19,7 +19,7 @@ from sprocketmq.storage.checkpoint import Checkpoint
 from sprocketmq.storage.checks import check_directory
 from sprocketmq.storage.commitlog import CommitLog, Segment
 from sprocketmq.storage.config import StoreConfig
-from sprocketmq.storage.fs import REAL_FS, FileSystem
+from sprocketmq.storage.fs import REAL_FS, FileSystem, RealFileSystem
 from sprocketmq.storage.lock import DirectoryLock
 from sprocketmq.storage.pipeline import LogPipeline, workers_for
 from sprocketmq.storage.recovery import DamagedRange
@@ -40,6 +40,65 @@ WORK_DIRECTORY = "rebuilding"
 
 _INT = Struct(">i")
 _COPY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be made of a log, and how: ``config.root`` is where the new files go, its sizes are those of the old files."""
+
+    source: str
+    what: tuple[str, ...]
+    config: StoreConfig
+    batch_topics: frozenset[str]
+    deleted: dict[str, int]
+
+    @property
+    def queues(self) -> bool:
+        """Whether queues of any kind are wanted."""
+        return QUEUES in self.what or BATCH_QUEUES in self.what
+
+    @property
+    def index(self) -> bool:
+        """Whether the key index is wanted."""
+        return INDEX in self.what
+
+    def new_table(self, log: CommitLog, fs: FileSystem) -> "QueueTable":
+        """Return a table without queues that makes its files where the new ones go."""
+        from sprocketmq.storage.queues import QueueTable
+
+        table = QueueTable(fs, log, self.config)
+        table.batch_topics = self.batch_topics
+        table.deleted = dict(self.deleted)
+        return table
+
+    def new_index(self, log_begin: int, fs: FileSystem, clock: Clock) -> "KeyIndex":
+        """Return an index without files that makes its files where the new ones go, for the log from ``log_begin`` on. Raises OSError."""
+        from sprocketmq.storage.index import KeyIndex
+
+        slots, entries = self.config.max_hash_slots, self.config.max_index_entries
+        index = KeyIndex(fs, f"{self.config.root}/{INDEX}", hash_slots=slots, entries_per_file=entries, clock=clock)
+        index.load(log_min=log_begin, log_end=log_begin, state=None)
+        return index
+
+
+@dataclass
+class Made:
+    """What was made: the states of all queues and of the index, on the disk, and what the log held up to ``log_end``."""
+
+    log_end: int = 0
+    records: int = 0
+    last_physical: int = 0
+    last_ms: int = 0
+    states: "tuple[QueueState, ...]" = ()
+    index: "IndexState | None" = None
+    index_entries: int = 0
+    damaged: list[DamagedRange] = field(default_factory=list)
+    workers: int = 0
+    lost_workers: int = 0
+
+
+# Makes the new files of a plan from a log and brings them to the disk. Raises OSError, StoreNotWritable.
+Maker = Callable[[Plan, CommitLog], Made]
 
 
 @dataclass
@@ -69,6 +128,7 @@ def rebuild(
     workers: int = 0,
     progress: Callable[[int, int], None] | None = None,
     config: StoreConfig | None = None,
+    maker: Maker | None = None,
     fs: FileSystem = REAL_FS,
     clock: Clock = SYSTEM_CLOCK,
 ) -> RebuildReport:
@@ -76,7 +136,8 @@ def rebuild(
 
     In place needs the store for itself (StoreLocked while a broker has it). With a ``target`` the source is only read, also while a
     broker runs on it; then what the log holds at that moment counts. ``config`` gives file sizes where no old file tells them. ``workers``
-    processes read the log, this one included (0: one a core, at most 4). ``progress`` gets bytes read and their total, about.
+    processes read the log, this one included (0: one a core, at most 4). ``progress`` gets bytes read and their total, about. A ``maker``
+    makes the files in place of these processes.
 
     Raises ConfigError for unknown names and a target that has such files, StoreDamaged when there is no commit log or a file in its
     middle is missing, StoreNotSupported in place of what a broker would not open, StoreNotWritable when the disk refuses.
@@ -86,7 +147,7 @@ def rebuild(
         raise ConfigError(f"derived files are {', '.join(DERIVED)}; not {', '.join(unknown) or 'none of them'}")
     report = RebuildReport(str(source), str(target or source), tuple(name for name in DERIVED if name in what))
     began = clock.monotonic()
-    log = _open_log(fs, str(source))
+    log = open_log(fs, str(source))
     lock: DirectoryLock | None = None
     try:
         if target is None:
@@ -96,7 +157,9 @@ def rebuild(
             for name in report.what:
                 if fs.exists(f"{target}/{name}"):
                     raise ConfigError(f"{target} already has {name}: choose another directory for the new files")
-        _Rebuild(fs, clock, log, report, config or StoreConfig(source), in_place=target is None).run(workers, progress)
+        if maker is None:
+            maker = _Here(fs, clock, workers_for(workers), progress)
+        _Rebuild(fs, log, report, config or StoreConfig(source), in_place=target is None).run(maker)
     except OSError as e:
         raise StoreNotWritable(report.target, f"{e.filename or ''} {e.strerror or e}".strip()) from e
     finally:
@@ -107,8 +170,8 @@ def rebuild(
     return report
 
 
-def _open_log(fs: FileSystem, root: str) -> CommitLog:
-    """Open the segments of a log without the right to change them."""
+def open_log(fs: FileSystem, root: str) -> CommitLog:
+    """Open the segments of a store's log without the right to change them. Raises StoreDamaged when a file is missing, OSError."""
     directory = f"{root}/commitlog"
     found = [(start, entry) for start, entry in segment_entries(fs.list(directory)) if entry.size]
     if not found:
@@ -126,14 +189,61 @@ def _open_log(fs: FileSystem, root: str) -> CommitLog:
     return log
 
 
+class _Here:
+    """Makes the files in this process, which other processes help to read the log."""
+
+    def __init__(self, fs: FileSystem, clock: Clock, workers: int, progress: Callable[[int, int], None] | None) -> None:
+        self._fs = fs
+        self._clock = clock
+        self._workers = workers
+        self._progress = progress
+
+    def __call__(self, plan: Plan, log: CommitLog) -> Made:
+        table = plan.new_table(log, self._fs)
+        index = plan.new_index(log.min_offset, self._fs, self._clock) if plan.index else None
+        pipeline = LogPipeline(
+            log,
+            log.min_offset,
+            workers=self._workers,
+            resync=True,
+            batch_topics=plan.batch_topics,
+            keys=index is not None,
+            progress=self._progress,
+        )
+        made = Made(workers=self._workers)
+        try:
+            with closing(pipeline.chunks()) as chunks:
+                for chunk in chunks:
+                    made.records += chunk.records
+                    made.last_physical, made.last_ms = chunk.last_physical, max(made.last_ms, chunk.last_time_ms)
+                    if plan.queues:
+                        for run in chunk.runs:
+                            table.take_run(run)
+                    if index is not None and chunk.keys is not None:
+                        made.index_entries += len(chunk.keys.hashes)
+                        index.add_entries(chunk.keys, chunk.end)
+            made.log_end, made.damaged, made.lost_workers = pipeline.end, pipeline.damaged, pipeline.lost_workers
+            if plan.queues:
+                table.settle()
+                made.states = table.sync()
+            if index is not None:
+                made.index = index.sync()
+                if index.failure is not None:
+                    raise StoreNotWritable(str(plan.config.root), index.failure)
+            return made
+        finally:
+            table.pool.forget()
+            if index is not None:
+                index.close()
+
+
 class _Rebuild:
     """One run. New files gather in ``work``; in place they then take the places of the old ones."""
 
-    def __init__(self, fs: FileSystem, clock: Clock, log: CommitLog, report: RebuildReport, config: StoreConfig, *, in_place: bool) -> None:
+    def __init__(self, fs: FileSystem, log: CommitLog, report: RebuildReport, config: StoreConfig, *, in_place: bool) -> None:
         from sprocketmq.storage.queues import QueueTable
 
         self._fs = fs
-        self._clock = clock
         self._log = log
         self._report = report
         self._in_place = in_place
@@ -143,104 +253,57 @@ class _Rebuild:
         self._old = QueueTable(fs, log, self._config)
         self._old.load(clean=not fs.exists(f"{self._source}/abort"))
         self._snapshot = Snapshot.load(fs, self._source)
-        self._last_physical = 0
-        self._last_ms = 0
-        self._end = log.min_offset
 
-    def run(self, workers: int, progress: Callable[[int, int], None] | None) -> None:
-        fs, report = self._fs, self._report
+    def run(self, maker: Maker) -> None:
+        fs, report, plan = self._fs, self._report, self._plan()
         fs.remove_tree(self._work)
         fs.make_dirs(self._work)
         try:
-            states, index = self._make(workers_for(workers), progress)
+            made = maker(plan, self._log)
+            report.records, report.index_entries, report.damaged = made.records, made.index_entries, made.damaged
+            report.log_begin, report.log_end = self._log.min_offset, made.log_end
+            report.workers, report.lost_workers = made.workers, made.lost_workers
+            if plan.queues:
+                self._keep_expired(made)
             if CHECKPOINT in report.what:
-                self._checkpoint().save(fs, f"{self._work}/{CHECKPOINT}")
-            self._put_in_place(states, index)
+                self._checkpoint(made).save(fs, f"{self._work}/{CHECKPOINT}")
+            self._put_in_place(made)
         finally:
+            self._old.pool.forget()
             fs.remove_tree(self._work)
 
-    def _make(self, workers: int, progress: Callable[[int, int], None] | None) -> tuple[tuple[QueueState, ...], "IndexState | None"]:
-        from sprocketmq.storage.queues import QueueTable
-
-        report = self._report
-        old = self._old
-        sizes = old._file_bytes
+    def _plan(self) -> Plan:
+        sizes = self._old._file_bytes
+        slots, entries = self._index_geometry()
         config = replace(
-            self._config, root=Path(self._work), consumequeue_segment_bytes=sizes[QUEUES], batchqueue_segment_bytes=sizes[BATCH_QUEUES]
+            self._config,
+            root=Path(self._work),
+            consumequeue_segment_bytes=sizes[QUEUES],
+            batchqueue_segment_bytes=sizes[BATCH_QUEUES],
+            max_hash_slots=slots,
+            max_index_entries=entries,
         )
-        table = QueueTable(self._fs, self._log, config)
-        table.batch_topics = old.batch_topics
-        table.deleted = dict(self._snapshot.deleted) if self._snapshot is not None else {}
-        want_queues = QUEUES in report.what or BATCH_QUEUES in report.what
-        index = self._new_index() if INDEX in report.what else None
-        pipeline = LogPipeline(
-            self._log,
-            self._log.min_offset,
-            workers=workers,
-            resync=True,
-            batch_topics=old.batch_topics,
-            keys=index is not None,
-            progress=progress,
-        )
-        try:
-            with closing(pipeline.chunks()) as chunks:
-                for chunk in chunks:
-                    report.records += chunk.records
-                    self._last_physical, self._last_ms = chunk.last_physical, max(self._last_ms, chunk.last_time_ms)
-                    if want_queues:
-                        for run in chunk.runs:
-                            table.take_run(run)
-                    if index is not None and chunk.keys is not None:
-                        report.index_entries += len(chunk.keys.hashes)
-                        index.add_entries(chunk.keys, chunk.end)
-            self._end = pipeline.end
-            report.log_begin, report.log_end = self._log.min_offset, pipeline.end
-            report.damaged, report.workers, report.lost_workers = pipeline.damaged, workers, pipeline.lost_workers
-            states: tuple[QueueState, ...] = ()
-            if want_queues:
-                table.settle()
-                states = self._sync_queues(table)
-            if index is None:
-                return states, None
-            state = index.sync()
-            if index.failure is not None:
-                raise StoreNotWritable(report.target, index.failure)
-            return states, state
-        finally:
-            table.pool.forget()
-            old.pool.forget()
-            if index is not None:
-                index.close()
+        deleted = self._snapshot.deleted if self._snapshot is not None else {}
+        return Plan(self._source, self._report.what, config, self._old.batch_topics, dict(deleted))
 
-    def _sync_queues(self, table: "QueueTable") -> tuple[QueueState, ...]:
-        """Bring the new queues to the disk, and with them those of which only the old files know; return where they are."""
+    def _keep_expired(self, made: Made) -> None:
+        """Bring to the new queues those of which only the old files know, and their states to the others."""
         fs, report, old = self._fs, self._report, self._old
-        states = list(table.sync())
+        new = {(state.topic, state.queue_id) for state in made.states}
         for kind in (QUEUES, BATCH_QUEUES):
             fs.make_dirs(f"{self._work}/{kind}")
         for kind, topic, queue_id in old._on_disk:
             right_kind = (kind == BATCH_QUEUES) == (topic in old.batch_topics)
-            if right_kind and (topic, queue_id) not in table.queues and old._keep_expired(topic, queue_id):
+            if right_kind and (topic, queue_id) not in new and old._keep_expired(topic, queue_id):
                 self._copy(f"{self._source}/{kind}/{topic}/{queue_id}", f"{self._work}/{kind}/{topic}/{queue_id}")
                 if self._in_place:
-                    states.append(old.queues[topic, queue_id].sync())
+                    made.states += (old.queues[topic, queue_id].sync(),)
                 report.kept_queues += 1
-        report.queues = len(table.queues) + report.kept_queues
-        return tuple(states)
-
-    def _new_index(self) -> "KeyIndex":
-        from sprocketmq.storage.index import KeyIndex
-
-        slots, entries = self._index_geometry()
-        directory = f"{self._work}/{INDEX}"
-        self._fs.make_dirs(directory)
-        index = KeyIndex(self._fs, directory, hash_slots=slots, entries_per_file=entries, clock=self._clock)
-        index.load(log_min=self._log.min_offset, log_end=self._log.min_offset, state=None)
-        return index
+        report.queues = len(new) + report.kept_queues
 
     def _index_geometry(self) -> tuple[int, int]:
         """Return hash slots and entries of an index file: what our own note or an old file tells, else as configured."""
-        from sprocketmq.storage.index import IndexState
+        from sprocketmq.storage.index import ENTRY_BYTES, HEADER_BYTES, MAX_COUNT, IndexState
         from sprocketmq.storage.inspection import FileView, hash_slots_of
 
         state = IndexState.decode(self._snapshot.index) if self._snapshot is not None else None
@@ -250,24 +313,25 @@ class _Rebuild:
         for entry in self._fs.list(directory):
             if not entry.is_dir:
                 with FileView(self._fs, f"{directory}/{entry.name}") as view:
-                    slots = hash_slots_of(view)
-                    if slots:
-                        return slots, (view.size - 40 - 4 * slots) // 20
+                    slots = hash_slots_of(view) or 0
+                    entries = (view.size - HEADER_BYTES - 4 * slots) // ENTRY_BYTES
+                    if 0 < slots <= MAX_COUNT and 1 < entries <= MAX_COUNT:
+                        return slots, entries
         return self._config.max_hash_slots, self._config.max_index_entries
 
-    def _checkpoint(self) -> Checkpoint:
+    def _checkpoint(self, made: Made) -> Checkpoint:
         """Return the old checkpoint with what has been made anew; Apache's broker begins its recovery behind it."""
         checkpoint = Checkpoint.load(self._fs, f"{self._source}/{CHECKPOINT}")
-        checkpoint.commitlog_timestamp_ms = self._last_ms
+        checkpoint.commitlog_timestamp_ms = made.last_ms
         if {QUEUES, BATCH_QUEUES} <= set(self._report.what):
-            checkpoint.queues_timestamp_ms = self._last_ms
-            checkpoint.queues_physical_offset = self._last_physical
+            checkpoint.queues_timestamp_ms = made.last_ms
+            checkpoint.queues_physical_offset = made.last_physical
         if INDEX in self._report.what:
-            checkpoint.index_timestamp_ms = self._last_ms
-        checkpoint.confirm_offset = self._last_physical
+            checkpoint.index_timestamp_ms = made.last_ms
+        checkpoint.confirm_offset = made.last_physical
         return checkpoint
 
-    def _put_in_place(self, states: tuple[QueueState, ...], index: "IndexState | None") -> None:
+    def _put_in_place(self, made: Made) -> None:
         """Let the new files take the places of the old ones, and our own note of how far they go with them."""
         fs, root, what = self._fs, self._report.target, self._report.what
         note = self._in_place and set(what) != {CHECKPOINT}
@@ -276,31 +340,34 @@ class _Rebuild:
             fs.unlink(f"{root}/{SNAPSHOT_NAME}")
             fs.fsync_dir(root)
         for name in what:
-            if name != CHECKPOINT and fs.exists(f"{root}/{name}"):
-                fs.rename(f"{root}/{name}", f"{self._work}/old-{name}")
-            fs.rename(f"{self._work}/{name}", f"{root}/{name}")
+            new, place = f"{self._work}/{name}", f"{root}/{name}"
+            if name != CHECKPOINT and fs.exists(place):
+                if isinstance(fs, RealFileSystem) and fs.exchange(new, place):
+                    continue  # at no moment there is neither
+                fs.rename(place, f"{self._work}/old-{name}")
+            fs.rename(new, place)
         fs.fsync_dir(root)
-        snapshot = self._new_snapshot(states, index)
+        snapshot = self._new_snapshot(made)
         if note and snapshot is not None:
             snapshot.save(fs, root)
 
-    def _new_snapshot(self, states: tuple[QueueState, ...], index: "IndexState | None") -> Snapshot | None:
-        old = self._snapshot
+    def _new_snapshot(self, made: Made) -> Snapshot | None:
+        old, index = self._snapshot, made.index
         if {QUEUES, BATCH_QUEUES} <= set(self._report.what):
             kept = old.index if old is not None else b""
             deleted = old.deleted if old is not None else {}
-            return Snapshot(self._end, self._last_record(), states, deleted, index.encode() if index is not None else kept)
+            return Snapshot(made.log_end, self._last_record(made), made.states, deleted, index.encode() if index is not None else kept)
         if old is None or index is None:
             return old
         return replace(old, index=index.encode())
 
-    def _last_record(self) -> tuple[int, int, int]:
-        segment = self._log.find(self._last_physical)
-        if not self._report.records or segment is None:
+    def _last_record(self, made: Made) -> tuple[int, int, int]:
+        segment = self._log.find(made.last_physical)
+        if not made.records or segment is None:
             return (0, 0, 0)
-        at = self._last_physical - segment.start
+        at = made.last_physical - segment.start
         size = _INT.unpack_from(segment.view, at)[0]
-        return self._last_physical, size, crc32(segment.view[at : at + size])
+        return made.last_physical, size, crc32(segment.view[at : at + size])
 
     def _copy(self, old: str, new: str) -> None:
         fs = self._fs

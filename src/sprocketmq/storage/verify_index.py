@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sprocketmq.protocol.codes import SYSFLAG_TRANSACTION_MASK
 from sprocketmq.protocol.properties import find_property
 from sprocketmq.storage.findings import ERROR, NOTE, WARNING, Findings
-from sprocketmq.storage.fs import File
+from sprocketmq.storage.fs import File, FileSystem
 from sprocketmq.storage.inspection import INDEX_HEADER, FileView, hash_slots_of
 from sprocketmq.storage.keys import entries_of_topics
 from sprocketmq.storage.logwindows import Window
@@ -27,20 +27,24 @@ _ENTRY = np.dtype([("hash", ">i4"), ("physical", ">i8"), ("seconds", ">i4"), ("p
 _Longs = NDArray[np.int64]
 
 
-class _IndexFile:
-    """One index file, read once from its first entry to its last; what its chains should be is worked out on the way."""
+class IndexFileCheck:
+    """One index file, read once from its first entry to its last; what its chains should be is worked out on the way.
 
-    def __init__(self, store: StoreDirectory, name: str, findings: Findings, repair: str) -> None:
-        self.path = f"{store.root}/index/{name}"
+    Iterate over ``chunks`` and then ``finish``: what is wrong in the file itself is in ``findings`` then. The number of hash ``slots`` is found out
+    when it is not given. Raises OSError.
+    """
+
+    def __init__(self, fs: FileSystem, path: str, findings: Findings, repair: str, *, slots: int | None = None) -> None:
+        self.path = path
         self._findings = findings
         self._repair = repair
         self.next = 1
         self.entries = 0
         self.slots = 0
-        with FileView(store.fs, self.path) as view:
+        with FileView(fs, self.path) as view:
             size = view.size
             header = view.read(0, INDEX_HEADER.size)
-            slots = hash_slots_of(view) if len(header) == INDEX_HEADER.size else None
+            slots = (slots or hash_slots_of(view)) if len(header) == INDEX_HEADER.size else None
         if len(header) < INDEX_HEADER.size:
             self._say(ERROR, "index header", size, f"the file has {size} bytes, too few for a header")
             return
@@ -57,7 +61,7 @@ class _IndexFile:
         self.slots = slots
         self.entries = max(count - 1, 0)
         self._newest = np.zeros(slots, np.int32)
-        self._file: File = store.fs.open(self.path, read_only=True)
+        self._file: File = fs.open(self.path, read_only=True)
         self._last = self.begin
 
     def _say(self, severity: str, kind: str, at: int, what: str) -> None:
@@ -158,9 +162,9 @@ class IndexChecks:
         self._repair = f"sprocketmq rebuild {store.root} --only index"
         self._names = [entry.name for entry in store.index_files()]
         self._files = self._open_each()
-        self._file: _IndexFile | None = None
+        self._file: IndexFileCheck | None = None
         self._chunks: Iterator[tuple[int, NDArray[Any]]] = iter(())
-        self._waiting: tuple[_IndexFile, int, NDArray[Any]] | None = None
+        self._waiting: tuple[IndexFileCheck, int, NDArray[Any]] | None = None
         self.entries = 0
         self._begins: int | None = None
         self._done_to = -1  # the place of the last entry
@@ -170,11 +174,11 @@ class IndexChecks:
         self._missing_before = 0
         self._behind = 0
 
-    def _open_each(self) -> Iterator[_IndexFile]:
+    def _open_each(self) -> Iterator[IndexFileCheck]:
         for name in self._names:
-            yield _IndexFile(self._store, name, self._findings, self._repair)
+            yield IndexFileCheck(self._store.fs, f"{self._store.root}/index/{name}", self._findings, self._repair)
 
-    def _next_entries(self) -> tuple[_IndexFile, int, NDArray[Any]] | None:
+    def _next_entries(self) -> tuple[IndexFileCheck, int, NDArray[Any]] | None:
         """Return the next entries of all files, in order; None behind the last."""
         if self._waiting is not None:
             waiting, self._waiting = self._waiting, None
@@ -194,7 +198,7 @@ class IndexChecks:
                 return None
             self._chunks = self._file.chunks()
 
-    def _entries_between(self, start: int, end: int) -> list[tuple[_IndexFile, int, NDArray[Any]]]:
+    def _entries_between(self, start: int, end: int) -> list[tuple[IndexFileCheck, int, NDArray[Any]]]:
         """Take the entries whose places lie before log position ``end``; those before ``start`` are dropped, as they may be millions."""
         taken = []
         while (entries := self._next_entries()) is not None:
@@ -248,7 +252,7 @@ class IndexChecks:
             of_tags = np.isin(wanted[~met], ((tagged.physicals - start) << 31) | tagged.hashes.astype(np.int64))
             self._count_missing(expected.physicals[~met], of_tags)
 
-    def _check_times(self, file: _IndexFile, first: int, found: NDArray[Any], times_ms: _Longs) -> None:
+    def _check_times(self, file: IndexFileCheck, first: int, found: NDArray[Any], times_ms: _Longs) -> None:
         seconds = np.clip((times_ms - file.begin_ms) // 1000, 0, 0x7FFFFFFF)
         # The first entry counts from whatever its header was filled with before it, and is read as if it were 0.
         wrong = np.flatnonzero((found["seconds"] != seconds) & (np.arange(first, first + len(found)) > 1))

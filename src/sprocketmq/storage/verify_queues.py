@@ -21,6 +21,7 @@ from sprocketmq.storage.fs import File, FileSystem
 from sprocketmq.storage.logwindows import Window, groups_of
 from sprocketmq.storage.overview import StoreDirectory
 from sprocketmq.storage.segments import segment_entries, segment_name, segment_size_of
+from sprocketmq.storage.unitcheck import BATCH_UNIT, PLAIN_UNIT
 
 # Queues whose state is kept; a log that names more is not one that a broker wrote.
 MAX_QUEUES = 200_000
@@ -29,13 +30,6 @@ MAX_RANGES = 1000
 MAX_OPEN_FILES = 128
 _CHUNK_UNITS = 1 << 15
 
-_PLAIN = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
-_BATCH = np.dtype(
-    [
-        *(("physical", ">i8"), ("size", ">i4"), ("code", ">i8"), ("time_ms", ">i8"), ("base", ">i8"), ("count", ">i2")),
-        *(("compacted", ">i4"), ("reserved", ">i4")),
-    ]
-)
 # Smaller tag codes are addresses in consumequeue_ext.
 _LOWEST_TAG_CODE = -(1 << 31)
 _COMMITTED = 8
@@ -43,8 +37,8 @@ _SCHEDULE = SCHEDULE_TOPIC.encode()
 _Longs = NDArray[np.int64]
 
 
-class _OpenFiles:
-    """The most recently read queue files, open for reading only."""
+class OpenFiles:
+    """The most recently read files, open for reading only."""
 
     def __init__(self, fs: FileSystem) -> None:
         self._fs = fs
@@ -71,7 +65,7 @@ class _OpenFiles:
         self._files.clear()
 
 
-class _Ranges:
+class Ranges:
     """Ranges ``[start, stop)`` that grow at their end; past ``MAX_RANGES`` the last two become one."""
 
     __slots__ = ("pairs",)
@@ -126,12 +120,12 @@ class QueueCheck:
         self.files = files
         self.file_bytes = file_bytes
         self.batch = batch
-        self.unit = _BATCH if batch else _PLAIN
+        self.unit = BATCH_UNIT if batch else PLAIN_UNIT
         self.next: int | None = None
         self.last = -1  # where the last row of records without a gap began
         self.cursor: int | None = None  # the unit of a batch queue that should come next
-        self.met = _Ranges()
-        self._missing = _Ranges()
+        self.met = Ranges()
+        self._missing = Ranges()
         self._problems: list[tuple[int, str]] = []
 
     @property
@@ -149,7 +143,7 @@ class QueueCheck:
         start = at - at % self.file_bytes if self.file_bytes else 0
         return f"{self.directory}/{segment_name(start)}", at - start
 
-    def read(self, files: _OpenFiles, first: int, count: int) -> NDArray[Any]:
+    def read(self, files: OpenFiles, first: int, count: int) -> NDArray[Any]:
         """Return ``count`` units from number ``first`` on; zeros where there is no file."""
         at, end = first * self.unit.itemsize, (first + count) * self.unit.itemsize
         parts = []
@@ -185,7 +179,7 @@ class QueueCheck:
             what = f"queue {self.name} goes on at offset {first}, but {due} is due: the messages between are missing in the log"
             findings.add(ERROR, "offset gap", path, at, what, f"sprocketmq inspect {path} --offset {physical}")
 
-    def compare_plain(self, files: _OpenFiles, first: int, physicals: _Longs, sizes: _Longs, codes: _Longs | None) -> None:
+    def compare_plain(self, files: OpenFiles, first: int, physicals: _Longs, sizes: _Longs, codes: _Longs | None) -> None:
         """Compare the units from queue offset ``first`` on with what they should be; ``codes`` None leaves the tag codes alone."""
         count = len(physicals)
         self.next = first + count
@@ -205,12 +199,12 @@ class QueueCheck:
                 self._differs(first + i, f"place {unit['physical']}, size {unit['size']}, tag code {unit['code']}", expected)
 
     def compare_batch(
-        self, files: _OpenFiles, bases: _Longs, counts: _Longs, physicals: _Longs, sizes: _Longs, codes: _Longs, times_ms: _Longs
+        self, files: OpenFiles, bases: _Longs, counts: _Longs, physicals: _Longs, sizes: _Longs, codes: _Longs, times_ms: _Longs
     ) -> None:
         """Compare the units of consecutive records of a batch queue with what they should be."""
         self.next = int(bases[-1] + counts[-1])
         if self.cursor is None:
-            self.cursor = self._unit_at(files, int(physicals[0]))
+            self.cursor = self.unit_at(files, int(physicals[0]))
         found = self.read(files, self.cursor, len(bases))
         same = (found["physical"] == physicals) & (found["size"] == sizes) & (found["code"] == codes)
         same &= (found["time_ms"] == times_ms) & (found["base"] == bases) & (found["count"] == counts)
@@ -223,7 +217,7 @@ class QueueCheck:
             number = self.cursor
             unit = self.read(files, number, 1)[0]
             if unit["physical"] != expected[0] or unit["size"] <= 0:
-                number = self._unit_at(files, expected[0])
+                number = self.unit_at(files, expected[0])
                 unit = self.read(files, number, 1)[0]
             if unit["physical"] != expected[0] or unit["size"] <= 0:
                 self._missing.add(expected[4], expected[4] + expected[5])
@@ -237,7 +231,7 @@ class QueueCheck:
                 said = ", ".join(f"{names[k]} {actual[k]}" for k in differing)
                 self._differs(number, said, ", ".join(f"{names[k]} {expected[k]}" for k in differing))
 
-    def _unit_at(self, files: _OpenFiles, physical: int) -> int:
+    def unit_at(self, files: OpenFiles, physical: int) -> int:
         """Return the number of the first unit whose record is at or behind a log position; empty units are behind everything."""
         low, high = min(self.files, default=0) // self.unit.itemsize, self.units
         while low < high:
@@ -255,7 +249,7 @@ class QueueCheck:
 
     # --- at the end ---
 
-    def finish(self, files: _OpenFiles, context: "_Context") -> None:
+    def finish(self, files: OpenFiles, context: "_Context") -> None:
         """Report what differs, what is missing and what is there without a record."""
         findings, repair = context.findings, context.repair(self.batch)
         for unit, what in self._problems:
@@ -271,11 +265,11 @@ class QueueCheck:
         for start, stop in self.met.outside(self.units):
             self._check_others(files, context, start, stop)
 
-    def _check_others(self, files: _OpenFiles, context: "_Context", start: int, stop: int) -> None:
+    def _check_others(self, files: OpenFiles, context: "_Context", start: int, stop: int) -> None:
         """Look at units that no record in the log has: expired, filler and empty ones are as they should be."""
         beyond = lost = wrong = 0
         first_beyond = first_wrong = -1
-        for at, units in self._written(files, start, stop):
+        for at, units in self.written(files, start, stop):
             place = units["physical"].astype(np.int64)
             size = units["size"]
             used = ((size != 0) | (place != 0)) & ((size != FILLER_SIZE) | (place != 0))
@@ -306,7 +300,7 @@ class QueueCheck:
             what = f"{wrong:,} units of queue {self.name} point to where none of its messages is"
             context.findings.add(ERROR, "orphan unit", *self.place(first_wrong), what, repair)
 
-    def _written(self, files: _OpenFiles, start: int, stop: int) -> Iterator[tuple[int, NDArray[Any]]]:
+    def written(self, files: OpenFiles, start: int, stop: int) -> Iterator[tuple[int, NDArray[Any]]]:
         """Yield the units of a range with the number of the first, some thousand at a time; holes in the files are passed over."""
         width = self.unit.itemsize
         for file_start, size in sorted(self.files.items()):
@@ -363,7 +357,7 @@ class QueueChecks:
         self._findings = findings
         self._batch_topics = batch_topics
         self._in_use = in_use
-        self._files = _OpenFiles(store.fs)
+        self._files = OpenFiles(store.fs)
         self._topics: dict[bytes, int] = {}
         self._names: list[str] = []
         self._codes: dict[bytes, int] = {}
@@ -394,7 +388,7 @@ class QueueChecks:
     def _open(self, topic: str, queue_id: int, directory: str, *, batch: bool) -> None:
         """Look at a queue's files by their names and lengths, which must make one row."""
         found = segment_entries(self._store.fs.list(directory))
-        unit = (_BATCH if batch else _PLAIN).itemsize
+        unit = (BATCH_UNIT if batch else PLAIN_UNIT).itemsize
         size = segment_size_of(found) or 0
         repair = f"sprocketmq rebuild {self._store.root} --only {'batchconsumequeue' if batch else 'consumequeue'}"
         if size % unit:

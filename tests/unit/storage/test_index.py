@@ -235,8 +235,8 @@ def test_file_names_are_local_times_that_only_grow(box: Box) -> None:
 
 
 def test_a_name_after_the_last_millisecond_of_a_day_or_no_time_at_all() -> None:
-    assert index_module._next_name("20261231235959999", 0) == "20270101000000000"
-    assert index_module._next_name("20269999999999999", 0) == "20270000000000000"
+    assert index_module.next_name("20261231235959999", 0) == "20270101000000000"
+    assert index_module.next_name("20269999999999999", 0) == "20270000000000000"
 
 
 def test_records_of_rolled_back_transactions_have_no_keys(box: Box) -> None:

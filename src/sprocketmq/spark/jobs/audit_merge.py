@@ -1,0 +1,283 @@
+"""What an audit's driver makes of what its tasks found: one view of each queue, and findings that say what to do next. Pure, without Spark.
+
+Chains come in log order. Offsets that a queue goes on at other than the due one are gaps, or were given before; a single record that does so
+while the next goes on as if it had not has a damaged header, which no checksum covers.
+"""
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sprocketmq.spark.jobs.audit_compare import MAX_TOLD, Chain, Difference, KeyFacts, QueueFacts, Range
+from sprocketmq.storage.findings import ERROR, NOTE, WARNING
+from sprocketmq.storage.segments import segment_name
+
+SEVERITIES = (ERROR, WARNING, NOTE)
+
+
+@dataclass(frozen=True)
+class AuditFinding:
+    """One thing that was found, of which there are ``count``: messages, units, keys or bytes as the kind has it.
+
+    ``queue_offset`` is that of the first message, ``path`` and ``position`` (a byte of that file) where to look; all None where they mean
+    nothing. ``next_step`` is a command, or what to do.
+    """
+
+    severity: str
+    kind: str
+    topic: str | None
+    queue_id: int | None
+    queue_offset: int | None
+    count: int
+    path: str
+    position: int | None
+    what: str
+    next_step: str
+
+
+class Log(NamedTuple):
+    """The log as the audit has read it: ``[begin, end)``, and the stretches without records in it (file, begin, end)."""
+
+    root: str
+    begin: int
+    end: int
+    segment_bytes: int
+    damaged: tuple[tuple[str, int, int], ...]
+
+    def place(self, physical: int) -> tuple[str, int]:
+        """Return the segment's path and the byte in it of a log position."""
+        start = physical - physical % self.segment_bytes if self.segment_bytes else 0
+        return f"{self.root}/commitlog/{segment_name(start)}", physical - start
+
+    def damaged_between(self, begin: int, end: int) -> tuple[str, int, int] | None:
+        """Return the first stretch without records between two positions."""
+        return next((found for found in self.damaged if begin <= found[1] and found[2] <= end), None)
+
+    def inspect(self, physical: int) -> str:
+        """Return the command that shows a place of the log."""
+        return f"sprocketmq inspect {shlex.quote(self.place(physical)[0])} --offset {physical}"
+
+    def rebuild(self, only: str) -> str:
+        """Return the command that makes derived files anew."""
+        return f"sprocketmq pipeline rebuild-index {shlex.quote(self.root)} --only {only}"
+
+
+@dataclass
+class Findings:
+    """Gathers findings, at most ``MAX_TOLD`` of each kind, and counts them all."""
+
+    found: list[AuditFinding] = field(default_factory=list)
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def add(self, *findings: AuditFinding) -> None:
+        """Take findings."""
+        for one in findings:
+            self.counts[one.severity, one.kind] += 1
+            if self.counts[one.severity, one.kind] <= MAX_TOLD:
+                self.found.append(one)
+
+    def sorted(self) -> tuple[AuditFinding, ...]:
+        """Return what was kept, the worst first, and by topic and queue."""
+        return tuple(
+            sorted(self.found, key=lambda f: (SEVERITIES.index(f.severity), f.topic or "", f.queue_id or 0, f.queue_offset or 0, f.kind))
+        )
+
+    def total(self, severity: str) -> int:
+        """Return how many findings of a severity there were."""
+        return sum(count for (found, _), count in self.counts.items() if found == severity)
+
+
+@dataclass
+class QueueView:
+    """One queue as the log has it. ``met`` are the units that records have, in the order of the log; ``next`` is the offset that is due."""
+
+    topic: str
+    queue_id: int
+    batch: bool
+    first: int = 0
+    next: int = 0
+    records: int = 0
+    messages: int = 0
+    missing: int = 0
+    wrong: int = 0
+    gaps: int = 0
+    duplicates: int = 0
+    units: int = 0
+    orphans: int = 0
+    met: list[tuple[int, int]] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
+    findings: list[AuditFinding] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        return "batchconsumequeue" if self.batch else "consumequeue"
+
+    def finding(
+        self, severity: str, kind: str, offset: int | None, count: int, where: tuple[str, int | None], what: str, next_step: str
+    ) -> AuditFinding:
+        """Return a finding about this queue."""
+        return AuditFinding(severity, kind, self.topic, self.queue_id, offset, count, where[0], where[1], what, next_step)
+
+
+class Merge:
+    """Takes chains in log order; ``queues`` and ``findings`` are complete after ``finish``."""
+
+    def __init__(self, batch_topics: frozenset[str]) -> None:
+        self._batch_topics = batch_topics
+        self._facts: dict[tuple[str, int], list[QueueFacts]] = {}
+        self._keys: list[KeyFacts] = []
+        self.covered: list[tuple[int, int]] = []
+        self.records = 0
+
+    def take(self, chain: Chain) -> None:
+        """Take the next chain."""
+        self.records += chain.records
+        if self.covered and self.covered[-1][1] == chain.start:
+            self.covered[-1] = (self.covered[-1][0], chain.end)
+        else:
+            self.covered.append((chain.start, chain.end))
+        for key, facts in chain.queues.items():
+            self._facts.setdefault(key, []).append(facts)
+        if chain.keys is not None:
+            self._keys.append(chain.keys)
+
+    @property
+    def keys_met(self) -> int:
+        """How many keys of messages have their entry."""
+        return sum(facts.matched for facts in self._keys)
+
+    def queues(self, log: Log) -> dict[tuple[str, int], QueueView]:
+        """Return every queue that has records, with what the log alone says of it."""
+        return {key: self._queue(key, facts, log) for key, facts in sorted(self._facts.items())}
+
+    def _queue(self, key: tuple[str, int], facts: list[QueueFacts], log: Log) -> QueueView:
+        view = QueueView(*key, batch=key[0] in self._batch_topics)
+        for one in facts:
+            view.missing += one.missing
+            view.wrong += one.wrong
+            view.differences += one.differences
+        ranges = [found for one in facts for found in one.ranges]
+        view.first = view.next = ranges[0].first
+        last_physical = -1
+        for i, found in enumerate(ranges):
+            following = ranges[i + 1] if i + 1 < len(ranges) else None
+            view.records += found.records
+            if found.first != view.next and found.records == 1 and following is not None and following.first == view.next + 1:
+                self._damaged_header(view, found, log)
+                view.next += 1
+                view.messages += 1
+                continue
+            if found.first > view.next:
+                self._gap(view, found, last_physical, log)
+            elif found.first < view.next:
+                self._given_before(view, found, log)
+            view.messages += found.next - found.first
+            view.next = found.next
+            last_physical = found.last_physical
+            if found.unit_end > found.unit:
+                view.met.append((found.unit, found.unit_end))
+        return view
+
+    @staticmethod
+    def _damaged_header(view: QueueView, found: Range, log: Log) -> None:
+        what = f"the record at {found.physical} says queue offset {found.first}, where {view.next} is due and the next one goes on from it"
+        view.findings.append(
+            view.finding(ERROR, "damaged header", view.next, 1, log.place(found.physical), what, log.inspect(found.physical))
+        )
+        # What was compared was the wrong place; the unit of the one that is due is looked at with those that nothing points to.
+        view.differences = [d for d in view.differences if d.physical != found.physical]
+
+    @staticmethod
+    def _gap(view: QueueView, found: Range, last_physical: int, log: Log) -> None:
+        count = found.first - view.next
+        view.gaps += count
+        damaged = log.damaged_between(max(last_physical, 0), found.physical)
+        what = f"{count:,} messages from offset {view.next} on are missing in the log"
+        if damaged is not None:
+            what += f": they were in the damaged bytes {damaged[1]} to {damaged[2]}"
+            step = "put a copy of the segment back (a slave has one), or have the producers send them again"
+        else:
+            what += ", although nothing is damaged there"
+            step = log.inspect(found.physical)
+        view.findings.append(view.finding(ERROR, "gap", view.next, count, log.place(found.physical), what, step))
+
+    @staticmethod
+    def _given_before(view: QueueView, found: Range, log: Log) -> None:
+        count = min(view.next, found.next) - found.first
+        view.duplicates += count
+        again = found.first == 0
+        what = f"{count:,} offsets from {found.first} on are given to messages a second time"
+        what += ", as after the topic was deleted and made again: only the later messages can be read" if again else ""
+        step = "nothing, when the topic was deleted" if again else log.inspect(found.physical)
+        view.findings.append(view.finding(NOTE if again else ERROR, "duplicate", found.first, count, log.place(found.physical), what, step))
+        # Their units are the later messages'; that they are not those of the earlier ones is as it should be.
+        gone = [d for d in view.differences if d.offset >= found.first and d.physical < found.physical]
+        view.missing -= sum(min(d.next_offset, view.next) - d.offset for d in gone if not d.said)
+        view.wrong -= sum(1 for d in gone if d.said)
+        view.differences = [d for d in view.differences if d not in gone]
+        if not view.batch:
+            view.met = [(a, min(b, found.first)) for a, b in view.met if a < found.first]
+
+    def key_findings(self, log: Log, *, in_use: bool) -> Iterator[AuditFinding]:
+        """Yield what the key index lacks, and what it has and should not."""
+        directory = f"{log.root}/index"
+        repair = log.rebuild("index")
+        told = [one for facts in self._keys for one in facts.told]
+        orphans = sum(facts.orphans for facts in self._keys)
+        for one in [one for one in told if one.path][:MAX_TOLD]:
+            what = f"an entry (hash {one.hash}) points to {one.physical}, where no message has such a key"
+            yield AuditFinding(ERROR, "orphan entry", None, None, None, orphans, one.path, one.at, what, repair)
+        missing = sum(facts.missing for facts in self._keys)
+        if missing:
+            first = next(facts.places[0] for facts in self._keys if facts.missing)
+            what = f"{missing:,} keys of messages are not in the index, the first belongs to the message at {first}: queries miss them"
+            yield AuditFinding(WARNING, "missing key", None, None, None, missing, *log.place(first), what, repair)
+        for count, severity, kind, what in (
+            (
+                sum(facts.wrong_times for facts in self._keys),
+                ERROR,
+                "index time",
+                "entries have another time than their message: queries by time may miss them",
+            ),
+            (
+                sum(facts.missing_tags for facts in self._keys),
+                NOTE,
+                "index without tags",
+                "tags of messages are not in the index, as brokers before 5.5 leave them out",
+            ),
+            (
+                sum(facts.before for facts in self._keys),
+                NOTE,
+                "index begins later",
+                "keys of messages older than the oldest index file are not in the index",
+            ),
+            (
+                sum(facts.behind for facts in self._keys),
+                NOTE if in_use else WARNING,
+                "index behind",
+                "keys of the newest messages are not in the index yet",
+            ),
+        ):
+            if count:
+                step = "nothing: a running broker catches up" if in_use and kind == "index behind" else repair
+                yield AuditFinding(severity, kind, None, None, None, count, directory, None, f"{count:,} {what}", step)
+
+
+def unit_findings(view: QueueView, log: Log, places: Iterable[tuple[str, int]], *, in_use: bool) -> Iterator[AuditFinding]:
+    """Yield what the files of a queue lack, or say otherwise; ``places`` are file and byte for each of the queue's ``differences``."""
+    repair = log.rebuild(view.kind)
+    for one, where in zip(view.differences, places, strict=True):
+        if one.said:
+            what = f"unit {one.unit} says {one.said}; its message has {one.expected}"
+            yield view.finding(ERROR, "wrong unit", one.offset, 1, where, what, repair)
+            continue
+        count = one.next_offset - one.offset
+        tail = one.next_offset >= view.next
+        what = f"{count:,} messages from offset {one.offset} on have no unit: consumers do not see them"
+        if in_use and tail:
+            step = "nothing: a running broker has them in memory, and a start catches up"
+            yield view.finding(NOTE, "queue behind", one.offset, count, where, what, step)
+        else:
+            yield view.finding(ERROR, "missing unit", one.offset, count, where, what, repair)

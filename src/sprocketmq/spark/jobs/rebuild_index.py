@@ -1,0 +1,443 @@
+"""Making ConsumeQueues, BatchConsumeQueues and the key index of a store anew from its commit log, by Spark tasks on many machines.
+
+::
+
+    commit log    |   split 0   |   split 1   |   split 2   |  ...        1. tasks parse splits; what they find goes to a spool beside
+                         |             |             |                       the store's files
+    spool          [ chunks ]    [ chunks ]    [ chunks ]                 2. the driver puts the chunks in order: which of them count,
+                         |             |             |                       what is damage, where the log ends
+                   group 0 of queues, group 1, ..., index file 0, 1, ...  3. tasks make files beside the old ones and ask the log
+                                       |                                     about what they wrote
+    store          consumequeue  batchconsumequeue  index  checkpoint     4. the driver lets them take the places of the old ones
+
+Only what is small comes to the driver. Files are what ``sprocketmq rebuild`` makes of the same log, byte for byte but for the names of
+index files, which are times.
+"""
+
+import os
+import secrets
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, replace
+from errno import EIO
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sprocketmq.clock import SYSTEM_CLOCK
+from sprocketmq.errors import ConfigError, FatalError
+from sprocketmq.spark.jobs.progress import Progress, Report
+from sprocketmq.spark.jobs.tasks import UNSEEN, StoreNotShared, Trouble, run_tasks, tasks_at_a_time, trouble_of
+from sprocketmq.storage.checks import check_directory
+from sprocketmq.storage.commitlog import CommitLog, Segment
+from sprocketmq.storage.fs import REAL_FS
+from sprocketmq.storage.lock import DirectoryLock
+from sprocketmq.storage.logorder import Answer, LogOrder
+from sprocketmq.storage.overview import StoreDirectory
+from sprocketmq.storage.rebuild import BATCH_QUEUES, DERIVED, INDEX, QUEUES, Made, Plan, rebuild
+from sprocketmq.storage.recovery import data_end
+from sprocketmq.storage.splits import Split, cut_splits, parts, split_bytes_for
+from sprocketmq.storage.store import StoreConfig
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from sprocketmq.storage.index import FileState
+    from sprocketmq.storage.snapshot import QueueState
+    from sprocketmq.storage.spool import Piece, SpooledChunk
+
+__all__ = ["RebuildIndexSummary", "RebuildUnconfirmed", "StoreNotShared", "check_request", "rebuild_index"]
+
+_SPOOL = "spool"
+_MARK = "mark"
+_MAX_GROUPS = 64
+
+
+@dataclass(frozen=True)
+class RebuildIndexSummary:
+    """What was read and made. ``units`` are those in queues, each confirmed by its record; ``damaged`` are (file, begin, end) in log positions."""
+
+    store: str
+    target: str
+    what: tuple[str, ...]
+    log_begin: int
+    log_end: int
+    records: int
+    queues: int
+    kept_queues: int
+    units: int
+    index_entries: int
+    index_files: int
+    damaged: tuple[tuple[str, int, int], ...]
+    splits: int
+    tasks_at_a_time: int
+    elapsed_s: float
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return label and value for each line of the summary table."""
+        log_bytes = self.log_end - self.log_begin
+        rate = f"{self.records / self.elapsed_s:,.0f} messages/s, {log_bytes / self.elapsed_s / 1e6:,.0f} MB/s" if self.elapsed_s else ""
+        rows = [
+            ("made", f"{', '.join(self.what)} in {self.target}"),
+            ("read", f"{self.records:,} records, {log_bytes:,} bytes of log in {self.splits:,} splits, {self.tasks_at_a_time} at a time"),
+            ("queues", f"{self.queues:,} with {self.units:,} units, each confirmed by its record"),
+            ("index", f"{self.index_entries:,} entries in {self.index_files:,} files"),
+            ("took", f"{self.elapsed_s:.1f} s: {rate}"),
+        ]
+        if self.kept_queues:
+            rows.append(("kept", f"{self.kept_queues:,} queues whose messages have all left the log"))
+        rows += [("damaged, and its messages lost", f"{path}, log positions {begin} to {end}") for path, begin, end in self.damaged]
+        return rows
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what ``--json`` prints."""
+        return asdict(self)
+
+
+def rebuild_index(
+    spark: "SparkSession",
+    store: str | os.PathLike[str],
+    *,
+    to: str | os.PathLike[str] | None = None,
+    what: Collection[str] = DERIVED,
+    split_bytes: int = 0,
+    config: StoreConfig | None = None,
+    progress: Report | None = None,
+) -> RebuildIndexSummary:
+    """Make the derived files ``what`` of a store anew from its commit log with Spark tasks, in place or under ``to``.
+
+    The store must be on a file system that driver and workers have at the same path. In place it must not be in use (StoreLocked);
+    with ``to`` it is only read, also while a broker runs on it. New files are made beside the old ones, checked against the log and then put in
+    their places: a run that ends early changes nothing, and what a crash while they change places leaves is derived again by the next
+    start. ``split_bytes`` is how much of the log a task reads (0: as fits the log and the session). ``config`` gives file sizes where no
+    old file tells them.
+
+    Raises NotAStoreFile, ConfigError, StoreDamaged, StoreNotSupported, StoreNotWritable as ``sprocketmq.storage.rebuild.rebuild``, and
+    StoreNotShared when a worker does not see the store.
+    """
+    root, target = check_request(store, to=to, split_bytes=split_bytes)
+    maker = _SparkMaker(spark, split_bytes, progress)
+    report = rebuild(Path(root), target, what=what, config=config, maker=maker)
+    return RebuildIndexSummary(
+        store=root,
+        target=report.target,
+        what=report.what,
+        log_begin=report.log_begin,
+        log_end=report.log_end,
+        records=report.records,
+        queues=report.queues,
+        kept_queues=report.kept_queues,
+        units=maker.units,
+        index_entries=report.index_entries,
+        index_files=maker.index_files,
+        damaged=tuple((found.path, found.start, found.end) for found in report.damaged),
+        splits=maker.splits,
+        tasks_at_a_time=report.workers,
+        elapsed_s=report.elapsed_ms / 1000,
+    )
+
+
+def check_request(
+    store: str | os.PathLike[str], *, to: str | os.PathLike[str] | None = None, split_bytes: int = 0
+) -> tuple[str, Path | None]:
+    """Return the paths of the store and of the target, None for in place; refuse what can be refused before Spark starts.
+
+    Raises as ``rebuild_index``.
+    """
+    root = os.path.abspath(os.fspath(store))  # noqa: PTH100
+    target = None if to is None else Path(os.path.abspath(os.fspath(to)))  # noqa: PTH100
+    if target is not None and (target == Path(root) or Path(root) in target.parents):
+        raise ConfigError(f"the target {target} lies in the store itself: name another directory, or none to rebuild in place")
+    if split_bytes < 0:
+        raise ConfigError(f"split_bytes must be positive, or 0 for a length that fits, not {split_bytes}")
+    StoreDirectory(root)
+    if target is None:
+        check_directory(REAL_FS, root)
+        DirectoryLock(REAL_FS, root).release()
+    return root, target
+
+
+class RebuildUnconfirmed(FatalError):
+    """The files that were made are not what the log says."""
+
+    def __init__(self, directory: str, reason: str) -> None:
+        super().__init__(
+            f"what was made in {directory} does not fit the log, and nothing was changed: {reason}; run it again, and when it happens again"
+            " look at the disk and at how the workers mount it"
+        )
+        self.directory = directory
+        self.reason = reason
+
+
+class _Place(NamedTuple):
+    """Where tasks put what they read, and how they know that they see the driver's files."""
+
+    work: str
+    mark: str
+    groups: int
+
+    def trouble(self) -> Trouble | None:
+        """Return why this process cannot work there, None when it can."""
+        path = f"{self.work}/{_MARK}"
+        try:
+            found = REAL_FS.read(path)
+        except OSError as e:
+            return trouble_of(e, UNSEEN, path)
+        if found.decode("ascii", "replace") != self.mark:
+            return trouble_of(OSError(f"{path} is another directory's"), UNSEEN, path)
+        return None
+
+
+class _Spooled(NamedTuple):
+    """An answer on its way to the driver."""
+
+    begin: int
+    limit: int
+    chunk: "SpooledChunk | None"
+
+
+class _Job(NamedTuple):
+    """Files to make: an index file of some entries, or the queues of a group."""
+
+    name: str
+    before: tuple[int, int] | None
+    pieces: "list[Piece]"
+
+
+class _Built(NamedTuple):
+    """Files that were made under ``directory``: the states of queues and how many units they have, or the state of an index file."""
+
+    directory: str
+    states: "tuple[QueueState, ...]"
+    units: int
+    file: "FileState | None"
+    problem: str
+
+
+class _SparkMaker:
+    """Makes the files of a plan with Spark tasks."""
+
+    def __init__(self, spark: "SparkSession", split_bytes: int, progress: Report | None) -> None:
+        self._spark = spark
+        self._split_bytes = split_bytes
+        self._progress = progress
+        self.splits = self.units = self.index_files = 0
+
+    def __call__(self, plan: Plan, log: CommitLog) -> Made:
+        work = str(plan.config.root)
+        at_a_time = tasks_at_a_time(self._spark)
+        place = _Place(work, secrets.token_hex(16), max(1, min(at_a_time, _MAX_GROUPS)) if plan.queues else 1)
+        REAL_FS.make_dirs(f"{work}/{_SPOOL}")
+        Path(f"{work}/{_MARK}").write_text(place.mark, encoding="ascii")
+        total = data_end(log) - log.min_offset
+        splits = cut_splits(log, self._split_bytes or split_bytes_for(total, at_a_time))
+        self.splits = len(splits)
+        batch_topics = frozenset(topic.encode() for topic in plan.batch_topics)
+        read = partial(_spool_split, place=place, batch_topics=batch_topics, keys=plan.index)
+        told = None if self._progress is None else lambda done: self._tell(min(done, total), total, "bytes", "reading the log")
+        answers = _results(run_tasks(self._spark, "read the commit log", read, splits, told=told), work)
+        order, chunks = self._in_order(log, place, [answer for some in answers for answer in some], batch_topics, keys=plan.index)
+        made = Made(
+            log_end=order.end,
+            records=sum(chunk.records for chunk in chunks),
+            last_physical=chunks[-1].last_physical if chunks else 0,
+            last_ms=max((chunk.last_time_ms for chunk in chunks), default=0),
+            index_entries=sum(chunk.entries for chunk in chunks),
+            damaged=order.damaged,
+            workers=at_a_time,
+        )
+        self._make_files(plan, log, place, chunks, made)
+        REAL_FS.remove_tree(f"{work}/{_SPOOL}")
+        REAL_FS.unlink(f"{work}/{_MARK}")
+        return made
+
+    def _tell(self, done: int, total: int, unit: str, detail: str) -> None:
+        if self._progress is not None:
+            self._progress(Progress(done, total, unit, detail))
+
+    @staticmethod
+    def _in_order(
+        log: CommitLog, place: _Place, answers: list[_Spooled], batch_topics: frozenset[bytes], *, keys: bool
+    ) -> "tuple[LogOrder[SpooledChunk], list[SpooledChunk]]":
+        """Return the chunks that count; what tasks could not know about, such as damage, is read here."""
+        from sprocketmq.storage.parsing import parse_chunk
+        from sprocketmq.storage.spool import Spool
+
+        waiting = iter(answers)
+        order: LogOrder[SpooledChunk] = LogOrder(log, log.min_offset, resync=True)
+        spool = Spool(REAL_FS, f"{place.work}/{_SPOOL}/driver", place.groups)
+
+        def take() -> "Answer[SpooledChunk] | None":
+            answer = next(waiting, None)
+            return None if answer is None else Answer(*answer)
+
+        def read(segment: Segment, begin: int, limit: int) -> "SpooledChunk":
+            return spool.add(parse_chunk(segment.view, segment.start, begin, limit, batch_topics=batch_topics, keys=keys))
+
+        try:
+            return order, list(order.stretches(take, read))
+        finally:
+            spool.close()
+
+    def _make_files(self, plan: Plan, log: CommitLog, place: _Place, chunks: "list[SpooledChunk]", made: Made) -> None:
+        from sprocketmq.storage.index import IndexState, next_name
+        from sprocketmq.storage.spool import entry_pieces, group_pieces, last_entry
+
+        jobs = []
+        if plan.index:
+            REAL_FS.make_dirs(f"{plan.config.root}/{INDEX}")
+            name = ""
+            before = None
+            for pieces in entry_pieces(chunks, plan.config.max_index_entries - 1):
+                name = next_name(name, SYSTEM_CLOCK.time_ms())
+                jobs.append(_Job(name, before, pieces))
+                before = last_entry(REAL_FS, pieces[-1])
+        self.index_files = len(jobs)
+        if plan.queues:
+            for kind in (QUEUES, BATCH_QUEUES):
+                REAL_FS.make_dirs(f"{plan.config.root}/{kind}")
+            jobs += [_Job("", None, pieces) for group in range(place.groups) if (pieces := group_pieces(chunks, group))]
+        build = partial(_build, place=place, plan=plan, log_begin=log.min_offset, segment_bytes=log.segment_bytes)
+        total = sum(piece.count for job in jobs for piece in job.pieces)
+        told = None if self._progress is None else lambda done: self._tell(min(done, total), total, "bytes", "making files")
+        built: list[_Built] = _results(run_tasks(self._spark, "make queues and index", build, jobs, told=told), place.work)
+        for one in built:
+            if one.problem:
+                raise RebuildUnconfirmed(one.directory, one.problem)
+        for one in built:
+            _gather(one.directory, place.work)
+        files = tuple(one.file for one in built if one.file is not None)
+        made.states = tuple(sorted((state for one in built for state in one.states), key=lambda state: (state.topic, state.queue_id)))
+        self.units = sum(one.units for one in built)
+        for name in (QUEUES, BATCH_QUEUES, INDEX):
+            if name in plan.what:
+                REAL_FS.fsync_dir(f"{place.work}/{name}")
+        if plan.index:
+            made.index = IndexState(made.log_end, plan.config.max_hash_slots, plan.config.max_index_entries, files)
+
+
+def _gather(directory: str, work: str) -> None:
+    """Move files that were made apart to where all of them belong."""
+    fs = REAL_FS
+    for entry in fs.list(f"{directory}/{INDEX}"):
+        fs.rename(f"{directory}/{INDEX}/{entry.name}", f"{work}/{INDEX}/{entry.name}")
+    for kind in (QUEUES, BATCH_QUEUES):
+        for topic in fs.list(f"{directory}/{kind}"):
+            fs.make_dirs(f"{work}/{kind}/{topic.name}")
+            for queue in fs.list(f"{directory}/{kind}/{topic.name}"):
+                fs.rename(f"{directory}/{kind}/{topic.name}/{queue.name}", f"{work}/{kind}/{topic.name}/{queue.name}")
+            fs.fsync_dir(f"{work}/{kind}/{topic.name}")
+
+
+def _results(found: list[Any], root: str) -> list[Any]:
+    """Return what tasks returned, or raise for the first that gave up."""
+    for one in found:
+        if isinstance(one, Trouble):
+            one.raise_it(root)
+    return found
+
+
+# --- in the workers ---
+
+
+def _spool_split(
+    split: Split, note: Callable[[int], None], *, place: _Place, batch_topics: frozenset[bytes], keys: bool
+) -> list[_Spooled] | Trouble:
+    from pyspark import TaskContext
+
+    from sprocketmq.storage.spool import Spool
+
+    trouble = place.trouble()
+    if trouble is not None:
+        return trouble
+    context = TaskContext.get()
+    # Two attempts at one task may be under way; each has a file, and the driver takes the names from the one that counts.
+    attempt = context.taskAttemptId() if context is not None else 0
+    try:
+        spool = Spool(REAL_FS, f"{place.work}/{_SPOOL}/{split.begin:020d}-{attempt}", place.groups)
+        try:
+            answers = [
+                _Spooled(begin, limit, None if chunk is None else spool.add(chunk))
+                for begin, limit, chunk in parts(REAL_FS, split, batch_topics=batch_topics, keys=keys)
+            ]
+        finally:
+            spool.close()
+    except FileNotFoundError as e:
+        return trouble_of(e, UNSEEN, split.path)
+    except OSError as e:
+        return trouble_of(e, path=split.path)
+    note(split.limit - split.begin)
+    return answers
+
+
+def _build(job: _Job, note: Callable[[int], None], *, place: _Place, plan: Plan, log_begin: int, segment_bytes: int) -> "_Built | Trouble":
+    trouble = place.trouble()
+    if trouble is not None:
+        return trouble
+    # Each attempt makes its files apart: one that was given up may still be writing when others have taken their places.
+    directory = f"{place.work}/{_SPOOL}/made-{secrets.token_hex(8)}"
+    apart = replace(plan, config=replace(plan.config, root=Path(directory)))
+    try:
+        built = _build_index_file(job, apart, log_begin) if job.name else _build_queues(job, apart, segment_bytes)
+    except OSError as e:
+        return trouble_of(e, path=directory)
+    note(sum(piece.count for piece in job.pieces))
+    return built
+
+
+def _build_queues(job: _Job, plan: Plan, segment_bytes: int) -> _Built:
+    from sprocketmq.storage.batchqueue import BatchConsumeQueue
+    from sprocketmq.storage.spool import read_runs
+    from sprocketmq.storage.unitcheck import Segments, check_queue
+
+    root = str(plan.config.root)
+    log = f"{plan.source}/commitlog"
+    table = plan.new_table(CommitLog(REAL_FS, log, segment_bytes, preallocate=False), REAL_FS)
+    try:
+        for runs in read_runs(REAL_FS, job.pieces):
+            for run in runs:
+                table.take_run(run)
+        table.settle()
+        states = table.sync()
+    finally:
+        table.pool.forget()
+    segments = Segments(REAL_FS, log, segment_bytes)
+    units = 0
+    for (topic, queue_id), queue in table.queues.items():
+        batch = isinstance(queue, BatchConsumeQueue)
+        files = f"{root}/{BATCH_QUEUES if batch else QUEUES}/{topic}/{queue_id}"
+        count, problem = check_queue(REAL_FS, files, topic, queue_id, segments, batch=batch)
+        if problem:
+            return _Built(root, (), 0, None, problem)
+        units += count
+    return _Built(root, states, units, None, "")
+
+
+def _build_index_file(job: _Job, plan: Plan, log_begin: int) -> _Built:
+    from sprocketmq.storage.findings import Findings
+    from sprocketmq.storage.index import Header
+    from sprocketmq.storage.spool import read_entries
+    from sprocketmq.storage.verify_index import IndexFileCheck
+
+    root = str(plan.config.root)
+    path = f"{root}/{INDEX}/{job.name}"
+    index = plan.new_index(log_begin, REAL_FS, SYSTEM_CLOCK)
+    try:
+        before = None
+        if job.before is not None:
+            time_ms, physical = job.before
+            before = Header(end_ms=time_ms, end_physical=physical)
+        index.begin(job.name, before)
+        for entries in read_entries(REAL_FS, job.pieces):
+            index.add_entries(entries, int(entries.physicals[-1]))
+        state = index.sync()
+        if index.failure is not None:
+            raise OSError(EIO, index.failure, path)
+    finally:
+        index.close()
+    findings = Findings()
+    check = IndexFileCheck(REAL_FS, path, findings, "", slots=plan.config.max_hash_slots)
+    for _ in check.chunks():
+        pass
+    check.finish()
+    problem = f"{path}: {findings.sorted()[0].what}" if findings.found else ""
+    return _Built(root, (), 0, state.files[0], problem)

@@ -1,0 +1,120 @@
+"""Running one function over some items as Spark tasks, with progress on the way. The way in for jobs whose work is on files, not on rows.
+
+What goes wrong in a task comes back as a value (``Trouble``), so that the driver raises it as one of our errors and Spark does not try again
+what cannot get better.
+"""
+
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from sprocketmq.errors import ConfigError, FatalError, StoreDamaged, StoreNotWritable
+from sprocketmq.storage.segments import parse_segment_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_POLL_S = 0.1
+UNSEEN = "unseen"
+REFUSED = "refused"
+
+
+class StoreNotShared(FatalError):
+    """A Spark worker does not see the store's files."""
+
+    def __init__(self, host: str, path: str, reason: str) -> None:
+        super().__init__(
+            f"the Spark worker on {host} does not see {path} ({reason}): a store must be on a file system that all workers have at the same"
+            " path; run the job on the store's own machine (master local[*]) or mount it on every worker"
+        )
+        self.host = host
+        self.path = path
+        self.reason = reason
+
+
+class Trouble(NamedTuple):
+    """Why a task gave up: it does not see a file (``UNSEEN``), or the disk refused (``REFUSED``)."""
+
+    kind: str
+    host: str
+    path: str
+    reason: str
+
+    def raise_it(self, root: str) -> None:
+        """Raise what it is for the driver. ``root`` is the store, or the directory that is written to."""
+        if self.kind == UNSEEN:
+            raise StoreNotShared(self.host, self.path, self.reason)
+        if parse_segment_name(self.path.rpartition("/")[2]) is not None and "/commitlog/" in self.path:
+            raise StoreDamaged(self.path, 0, f"cannot be read on {self.host}: {self.reason}")
+        raise StoreNotWritable(root, f"{self.path} on {self.host}: {self.reason}")
+
+
+def trouble_of(error: OSError, kind: str = REFUSED, path: str = "") -> Trouble:
+    """Return the trouble an OSError in a worker is."""
+    import platform
+
+    return Trouble(kind, platform.node(), str(error.filename or path), error.strerror or str(error))
+
+
+def tasks_at_a_time(spark: "SparkSession") -> int:
+    """Return how many tasks run at a time. Raises ConfigError for a session without a driver of its own (Spark Connect)."""
+    return int(_context_of(spark).defaultParallelism)
+
+
+def _context_of(spark: "SparkSession") -> Any:
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise ConfigError("jobs on stores need a Spark session with its driver in this process, not one of Spark Connect")
+    return spark.sparkContext
+
+
+def run_tasks(
+    spark: "SparkSession",
+    title: str,
+    work: Callable[[T, Callable[[int], None]], R],
+    items: Sequence[T],
+    *,
+    told: Callable[[int], None] | None = None,
+) -> list[R]:
+    """Return what ``work(item, note)`` returns for each of some items, in their order; each is a task.
+
+    ``work`` is a function of a module, or a partial of one. What it ``note``s adds up to what ``told`` gets, as tasks end. Interrupted,
+    the tasks are cancelled. Raises what Spark raises.
+    """
+    if not items:
+        return []
+    context = _context_of(spark)
+    done = context.accumulator(0)
+    group = f"sprocketmq-{uuid.uuid4()}"
+    outcome: list[tuple[int, R]] = []
+    failed: list[BaseException] = []
+
+    def one(pair: tuple[int, T]) -> tuple[int, R]:
+        return pair[0], work(pair[1], done.add)
+
+    def run() -> None:
+        try:
+            context.setJobGroup(group, title, interruptOnCancel=True)
+            outcome.extend(context.parallelize(list(enumerate(items)), len(items)).map(one).collect())
+        except BaseException as e:
+            failed.append(e)
+
+    from pyspark import InheritableThread
+
+    thread: threading.Thread = InheritableThread(target=run, name="sprocketmq-job", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(_POLL_S)
+            if told is not None:
+                told(int(done.value))
+    except BaseException:
+        context.cancelJobGroup(group)
+        thread.join()
+        raise
+    if failed:
+        raise failed[0]
+    return [result for _, result in sorted(outcome, key=lambda pair: pair[0])]
