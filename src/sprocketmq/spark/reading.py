@@ -7,6 +7,7 @@ a broker no longer has is data loss and is reported as such, never skipped in si
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -29,6 +30,13 @@ RETRY_PAUSE_S = 0.2
 # How long a broker may hold a request for messages that should be there and are not yet.
 HOLD_MS = 1000
 DEFAULT_PREFETCH = 2
+
+# How many pulls go at once where a broker gives few messages at a time; answers of more bytes than this are worth a turn of their own.
+AT_ONCE = 8
+SMALL_ANSWER_BYTES = 512 << 10
+# After pulls at once were in vain one follows the other for 2, 4, 8 ... answers; so many good ones make up for everything.
+MOST_DOUBLINGS = 8
+FORGIVEN_AFTER = 64
 
 InnerBatch = Literal["unwrap", "raw"]
 
@@ -120,7 +128,9 @@ class RangeReader:
     def read(self, ranges: Iterable[QueueRange]) -> Iterator[pa.RecordBatch]:
         """Yield the messages of ``ranges`` in order, each exactly once. A batch holds messages of one queue only."""
         filtered = self._filter is not None
-        ahead = _Ahead(self._start, ranges, self._prefetch * self._pull_bytes, self._pull_bytes, skips=filtered)
+        ahead = _Ahead(
+            self._start, ranges, messages=self._pull_messages, pull_bytes=self._pull_bytes, prefetch=self._prefetch, skips=filtered
+        )
         held: list[bytes] = []
         held_bytes = first = 0
         try:
@@ -181,8 +191,7 @@ class RangeReader:
         if self._filter is None:
             self._lose(part.queue, start, end, "the broker left them out")
 
-    def _start(self, part: QueueRange, offset: int) -> "Future[PullResult]":
-        messages = min(part.end - offset, self._pull_messages)
+    def _start(self, part: QueueRange, offset: int, messages: int) -> "Future[PullResult]":
         return self._pull(part.queue, offset, messages, self._pull_bytes, 0, filter=self._filter, read_from=self._read_from)
 
     def _start_again(self, part: QueueRange, offset: int, hold_ms: int) -> "Future[PullResult]":
@@ -264,40 +273,63 @@ class _Pulled(NamedTuple):
     failed: "Future[PullResult] | None" = None
 
 
+class _Asked:
+    """A pull that was begun: at ``offset`` of the range with number ``index``, for so many ``messages``."""
+
+    __slots__ = ("future", "index", "messages", "offset")
+
+    def __init__(self, index: int, offset: int, messages: int) -> None:
+        self.index = index
+        self.offset = offset
+        self.messages = messages
+        self.future: Future[PullResult] | None = None
+
+
 class _Ahead:
     """Pulls ranges one after the other, each pull begun when the one before is answered, while there is room for its answer.
 
     Answers come in the client's thread, ``take`` is called in the task's. What is no plain answer is handed over as it is, and pulls go
     on from where ``go_on`` says. With ``skips`` it is a plain answer that nothing matched, handed over at the end of a range only.
+
+    A broker that gives few messages however many it is asked for (32 by default in the reference) is asked for several times as many
+    at once, in pulls that begin where the same number each would end. An answer that ends elsewhere makes the others useless: they are
+    dropped, and for some time, longer each time, one pull follows the other again.
     """
 
     def __init__(
         self,
-        start: Callable[[QueueRange, int], "Future[PullResult]"],
+        start: Callable[[QueueRange, int, int], "Future[PullResult]"],
         ranges: Iterable[QueueRange],
-        room: int,
-        pull_bytes: int,
         *,
+        messages: int,
+        pull_bytes: int,
+        prefetch: int,
         skips: bool,
     ) -> None:
         self._start = start
+        self._messages = messages
+        self._room = (prefetch - 1) * pull_bytes  # what may wait to be taken while one more is pulled
         self._skips = skips
-        self._todo = iter([part for part in ranges if len(part) > 0])
-        self._room = room - pull_bytes  # what may wait to be taken while one more is pulled
+        self._ranges = [part for part in ranges if len(part) > 0]
         self._lock = threading.Lock()
         self._answers: SimpleQueue[_Pulled] = SimpleQueue()
         self._waiting = 0
         self._wanted = False
-        self._busy = False
-        self._under_way: Future[PullResult] | None = None
-        self._part = next(self._todo, None)
-        self._offset = self._part.start if self._part else 0
+        self._halted = False
+        self._flight: deque[_Asked] = deque()
+        self._stride = 0  # messages that each of several pulls at once is expected to bring; 0: one pull at a time
+        self._stride_bytes = 0
+        self._singly = 0  # how many answers to wait for before several pulls at once are tried again
+        self._misses = self._hits = 0
+        # Where the next pull begins.
+        self._index = 0
+        self._offset = self._ranges[0].start if self._ranges else 0
 
     def take(self) -> _Pulled | None:
         """Return the next answer, waiting for it; None after the last."""
         with self._lock:
             self._wanted = self._answers.empty()
-            if self._wanted and self._part is None:
+            if self._wanted and not self._flight and self._index == len(self._ranges):
                 return None
         self._run()
         pulled = self._answers.get()
@@ -309,62 +341,99 @@ class _Ahead:
     def go_on(self, offset: int) -> None:
         """Pull from ``offset`` of the range whose answer was handed over."""
         with self._lock:
-            self._move_to(offset)
-            self._busy = False
+            self._index, self._offset = self._after(self._index, offset)
+            self._halted = False
         self._run()
 
     def close(self) -> None:
         """Pull no more."""
         with self._lock:
-            self._part = None
-            under_way = self._under_way
-        if under_way is not None:
-            under_way.cancel()
+            self._halted = True
+            flight, self._flight = self._flight, deque()
+        for asked in flight:
+            if asked.future is not None:
+                asked.future.cancel()
 
     def _run(self) -> None:
-        """Begin pulls until one is not answered at once, or there is no room."""
-        while True:
-            with self._lock:
-                if self._busy or self._part is None or not (self._wanted or self._waiting <= self._room):
-                    return
-                self._busy, self._wanted = True, False
-                part, offset = self._part, self._offset
+        """Begin pulls until the next has to wait for an answer, or for room."""
+        while (asked := self._next()) is not None:
             try:
-                future = self._start(part, offset)
+                future = self._start(self._ranges[asked.index], asked.offset, asked.messages)
             except BaseException as e:  # whoever takes it raises it
                 future = Future()
                 future.set_exception(e)
-            with self._lock:
-                self._under_way = future
-            if not future.done():
-                future.add_done_callback(lambda done, part=part, offset=offset: self._later(part, offset, done))  # type: ignore[misc]
-                return
-            self._answered(part, offset, future)
+            asked.future = future
+            if future.done():
+                self._collect()
+            else:
+                future.add_done_callback(self._later)
 
-    def _later(self, part: QueueRange, offset: int, future: "Future[PullResult]") -> None:
-        self._answered(part, offset, future)
+    def _next(self) -> _Asked | None:
+        with self._lock:
+            if self._halted or self._index == len(self._ranges) or len(self._flight) >= (AT_ONCE if self._stride else 1):
+                return None
+            expected = self._waiting + len(self._flight) * self._stride_bytes
+            if not (self._wanted and not self._flight) and expected > self._room:
+                return None
+            self._wanted = False
+            left = self._ranges[self._index].end - self._offset
+            asked = _Asked(self._index, self._offset, min(left, self._stride or self._messages))
+            self._flight.append(asked)
+            if self._stride:
+                self._index, self._offset = self._after(self._index, self._offset + self._stride)
+            return asked
+
+    def _later(self, _: "Future[PullResult]") -> None:
+        self._collect()
         self._run()
 
-    def _answered(self, part: QueueRange, offset: int, future: "Future[PullResult]") -> None:
-        answer = None if future.cancelled() or future.exception() is not None else future.result()
+    def _collect(self) -> None:
+        """Take the answers that are there, in the order of their offsets."""
         with self._lock:
-            self._under_way = None
-            if self._part is None:
-                return  # closed
-            skipped = answer is not None and self._skips and answer.status is PullStatus.NO_MATCH
-            if answer is None or answer.next_offset <= offset or not (answer.body or skipped):
-                self._answers.put(_Pulled(part, offset, offset, b"", future))
-                return
-            stop = min(answer.next_offset, part.end)
-            if answer.body or stop == part.end:
-                self._waiting += len(answer.body)
-                self._answers.put(_Pulled(part, offset, stop, answer.body))
-                self._wanted = False
-            self._move_to(stop)
-            self._busy = False
+            while self._flight and (future := self._flight[0].future) is not None and future.done() and not self._halted:
+                self._answered(self._flight.popleft(), future)
 
-    def _move_to(self, offset: int) -> None:
-        if self._part is not None and offset >= self._part.end:
-            self._part = next(self._todo, None)
-            offset = self._part.start if self._part else 0
-        self._offset = offset
+    def _answered(self, asked: _Asked, future: "Future[PullResult]") -> None:
+        part = self._ranges[asked.index]
+        answer = None if future.cancelled() or future.exception() is not None else future.result()
+        skipped = answer is not None and self._skips and answer.status is PullStatus.NO_MATCH
+        if answer is None or answer.next_offset <= asked.offset or not (answer.body or skipped):
+            self._halted = True
+            self._flight.clear()
+            self._index, self._offset = asked.index, asked.offset
+            self._answers.put(_Pulled(part, asked.offset, asked.offset, b"", future))
+            return
+        stop = min(answer.next_offset, part.end)
+        if answer.body or stop == part.end:
+            self._waiting += len(answer.body)
+            self._answers.put(_Pulled(part, asked.offset, stop, answer.body))
+            self._wanted = False
+        self._learn(asked, stop, len(answer.body))
+
+    def _learn(self, asked: _Asked, stop: int, size: int) -> None:
+        """Settle where the next pull begins, and whether several go at once, after an answer of ``size`` bytes up to ``stop``."""
+        follows = self._after(asked.index, stop)
+        if self._stride:
+            following = self._flight[0] if self._flight else None
+            if ((following.index, following.offset) if following else (self._index, self._offset)) == follows:
+                self._stride_bytes = size
+                self._hits += 1
+                if self._hits == FORGIVEN_AFTER:
+                    self._misses = 0
+                return
+            self._flight.clear()
+            self._misses += 1
+            self._singly = 1 << min(self._misses, MOST_DOUBLINGS)
+            self._stride = 0
+        elif self._singly:
+            self._singly -= 1
+        elif not self._skips and size <= SMALL_ANSWER_BYTES and stop - asked.offset < asked.messages:
+            self._stride, self._stride_bytes, self._hits = stop - asked.offset, size, 0
+        self._index, self._offset = follows
+
+    def _after(self, index: int, offset: int) -> tuple[int, int]:
+        """Return where to go on after ``offset`` of a range, which may be its end."""
+        if offset < self._ranges[index].end:
+            return index, offset
+        index += 1
+        return index, self._ranges[index].start if index < len(self._ranges) else 0
