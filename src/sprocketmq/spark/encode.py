@@ -388,13 +388,11 @@ class RowEncoder:
 
     def _queue_column(self, fields: "_Fields", topics: pa.DictionaryArray | None) -> tuple[list[Any], Any] | None:
         """Return the places rows ask for, and for each row which one: a queue, (broker, queue number), or None for any."""
-        names = [name for name in ("shardingKey", "brokerName", "queueId") if fields.column(name) is not None]
-        if not names:
+        found = [(name, fields.column(name)) for name in ("shardingKey", "brokerName", "queueId")]
+        names = [name for name, column in found if column is not None]
+        columns = [column if name == "queueId" else column.cast(pa.string()) for name, column in found if column is not None]
+        if not columns:
             return None
-        columns: list[pa.Array] = []
-        for name in names:
-            column = fields.column(name)
-            columns.append(column if name == "queueId" else column.cast(pa.string()))
         codes = [column.dictionary_encode(null_encoding="encode") for column in columns]
         if topics is not None:
             codes.append(topics)
@@ -508,7 +506,7 @@ class RowEncoder:
             return self._ids.new(len(bodies))
         if "dedupKey" in self._columns:
             return self._ids.of_keys(_binary(fields.required("dedupKey", "a row without one has no id; coalesce it to something")))
-        places = [_binary(fields.column(name).cast(pa.string()).fill_null("")) for name in _PLACES if fields.column(name) is not None]
+        places = [_binary(column.cast(pa.string()).fill_null("")) for column in map(fields.column, _PLACES) if column is not None]
         if flags is not None:
             places.append(_fixed(flags.astype(">i4").tobytes(), len(bodies), 4))
         return self._ids.of_content(bodies, before, *places)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from sprocketmq.client import Producer
-from sprocketmq.errors import BrokerError, SprocketError
+from sprocketmq.errors import BrokerError, ClientClosed, SprocketError
 from sprocketmq.net.loops import new_event_loop
 from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.ids import MessageIdFactory
@@ -22,7 +22,7 @@ _R = TypeVar("_R")
 class ProducerAccess:
     """A producer on an event loop in a thread of its own, for blocking code. Raises what the producer raises."""
 
-    def __init__(self, nameserver: str, group: str, *, retries: int, timeout_s: float, **more: bool) -> None:
+    def __init__(self, nameserver: str, group: str, *, retries: int, timeout_s: float, **more: Any) -> None:
         self.loop = new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="sprocketmq-spark-sink", daemon=True)
         self._thread.start()
@@ -126,12 +126,21 @@ class Sender:
 
     def finish(self) -> None:
         """Wait until every lot is answered, or given up. Raises what the first one that failed ended with."""
+        self._wait()
+        if self._error is not None:
+            raise self._error
+
+    def give_up(self) -> None:
+        """Send nothing more, and wait for what is on its way: nothing of a task goes on when the task has failed."""
+        if self._error is None:
+            self._error = ClientClosed("the task has failed")
+        self._wait()
+
+    def _wait(self) -> None:
         for _ in range(self._max_in_flight):
             self._room.acquire()
         for _ in range(self._max_in_flight):
             self._room.release()
-        if self._error is not None:
-            raise self._error
 
     # --- in the loop's thread ---
 
@@ -167,7 +176,7 @@ class Sender:
                 await self._send(lot)
         except BaseException as e:
             if self._error is None:
-                self._error = self._failed(lot, e) if isinstance(e, SprocketError) else e
+                self._error = e
             if not isinstance(e, Exception):
                 raise
         finally:
@@ -186,14 +195,13 @@ class Sender:
                 flag=lot.flag(),
                 born_timestamp_ms=lot.born_ms,
             )
-        except BrokerError as e:
-            if e.code != ResponseCode.MESSAGE_ILLEGAL:
-                raise
-            if lot.single and self._refused is not None:
-                self._refused(lot, f"broker {e.address} refused it: {e.remark}")
+        except SprocketError as e:
+            illegal = isinstance(e, BrokerError) and e.code == ResponseCode.MESSAGE_ILLEGAL
+            if illegal and lot.single and self._refused is not None:
+                self._refused(lot, str(e))
                 return
-            if lot.single or not self._halve:
-                raise
+            if not illegal or lot.single or not self._halve:
+                raise self._failed(lot, e) from e
             for half in lot.halves():
                 await self._send(half)
             return

@@ -91,9 +91,11 @@ class _Sink:
                 for batch in batches:
                     for lot in encoder.lots(batch):
                         sender.put(lot)
-            except RowRefused as e:
-                sender.finish()
-                raise RowRefused(e.row, e.problem, partition) from None
+            except BaseException as e:
+                sender.give_up()
+                if isinstance(e, RowRefused):
+                    raise RowRefused(e.row, e.problem, partition) from None
+                raise
             sender.finish()
         return Written(sender.rows, sender.requests, sender.bytes, letters.rows, letters.path if letters.rows else None)
 
@@ -190,10 +192,13 @@ def _why_not_sent(partition: int, lot: Lot, error: SprocketError) -> BaseExcepti
     reason = str(error)
     if isinstance(error, BrokerError) and error.code == ResponseCode.MESSAGE_ILLEGAL:
         if lot.single:
-            reason += ". Send less, or have such rows put aside with onTooLarge=dead-letter"
+            reason = f"{reason.rstrip('. ')}. Send less, or have such rows put aside with onTooLarge=dead-letter"
         else:
             size = len(lot.body())
-            reason += f" (a batch of {len(lot)} rows, {size} bytes). Lower batchBytes, or have such batches split with onTooLarge=split"
+            reason = (
+                f"{reason.rstrip('. ')}; it was a batch of {len(lot)} rows, {size} bytes. Lower batchBytes, or have such batches split with"
+                " onTooLarge=split"
+            )
     # On one line: that is what is found again in the text that Spark makes of it.
     return SinkError(lot.topic, queue, lot.row, partition, " ".join(reason.split()))
 

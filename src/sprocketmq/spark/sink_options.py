@@ -18,7 +18,7 @@ DEFAULT_BATCH_BYTES = 256 << 10
 # Requests that are not answered yet, of one task: enough to keep a broker busy, and so many bytes of a worker's memory.
 DEFAULT_IN_FLIGHT = {BATCH: 16, AUTO: 16, SINGLE: 256}
 
-_NAMES = (
+NAMES = (
     *("nameserver", "topic", "sendMode", "batchBytes", "batchMessages", "producerGroup", "ordered", "waitStoreOk", "retries"),
     *("sendTimeoutMs", "maxInFlight", "maxMessageBytes", "dedupId", "onTooLarge", "deadLetterPath", CLIENT_PREFIX),
 )
@@ -93,7 +93,7 @@ class SinkOptions:
 
 def parse_sink_options(options: Mapping[str, str], columns: Mapping[str, int]) -> SinkOptions:
     """Return the checked options of a write of ``columns`` (``check_columns``). Raises OptionError or ColumnError."""
-    values = Values({name: value for name, value in options.items() if name.lower() not in _LOWER_SPARKS}, _NAMES)
+    values = Values({name: value for name, value in options.items() if name.lower() not in _LOWER_SPARKS}, NAMES)
     topic = values.text("topic")
     if topic is not None:
         try:

@@ -1,11 +1,13 @@
 """The sink's options and columns: what is refused before a job starts, and in which words."""
 
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 
 from sprocketmq.spark.option_values import OptionError
-from sprocketmq.spark.sink_options import COLUMNS, IGNORED_COLUMNS, ColumnError, check_columns, parse_sink_options
+from sprocketmq.spark.sink_options import COLUMNS, IGNORED_COLUMNS, NAMES, ColumnError, check_columns, parse_sink_options
 
 BODY = {"body": 0}
 
@@ -45,6 +47,17 @@ def test_every_option_is_taken_in_any_case():
     assert (options.max_in_flight, options.max_message_bytes, options.deterministic) == (4, 1 << 20, True)
     assert (options.on_too_large, options.dead_letter_path) == ("dead-letter", "/letters")
     assert options.client_options == (("latency_fault_tolerance", True),)
+
+
+def test_the_guide_lists_every_option_and_column():
+    text = (Path(__file__).parents[3] / "docs/guide/spark-sink.md").read_text(encoding="utf-8")
+    [columns, options] = [part for part in text.split("\n## ") if part.startswith(("Columns", "Options"))]
+
+    def listed(part):
+        return {name for line in part.splitlines() if line.startswith("| `") for name in re.findall("`([^`]+)`", line.split("|")[1])}
+
+    assert listed(columns) == set(COLUMNS)
+    assert {name for name in listed(options) if not name.startswith("rocketmq.client.")} == {n for n in NAMES if not n.endswith(".")}
 
 
 def test_what_spark_hands_over_itself_is_no_option_of_ours():
