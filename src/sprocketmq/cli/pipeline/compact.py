@@ -1,0 +1,27 @@
+"""``sprocketmq pipeline compact``: the small files of a landed table into large ones."""
+
+from typing import Annotated, Any
+
+import typer
+
+from sprocketmq.cli.pipeline import DEFAULT_MEMORY, Cores, Json, Master, Memory, SparkOptions, run_spark_job
+
+
+def command(
+    table: Annotated[str, typer.Argument(metavar="DIR", help="A table that `land` made.")],
+    file_mib: Annotated[int, typer.Option(min=1, metavar="MIB", help="Size that files grow to.")] = 256,
+    compression: Annotated[str, typer.Option(metavar="CODEC", help="snappy, zstd, lz4, gzip or none.")] = "snappy",
+    sync: Annotated[bool, typer.Option("--sync", help="New files reach the disk before they count: safe when power fails.")] = False,
+    master: Master = None,
+    cores: Cores = None,
+    memory: Memory = DEFAULT_MEMORY,
+    json: Json = False,
+) -> None:
+    """Merge the small files of a landed table into large ones. Readers that go by its list of files see every row once all the while."""
+
+    def work(spark: Any, report: Any) -> Any:
+        from sprocketmq.spark.jobs.land_compact import compact
+
+        return compact(spark, table, file_bytes=file_mib << 20, compression=compression, sync=sync, progress=report)
+
+    run_spark_job(f"compacting {table}", work, spark=SparkOptions(master, cores, memory), as_json=json)

@@ -1,0 +1,125 @@
+"""``sprocketmq pipeline land``: topics into a table, once or continuously."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from sprocketmq.cli.pipeline import DEFAULT_MEMORY, Cores, Json, Master, Memory, SparkOptions, run_spark_job
+
+DEFAULT_NAMESRV = "127.0.0.1:9876"
+
+
+def command(
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics to land.")],
+    to: Annotated[str, typer.Option("--to", metavar="DIR", help="The table: a directory, a URI, or an Iceberg table's name.")],
+    every: Annotated[
+        float | None,
+        typer.Option(min=0.001, metavar="SECONDS", help="Go on until interrupted, looking so often. Default: what is there now."),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="first|last|TIME", help="Where a new table begins. Default: first. A table goes on where it is."),
+    ] = None,
+    columns: Annotated[str | None, typer.Option(metavar="NAMES", help="Columns of a new table, commas between them.")] = None,
+    partition_by: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Partitions of a new table: topic, date, or topic,date.")
+    ] = None,
+    format: Annotated[str, typer.Option("--format", metavar="FORMAT", help="parquet, delta or iceberg.")] = "parquet",  # noqa: A002
+    writer: Annotated[
+        str | None, typer.Option(metavar="direct|spark", help="Who writes: the reading tasks (parquet in a shared directory), or Spark.")
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, metavar="N", help="Most messages of a batch.")] = 1_000_000,
+    compact_after: Annotated[
+        int | None, typer.Option(min=2, metavar="N", help="Merge small files whenever so many batches have them.")
+    ] = None,
+    compression: Annotated[str, typer.Option(metavar="CODEC", help="snappy, zstd, lz4, gzip or none.")] = "snappy",
+    sync: Annotated[bool, typer.Option("--sync", help="Each batch reaches the disk before it counts: safe when power fails.")] = False,
+    checkpoint: Annotated[str | None, typer.Option(metavar="DIR", help="With --writer spark: where progress is kept.")] = None,
+    option: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the source; may be repeated.")] = None,
+    namesrv: Annotated[
+        str, typer.Option(envvar="NAMESRV_ADDR", metavar="HOST:PORT", help="Nameservers, several joined by ';'.")
+    ] = DEFAULT_NAMESRV,
+    master: Master = None,
+    cores: Cores = None,
+    memory: Memory = DEFAULT_MEMORY,
+    json: Json = False,
+) -> None:
+    """Land topics into a table. The next run goes on where this one ended; every message is in the table once, however often it is killed."""
+    options = source_options(option or [], start)
+
+    def work(spark: Any, report: Any) -> Any:
+        from sprocketmq.spark.jobs.land import land
+
+        with stopped_by_signals(every is not None) as stop:
+            return land(
+                spark,
+                topics,
+                to,
+                nameserver=namesrv,
+                format=format,
+                writer=writer,
+                columns=columns,
+                partition_by=partition_by,
+                batch_messages=batch,
+                every_s=every,
+                stop=stop,
+                compact_after=compact_after,
+                compression=compression,
+                sync=sync,
+                checkpoint=checkpoint,
+                options=options,
+                progress=report,
+            )
+
+    run_spark_job(f"landing {', '.join(topics)}", work, spark=SparkOptions(master, cores, memory), as_json=json)
+
+
+def source_options(pairs: list[str], start: str | None) -> dict[str, str]:
+    """Return the source's options that ``--option`` and ``--from`` name. Raises ConfigError."""
+    from sprocketmq.cli.consume import start_of
+    from sprocketmq.errors import ConfigError
+
+    options = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (name.strip() and equals):
+            raise ConfigError(f"--option takes NAME=VALUE, not {pair!r}")
+        options[name.strip()] = value
+    if start is None:
+        return options
+    given = next((name for name in options if name.lower().startswith("starting")), None)
+    if given is not None:
+        raise ConfigError(f"--from and --option {given}=... say the same thing: leave one out")
+    place = start_of(start, "--from")
+    if isinstance(place, str):
+        return {**options, "startingOffsets": {"first": "earliest", "last": "latest"}[place]}
+    return {**options, "startingTimestamp": str(round(place * 1000))}
+
+
+@contextlib.contextmanager
+def stopped_by_signals(wanted: bool) -> Iterator[threading.Event]:
+    """Give an event that the first SIGINT or SIGTERM sets, where that is ``wanted``; a second one does what it always does."""
+    stop = threading.Event()
+    if not wanted:
+        yield stop
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def on_signal(*_: object) -> None:
+        stop.set()
+        restore()
+
+    for number in before:
+        signal.signal(number, on_signal)
+    try:
+        yield stop
+    finally:
+        restore()
