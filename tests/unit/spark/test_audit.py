@@ -216,7 +216,7 @@ def test_two_records_of_one_queue_offset(store, audit):
 
 def test_index_entries_that_are_wrong_or_gone(store, audit):
     paths = sorted((store.root / "index").iterdir())
-    at = 40 + 4 * 50 + 20 * 17
+    at = 40 + 4 * 50 + 20 * 18  # a unique key: each message has one, a key and a tag, in this order
     physical = unpack_from(">q", paths[1].read_bytes(), at + 4)[0]
     change(paths[1], at, (12345).to_bytes(4, "big"))
     paths[-1].unlink()
@@ -243,7 +243,7 @@ def test_chains_and_headers_of_index_files(store, audit):
 
 
 @pytest.mark.parametrize("name", ["plain", "batchcq"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_an_audit_finds_whatever_a_verification_finds(name, seed, tmp_path, audit):
     root = unpack(name, tmp_path)
     rng = random.Random(f"{name} {seed}")
@@ -252,7 +252,7 @@ def test_an_audit_finds_whatever_a_verification_finds(name, seed, tmp_path, audi
         for path in sorted(root.rglob("*"))
         if path.is_file() and path.relative_to(root).parts[0] in ("consumequeue", "batchconsumequeue", "index", "commitlog")
     ]
-    for _ in range(25):
+    for _ in range(8):
         path = rng.choice(paths)
         content = path.read_bytes()
         used = len(content.rstrip(b"\0"))

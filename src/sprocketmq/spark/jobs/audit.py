@@ -431,7 +431,9 @@ def _compare_split(
     return answers
 
 
-def _look(unit: _Unit, note: Callable[[int], None], *, log: "Log", covered: Iterable[tuple[int, int]], in_use: bool) -> "_Looked | Trouble":
+def _look(
+    unit: _Unit, note: Callable[[int], None], *, log: "Log", covered: Iterable[tuple[int, int]], slots: int | None, in_use: bool
+) -> "_Looked | Trouble":
     from sprocketmq.spark.jobs.audit_files import look_at_index, look_at_queue
 
     try:

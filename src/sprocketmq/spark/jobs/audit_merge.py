@@ -121,6 +121,15 @@ class QueueView:
         return AuditFinding(severity, kind, self.topic, self.queue_id, offset, count, where[0], where[1], what, next_step)
 
 
+@dataclass
+class _Again:
+    """Offsets that are given a second time, from those of a range on and below ``high``."""
+
+    found: Range
+    high: int
+    count: int = 0
+
+
 class Merge:
     """Takes chains in log order; ``queues`` and ``findings`` are complete after ``finish``."""
 
@@ -157,10 +166,16 @@ class Merge:
         for one in facts:
             view.missing += one.missing
             view.wrong += one.wrong
-            view.differences += one.differences
+            for difference in one.differences:
+                last = view.differences[-1] if view.differences else None
+                if last is not None and not last.said and not difference.said and last.next_offset == difference.offset:
+                    view.differences[-1] = last._replace(next_offset=difference.next_offset)
+                else:
+                    view.differences.append(difference)
         ranges = [found for one in facts for found in one.ranges]
         view.first = view.next = ranges[0].first
         last_physical = -1
+        again: _Again | None = None
         for i, found in enumerate(ranges):
             following = ranges[i + 1] if i + 1 < len(ranges) else None
             view.records += found.records
@@ -172,12 +187,19 @@ class Merge:
             if found.first > view.next:
                 self._gap(view, found, last_physical, log)
             elif found.first < view.next:
-                self._given_before(view, found, log)
+                if again is not None:
+                    self._report_again(view, again, log)
+                again = _Again(found, view.next)
+                self._forget_from(view, found)
+            if again is not None and found.first < again.high:
+                again.count += min(again.high, found.next) - found.first
             view.messages += found.next - found.first
             view.next = found.next
             last_physical = found.last_physical
             if found.unit_end > found.unit:
                 view.met.append((found.unit, found.unit_end))
+        if again is not None:
+            self._report_again(view, again, log)
         return view
 
     @staticmethod
@@ -204,21 +226,25 @@ class Merge:
         view.findings.append(view.finding(ERROR, "gap", view.next, count, log.place(found.physical), what, step))
 
     @staticmethod
-    def _given_before(view: QueueView, found: Range, log: Log) -> None:
-        count = min(view.next, found.next) - found.first
-        view.duplicates += count
-        again = found.first == 0
-        what = f"{count:,} offsets from {found.first} on are given to messages a second time"
-        what += ", as after the topic was deleted and made again: only the later messages can be read" if again else ""
-        step = "nothing, when the topic was deleted" if again else log.inspect(found.physical)
-        view.findings.append(view.finding(NOTE if again else ERROR, "duplicate", found.first, count, log.place(found.physical), what, step))
-        # Their units are the later messages'; that they are not those of the earlier ones is as it should be.
+    def _forget_from(view: QueueView, found: Range) -> None:
+        """Forget what was said of units from a range on that comes again: they are the later messages'."""
         gone = [d for d in view.differences if d.offset >= found.first and d.physical < found.physical]
-        view.missing -= sum(min(d.next_offset, view.next) - d.offset for d in gone if not d.said)
+        view.missing -= sum(d.next_offset - d.offset for d in gone if not d.said)
         view.wrong -= sum(1 for d in gone if d.said)
         view.differences = [d for d in view.differences if d not in gone]
         if not view.batch:
             view.met = [(a, min(b, found.first)) for a, b in view.met if a < found.first]
+
+    @staticmethod
+    def _report_again(view: QueueView, again: "_Again", log: Log) -> None:
+        found = again.found
+        view.duplicates += again.count
+        deleted = found.first == 0
+        what = f"{again.count:,} queue offsets from {found.first} on are given to messages a second time"
+        what += ", as after the topic was deleted and made again: only the later messages can be read" if deleted else ""
+        step = "nothing, when the topic was deleted" if deleted else log.inspect(found.physical)
+        severity = NOTE if deleted else ERROR
+        view.findings.append(view.finding(severity, "duplicate", found.first, again.count, log.place(found.physical), what, step))
 
     def key_findings(self, log: Log, *, in_use: bool) -> Iterator[AuditFinding]:
         """Yield what the key index lacks, and what it has and should not."""
