@@ -72,7 +72,7 @@ class Pushed:
         if isinstance(condition, Not):
             test = _queue_test(condition.child)
             if test is not None:
-                self._tests.append(lambda queue: not test(queue))
+                self._tests.append(_negation(test))
             return test is not None
         test = _queue_test(condition)
         if test is not None:
@@ -109,8 +109,12 @@ class Pushed:
 
 
 def _column(condition: Filter) -> str | None:
-    path = getattr(condition, "attribute", ())
+    path: tuple[str, ...] = getattr(condition, "attribute", ())
     return path[0] if len(path) == 1 else None
+
+
+def _negation(test: Callable[[MessageQueue], bool]) -> Callable[[MessageQueue], bool]:
+    return lambda queue: not test(queue)
 
 
 def _queue_test(condition: Filter) -> Callable[[MessageQueue], bool] | None:
