@@ -19,6 +19,7 @@ from sprocketmq.spark.encode import Ids, Limits, Lot, Router, RowEncoder, RowRef
 from sprocketmq.spark.option_values import OptionError
 from sprocketmq.spark.sending import ProducerAccess, Sender, producer_access
 from sprocketmq.spark.sink_options import AUTO, DEAD_LETTER, FAIL, SINGLE, SinkOptions, check_columns, parse_sink_options
+from sprocketmq.spark.workers import settle_worker
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class _Sink:
     def _write(self, batches: Iterable[pa.RecordBatch], job: str, partition: int) -> Written:
         """Send the rows of a task. ``job`` is the same each time the same rows are written, and another one for other rows."""
         options = self._options
+        settle_worker()
         access = open_access(options)
         with DeadLetters(options.dead_letter_path, f"{job}-{partition}") as letters:
             aside = letters.add if options.on_too_large == DEAD_LETTER else None

@@ -47,6 +47,7 @@ from sprocketmq.spark.pushdown import Pushed
 from sprocketmq.spark.reading import RETRY_PAUSE_S, DataLoss, QueueAway, RangeReader
 from sprocketmq.spark.schema import arrow_schema, spark_schema
 from sprocketmq.spark.sink import BatchSink, StreamSink
+from sprocketmq.spark.workers import settle_worker
 
 log = logging.getLogger(__name__)
 
@@ -123,6 +124,7 @@ def _read(options: ReadOptions, partition: InputPartition) -> Iterator[pa.Record
     # Spark hands an empty partition to a reader that planned none.
     if not isinstance(partition, QueuePartition):
         return iter(())
+    settle_worker()
     reader = RangeReader(
         _access(options).pull,
         options.columns,
