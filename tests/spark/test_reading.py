@@ -4,7 +4,7 @@ import gc
 import logging
 import threading
 import weakref
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 
@@ -18,6 +18,7 @@ from sprocketmq.protocol.records import encode_record, pack_host
 from sprocketmq.spark.access import TopicGone
 from sprocketmq.spark.planning import QueueRange
 from sprocketmq.spark.reading import DataLoss, RangeReader
+from sprocketmq.testing import wait_until
 
 HOST = pack_host("127.0.0.1", 1)
 Q0, Q1 = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)
@@ -282,14 +283,15 @@ def test_a_broker_that_repeats_itself_is_not_believed(broker):
         read(broker, (Q0, 0, 8))
 
 
-def test_a_reader_that_is_dropped_cancels_the_pull_under_way(broker):
+def test_a_reader_that_is_dropped_asks_for_nothing_more(broker):
     broker.plain(Q0, 0, 100)
-    answer, waiting = broker.pull(Q0, 0, 10, 1, 0), Future()
-    answers = iter([answer, waiting])
-    batches = RangeReader(lambda *_, **__: next(answers), ("body",), batch_rows=10).read([QueueRange(Q0, 0, 100)])
+    answers = [broker.pull(Q0, 0, 10, 1, 0), Future()]
+    waiting = answers[1]
+    batches = RangeReader(lambda *_, **__: answers.pop(0), ("body",), batch_rows=10).read([QueueRange(Q0, 0, 100)])
     next(batches)
     batches.close()
-    assert waiting.cancelled()
+    waiting.set_result(broker.answer(Q0, 10, 10))
+    assert answers == []
 
 
 def test_answers_may_come_in_another_thread_at_any_time(broker):
@@ -321,6 +323,95 @@ def test_answers_may_come_in_another_thread_at_any_time(broker):
     more.release()
     answering.join()
     assert got == [*range(500), *range(100, 400)]
+
+
+# --- several pulls at once ---
+
+
+class Slow:
+    """Answers pulls of ``broker`` when it is told to, in any order."""
+
+    def __init__(self, broker):
+        self.broker = broker
+        self.open = []
+
+    def pull(self, *asked, **how):
+        future = Future()
+        self.open.append((asked[1], future, asked, how))
+        return future
+
+    def answer(self, *offsets):
+        for offset in offsets:
+            found = next(entry for entry in self.open if entry[0] == offset)
+            self.open.remove(found)
+            found[1].set_result(self.broker.pull(*found[2], **found[3]).result())
+
+    @property
+    def asked(self):
+        return [entry[0] for entry in self.open]
+
+
+def begin(slow, *ranges, **settings):
+    """Read in a thread and return the future of the offsets that were read."""
+    batches = RangeReader(slow.pull, ("queueOffset",), **settings).read([QueueRange(*r) for r in ranges])
+    return ThreadPoolExecutor(1).submit(lambda: [offset for batch in batches for offset in batch["queueOffset"].to_pylist()])
+
+
+def test_a_broker_that_gives_little_is_asked_several_times_at_once(broker):
+    broker.most = 10
+    broker.plain(Q0, 0, 50)
+    broker.plain(Q1, 0, 100)
+    slow = Slow(broker)
+    result = begin(slow, (Q0, 5, 50), (Q1, 0, 15))
+    wait_until(lambda: slow.asked == [5])
+    slow.answer(5)
+    assert slow.asked == [15, 25, 35, 45, 0, 10], "to the end of what is to be read, one range after the other"
+    slow.answer(35, 10, 15, 0, 45, 25)
+    assert result.result() == [*range(5, 50), *range(15)]
+
+
+def test_no_more_pulls_go_at_once_than_there_is_room_for(broker):
+    broker.most = 10
+    broker.plain(Q0, 0, 1000)
+    slow = Slow(broker)
+    size = 10 * len(broker.units[Q0][500][2])
+    result = begin(slow, (Q0, 0, 1000), pull_bytes=2 * size, prefetch=2, batch_rows=1000)
+    wait_until(lambda: slow.asked == [0])
+    slow.answer(0)
+    wait_until(lambda: slow.asked == [10, 20, 30])
+    while not result.done():
+        wait_until(lambda: slow.open or result.done())
+        assert len(slow.open) <= 4
+        if slow.open:
+            slow.answer(slow.asked[0])
+    assert result.result() == [*range(1000)]
+
+
+def test_pulls_that_began_at_the_wrong_place_are_asked_again(broker):
+    broker.most = 1
+    for first, count in ((0, 4), (4, 4), (8, 3), (11, 4), (15, 4)):
+        broker.inner(Q0, first, count)
+    slow = Slow(broker)
+    result = begin(slow, (Q0, 0, 19))
+    wait_until(lambda: slow.asked == [0])
+    slow.answer(0)
+    assert slow.asked == [4, 8, 12, 16]
+    slow.answer(4, 8)
+    assert slow.asked == [12, 16, 11], "the batch from 8 on was shorter than those before"
+    slow.answer(11, 12)
+    slow.answer(15, 16)
+    assert result.result() == [*range(19)]
+
+
+def test_brokers_whose_answers_differ_are_soon_asked_one_pull_at_a_time(broker):
+    broker.most = 1
+    first = 0
+    for i in range(300):
+        count = 2 + i * 7 % 5
+        broker.inner(Q0, first, count)
+        first += count
+    assert read(broker, (Q0, 0, first)) == same(0, first)
+    assert len(broker.pulls) < 330
 
 
 # --- filters ---

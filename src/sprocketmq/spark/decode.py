@@ -91,7 +91,7 @@ class PulledRows:
         self._rec_size: Any = np.diff(np.append(pos, len(self._array)))
         _require(self._rec_size >= FIXED_OVERHEAD, "a record is shorter than the shortest there is")
         end = pos + self._rec_size
-        heads = self._heads = self._gather(pos, _HEAD)
+        heads = self._heads = self._gather(pos, f"V{_HEAD.itemsize}").view(_HEAD)  # copies bytes, where fields would be copied one by one
         _require(heads["size"] == self._rec_size, "a record does not end where the next begins")
         self._sys = heads["sys_flag"].astype(np.int32)
         magic = heads["magic"]
@@ -328,14 +328,19 @@ class _Batch:
         rows = self.rows
         at, length = rows._topic[self.rec], rows._topic_length[self.rec]
         first = int(length[0])
-        # A queue holds one topic, except where records were dispatched to several queues.
+        # A queue holds one topic, except where records were dispatched to several queues; a log holds many.
         if (length == first).all():
             names = rows._window(at, first) if first else np.empty((self.count, 0), np.uint8)
             if (names == names[0]).all():
                 return pa.repeat(pa.scalar(names[0].tobytes().decode("utf-8", "replace")), self.count)
-        data = memoryview(rows._data)
-        pieces = [bytes(data[a : a + n]).decode("utf-8", "replace") for a, n in zip(at.tolist(), length.tolist(), strict=True)]
-        return pa.array(pieces, pa.string())
+        # Messages of one inner batch have it from the same place.
+        _, once, each = np.unique(at, return_index=True, return_inverse=True)
+        found = rows._slots(at[once], length[once])
+        try:
+            text = found.cast(pa.string())
+        except pa.ArrowInvalid:
+            text = pa.array([name.decode("utf-8", "replace") for name in found.to_pylist()], pa.string())
+        return text.take(pa.array(each))
 
     def broker(self) -> pa.Array:
         return pa.repeat(pa.scalar(self.broker_name, pa.string()), self.count)

@@ -10,7 +10,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from queue import SimpleQueue
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Literal, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -276,13 +277,13 @@ class _Pulled(NamedTuple):
 class _Asked:
     """A pull that was begun: at ``offset`` of the range with number ``index``, for so many ``messages``."""
 
-    __slots__ = ("future", "index", "messages", "offset")
+    __slots__ = ("answer", "index", "messages", "offset")
 
     def __init__(self, index: int, offset: int, messages: int) -> None:
         self.index = index
         self.offset = offset
         self.messages = messages
-        self.future: Future[PullResult] | None = None
+        self.answer: Future[PullResult] | None = None
 
 
 class _Ahead:
@@ -315,6 +316,7 @@ class _Ahead:
         self._answers: SimpleQueue[_Pulled] = SimpleQueue()
         self._waiting = 0
         self._wanted = False
+        self._crowded = False
         self._halted = False
         self._flight: deque[_Asked] = deque()
         self._stride = 0  # messages that each of several pulls at once is expected to bring; 0: one pull at a time
@@ -327,15 +329,20 @@ class _Ahead:
 
     def take(self) -> _Pulled | None:
         """Return the next answer, waiting for it; None after the last."""
-        with self._lock:
-            self._wanted = self._answers.empty()
-            if self._wanted and not self._flight and self._index == len(self._ranges):
-                return None
-        self._run()
-        pulled = self._answers.get()
+        try:
+            pulled = self._answers.get_nowait()
+        except Empty:
+            with self._lock:
+                self._wanted = self._answers.empty()
+                if self._wanted and not self._flight and self._index == len(self._ranges):
+                    return None
+            self._run()
+            pulled = self._answers.get()
         with self._lock:
             self._waiting -= len(pulled.body)
-        self._run()
+            crowded = self._crowded
+        if crowded:
+            self._run()
         return pulled
 
     def go_on(self, offset: int) -> None:
@@ -346,13 +353,10 @@ class _Ahead:
         self._run()
 
     def close(self) -> None:
-        """Pull no more."""
+        """Pull no more; answers that still come are dropped."""
         with self._lock:
             self._halted = True
-            flight, self._flight = self._flight, deque()
-        for asked in flight:
-            if asked.future is not None:
-                asked.future.cancel()
+            self._flight.clear()
 
     def _run(self) -> None:
         """Begin pulls until the next has to wait for an answer, or for room."""
@@ -362,18 +366,18 @@ class _Ahead:
             except BaseException as e:  # whoever takes it raises it
                 future = Future()
                 future.set_exception(e)
-            asked.future = future
             if future.done():
-                self._collect()
+                self._collect(asked, future)
             else:
-                future.add_done_callback(self._later)
+                future.add_done_callback(partial(self._later, asked))
 
     def _next(self) -> _Asked | None:
         with self._lock:
             if self._halted or self._index == len(self._ranges) or len(self._flight) >= (AT_ONCE if self._stride else 1):
                 return None
             expected = self._waiting + len(self._flight) * self._stride_bytes
-            if not (self._wanted and not self._flight) and expected > self._room:
+            self._crowded = expected > self._room and not (self._wanted and not self._flight)
+            if self._crowded:
                 return None
             self._wanted = False
             left = self._ranges[self._index].end - self._offset
@@ -383,19 +387,23 @@ class _Ahead:
                 self._index, self._offset = self._after(self._index, self._offset + self._stride)
             return asked
 
-    def _later(self, _: "Future[PullResult]") -> None:
-        self._collect()
+    def _later(self, asked: _Asked, future: "Future[PullResult]") -> None:
+        self._collect(asked, future)
         self._run()
 
-    def _collect(self) -> None:
-        """Take the answers that are there, in the order of their offsets."""
+    def _collect(self, asked: _Asked, future: "Future[PullResult]") -> None:
+        """Note an answer, and take those that are there in the order of their offsets."""
         with self._lock:
-            while self._flight and (future := self._flight[0].future) is not None and future.done() and not self._halted:
-                self._answered(self._flight.popleft(), future)
+            asked.answer = future
+            while self._flight and self._flight[0].answer is not None and not self._halted:
+                self._answered(self._flight.popleft())
 
-    def _answered(self, asked: _Asked, future: "Future[PullResult]") -> None:
-        part = self._ranges[asked.index]
-        answer = None if future.cancelled() or future.exception() is not None else future.result()
+    def _answered(self, asked: _Asked) -> None:
+        part, future = self._ranges[asked.index], asked.answer
+        try:
+            answer = future.result() if future is not None else None
+        except BaseException:  # the task looks into it
+            answer = None
         skipped = answer is not None and self._skips and answer.status is PullStatus.NO_MATCH
         if answer is None or answer.next_offset <= asked.offset or not (answer.body or skipped):
             self._halted = True
