@@ -1,5 +1,11 @@
 """Makes ``format("rocketmq")`` known to every Spark session whose Python has SprocketMQ: Spark imports packages of this kind of name."""
 
-from sprocketmq.spark.formats import default_source
+from sprocketmq.spark.formats import LazySource
 
-DefaultSource = default_source("rocketmq", "sprocketmq.spark.source", "RocketMQDataSource")
+
+class DefaultSource(LazySource):
+    """The format `rocketmq`."""
+
+    format_name = "rocketmq"
+    module = "sprocketmq.spark.source"
+    class_name = "RocketMQDataSource"

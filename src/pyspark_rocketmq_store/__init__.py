@@ -1,5 +1,11 @@
 """Makes ``format("rocketmq-store")`` known to every Spark session whose Python has SprocketMQ: Spark imports packages of this kind of name."""
 
-from sprocketmq.spark.formats import default_source
+from sprocketmq.spark.formats import LazySource
 
-DefaultSource = default_source("rocketmq-store", "sprocketmq.spark.store_source", "RocketMQStoreDataSource")
+
+class DefaultSource(LazySource):
+    """The format `rocketmq-store`."""
+
+    format_name = "rocketmq-store"
+    module = "sprocketmq.spark.store_source"
+    class_name = "RocketMQStoreDataSource"

@@ -1,35 +1,52 @@
 """How Spark finds the formats by itself: it imports every top-level package named ``pyspark_*`` and takes its ``DefaultSource``."""
 
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
+
+from pyspark.sql.datasource import DataSource
 
 from sprocketmq.errors import ConfigError
 from sprocketmq.spark.checks import INSTALL, check_packages
 
 
-def default_source(format_name: str, module: str, class_name: str) -> Any:
-    """Return the data source class of a format for Spark to register.
+class LazySource(DataSource):
+    """Stands for a data source that is imported when it is used.
 
-    Where a package is missing or does not fit, it is a class that says so once the format is used: an error while Spark looks for formats
-    would take every Python format of the session with it.
+    Spark looks for formats in every session that uses any Python format: that has to be quick, and must not fail where a package is missing
+    or does not fit. When this format is used, that is said.
     """
-    try:
+
+    format_name: ClassVar[str]
+    module: ClassVar[str]
+    class_name: ClassVar[str]
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.format_name
+
+    def _source(self) -> DataSource:
+        """Return the data source itself. Raises MissingPackage, or ConfigError when it cannot be imported."""
         check_packages()
-        return getattr(import_module(module), class_name)
-    except ConfigError as e:
-        problem = str(e)
-    except ImportError as e:
-        problem = f"the format {format_name} could not be loaded ({e}): {INSTALL}"
-    from pyspark.sql.datasource import DataSource
+        try:
+            source: DataSource = getattr(import_module(self.module), self.class_name)(self.options)
+        except ImportError as e:
+            raise ConfigError(f"the format {self.format_name} could not be loaded ({e}): {INSTALL}") from e
+        return source
 
-    class UnusableSource(DataSource):
-        """Takes the place of a format that cannot work here."""
+    def schema(self) -> Any:
+        return self._source().schema()
 
-        @classmethod
-        def name(cls) -> str:
-            return format_name
+    def reader(self, schema: Any) -> Any:
+        return self._source().reader(schema)
 
-        def __init__(self, options: dict[str, str]) -> None:
-            raise ConfigError(problem)
+    def writer(self, schema: Any, overwrite: bool) -> Any:
+        return self._source().writer(schema, overwrite)
 
-    return UnusableSource
+    def streamReader(self, schema: Any) -> Any:  # noqa: N802 - Spark's name
+        return self._source().streamReader(schema)
+
+    def simpleStreamReader(self, schema: Any) -> Any:  # noqa: N802
+        return self._source().simpleStreamReader(schema)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802
+        return self._source().streamWriter(schema, overwrite)

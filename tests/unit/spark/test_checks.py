@@ -1,10 +1,16 @@
 """A machine that lacks what Spark needs is told so in one sentence, before a JVM starts."""
 
+import subprocess
+import sys
+
 import pytest
 
+import pyspark_rocketmq
+import pyspark_rocketmq_store
 from sprocketmq.errors import ConfigError
-from sprocketmq.spark import checks, formats
+from sprocketmq.spark import RocketMQDataSource, RocketMQStoreDataSource, checks
 from sprocketmq.spark.checks import MissingPackage, check_packages, parse_version, require
+from sprocketmq.spark.formats import LazySource
 
 GOOD = {"pyspark": "4.3.0", "pyarrow": "26.0.1", "pandas": "2.3.3"}
 
@@ -71,25 +77,42 @@ def test_what_only_one_function_needs_is_asked_for_there():
         require("no_such_package", "the plot", "pip install it")
 
 
+class Broken(LazySource):
+    format_name = "broken"
+    module = "sprocketmq.no_such_module"
+    class_name = "Source"
+
+
 def test_a_format_that_cannot_work_says_so_when_it_is_used_and_not_before(installed):
     installed(pyarrow=None)
-    source = formats.default_source("rocketmq", "sprocketmq.spark.source", "RocketMQDataSource")
+    source = pyspark_rocketmq.DefaultSource({})
     assert source.name() == "rocketmq"
-    with pytest.raises(ConfigError, match=r"package pyarrow .*pip install"):
-        source(options={})
+    for use in (source.schema, lambda: source.reader(None), lambda: source.streamWriter(None, False)):
+        with pytest.raises(ConfigError, match=r"package pyarrow .*pip install"):
+            use()
 
 
 def test_a_format_whose_module_does_not_load_says_why():
-    source = formats.default_source("rocketmq", "sprocketmq.no_such_module", "Source")
-    with pytest.raises(ConfigError, match=r"the format rocketmq could not be loaded \(No module named .*pip install"):
-        source(options={})
+    with pytest.raises(ConfigError, match=r"the format broken could not be loaded \(No module named .*pip install"):
+        Broken({}).schema()
 
 
-def test_spark_finds_both_formats_where_it_looks_for_them():
-    import pyspark_rocketmq
-    import pyspark_rocketmq_store
-    from sprocketmq.spark.source import RocketMQDataSource
+def test_both_formats_lead_to_their_sources():
+    for package, source in ((pyspark_rocketmq, RocketMQDataSource), (pyspark_rocketmq_store, RocketMQStoreDataSource)):
+        lazy = package.DefaultSource({"option": "value"})
+        assert type(lazy._source()) is source
+        assert lazy._source().options == {"option": "value"}
+        assert lazy.name() == source.name()
 
-    assert pyspark_rocketmq.DefaultSource is RocketMQDataSource
-    assert pyspark_rocketmq.DefaultSource.name() == "rocketmq"
-    assert pyspark_rocketmq_store.DefaultSource.name() == "rocketmq-store"
+
+def test_what_one_source_cannot_do_is_said_as_by_itself():
+    with pytest.raises(NotImplementedError):
+        pyspark_rocketmq_store.DefaultSource({}).simpleStreamReader(None)
+
+
+def test_looking_for_formats_loads_no_heavy_package():
+    program = (
+        "import sys, pyspark_rocketmq, pyspark_rocketmq_store; print(sorted({'pyarrow', 'pandas', 'numpy', 'asyncio'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
