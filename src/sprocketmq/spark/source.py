@@ -116,8 +116,8 @@ class QueuePartition(InputPartition):
         super().__init__(tuple(ranges))
 
 
-def _access(options: ReadOptions) -> ClusterAccess:
-    return cluster_access(options.nameserver, options.group, options.client_options)
+def _access(options: ReadOptions, *, patience_s: float = 0.0) -> ClusterAccess:
+    return cluster_access(options.nameserver, options.group, options.client_options, patience_s=patience_s)
 
 
 def _read(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -126,7 +126,7 @@ def _read(options: ReadOptions, partition: InputPartition) -> Iterator[pa.Record
         return iter(())
     settle_worker()
     reader = RangeReader(
-        _access(options).pull,
+        _access(options, patience_s=options.pull_timeout_ms / 1000).pull,
         options.columns,
         batch_rows=options.batch_rows,
         batch_bytes=options.batch_bytes,
