@@ -163,7 +163,6 @@ def test_a_read_begins_and_ends_at_offsets_times_or_where_a_group_is():
         ("filterType", "TAG", "it goes with filterExpression"),
         ("filterExpression", "||", "it names no tag"),
         ("failOnDataLoss", "maybe", "neither true nor false"),
-        ("pushFilters", "1", "neither true nor false"),
         ("rocketmq.client.timeoutS", "soon", "is not a number of seconds"),
         ("rocketmq.client.accessKey", "x", "the client cannot do that; what can be passed on is rocketmq.client.timeoutS"),
         ("rocketmq.client.tlsEnable", "x", "the client cannot do that"),
@@ -211,7 +210,6 @@ def test_contradictions_name_both_sides(more, option, says):
         ({"endingOffsets": "latest"}, "endingOffsets", "batch reads (spark.read) only"),
         ({"endingTimestamp": "5"}, "endingTimestamp", "batch reads"),
         ({"endingOffsetsByTimestamp": "{}"}, "endingOffsetsByTimestamp", "batch reads"),
-        ({"pushFilters": "true"}, "pushFilters", "batch reads"),
     ],
 )
 def test_a_stream_refuses_what_it_cannot_do(more, option, says):

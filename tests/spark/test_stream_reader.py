@@ -3,10 +3,9 @@
 import json
 import logging
 from concurrent.futures import Future
-from datetime import UTC, datetime
 
 import pytest
-from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, InputPartition
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import IntegerType, StructField, StructType
 
@@ -88,7 +87,7 @@ class Clock:
 @pytest.fixture
 def cluster(monkeypatch):
     fake = FakeCluster()
-    monkeypatch.setattr(source, "cluster_access", lambda nameserver, group, client_options: fake)
+    monkeypatch.setattr(source, "cluster_access", lambda nameserver, group, client_options, patience_s: fake)
     return fake
 
 
@@ -586,14 +585,6 @@ def test_an_unknown_broker_is_named(cluster):
     chosen = '{"T": {"broker-a": {"0": 1, "1": 5}, "broker-z": {"0": 1}}}'
     with pytest.raises(OptionError, match="there is no queue 0 of topic T on broker broker-z"):
         batch(startingOffsets=chosen).partitions()
-
-
-def test_conditions_of_the_query_cut_the_ranges_when_asked_for(cluster):
-    reader = source.FilteringBatchReader(parsed(False, pushFilters="true"))
-    since = GreaterThanOrEqual(("storeTimestamp",), datetime.fromtimestamp(0.020, tz=UTC))
-    assert reader.pushFilters([EqualTo(("queueId",), 0), GreaterThanOrEqual(("queueOffset",), 12), since]) == [since]
-    assert planned(reader.partitions()) == [[(Q0, 19, 100)]]
-    assert not hasattr(batch(), "pushFilters") or type(batch()).pushFilters is source.DataSourceReader.pushFilters
 
 
 def test_a_schema_of_the_user_s_own_is_refused(cluster):

@@ -23,11 +23,10 @@ DEFAULT_GROUP = "sprocketmq-spark"
 _WHAT = ("subscribe", "subscribePattern", "assign")
 _STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingFromGroup")
 _ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-_BATCH_ONLY = (*_ENDS, "pushFilters")
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "commitOffsetsToBroker")
 NAMES = (
     *("nameserver", *_WHAT, *_STARTS, "startingOffsetsByTimestampStrategy", *_ENDS, "group", "columns", "failOnDataLoss"),
-    *("filterExpression", "filterType", "pushFilters", *_STREAM_ONLY, "minPartitions", "maxPartitions", "maxRecordsPerPartition"),
+    *("filterExpression", "filterType", *_STREAM_ONLY, "minPartitions", "maxPartitions", "maxRecordsPerPartition"),
     *("batchRows", "batchBytes", "pullBatchSize", "pullBatchBytes", "pullTimeoutMs", "prefetch", "innerBatch", "readFrom", CLIENT_PREFIX),
 )
 
@@ -64,7 +63,6 @@ class ReadOptions:
     max_records_per_partition: int | None
     fail_on_data_loss: bool
     filter: Filter | None
-    push_filters: bool
     batch_rows: int
     batch_bytes: int
     pull_batch_size: int
@@ -97,7 +95,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None) -> Read
     Names are taken in any case. Raises OptionError.
     """
     values = Values(options, NAMES)
-    for name in _BATCH_ONLY if streaming else _STREAM_ONLY if streaming is False else ():
+    for name in _ENDS if streaming else _STREAM_ONLY if streaming is False else ():
         if values.given(name):
             kind = "batch reads (spark.read)" if streaming else "stream reads (spark.readStream)"
             raise values.error(name, f"it is for {kind} only; leave it out")
@@ -141,7 +139,6 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None) -> Read
         max_records_per_partition=values.integer("maxRecordsPerPartition", None, 1, what="messages of a task"),
         fail_on_data_loss=values.boolean("failOnDataLoss", True),
         filter=_filter(values),
-        push_filters=values.boolean("pushFilters", False),
         batch_rows=batch_rows,
         batch_bytes=batch_bytes,
         pull_batch_size=values.integer("pullBatchSize", batch_rows, 1, _MOST, "messages of a pull"),

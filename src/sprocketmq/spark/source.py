@@ -2,12 +2,12 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -43,7 +43,6 @@ from sprocketmq.spark.planning import (
     plan_partitions,
     ranges_between,
 )
-from sprocketmq.spark.pushdown import Pushed
 from sprocketmq.spark.reading import RETRY_PAUSE_S, DataLoss, QueueAway, RangeReader
 from sprocketmq.spark.schema import arrow_schema, spark_schema
 from sprocketmq.spark.sink import BatchSink, StreamSink
@@ -84,8 +83,7 @@ class RocketMQDataSource(DataSource):
     def reader(self, schema: Any) -> "BatchReader":
         options = parse_options(self.options, streaming=False)
         _check_schema(schema, options.columns)
-        # Spark refuses every reader that takes conditions while its setting for that is off.
-        return FilteringBatchReader(options) if options.push_filters else BatchReader(options)
+        return BatchReader(options)
 
     def streamReader(self, schema: Any) -> "StreamReader":  # noqa: N802 - Spark's name
         options = parse_options(self.options, streaming=True)
@@ -205,11 +203,13 @@ def _check_filter(options: ReadOptions, access: ClusterAccess, queues: Sequence[
 
 
 class BatchReader(DataSourceReader):
-    """Reads from the starting to the ending offsets, both settled when the query is planned."""
+    """Reads from the starting to the ending offsets, both settled when the DataFrame is first used.
+
+    It takes no conditions of queries: Spark 4.3 keeps the plan of one query for the next of the same DataFrame, which may have others.
+    """
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._pushed = Pushed()
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
@@ -226,7 +226,7 @@ class BatchReader(DataSourceReader):
                 raise OptionError(option, f"{name_queue(queue)} ends at {latest[queue]}, offset {end[queue]} is past it")
             if isinstance(options.ending.place, dict) and start[queue] > end[queue]:
                 raise OptionError(option, f"{name_queue(queue)} would end at {end[queue]}, before its start at {start[queue]}")
-        ranges = self._narrow(access, ranges_between(start, end))
+        ranges = ranges_between(start, end)
         return [
             QueuePartition(part)
             for part in plan_partitions(
@@ -234,29 +234,8 @@ class BatchReader(DataSourceReader):
             )
         ]
 
-    def _narrow(self, access: ClusterAccess, ranges: Sequence[QueueRange]) -> list[QueueRange]:
-        """Return what the conditions that Spark has pushed down leave of the ranges."""
-        pushed = self._pushed
-        ranges = [QueueRange(r.queue, max(r.start, pushed.low), min(r.end, pushed.high)) for r in ranges if pushed.keeps(r.queue)]
-        ranges = [r for r in ranges if r.start < r.end]
-        queues = [r.queue for r in ranges]
-        if pushed.since_ms is not None:
-            since = access.at_time(queues, pushed.since_ms)
-            ranges = [QueueRange(r.queue, max(r.start, since[r.queue]), r.end) for r in ranges]
-        if pushed.until_ms is not None:
-            until = access.at_time(queues, pushed.until_ms)
-            ranges = [QueueRange(r.queue, r.start, min(r.end, until[r.queue])) for r in ranges]
-        return [r for r in ranges if r.start < r.end]
-
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition)
-
-
-class FilteringBatchReader(BatchReader):
-    """A batch reader that takes conditions of the query, for option pushFilters."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        return self._pushed.take(filters)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
