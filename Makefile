@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo test lint interop bench fuzz crash-long faults-long clean
+.PHONY: help demo test lint interop bench fuzz crash-long faults-long spark-faults-long clean
 
 help:
 	@echo "make demo      run the main job: 336,776 flights through the broker and Spark into a table"
@@ -15,6 +15,7 @@ help:
 	@echo "make fuzz      long fuzz run (FUZZ_SECONDS=600)"
 	@echo "make crash-long  long crash run (CRASH_CYCLES=1000 CRASH_POINTS=200000 CRASH_FLIPS=50000 CRASH_SEED=...)"
 	@echo "make faults-long  sends while brokers die and the network fails (FAULT_SENDS=1000000 FAULT_SEED=...)"
+	@echo "make spark-faults-long  kills streaming queries, their workers and brokers (SPARK_FAULTS=100 SPARK_FAULT_SEED=...)"
 
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "SprocketMQ needs Python 3.11 or newer: install it, or run make PYTHON=/path/to/python3"; exit 1; }
@@ -60,6 +61,12 @@ FAULT_SENDS ?= 1000000
 FAULT_SEED  ?= $(shell date +%s)
 faults-long: $(STAMP)
 	SPROCKETMQ_FAULT_SENDS=$(FAULT_SENDS) SPROCKETMQ_FAULT_SEED=$(FAULT_SEED) $(BIN)/python -m pytest tests/faults -k every_send -s --timeout=0
+
+SPARK_FAULTS     ?= 100
+SPARK_FAULT_SEED ?= $(shell date +%s)
+spark-faults-long: $(STAMP)
+	SPROCKETMQ_SPARK_FAULTS=$(SPARK_FAULTS) SPROCKETMQ_SPARK_FAULT_SEED=$(SPARK_FAULT_SEED) \
+	$(BIN)/python -m pytest -m spark tests/spark_faults -s --timeout=0
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache dist

@@ -20,6 +20,8 @@ BENCHMARKS = (
     "benchmarks.load.consume",
     "benchmarks.load.latency",
     "benchmarks.load.spark_read",
+    "benchmarks.load.spark_triggers",
+    "benchmarks.load.spark_memory",
     "benchmarks.load.demo",
 )
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.interop import apache
@@ -66,6 +68,20 @@ def our_cluster(home: Path) -> Iterator[OurProcess]:
     """Our nameserver and broker in one process, as `sprocketmq serve` runs them."""
     with namesrv_and_broker(home / "ours", message_delay_level=DELAY_LEVELS) as process:
         yield process
+
+
+@pytest.fixture(scope="session")
+def spark(home: Path) -> Iterator[Any]:
+    """A local Spark session with our formats, the only JVM of this process."""
+    from sprocketmq.spark import session
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        running = session(
+            "interop", cores=2, memory="512m", quick_start=True, log_file=home / "spark.log", conf={"spark.sql.session.timeZone": "UTC"}
+        )
+    yield running
+    running.stop()
 
 
 @pytest.fixture(params=["ours", "apaches"])

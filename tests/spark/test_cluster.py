@@ -1,0 +1,64 @@
+"""Source, sink and jobs on a cluster master: executors are other processes, which import, connect and read by themselves."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.spark.standalone import StandaloneCluster
+
+from sprocketmq import Message, sync
+from sprocketmq.embedded import LocalCluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+
+ROOT = Path(__file__).parents[2]
+TOPICS = ("ClusterPlain", "ClusterLists")
+MESSAGES = 500
+
+
+@pytest.fixture
+def filled():
+    """A cluster of ours with two topics, one of batch queues; yields it and what its topics hold."""
+    with (
+        LocalCluster(default_topic_queues=4) as mq,
+        sync.AdminClient(namesrv=mq.namesrv) as admin,
+        sync.Producer("pg", namesrv=mq.namesrv) as producer,
+    ):
+        admin.create_topic(TOPICS[0], queues=4)
+        admin.create_topic(TOPICS[1], queues=4, attributes={"queue.type": "BatchCQ"})
+        admin.create_topic("ClusterCopies", queues=2)
+        held = []
+        for topic in TOPICS:
+            for first in range(0, MESSAGES, 50):
+                messages = [Message(topic, b"%s %d" % (topic.encode(), i), tag="t", keys=[f"k{i}"]) for i in range(first, first + 50)]
+                results = producer.send_batch(messages)
+                held += [[topic, r.queue_id, r.queue_offset, m.body.decode()] for m, r in zip(messages, results, strict=True)]
+        yield mq, sorted(held)
+
+
+def test_source_sink_stream_and_landing_run_on_the_executors_of_a_cluster(tmp_path, filled):
+    mq, held = filled
+    with StandaloneCluster(tmp_path / "cluster") as cluster:
+        plan = {"master": cluster.url, "nameserver": mq.namesrv, "topics": TOPICS, "copies": "ClusterCopies", "home": str(tmp_path)}
+        with (tmp_path / "job.log").open("w+") as said:
+            job = subprocess.run(
+                [sys.executable, "-m", "tests.spark.cluster_job", json.dumps(plan)],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                check=False,
+            )
+            said.seek(0)
+            assert job.returncode == 0, said.read()[-4000:]
+    found = json.loads(job.stdout.splitlines()[-1])
+    assert found["read"] == held
+    assert len(found["tasks"]) == 2
+    assert min(found["tasks"].values()) >= 1, "both executors read"
+    bodies = sorted(body for *_, body in held)
+    assert found["streamed"] == bodies, "what the sink wrote is what the stream reads"
+    assert found["batches"] == 4
+    assert found["landed rows"] == len(held)
