@@ -314,37 +314,32 @@ def _messages(chosen: "DataFrame", target: str | None, *, keep_ids: bool, keep_q
 
 
 def _watched(spark: "SparkSession", title: str, work: Callable[[], None], total: int, report: Report) -> None:
-    """Run a Spark job in a thread and tell how many of its tasks are through, in messages. Interrupted, the job is cancelled."""
+    """Run a Spark job and tell meanwhile how many of its tasks are through, in messages."""
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         work()
-        report(Progress(total, total, "messages"))
-        return
-    from pyspark import InheritableThread
+    else:
+        context = spark.sparkContext
+        names = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
+        before = [context.getLocalProperty(name) for name in names]
+        group = f"sprocketmq-{uuid.uuid4()}"
+        over = threading.Event()
 
-    context = spark.sparkContext
-    group = f"sprocketmq-{uuid.uuid4()}"
-    failed: list[BaseException] = []
+        def watch() -> None:
+            while not over.wait(_POLL_S):
+                done, tasks = _tasks(context.statusTracker(), group)
+                report(Progress(total * done // tasks if tasks else 0, total, "messages"))
 
-    def run() -> None:
+        # The job runs in this thread, whose session knows the format.
+        watcher = threading.Thread(target=watch, name="sprocketmq-replay", daemon=True)
+        context.setJobGroup(group, title)
+        watcher.start()
         try:
-            context.setJobGroup(group, title, interruptOnCancel=True)
             work()
-        except BaseException as e:
-            failed.append(e)
-
-    thread: threading.Thread = InheritableThread(target=run, name="sprocketmq-replay", daemon=True)
-    thread.start()
-    try:
-        while thread.is_alive():
-            thread.join(_POLL_S)
-            done, tasks = _tasks(context.statusTracker(), group)
-            report(Progress(total * done // tasks if tasks else 0, total, "messages"))
-    except BaseException:
-        context.cancelJobGroup(group)
-        thread.join()
-        raise
-    if failed:
-        raise failed[0]
+        finally:
+            over.set()
+            watcher.join()
+            for name, value in zip(names, before, strict=True):
+                context.setLocalProperty(name, value)
     report(Progress(total, total, "messages"))
 
 
