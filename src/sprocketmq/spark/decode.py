@@ -8,7 +8,7 @@ properties by looking for the two separator bytes in all property strings togeth
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -234,12 +234,7 @@ class PulledRows:
 
     def _gather(self, at: Any, kind: Any) -> Any:
         """Return the values of type ``kind`` at each position, as stored."""
-        size = np.dtype(kind).itemsize
-        if len(self._array) < size:
-            return np.empty(0, kind)
-        # An array of overlapping values, one for each byte they may start at.
-        every: Any = np.ndarray((len(self._array) - size + 1,), kind, self._array, strides=(1,))
-        return every[at]
+        return _values_at(self._array, at, kind)
 
     def _window(self, at: Any, width: int) -> Any:
         """Return the ``width`` bytes at each position, as a matrix."""
@@ -474,23 +469,32 @@ _BUILDERS: dict[str, Callable[[_Batch], pa.Array]] = {
 class _Pairs:
     """The name/value pairs of many property strings.
 
-    ``names`` and ``values`` hold the pairs of all rows, ``bounds`` says where each row's pairs start (one more entry than rows).
+    ``names`` and ``values`` hold the pairs of all rows, ``bounds`` says where each row's pairs start (one more entry than rows). When every
+    row has the same names in the same order, as the messages of one producer mostly do, ``common`` is them, and names are not looked up.
     """
 
-    __slots__ = ("bounds", "codes", "known", "names", "row", "rows", "values")
+    __slots__ = ("bounds", "codes", "common", "known", "names", "row", "rows", "values")
 
     def __init__(self, strings: pa.Array) -> None:
         self.rows = len(strings)
+        self.common: list[str] | None = None
         found = _split_pairs(strings)
-        if found is not None:
-            self._hold(*found)
-        if found is None or self._has_duplicates():
+        if found is None:
+            self._hold(*_split_pairs_leniently(strings))
+            return
+        self.common = found.common_names(self.rows)
+        values = _pieces(found.text, found.assigns + 1, found.ends)
+        if self.common is not None:
+            self.names, self.values, self.bounds = _repeated(self.common, self.rows), values, found.bounds
+            return
+        self._hold(_pieces(found.text, found.starts, found.assigns), values, found.bounds)
+        if self._has_duplicates():
             self._hold(*_split_pairs_leniently(strings))
 
     def _hold(self, names: pa.Array, values: pa.Array, bounds: Any) -> None:
         self.names, self.values, self.bounds = names, values, bounds
         encoded = names.dictionary_encode()
-        self.codes = encoded.indices.to_numpy()
+        self.codes: Any = encoded.indices.to_numpy()
         self.known = encoded.dictionary
         self.row: Any = np.repeat(np.arange(self.rows), np.diff(bounds))
 
@@ -507,6 +511,10 @@ class _Pairs:
 
     def column(self, name: str) -> pa.Array:
         """Return the values of one property, null where a row has none."""
+        if self.common is not None:
+            if name not in self.common:
+                return pa.nulls(self.rows, pa.string())
+            return self.values.take(pa.array(np.arange(self.common.index(name), len(self.values), len(self.common))))
         code = self.known.index(pa.scalar(name)).as_py()
         if code < 0:
             return pa.nulls(self.rows, pa.string())
@@ -521,16 +529,41 @@ class _Pairs:
         return self.values.take(pa.array(index, mask=absent))
 
 
-def _split_pairs(strings: pa.Array) -> tuple[pa.Array, pa.Array, Any] | None:
+class _Split(NamedTuple):
+    """Where the pairs of property strings are in all their text: starts of names, the separators after names and values; rows' bounds."""
+
+    text: Any
+    starts: Any
+    assigns: Any
+    ends: Any
+    bounds: Any
+
+    def common_names(self, rows: int) -> list[str] | None:
+        """Return the names of each row if all have the same in the same order, and none twice."""
+        each = len(self.ends) // rows if rows else 0
+        if not each or (self.bounds != np.arange(0, (rows + 1) * each, each)).any():
+            return None
+        lengths = (self.assigns - self.starts).reshape(rows, each)
+        if (lengths != lengths[0]).any():
+            return None
+        names = []
+        for i, length in enumerate(lengths[0].tolist()):
+            found = _values_at(self.text, self.starts[i::each], f"V{length}").view(np.uint8).reshape(rows, length)
+            if (found != found[0]).any():
+                return None
+            start = int(self.starts[i])
+            names.append(bytes(self.text[start : start + length]).decode())
+        return names if len(set(names)) == each else None
+
+
+def _split_pairs(strings: pa.Array) -> _Split | None:
     r"""Split well-formed property strings (``name 0x01 value 0x02`` and nothing else); None when one is not.
 
     Then the separators of all strings together alternate, each string ends with 0x02, and every piece lies between two
     neighbouring separators.
     """
-    if len(strings) == 0:
-        return pa.array([], pa.string()), pa.array([], pa.string()), np.zeros(1, np.int32)
     _, bounds_buffer, data = strings.buffers()
-    bounds = np.frombuffer(bounds_buffer, np.int32)[: len(strings) + 1]
+    bounds = np.frombuffer(bounds_buffer, np.int32)[: len(strings) + 1] if len(strings) else np.zeros(1, np.int32)
     text = np.frombuffer(data, np.uint8)[: bounds[-1]] if data is not None else np.empty(0, np.uint8)
     assigns = np.flatnonzero(text == 1)
     ends = np.flatnonzero(text == 2)
@@ -543,11 +576,24 @@ def _split_pairs(strings: pa.Array) -> tuple[pa.Array, pa.Array, Any] | None:
         starts[1:] = ends[:-1] + 1
     if not ((starts < assigns) & (assigns + 1 < ends)).all() or not _is_utf8(text):
         return None
-    cuts: Any = np.empty(4 * len(ends) + 1, np.int32)
-    cuts[:-1:4], cuts[1::4], cuts[2::4], cuts[3::4], cuts[-1] = starts, assigns, assigns + 1, ends, len(text)
-    pieces = pa.Array.from_buffers(pa.string(), 4 * len(ends), [None, pa.py_buffer(cuts), pa.py_buffer(text)])
-    first: Any = np.arange(len(ends), dtype=np.int64) * 4
-    return pieces.take(pa.array(first)), pieces.take(pa.array(first + 2)), np.searchsorted(ends, bounds).astype(np.int32)
+    return _Split(text, starts, assigns, ends, np.searchsorted(ends, bounds).astype(np.int32))
+
+
+def _pieces(text: Any, starts: Any, ends: Any) -> pa.Array:
+    """Return the pieces of UTF-8 text as a compact string array; they are in order and do not overlap."""
+    cuts: Any = np.empty(2 * len(starts) + 1, np.int32)
+    cuts[:-1:2], cuts[1::2], cuts[-1] = starts, ends, len(text)
+    pieces = pa.Array.from_buffers(pa.string(), 2 * len(starts), [None, pa.py_buffer(cuts), pa.py_buffer(text)])
+    return pieces.take(pa.array(np.arange(0, 2 * len(starts), 2)))
+
+
+def _repeated(names: Sequence[str], rows: int) -> pa.Array:
+    """Return ``names`` so many times over as a string array."""
+    encoded = [name.encode() for name in names]
+    ends = np.cumsum([len(name) for name in encoded])
+    cuts: Any = np.zeros(len(names) * rows + 1, np.int32)
+    cuts[1:] = (np.arange(rows)[:, None] * ends[-1] + ends).ravel()
+    return pa.Array.from_buffers(pa.string(), len(names) * rows, [None, pa.py_buffer(cuts), pa.py_buffer(b"".join(encoded) * rows)])
 
 
 def _split_pairs_leniently(strings: pa.Array) -> tuple[pa.Array, pa.Array, Any]:
@@ -573,6 +619,16 @@ def _is_utf8(text: Any) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def _values_at(data: Any, at: Any, kind: Any) -> Any:
+    """Return the values of type ``kind`` at each position of an array of bytes."""
+    size = np.dtype(kind).itemsize
+    if len(data) < size:
+        return np.empty(0, kind)
+    # An array of overlapping values, one for each byte they may start at.
+    every: Any = np.ndarray((len(data) - size + 1,), kind, data, strides=(1,))
+    return every[at]
 
 
 def _host_text(raw: bytes) -> str:
