@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sprocketmq.errors import ConfigError
 from sprocketmq.spark.jobs.progress import Progress, Report
@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from sprocketmq.storage.logorder import Answer, LogOrder
 
 _HEAD_BYTES = 64
+# Index files are looked at in so many groups for each task that runs at a time.
+_GROUPS_A_TASK = 2
+
+T = TypeVar("T")
 _FINDING_COLUMNS = (
     "severity string, kind string, topic string, queueId int, queueOffset bigint, count bigint, file string, position bigint, what string,"
     " next string"
@@ -176,10 +180,10 @@ def audit(
 
 
 class _Unit(NamedTuple):
-    """What a task of the second round looks at: some queues, or an index file."""
+    """What a task of the second round looks at: some queues, or some index files."""
 
     queues: "list[QueueView]"
-    index: str
+    index: list[str]
 
 
 class _Looked(NamedTuple):
@@ -338,8 +342,9 @@ class _Audit:
                     views[topic, queue_id] = QueueView(topic, queue_id, batch)
         without = self._without_topic(views, on_disk, findings)
         looked = [view for key, view in sorted(views.items()) if key not in without]
-        groups = [looked[i::at_a_time] for i in range(min(at_a_time, len(looked)))]
-        units = [_Unit([], path) for path in paths] + [_Unit(group, "") for group in groups]
+        units = [_Unit([], some) for some in _dealt(paths, _GROUPS_A_TASK * at_a_time)] + [
+            _Unit(some, []) for some in _dealt(looked, at_a_time)
+        ]
         look = partial(_look, log=read, covered=merge.covered, slots=slots, in_use=self._in_use)
         told = None if self._progress is None else lambda done: self._tell(min(done, len(units)), len(units), "parts", "looking at files")
         for unit, one in zip(
@@ -392,6 +397,11 @@ class _Audit:
             findings.add(AuditFinding(NOTE, "no index", None, None, None, 1, path, None, what, step))
 
 
+def _dealt(items: list[T], most: int) -> list[list[T]]:
+    """Return items in at most so many groups of about equal size."""
+    return [items[i::most] for i in range(min(most, len(items)))]
+
+
 def _results(found: list[Any], root: str) -> list[Any]:
     """Return what tasks returned, or raise for the first that gave up."""
     for one in found:
@@ -438,7 +448,8 @@ def _look(
 
     try:
         if unit.index:
-            looked = _Looked([], look_at_index(REAL_FS, unit.index, log, covered, slots=slots, in_use=in_use))
+            findings = [look_at_index(REAL_FS, path, log, covered, slots=slots, in_use=in_use) for path in unit.index]
+            looked = _Looked([], [finding for some in findings for finding in some])
         else:
             found = [look_at_queue(REAL_FS, view, log, in_use=in_use) for view in unit.queues]
             looked = _Looked([(one.units, one.orphans) for one in found], [finding for one in found for finding in one.findings])
