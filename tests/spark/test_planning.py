@@ -12,9 +12,13 @@ from sprocketmq.spark.planning import (
     admit_bytes,
     count_partitions,
     cut_ranges,
-    plan_partitions,
     ranges_between,
 )
+
+
+def plan_partitions(ranges, most, *, least=1, max_rows=None):
+    """Return what each task reads."""
+    return cut_ranges(ranges, count_partitions(sum(map(len, ranges)), most, least=least, max_rows=max_rows))
 
 
 def queue(number, broker="broker-a", topic="T"):
@@ -110,6 +114,13 @@ def test_at_least_as_many_partitions_as_asked_for_and_never_more_than_rows():
     assert count_partitions(1_000_000, 16) == 16
     assert count_partitions(1_000_000, 2, max_rows=100_000) == 13
     assert count_partitions(100_000, 2, max_rows=100_000) == 2
+
+
+def test_of_large_messages_fewer_are_worth_a_partition():
+    assert count_partitions(4000, 16, row_bytes=1 << 20) == 16
+    assert count_partitions(16, 16, row_bytes=1 << 20) == 2
+    assert count_partitions(3, 16, row_bytes=64 << 20) == 3
+    assert count_partitions(8192, 16, row_bytes=10) == 1, "small ones make no larger partitions"
 
 
 def test_the_number_of_partitions_alone_says_how_ranges_are_cut():

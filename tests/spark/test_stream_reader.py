@@ -263,6 +263,24 @@ def test_nothing_new_is_the_offset_spark_gave(cluster):
     assert stream().partitions(through_json(start), through_json(start)) == []
 
 
+def test_large_messages_are_shared_out_although_they_are_few(cluster, clock, monkeypatch):
+    pulled = []
+
+    def pull(queue, offset, max_messages, max_bytes, hold_ms):
+        pulled.append((queue, offset))
+        answer = Future()
+        answer.set_result(PullResult(queue, offset, PullStatus.FOUND, offset + 1, 0, 100, b"x" * (4 << 20), 0))
+        return answer
+
+    monkeypatch.setattr(cluster, "pull", pull)
+    monkeypatch.setattr(source, "PulledRows", lambda body: type("Rows", (), {"offsets": range(1)}))
+    reader = stream(clock, maxPartitions="4")
+    assert reader.latestOffset(offsets(q0=0, q1=5), ReadAllAvailable())["partitions"] == 4
+    assert reader.latestOffset(offsets(q0=97, q1=25), ReadAllAvailable())["partitions"] == 2
+    assert pulled == [(Q0, 0)], "sizes are looked at now and then"
+    assert len(batch(maxPartitions="4").partitions()) == 4
+
+
 # --- queues come and go -----------------------------------------------------------------------------------------------------
 
 

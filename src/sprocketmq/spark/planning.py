@@ -14,6 +14,8 @@ from sprocketmq.spark.offsets import Offsets
 
 # A task costs about 40 ms of a core, the time in which one reads some 10,000 rows: fewer rows than this are not worth a task more.
 MIN_PARTITION_ROWS = 8192
+# Nor are fewer bytes: of large messages fewer will do.
+MIN_PARTITION_BYTES = 8 << 20
 # Taken for a message of which nothing is known yet.
 GUESSED_MESSAGE_BYTES = 1024
 
@@ -102,13 +104,14 @@ class MeanSizes:
         return sum(size for size, _ in self._seen.values()) / sum(rows for _, rows in self._seen.values())
 
 
-def count_partitions(rows: int, most: int, *, least: int = 1, max_rows: int | None = None) -> int:
-    """Return into how many partitions ``rows`` rows are cut.
+def count_partitions(rows: int, most: int, *, least: int = 1, max_rows: int | None = None, row_bytes: float = GUESSED_MESSAGE_BYTES) -> int:
+    """Return into how many partitions ``rows`` rows of about ``row_bytes`` each are cut.
 
     At most ``most``, and fewer when there are few rows; but at least ``least``, and as many as it takes for ``cut_ranges`` to put no more
     than ``max_rows`` rows into one. Never more than there are rows.
     """
-    wanted = max(min(most, -(-rows // MIN_PARTITION_ROWS)), least)
+    worth = max(1, min(MIN_PARTITION_ROWS, int(MIN_PARTITION_BYTES / row_bytes)))
+    wanted = max(min(most, -(-rows // worth)), least)
     if max_rows is not None and rows > max_rows:
         # Cuts move by up to an eighth on either side.
         wanted = max(wanted, -(-rows * 5 // (max_rows * 4)))
@@ -148,8 +151,3 @@ def cut_ranges(ranges: Sequence[QueueRange], pieces: int) -> list[list[QueueRang
             part.append(QueueRange(r.queue, r.start + max(low - at, 0), r.start + min(high - at, len(r))))
         planned.append(part)
     return planned
-
-
-def plan_partitions(ranges: Sequence[QueueRange], most: int, *, least: int = 1, max_rows: int | None = None) -> list[list[QueueRange]]:
-    """Return what each task reads: ``cut_ranges`` into ``count_partitions`` pieces."""
-    return cut_ranges(ranges, count_partitions(sum(map(len, ranges)), most, least=least, max_rows=max_rows))

@@ -34,13 +34,13 @@ from sprocketmq.spark.offsets import (
 from sprocketmq.spark.option_values import OptionError
 from sprocketmq.spark.options import ReadOptions, parse_options
 from sprocketmq.spark.planning import (
+    GUESSED_MESSAGE_BYTES,
     MeanSizes,
     QueueRange,
     admit,
     admit_bytes,
     count_partitions,
     cut_ranges,
-    plan_partitions,
     ranges_between,
 )
 from sprocketmq.spark.reading import RETRY_PAUSE_S, DataLoss, QueueAway, RangeReader
@@ -202,6 +202,41 @@ def _check_filter(options: ReadOptions, access: ClusterAccess, queues: Sequence[
         raise OptionError("filterExpression", str(e)) from None
 
 
+def sample_sizes(access: ClusterAccess, places: Offsets, sizes: MeanSizes) -> None:
+    """Look at the first messages at each place, to know about how large the messages of its queue are."""
+    asked = [access.pull(queue, offset, SAMPLE_MESSAGES, SAMPLE_BYTES, 0) for queue, offset in places.items()]
+    for queue, answer in zip(places, asked, strict=True):
+        try:
+            body = answer.result().body
+            sizes.note(queue, len(body), len(PulledRows(body).offsets) if len(body) else 0)
+        except SprocketError as e:
+            # The read itself meets the same, and has the time to try again.
+            log.debug("no sample of %s: %s", queue, e)
+
+
+def _first_of_most(ranges: Sequence[QueueRange]) -> Offsets:
+    longest = max(ranges, key=len)
+    return {longest.queue: longest.start}
+
+
+def _size_matters(options: ReadOptions, ranges: Sequence[QueueRange]) -> bool:
+    """Tell whether large messages would be reason for more tasks than their number alone."""
+    rows = sum(map(len, ranges))
+    return count_partitions(rows, options.max_partitions, row_bytes=inf) > count_partitions(rows, options.max_partitions)
+
+
+def _count_pieces(options: ReadOptions, ranges: Sequence[QueueRange], sizes: MeanSizes) -> int:
+    """Return into how many partitions the ranges are cut."""
+    rows = sum(map(len, ranges))
+    return count_partitions(
+        rows,
+        options.max_partitions,
+        least=options.min_partitions,
+        max_rows=options.max_records_per_partition,
+        row_bytes=sum(len(r) * sizes.of(r.queue) for r in ranges) / max(rows, 1) or GUESSED_MESSAGE_BYTES,
+    )
+
+
 class BatchReader(DataSourceReader):
     """Reads from the starting to the ending offsets, both settled when the DataFrame is first used.
 
@@ -227,12 +262,10 @@ class BatchReader(DataSourceReader):
             if isinstance(options.ending.place, dict) and start[queue] > end[queue]:
                 raise OptionError(option, f"{name_queue(queue)} would end at {end[queue]}, before its start at {start[queue]}")
         ranges = ranges_between(start, end)
-        return [
-            QueuePartition(part)
-            for part in plan_partitions(
-                ranges, options.max_partitions, least=options.min_partitions, max_rows=options.max_records_per_partition
-            )
-        ]
+        sizes = MeanSizes()
+        if _size_matters(options, ranges):
+            sample_sizes(access, _first_of_most(ranges), sizes)
+        return [QueuePartition(part) for part in cut_ranges(ranges, _count_pieces(options, ranges, sizes))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition)
@@ -259,6 +292,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._looked = False
         self._latest: Offsets | None = None
         self._sizes = MeanSizes()
+        self._sampled_at = -inf
         self._batch_at: float | None = None
         self._rest_until = 0.0
         self._committed: Offsets = {}
@@ -300,7 +334,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._rest_until = now + min(IDLE_REST * (now - asked), MAX_REST_S)
             return start
         self._batch_at = now
-        return encode_offsets(end, self._count_partitions(ranges_between(begun, end)))
+        ranges = ranges_between(begun, end)
+        if _size_matters(self._options, ranges) and now - self._sampled_at >= ROUTE_REFRESH_S:
+            self._sample(_first_of_most(ranges))
+        return encode_offsets(end, _count_pieces(self._options, ranges, self._sizes))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         # Spark asks right after latestOffset.
@@ -310,17 +347,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun = decode_offsets(start)
         self._check_topics(begun)
         ranges = ranges_between(begun, decode_offsets(end))
-        return [QueuePartition(part) for part in cut_ranges(ranges, decode_partitions(end) or self._count_partitions(ranges))]
+        pieces = decode_partitions(end) or _count_pieces(self._options, ranges, MeanSizes())
+        return [QueuePartition(part) for part in cut_ranges(ranges, pieces)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition)
 
     # --- parts ---
-
-    def _count_partitions(self, ranges: Sequence[QueueRange]) -> int:
-        options = self._options
-        rows = sum(map(len, ranges))
-        return count_partitions(rows, options.max_partitions, least=options.min_partitions, max_rows=options.max_records_per_partition)
 
     def _patiently(self, ask: Callable[[], _R]) -> _R:
         """Return what ``ask`` returns; a broker that starts again should not end the query, nor a route that was old."""
@@ -413,16 +446,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return admit(start, end, options.max_offsets_per_trigger)
 
     def _sample(self, places: Offsets) -> None:
-        """Look at the first messages that wait in each queue, to know about how large they are."""
-        access = _access(self._options)
-        asked = [access.pull(queue, offset, SAMPLE_MESSAGES, SAMPLE_BYTES, 0) for queue, offset in places.items()]
-        for queue, answer in zip(places, asked, strict=True):
-            try:
-                body = answer.result().body
-                self._sizes.note(queue, len(body), len(PulledRows(body).offsets) if len(body) else 0)
-            except SprocketError as e:
-                # The batch itself meets the same, and has the time to try again.
-                log.debug("no sample of %s: %s", queue, e)
+        self._sampled_at = self._monotonic()
+        sample_sizes(_access(self._options), places, self._sizes)
 
     def _commit(self, begun: Offsets) -> None:
         """Tell the brokers how far the query has come: all before ``begun`` is in the sink, or Spark would not ask what comes then."""
