@@ -10,6 +10,7 @@ import pytest
 
 from sprocketmq import Message, sync
 from sprocketmq.cli.app import main
+from sprocketmq.spark import DataLoss
 from sprocketmq.spark.errors import explain
 from sprocketmq.spark.jobs.lag import lag
 from sprocketmq.spark.jobs.land import FormatMissing, compact, land, landed, landed_files
@@ -102,6 +103,34 @@ def test_landing_goes_on_while_producers_run(spark, cluster, topic, send, tmp_pa
     done = land(spark, topic, tmp_path / "t", nameserver=cluster.namesrv, every_s=0.05, stop=stop, progress=report)
     assert done.messages == 800
     assert bodies(spark.read.parquet(str(tmp_path / "t"))) == sent
+
+
+def test_queues_that_appear_land_from_their_beginning(spark, cluster, topic, send, tmp_path):
+    send(40)
+    land(spark, topic, tmp_path / "t", nameserver=cluster.namesrv)
+    cluster.create_topic(topic, queues=5)
+    with sync.Producer("grown", namesrv=cluster.namesrv) as grown:
+        for queue in grown.queues(topic):
+            grown.send(Message(topic, b"new", queue=queue))
+    assert land(spark, topic, tmp_path / "t", nameserver=cluster.namesrv).messages == 5
+    rows = spark.read.parquet(str(tmp_path / "t")).where("body = cast('new' as binary)")
+    assert sorted(row.queueId for row in rows.collect()) == [0, 1, 2, 3, 4]
+
+
+def test_messages_that_are_gone_fail_it_by_name_or_are_passed_over(spark, cluster, topic, send, tmp_path):
+    send(40)
+    land(spark, topic, tmp_path / "t", nameserver=cluster.namesrv)
+    with sync.AdminClient(namesrv=cluster.namesrv) as admin:
+        admin.delete_topic(topic)
+    cluster.create_topic(topic, queues=2)
+    with pytest.raises(DataLoss, match=rf"topic '{topic}' .* the queue now ends at 0, before what was read already"):
+        land(spark, topic, tmp_path / "t", nameserver=cluster.namesrv)
+    with sync.Producer("anew", namesrv=cluster.namesrv) as anew:
+        anew.send(Message(topic, b"passed over", queue=anew.queues(topic)[0]))
+        land(spark, topic, tmp_path / "t", nameserver=cluster.namesrv, options={"failOnDataLoss": "false"})
+        anew.send(Message(topic, b"landed", queue=anew.queues(topic)[0]))
+    assert land(spark, topic, tmp_path / "t", nameserver=cluster.namesrv).messages == 1
+    assert spark.read.parquet(str(tmp_path / "t")).count() == 41
 
 
 def test_an_empty_table_reads_as_no_rows(spark, cluster, topic, tmp_path):

@@ -194,11 +194,13 @@ class LagReader:
         if not found.queues:
             self._admin.group_config(group)  # a group that has read nothing yet, or none at all
         begins, _ = self._bounds([one.queue for one in found.queues])
-        queues = tuple(
-            QueueLag(one.queue, one.committed_offset, begins.get(one.queue), one.end_offset, one.last_consumed_ms or None)
-            for one in found.queues
-        )
-        return Lag("group", group, queues, time.monotonic())
+        queues = []
+        for one in found.queues:
+            begin = begins.get(one.queue)
+            # Brokers say 0 also where a group never committed.
+            position = None if one.committed_offset == 0 and begin else one.committed_offset
+            queues.append(QueueLag(one.queue, position, begin, one.end_offset, one.last_consumed_ms or None))
+        return Lag("group", group, tuple(queues), time.monotonic())
 
     def _compare(self, what: str, positions: Offsets) -> Lag:
         begins, ends = self._bounds(positions)

@@ -56,7 +56,7 @@ _PACKAGES = {
         "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and the catalog org.apache.spark.sql.delta.catalog.DeltaCatalog",
     ),
     "iceberg": (
-        "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13",
+        "org.apache.iceberg:iceberg-spark-runtime-X.Y_2.13",
         "spark.sql.extensions=org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions and a catalog, spark.sql.catalog.NAME",
     ),
 }
@@ -337,15 +337,13 @@ class _Landing:
             if not total:
                 total = _messages_between(start, reader.reportLatestOffset() or end)
                 self._report(Progress(0, total, "messages"))
-            partitions = reader.partitions(start, end)
-            # Without rows there is nothing to keep: a queue that appeared is noted, and read from there on in this run and the next.
-            if partitions:
-                staging = self._writer.staging()
-                tasks = [LandTask(reader, partition, staging, self._settings) for partition in partitions]
-                files = self._run(tasks, partial(self._told, taken, total))
-                self.state = self._writer.commit(self.state, start, end, staging, files)
-                self._count(self.state.batches[-1])
-                self._compact()
+            # Also without rows a batch says where to go on: of a queue that appeared, or was made anew, or that a filter left nothing of.
+            staging = self._writer.staging()
+            tasks = [LandTask(reader, partition, staging, self._settings) for partition in reader.partitions(start, end)]
+            files = self._run(tasks, partial(self._told, taken, total)) if tasks else []
+            self.state = self._writer.commit(self.state, start, end, staging, files)
+            self._count(self.state.batches[-1])
+            self._compact()
             taken += _messages_between(start, end)
             total = max(taken, total)
             self._told(taken, total, 0)
@@ -467,6 +465,9 @@ def land_by_spark(
     )
     if partition_by:
         stream = stream.partitionBy(*partition_by)
+        if wanted.format == "iceberg":
+            # Else it takes rows sorted by partition only.
+            stream = stream.option("fanout-enabled", "true")
     stream = (
         stream.trigger(availableNow=True) if every_s is None else stream.trigger(processingTime=f"{round(every_s * 1000)} milliseconds")
     )
