@@ -46,11 +46,11 @@ class SpooledChunk(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """``count`` bytes, or key entries, of a file: from byte ``at`` on, or behind ``skip`` of the ``of`` entries that begin there."""
+    """``length`` bytes, or key entries, of a file: from byte ``at`` on, or behind ``skip`` of the ``of`` entries that begin there."""
 
     path: str
     at: int
-    count: int
+    length: int
     skip: int = 0
     of: int = 0
 
@@ -115,14 +115,14 @@ def entry_pieces(chunks: Iterable[SpooledChunk], per_file: int) -> list[list[Pie
 
 def read_runs(fs: FileSystem, pieces: Iterable[Piece]) -> Iterator[list[QueueRun]]:
     """Yield the runs of pieces. Raises OSError."""
-    for piece, data in _reads(fs, ((piece, piece.at, piece.count) for piece in pieces)):
-        yield _decode(data) if piece.count else []
+    for piece, data in _reads(fs, ((piece, piece.at, piece.length) for piece in pieces)):
+        yield _decode(data) if piece.length else []
 
 
 def read_entries(fs: FileSystem, pieces: Iterable[Piece]) -> Iterator[KeyEntries]:
     """Yield the key entries of pieces. Raises OSError."""
     for piece, data in _reads(fs, ((piece, piece.at, piece.of * ENTRY_BYTES) for piece in pieces)):
-        some = slice(piece.skip, piece.skip + piece.count)
+        some = slice(piece.skip, piece.skip + piece.length)
         hashes = np.frombuffer(data, _HASH, piece.of)[some]
         physicals = np.frombuffer(data, _LONG, piece.of, 4 * piece.of)[some]
         yield KeyEntries(hashes, physicals, np.frombuffer(data, _LONG, piece.of, 12 * piece.of)[some])

@@ -90,7 +90,7 @@ class Segments:
         usual = good & (heads["magic"] == MAGIC_V1) & ((sys_flag & (_BOTH_V6 | SYSFLAG_INNER_BATCH)) == 0)
         body = heads["body_length"].astype(np.int64)
         topic_at = at + 88 + body
-        told = usual & (heads["queue_offset"] == offsets) & (body >= 0) & (topic_at + 1 + len(topic) <= at + sizes)
+        told: _Flags = usual & (heads["queue_offset"] == offsets) & (body >= 0) & (topic_at + 1 + len(topic) <= at + sizes)
         rows = np.flatnonzero(told)
         field = bytes((len(topic) & 0xFF,)) + topic
         told[rows] = _rows(view, topic_at[rows], len(field)) == np.void(field)

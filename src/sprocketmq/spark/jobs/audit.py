@@ -183,7 +183,7 @@ class _Unit(NamedTuple):
     """What a task of the second round looks at: some queues, or some index files."""
 
     queues: "list[QueueView]"
-    index: list[str]
+    index_files: list[str]
 
 
 class _Looked(NamedTuple):
@@ -289,9 +289,9 @@ class _Audit:
 
             limit = min(limit, begin + TASK_BYTES)
             split = Split(segment.file.path, segment.start, segment.size, segment.start + begin, segment.start + limit)
-            comparison = Comparison(self._store.fs, target, split, keys=bool(target.index))
+            comparison = Comparison(self._store.fs, target, split, keys=bool(target.index_files))
             try:
-                chunk = parse_chunk(segment.view, segment.start, begin, limit, batch_topics=batch_topics, keys=bool(target.index))
+                chunk = parse_chunk(segment.view, segment.start, begin, limit, batch_topics=batch_topics, keys=bool(target.index_files))
                 answer = Answer(split.begin, split.limit, chunk if chunk.records else None)
                 chain = next(chains([answer], comparison)).stretch
                 return chain if chain is not None else comparison.nothing(chunk.start)
@@ -419,7 +419,7 @@ def _compare_split(
     from sprocketmq.spark.jobs.audit_compare import Comparison, chains
 
     split, head = item
-    keys = bool(target.index)
+    keys = bool(target.index_files)
     try:
         file = REAL_FS.open(split.path, read_only=True)
         try:
@@ -430,7 +430,7 @@ def _compare_split(
         comparison = Comparison(REAL_FS, target, split, keys=keys)
         try:
             found = parts(REAL_FS, split, batch_topics=batch_topics, keys=keys)
-            answers = [tuple(answer) for answer in chains(found, comparison)]
+            answers = [(begin, limit, chain) for begin, limit, chain in chains(found, comparison)]
         finally:
             comparison.close()
     except FileNotFoundError as e:
@@ -447,8 +447,8 @@ def _look(
     from sprocketmq.spark.jobs.audit_files import look_at_index, look_at_queue
 
     try:
-        if unit.index:
-            findings = [look_at_index(REAL_FS, path, log, covered, slots=slots, in_use=in_use) for path in unit.index]
+        if unit.index_files:
+            findings = [look_at_index(REAL_FS, path, log, covered, slots=slots, in_use=in_use) for path in unit.index_files]
             looked = _Looked([], [finding for some in findings for finding in some])
         else:
             found = [look_at_queue(REAL_FS, view, log, in_use=in_use) for view in unit.queues]

@@ -114,7 +114,7 @@ class Target(NamedTuple):
     root: str
     batch_topics: frozenset[str]
     deleted: Mapping[str, int]
-    index: "tuple[IndexFile, ...]"
+    index_files: "tuple[IndexFile, ...]"
 
 
 class IndexFile(NamedTuple):
@@ -181,7 +181,7 @@ class Comparison:
         self._checks: dict[tuple[bytes, int], QueueCheck] = {}
         self._view = memoryview(b"")
         self._split = split
-        self._index = _IndexReader(fs, target.index) if keys else None
+        self._index = _IndexReader(fs, target.index_files) if keys else None
         self._start = self._end = -1
         self._reset()
 

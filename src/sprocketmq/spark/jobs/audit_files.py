@@ -27,7 +27,9 @@ def look_at_queue(fs: FileSystem, view: QueueView, log: Log, *, in_use: bool) ->
     check = open_queue(fs, log.root, view.topic, view.queue_id, batch=view.batch)
     files = OpenFiles(fs)
     try:
-        places = [check.place(one.unit) if one.unit >= 0 else (check.directory, None) for one in view.differences]
+        places: list[tuple[str, int | None]] = [
+            check.place(one.unit) if one.unit >= 0 else (check.directory, None) for one in view.differences
+        ]
         findings = list(unit_findings(view, log, places, in_use=in_use))
         findings += _row_findings(fs, view, check.directory, log, in_use=in_use)
         others = other_units(check, files, view.met, (log.begin, log.end), [(begin, end) for _, begin, end in log.damaged])
@@ -59,8 +61,8 @@ def _row_findings(fs: FileSystem, view: QueueView, directory: str, log: Log, *, 
     for start, entry in found:
         if start != expected:
             what = f"the file for byte {expected} of the queue is missing, the next one is {entry.name}"
-            where = (f"{directory}/{segment_name(expected)}", None)
-            findings.append(view.finding(ERROR, "queue files", None, 1, where, what, repair))
+            missing = (f"{directory}/{segment_name(expected)}", None)
+            findings.append(view.finding(ERROR, "queue files", None, 1, missing, what, repair))
         if entry.size != size and not (in_use and start == found[-1][0]):
             what = f"the file has {entry.size:,} bytes where this queue's files have {size:,}"
             where = (f"{directory}/{entry.name}", min(entry.size, size))

@@ -291,7 +291,7 @@ class Merge:
                 yield AuditFinding(severity, kind, None, None, None, count, directory, None, f"{count:,} {what}", step)
 
 
-def unit_findings(view: QueueView, log: Log, places: Iterable[tuple[str, int]], *, in_use: bool) -> Iterator[AuditFinding]:
+def unit_findings(view: QueueView, log: Log, places: Iterable[tuple[str, int | None]], *, in_use: bool) -> Iterator[AuditFinding]:
     """Yield what the files of a queue lack, or say otherwise; ``places`` are file and byte for each of the queue's ``differences``."""
     repair = log.rebuild(view.kind)
     for one, where in zip(view.differences, places, strict=True):

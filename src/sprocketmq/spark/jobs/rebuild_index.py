@@ -297,7 +297,7 @@ class _SparkMaker:
                 REAL_FS.make_dirs(f"{plan.config.root}/{kind}")
             jobs += [_Job("", None, pieces) for group in range(place.groups) if (pieces := group_pieces(chunks, group))]
         build = partial(_build, place=place, plan=plan, log_begin=log.min_offset, segment_bytes=log.segment_bytes)
-        total = sum(piece.count for job in jobs for piece in job.pieces)
+        total = sum(piece.length for job in jobs for piece in job.pieces)
         told = None if self._progress is None else lambda done: self._tell(min(done, total), total, "bytes", "making files")
         built: list[_Built] = _results(run_tasks(self._spark, "make queues and index", build, jobs, told=told), place.work)
         for one in built:
@@ -380,7 +380,7 @@ def _build(job: _Job, note: Callable[[int], None], *, place: _Place, plan: Plan,
         built = _build_index_file(job, apart, log_begin) if job.name else _build_queues(job, apart, segment_bytes)
     except OSError as e:
         return trouble_of(e, path=directory)
-    note(sum(piece.count for piece in job.pieces))
+    note(sum(piece.length for piece in job.pieces))
     return built
 
 
