@@ -27,7 +27,6 @@ from sprocketmq.storage.consumequeue import FILLER_SIZE
 from sprocketmq.storage.fs import REAL_FS, FileSystem, will_need
 from sprocketmq.storage.index import ENTRY_BYTES, HEADER_BYTES
 from sprocketmq.storage.inspection import PROPERTY_CRC_BYTES, FileView, dissect, next_record, property_crc
-from sprocketmq.storage.logwindows import MAX_RECORD_BYTES
 from sprocketmq.storage.recovery import parse_record
 
 log = logging.getLogger(__name__)
@@ -37,6 +36,8 @@ _ROWS_AT_ONCE = 1 << 16
 # Records whose body is elsewhere, or is a batch that must have as many messages as its properties say.
 _UNUSUAL = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6 | SYSFLAG_INNER_BATCH
 _UNDERSCORE = ord("_")
+# After so many records of one length in a row it is worth looking for more of them at once.
+_ALIKE = 16
 
 _HEAD = np.dtype(
     {
@@ -150,24 +151,28 @@ class StoreReader:
             rows = None
             if len(bounds) > 1:
                 try:
-                    rows = PulledRows(view[at : bounds[-1]], unwrap=self._unwrap)
+                    rows = self._located(view, bounds)
                 except RemoteProtocolError:
                     bounds = _leading_whole(view, piece.base, bounds)
             if len(bounds) == 1:
                 if _ends_in_blank(view, at, piece):
                     return
-                found, problem = self._look_at(piece, at, since)
+                begin = at
+                found, problem = self._look_at(piece, begin, since)
                 at = min(found, end)
-                yield from self._damage(piece.path, bounds[0], at, problem)
+                yield from self._damage(piece.path, begin, at, problem)
                 continue
             failed = _failed_checks(view, piece.base, bounds) if self._options.verify_crc else []
             yield from self._records(piece, view, bounds, None if failed else rows, failed)
-            at = bounds[-1]
-            last = parse_record(view, piece.base, bounds[-2], check_crc=False)
+            at = int(bounds[-1])
+            last = parse_record(view, piece.base, int(bounds[-2]), check_crc=False)
             since = since if last is None else last[7]
 
+    def _located(self, view: memoryview, bounds: Any) -> PulledRows:
+        return PulledRows(view[int(bounds[0]) : int(bounds[-1])], unwrap=self._unwrap, positions=bounds[:-1] - bounds[0])
+
     def _records(
-        self, piece: LogPiece, view: memoryview, bounds: list[int], rows: PulledRows | None, failed: list[int]
+        self, piece: LogPiece, view: memoryview, bounds: Any, rows: PulledRows | None, failed: list[int]
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records between ``bounds``; those in ``failed``, and those that cannot be decoded, are damage.
 
@@ -179,8 +184,9 @@ class StoreReader:
         stops = [*failed, count]
         while first < count:
             if first == stops[0]:
-                what = self._problem(piece, bounds[first]) or "its batch has not as many messages as its properties say"
-                yield from self._damage(piece.path, bounds[first], bounds[first + 1], what)
+                at, end = bounds[first : first + 2].tolist()
+                what = self._problem(piece, at) or "its batch has not as many messages as its properties say"
+                yield from self._damage(piece.path, at, end, what)
                 del stops[0]
                 first += 1
                 continue
@@ -188,7 +194,7 @@ class StoreReader:
             passed = 0
             try:
                 if rows is None:
-                    rows = PulledRows(view[bounds[first] : bounds[stop]], unwrap=self._unwrap)
+                    rows = self._located(view, bounds[first : stop + 1])
                 if self._topics:
                     rows.keep_topics(self._topics)
                 for batch in rows.batches(
@@ -202,7 +208,8 @@ class StoreReader:
                 if stop - first > 1:
                     step = max((stop - first) // 8, 1)
                     continue
-                yield from self._damage(piece.path, bounds[first], bounds[stop], self._problem(piece, bounds[first]) or str(e))
+                at, end = bounds[first : stop + 1].tolist()
+                yield from self._damage(piece.path, at, end, self._problem(piece, at) or str(e))
             rows, given = None, max(given - passed, 0)
             first, step = stop, step * 2
 
@@ -296,45 +303,57 @@ class StoreReader:
             yield batch.slice(start, self._options.batch_rows)
 
 
-def _chain(view: memoryview, base: int, at: int, room: int) -> list[int]:
+def _chain(view: memoryview, base: int, at: int, room: int) -> Any:
     """Return where the records from ``at`` on begin, and behind them where the last ends: about ``room`` bytes of them, or one.
 
     They end where something has no record's magic, is not at its own place, or does not fit the view.
     """
-    bounds = [at]
-    add = bounds.append
+    places: list[int] = []
+    add = places.append
     unpack = _INT.unpack_from
     total = len(view)
     last = min(total - FIXED_OVERHEAD, at + room - 1)
+    before = alike = 0
     while at <= last:
         (size,) = unpack(view, at)
-        if not FIXED_OVERHEAD <= size <= min(total - at, MAX_RECORD_BYTES):
+        if size < FIXED_OVERHEAD or size > total - at:
             break
-        at += size
         add(at)
-    places = np.array(bounds[:-1], np.int64)
-    if len(places):
-        heads = np.lib.stride_tricks.sliding_window_view(np.frombuffer(view, np.uint8), _HEAD.itemsize)[places].view(_HEAD).ravel()
-        good = ((heads["magic"] == MAGIC_V1) | (heads["magic"] == MAGIC_V2)) & (heads["place"] == places + base)
+        at += size
+        alike = alike + 1 if size == before else 0
+        before = size
+        if alike == _ALIKE and at <= last:
+            # Where the next ones are of this length, too, each size stands that far behind the one before.
+            sizes: Any = np.ndarray((min((last - at) // size + 1, (total - at) // size),), ">i4", view, at, (size,))
+            others = np.flatnonzero(sizes != size)
+            run = int(others[0]) if len(others) else len(sizes)
+            places += range(at, at + run * size, size)
+            at += run * size
+            alike = 0
+    bounds = np.array([*places, at], np.int64)
+    if places:
+        # An array of overlapping heads, one for each byte they may start at.
+        heads: Any = np.ndarray((total - _HEAD.itemsize + 1,), _HEAD, view, strides=(1,))[bounds[:-1]]
+        good = ((heads["magic"] == MAGIC_V1) | (heads["magic"] == MAGIC_V2)) & (heads["place"] == bounds[:-1] + base)
         good &= (heads["queue_id"] >= 0) & (heads["queue_offset"] >= 0)
         if not good.all():
-            del bounds[int(np.argmin(good)) + 1 :]
+            bounds = bounds[: int(np.argmin(good)) + 1]
     return bounds
 
 
-def _leading_whole(view: memoryview, base: int, bounds: list[int]) -> list[int]:
+def _leading_whole(view: memoryview, base: int, bounds: Any) -> Any:
     """Return ``bounds`` up to the first record whose parts do not make up its size."""
-    for i, at in enumerate(bounds[:-1]):
-        if parse_record(view[: bounds[i + 1]], base, at, check_crc=False) is None:
+    for i, (at, end) in enumerate(pairwise(bounds.tolist())):
+        if parse_record(view[:end], base, at, check_crc=False) is None:
             return bounds[: i + 1]
     return bounds
 
 
-def _failed_checks(view: memoryview, base: int, bounds: list[int]) -> list[int]:
+def _failed_checks(view: memoryview, base: int, bounds: Any) -> list[int]:
     """Return which records have a body, or a whole, that is not what their checksums say."""
     failed = []
     unpack = _INT.unpack_from
-    for i, (at, end) in enumerate(pairwise(bounds)):
+    for i, (at, end) in enumerate(pairwise(bounds.tolist())):
         (sys_flag,) = unpack(view, at + 36)
         if sys_flag & _UNUSUAL or not view[end - 1]:
             good = parse_record(view[:end], base, at, check_crc=True) is not None

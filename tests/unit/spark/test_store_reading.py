@@ -721,3 +721,18 @@ def test_pieces_say_what_they_weigh():
     assert LogPiece("p", 0, 5, 25, 100).weight == 20
     assert IndexPiece("p", 64, 0, 316, 376).weight == 60
     assert DamagePiece("p", 0, 100, "gone").weight == 0
+
+
+def test_long_runs_of_records_of_one_length_are_followed_exactly(writer):
+    for count, size in ((40, 90), (3, 91), (17, 300), (1, 5), (200, 64), (16, 70), (300, 0)):
+        for _ in range(count):
+            writer.store.stage_message("orders", 0, bytes(size), b"", tags_code=0, born_timestamp_ms=5, born_host=HOST)
+            writer.store.commit()
+    root = writer.close()
+    there = [position for *_, position in places(root)]
+    assert len(there) == 577
+    for batch_bytes in (1024, 5000, 1 << 20):
+        assert positions_in(root, batchBytes=batch_bytes) == there
+    path, at, size, position = places(root)[30]
+    change(path, at, (size + 200).to_bytes(4, "big"))
+    assert positions_in(root, onCorrupt="skip") == [other for other in there if other != position]
