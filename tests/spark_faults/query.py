@@ -94,9 +94,9 @@ def main(text: str) -> int:
         "nameserver": plan["nameserver"],
         "subscribe": ",".join(plan["topics"]),
         "startingOffsets": "earliest",
-        "maxOffsetsPerTrigger": "2000",
+        "maxOffsetsPerTrigger": "10000",
         "columns": ",".join(COLUMNS),
-        "batchRows": "50",
+        "batchRows": "100",
         "minPartitions": "2",
     }
     stream = spark.readStream.format("recording").options(**options).load()

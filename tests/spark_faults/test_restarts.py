@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +180,7 @@ class Producing:
                 number += await way(producer, queue, number, rng)
             number += 1000
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._over.wait(), rng.uniform(0.02, 0.2))
+                await asyncio.wait_for(self._over.wait(), rng.uniform(0.1, 0.5))
 
     def _note(self, queue: MessageQueue, number: int, rng: random.Random) -> tuple[str, Message]:
         identity = f"{queue.topic}/{queue.queue_id}/{number}"
@@ -318,24 +318,45 @@ class Scene:
         print(f"{report}; {progress.committed(self.driver.checkpoint) + 1} micro-batches")
 
     def _check_attempts(self) -> None:
-        """Every attempt of a partition was given the same ranges and read the same rows, as far as it came."""
-        attempts: dict[str, list[tuple[str, list[str]]]] = defaultdict(list)
+        """Every attempt of a partition was given the same ranges and read their rows in order, as far as it came; one came to the end."""
+        attempts: dict[str, list[tuple[Rows, Rows]]] = defaultdict(list)
         for path in self.driver.attempts.iterdir():
             # What a killed process was about to write ends without a line's end.
             ranges, *batches = path.read_text().split("\n")[:-1] or [""]
             if ranges:
-                attempts[path.name.rpartition("-")[0]].append((ranges, batches))
-        repeated = 0
+                attempts[path.name.rpartition("-")[0]].append((joined(json.loads(ranges)), joined(map(json.loads, batches))))
         for place, made in attempts.items():
-            longest = max((batches for _, batches in made), key=len)
-            for ranges, batches in made:
-                assert ranges == made[0][0], f"partition {place} was planned as {ranges} and as {made[0][0]} (seed {SEED})"
-                assert batches == longest[: len(batches)], f"partition {place} had {batches}, then {longest} (seed {SEED})"
-            assert [rows for part in map(json.loads, longest) for rows in part], f"partition {place} is empty (seed {SEED})"
-            repeated += len(made) > 1
+            planned = made[0][0]
+            for ranges, rows in made:
+                assert ranges == planned, f"partition {place} was planned as {ranges} and as {planned} (seed {SEED})"
+                assert is_beginning(rows, planned), f"partition {place} of {planned} read {rows} (seed {SEED})"
+            assert planned in [rows for _, rows in made], f"partition {place} was never read to its end (seed {SEED})"
+        repeated = [len(made) for made in attempts.values() if len(made) > 1]
         assert repeated, f"no task was ever repeated (seed {SEED})"
-        print(f"{len(attempts)} partitions, {repeated} of them read again, by up to {max(map(len, attempts.values()))} attempts: all alike")
+        print(f"{len(attempts)} partitions, {len(repeated)} of them read again, by up to {max(repeated)} attempts: all alike")
         print(f"kills: {dict(self.found)}")
+
+
+# Queue, first offset and end of rows that follow each other.
+Rows = list[tuple[tuple[str, str, int], int, int]]
+
+
+def joined(ranges: Iterable[Sequence[Any]]) -> Rows:
+    """Return ranges of rows (topic, broker, queue, first, end) with those made one that go on where the one before ends."""
+    rows: Rows = []
+    for topic, broker, queue_id, first, end in ranges:
+        queue = (topic, broker, queue_id)
+        goes_on = rows and rows[-1][0] == queue and rows[-1][2] == first
+        rows.append((queue, rows.pop()[1] if goes_on else first, end))
+    return rows
+
+
+def is_beginning(rows: Rows, planned: Rows) -> bool:
+    """Return whether ``rows`` are the first ones of ``planned``."""
+    if not rows or len(rows) > len(planned):
+        return not rows
+    queue, first, end = planned[len(rows) - 1]
+    return rows[:-1] == planned[: len(rows) - 1] and rows[-1][:2] == (queue, first) and rows[-1][2] <= end
 
 
 @contextlib.asynccontextmanager
