@@ -83,7 +83,7 @@ def timed(work: Callable[[], None]) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--messages", type=int, default=500_000)
+    parser.add_argument("--messages", type=int, default=800_000)
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sprocketmq-bench-") as directory:
