@@ -59,7 +59,7 @@ spark.conf.set("spark.sql.streaming.stateStore.providerClass", "org.apache.spark
 with LocalCluster() as mq, tempfile.TemporaryDirectory() as directory:
     with sync.Producer("shop", namesrv=mq.namesrv) as producer:
         producer.send_batch(tried("o1", 1, 2, 5, 40) + tried("o2", 3))
-        producer.send_batch(tried("the clock goes on", 120))
+        producer.send_batch(tried("the-clock-goes-on", 120))
     tries = spark.readStream.format("rocketmq").option("nameserver", mq.namesrv).option("subscribe", "tries")
     rows = tries.option("startingOffsets", "earliest").load()
     timed = rows.selectExpr("keys", "timestamp_seconds(CAST(properties['at'] AS BIGINT)) AS at")

@@ -28,7 +28,7 @@ def state_store(spark):
 
 
 def test_a_topic_is_read_as_a_table_and_in_sql(spark, capsys):
-    runpy.run_path(str(EXAMPLES / "spark" / "read_a_topic.py"))
+    runpy.run_path(str(EXAMPLES / "spark" / "read_a_topic.py"), run_name="__main__")
     said = capsys.readouterr().out
     assert "| new|   20|" in said
     assert "Row(orders=30)" in said
@@ -36,7 +36,7 @@ def test_a_topic_is_read_as_a_table_and_in_sql(spark, capsys):
 
 @pytest.mark.usefixtures("state_store")
 def test_tries_are_counted_in_sessions(spark, capsys):
-    runpy.run_path(str(EXAMPLES / "spark" / "tries_of_an_order.py"))
+    runpy.run_path(str(EXAMPLES / "spark" / "tries_of_an_order.py"), run_name="__main__")
     rows = [line.split("|")[1:-1] for line in capsys.readouterr().out.splitlines() if line.startswith("|")][1:]
     assert [[cell.strip() for cell in row] for row in rows] == [["o1", "1", "0"], ["o1", "3", "240"], ["o2", "1", "0"]]
 

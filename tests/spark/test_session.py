@@ -45,7 +45,7 @@ def test_the_formats_are_known_without_registration_also_in_sql(spark, orders):
     ("options", "said"),
     [
         ({"subscribe": "NoSuchTopic"}, "NoSuchTopic"),
-        ({"startingOfsets": "earliest"}, "startingOfsets"),
+        ({"startingOfsets": "earliest"}, "did you mean 'startingOffsets'?"),
         ({"startingOffsets": '{"SessionOrders": {"broker-z": {"0": 1}}}'}, "broker-z"),
     ],
 )

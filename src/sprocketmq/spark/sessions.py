@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # One compiler that does not optimise for long, one thread that collects garbage while nothing else runs: little work beside the work.
-QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-STEADY_JVM = ("-XX:+UseParallelGC",)
+QUICK_JVM: tuple[str, ...] = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+STEADY_JVM: tuple[str, ...] = ("-XX:+UseParallelGC",)
 # Spark starts a small JVM first, which puts the command line of the other together.
 _LAUNCHER_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
