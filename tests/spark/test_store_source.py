@@ -10,20 +10,13 @@ import pytest
 
 from sprocketmq import Message, sync
 from sprocketmq.embedded import LocalCluster
+from sprocketmq.spark.errors import explain
 from sprocketmq.spark.schema import DEFAULT_COLUMNS
 from sprocketmq.spark.store_options import TABLES, parse_store_options, store_arrow_schema, store_spark_schema
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "stores"
-
-
-@pytest.fixture(scope="module")
-def spark(spark):
-    from sprocketmq.spark import RocketMQStoreDataSource
-
-    spark.dataSource.register(RocketMQStoreDataSource)
-    return spark
 
 
 @pytest.fixture(scope="module")
@@ -118,8 +111,9 @@ def test_damage_fails_the_query_or_is_a_row(spark, recorded, tmp_path):
     with path.open("r+b") as file:
         file.seek(4)
         file.write(b"\0\0\0\0")
-    with pytest.raises(Exception, match=rf"store file {path} is damaged at byte 0: .*onCorrupt"):
+    with pytest.raises(Exception, match="StoreDamaged") as failed:
         stores(spark).load(str(root)).collect()
+    assert explain(failed.value).startswith(f"store file {path} is damaged at byte 0: magic 0x00000000 is not a record's")
     assert stores(spark, onCorrupt="skip").load(str(root)).count() == whole - 1
     frame = stores(spark, onCorrupt="report", columns="topic,body").load(str(root))
     [row] = frame.where("corrupt IS NOT NULL").select("topic", "corrupt.file", "corrupt.offset", "corrupt.problem").collect()

@@ -736,3 +736,14 @@ def test_long_runs_of_records_of_one_length_are_followed_exactly(writer):
     path, at, size, position = places(root)[30]
     change(path, at, (size + 200).to_bytes(4, "big"))
     assert positions_in(root, onCorrupt="skip") == [other for other in there if other != position]
+
+
+def test_a_batch_that_holds_another_number_of_messages_than_it_says_fails_verification(writer):
+    root = writer.send_inner([b"one", b"two"]).send_inner([b"three"]).close()
+    path, at, size, _ = places(root)[0]
+    record = path.read_bytes()[at : at + size]
+    change(path, at + record.index(b"INNER_NUM\x012") + 10, b"3")
+    assert [row["body"] for row in read(root)] == [b"one", b"two", b"three"]
+    with pytest.raises(StoreDamaged, match="not as many messages as its properties say"):
+        read(root, verifyCrc=True)
+    assert [row["body"] for row in read(root, verifyCrc=True, onCorrupt="skip")] == [b"three"]
