@@ -22,7 +22,7 @@ from tests.interop.test_stores import (
 
 from sprocketmq.storage.verification import verify
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module")
