@@ -159,7 +159,7 @@ def _at_group(bound: Bound, group: str, cluster: Cluster, earliest: Mapping[Mess
 def _check_all_named(option: str, named: Iterable[MessageQueue], there: Iterable[MessageQueue], else_do: str) -> None:
     named, there = set(named), set(there)
     for queue in sorted(named - there):
-        raise OptionError(option, f"there is no {name_queue(queue)}; there are {_some(there)}")
+        raise OptionError(option, f"there is no {name_queue(queue)}; there are {name_some([name_queue(each) for each in sorted(there)])}")
     for queue in sorted(there - named):
         raise OptionError(option, f"{name_queue(queue)} is missing; {else_do}")
 
@@ -169,10 +169,10 @@ def name_queue(queue: MessageQueue) -> str:
     return f"queue {queue.queue_id} of topic {queue.topic} on broker {queue.broker_name}"
 
 
-def _some(queues: Iterable[MessageQueue]) -> str:
-    ordered = sorted(queues)
-    more = f" and {len(ordered) - 8} more" if len(ordered) > 8 else ""
-    return ", ".join(map(name_queue, ordered[:8])) + more if ordered else "none"
+def name_some(names: Sequence[str]) -> str:
+    """Return names joined by commas, of many the first eight and how many more there are."""
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return ", ".join(names[:8]) + more or "none"
 
 
 # --- the checkpoint and the topics of a query -----------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from sprocketmq.spark.offsets import (
     decode_partitions,
     encode_offsets,
     name_queue,
+    name_some,
     settle,
 )
 from sprocketmq.spark.option_values import OptionError
@@ -251,7 +252,7 @@ class BatchReader(DataSourceReader):
         access = _access(options)
         queues = _queues_to_start_with(options, access)
         if options.pattern is not None and not queues:
-            raise OptionError("subscribePattern", f"no topic matches {options.pattern!r}; there are {', '.join(access.topics()) or 'none'}")
+            raise OptionError("subscribePattern", f"no topic matches {options.pattern!r}; there are {name_some(access.topics())}")
         earliest, latest = access.earliest(queues), access.latest(queues)
         start = starting_offsets(options, access, earliest, latest)
         end = settle(options.ending, access, earliest, latest)
@@ -315,8 +316,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if options.min_offsets_per_trigger is None else ReadMinRows(options.min_offsets_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        access = _access(self._options)
-        self._target = self._patiently(lambda: access.latest(self._find_queues()))
+        self._target = self._patiently(lambda: _access(self._options).latest(self._find_queues()))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         begun = decode_offsets(start)

@@ -16,6 +16,7 @@ from sprocketmq.spark.offsets import (
     decode_offsets,
     decode_partitions,
     encode_offsets,
+    name_some,
     settle,
 )
 from sprocketmq.spark.option_values import OptionError
@@ -137,3 +138,9 @@ def test_a_checkpoint_of_other_topics_is_refused_and_one_of_more_topics_only_whe
     with pytest.raises(WrongCheckpoint, match=r"offsets of A, B, and this query reads B.*failOnDataLoss=false"):
         check_same_topics([a, b], [a], "B", strict=True)
     assert check_same_topics([a, b], [a], "B", strict=False) == [a]
+
+
+def test_of_many_names_some_are_told():
+    assert name_some([]) == "none"
+    assert name_some(["a", "b"]) == "a, b"
+    assert name_some(list("abcdefghij")) == "a, b, c, d, e, f, g, h and 2 more"
