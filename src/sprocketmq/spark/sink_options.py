@@ -117,6 +117,12 @@ def parse_sink_options(options: Mapping[str, str], columns: Mapping[str, int]) -
     deterministic = values.word("dedupId", ("none", "deterministic"), "none") == "deterministic"
     if "dedupKey" in columns and not deterministic:
         raise OptionError("dedupId", "the rows have a column 'dedupKey': set dedupId to deterministic, or drop the column")
+    if deterministic and "dedupKey" not in columns and _tracks_asynchronously(options):
+        raise OptionError(
+            "asyncProgressTrackingEnabled",
+            "with it a micro-batch that is run again may hold other rows under its old number, and dedupId=deterministic would give them"
+            " the ids of those before: give the rows a column 'dedupKey', or leave one of the two out",
+        )
     too_large = values.word("onTooLarge", (FAIL, SPLIT, DEAD_LETTER), FAIL)
     path = values.text("deadLetterPath")
     if too_large == DEAD_LETTER and path is None:
@@ -148,6 +154,11 @@ def parse_sink_options(options: Mapping[str, str], columns: Mapping[str, int]) -
 
 
 _LOWER_SPARKS = frozenset(name.lower() for name in _SPARKS)
+
+
+def _tracks_asynchronously(options: Mapping[str, str]) -> bool:
+    given = {name.lower(): value for name, value in options.items()}
+    return given.get("asyncprogresstrackingenabled", "false").strip().lower() == "true"
 
 
 def _yes(name: str, text: str) -> bool:

@@ -112,6 +112,14 @@ def test_a_dedup_key_that_nothing_uses_is_a_contradiction():
         parse({"body": 0, "dedupKey": 1})
 
 
+def test_ids_by_micro_batch_need_micro_batches_that_stay_the_same():
+    both = {"dedupId": "deterministic", "asyncProgressTrackingEnabled": "true"}
+    with pytest.raises(OptionError, match="may hold other rows under its old number"):
+        parse(**both)
+    assert parse({"body": 0, "dedupKey": 1}, **both).deterministic
+    assert parse(**{**both, "asyncProgressTrackingEnabled": "false"}).deterministic
+
+
 def test_relative_dead_letter_paths_are_the_drivers(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert parse(onTooLarge="dead-letter", deadLetterPath="letters").dead_letter_path == f"{tmp_path}/letters"
