@@ -367,7 +367,7 @@ def test_the_checkpoint_of_another_topic_is_refused_by_name(stream, producer, cl
 
 def test_a_topic_deleted_under_a_query_is_named(stream, producer, cluster):
     send(producer, stream.topic, range(10))
-    stream.more["pullTimeoutMs"] = "300"
+    stream.more["pullTimeoutMs"] = "2s"
     query = stream.start()
     try:
         query.processAllAvailable()

@@ -424,6 +424,20 @@ def test_a_topic_deleted_under_a_query_is_named_although_its_route_was_known(clu
         latest(reader, offsets(q0=100, q1=25))
 
 
+def test_a_topic_that_is_just_being_deleted_is_named_as_gone(cluster, clock, monkeypatch):
+    reader = stream(clock, pullTimeoutMs="5s")
+    latest(reader, offsets(q0=90, q1=20))
+    cluster.high = {Q0: 0, Q1: 0}
+
+    def pause(seconds):
+        clock.now += seconds
+        cluster.high = {}
+
+    reader._pause = pause
+    with pytest.raises(TopicNotFound, match="topic 'T' has no route"):
+        latest(reader, offsets(q0=100, q1=25))
+
+
 def test_a_queue_that_went_backwards_is_data_loss_or_read_on_from_its_end(cluster, caplog):
     start = offsets(q0=90, q1=20)
     cluster.high[Q0] = 40

@@ -55,6 +55,8 @@ _R = TypeVar("_R")
 
 # How long a running query goes by the queues it knows: queues that are new, gone or cut off at their beginning are seen this late.
 ROUTE_REFRESH_S = 2.0
+# A topic that is being deleted is empty for a moment before it is gone, and should be called by that name.
+LOSS_PATIENCE_S = 1.0
 # How much longer after no nameserver answered: asking again takes a while each time.
 NAMESERVER_PAUSE_S = 10.0
 # Spark asks an idle query a hundred times a second, which with many queues is many questions to the brokers: after a look that found
@@ -357,7 +359,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _patiently(self, ask: Callable[[], _R]) -> _R:
         """Return what ``ask`` returns; a broker that starts again should not end the query, nor a route that was old."""
-        deadline = self._monotonic() + self._options.pull_timeout_ms / 1000
+        began = self._monotonic()
+        patience_s = self._options.pull_timeout_ms / 1000
         while True:
             self._looked = False
             try:
@@ -366,7 +369,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._looked_at = -inf
                 if not self._looked:
                     continue
-                if (isinstance(e, DataLoss) and not isinstance(e, QueueAway)) or self._monotonic() >= deadline:
+                is_lost = isinstance(e, DataLoss) and not isinstance(e, QueueAway)
+                if self._monotonic() - began >= (min(LOSS_PATIENCE_S, patience_s) if is_lost else patience_s):
                     raise
                 self._pause(RETRY_PAUSE_S)
 
