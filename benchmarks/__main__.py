@@ -20,6 +20,7 @@ BENCHMARKS = (
     "benchmarks.load.consume",
     "benchmarks.load.latency",
     "benchmarks.load.spark_read",
+    "benchmarks.load.spark_sink",
     "benchmarks.load.spark_store",
     "benchmarks.load.spark_triggers",
     "benchmarks.load.spark_memory",

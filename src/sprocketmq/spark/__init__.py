@@ -4,16 +4,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sprocketmq.spark.checks import MissingPackage
+    from sprocketmq.spark.encode import RowRefused
     from sprocketmq.spark.errors import explain
     from sprocketmq.spark.jre import NoJava, ensure_java
     from sprocketmq.spark.notebook import QueryHistory, watch
     from sprocketmq.spark.option_values import OptionError
     from sprocketmq.spark.reading import DataLoss
     from sprocketmq.spark.sessions import session
+    from sprocketmq.spark.sink import SinkError
+    from sprocketmq.spark.sink_options import ColumnError
     from sprocketmq.spark.source import RocketMQDataSource
     from sprocketmq.spark.store_source import RocketMQStoreDataSource
 
 __all__ = [
+    "ColumnError",
     "DataLoss",
     "MissingPackage",
     "NoJava",
@@ -21,6 +25,8 @@ __all__ = [
     "QueryHistory",
     "RocketMQDataSource",
     "RocketMQStoreDataSource",
+    "RowRefused",
+    "SinkError",
     "ensure_java",
     "explain",
     "session",
@@ -28,6 +34,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ColumnError": "sink_options",
     "DataLoss": "reading",
     "MissingPackage": "checks",
     "NoJava": "jre",
@@ -35,6 +42,8 @@ _HOMES = {
     "QueryHistory": "notebook",
     "RocketMQDataSource": "source",
     "RocketMQStoreDataSource": "store_source",
+    "RowRefused": "encode",
+    "SinkError": "sink",
     "ensure_java": "jre",
     "explain": "errors",
     "session": "sessions",
