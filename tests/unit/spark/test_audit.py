@@ -110,6 +110,7 @@ def test_a_topic_that_was_deleted_and_made_again_is_no_problem(tmp_path, audit):
     (tmp_path / "store" / "dispatched").unlink()  # which notes deletions: without it the log alone speaks
     found = audit(tmp_path / "store", split_bytes=2000)
     assert seen(found, ERROR, WARNING) == set()
+    assert all(queue.ok for queue in found.queues)
     again = only(found, "duplicate")
     assert (again.severity, again.topic, again.queue_id, again.queue_offset, again.count) == (NOTE, "gone", 0, 0, 10)
 
@@ -152,7 +153,8 @@ def test_a_flipped_bit_in_a_body_is_damage_a_gap_and_a_lost_message(store, audit
     assert f"inspect {path} --offset {physical}" in damaged.next_step
     gap = only(found, "gap")
     assert (gap.topic, gap.queue_id, gap.queue_offset, gap.count) == ("orders", 1, 77, 1)
-    assert "they were in the damaged bytes" in gap.what
+    assert (gap.path, gap.position) == (damaged.path, damaged.position)
+    assert "where they were, are damaged" in gap.what
     lost = only(found, "lost message")
     assert (lost.topic, lost.queue_id, lost.queue_offset, lost.path) == ("orders", 1, 77, str(unit(store, "orders", 1, 77)[0]))
     assert not found.ok
@@ -178,6 +180,11 @@ def test_units_that_are_gone_wrong_or_nobodys(store, audit):
     orphan = only(found, "orphan unit")
     assert (orphan.topic, orphan.queue_id, orphan.queue_offset) == ("bills", 0, 140)
     assert seen(found, WARNING) == set()
+    assert [(q.topic, q.queue_id, q.messages, q.units, q.missing, q.wrong, q.orphans) for q in found.queues] == [
+        ("bills", 0, 134, 135, 0, 0, 1),
+        ("orders", 0, 200, 198, 2, 0, 0),
+        ("orders", 1, 200, 200, 0, 1, 0),
+    ]
 
 
 def test_a_queue_file_that_is_missing_or_short(store, audit):

@@ -57,7 +57,7 @@ class QueueAudit:
     """One queue: offsets ``[first_offset, next_offset)`` in the log, its messages and records there, the units in its files.
 
     ``missing`` messages have no unit, ``wrong`` units say something else than their record, ``orphans`` have none; ``gaps`` are offsets that
-    no message in the log has, ``duplicates`` those that two have.
+    no message in the log has, ``duplicates`` those that two have, without those of a topic that was made again.
     """
 
     topic: str
@@ -120,13 +120,15 @@ class AuditSummary:
 
     def rows(self) -> list[tuple[str, str]]:
         """Return label and value for each line of the summary table."""
+        from sprocketmq.spark.jobs.audit_merge import number
+
         log_bytes = self.log_end - self.log_begin
         units, messages = sum(queue.units for queue in self.queues), sum(queue.messages for queue in self.queues)
         return [
             ("store", f"{self.store}{' (in use, or its broker was killed)' if self.in_use else ''}"),
-            ("log", f"{self.records:,} records, {log_bytes:,} bytes, {len(self.damaged):,} damaged stretches"),
+            ("log", f"{self.records:,} records, {log_bytes:,} bytes, {number(len(self.damaged), 'damaged stretch', 'damaged stretches')}"),
             ("queues", f"{len(self.queues):,} with {messages:,} messages and {units:,} units"),
-            ("index", f"{self.index_entries:,} entries in {self.index_files:,} files, {self.keys_met:,} keys found"),
+            ("index", f"{self.index_entries:,} entries in {number(self.index_files, 'file', 'files')}, {self.keys_met:,} keys found"),
             ("took", f"{self.elapsed_s:.1f} s in {self.splits:,} splits, {self.tasks_at_a_time} at a time"),
             ("verdict", self.verdict),
         ]
@@ -367,7 +369,7 @@ class _Audit:
         self, views: "dict[tuple[str, int], QueueView]", on_disk: set[tuple[str, int]], findings: "Findings"
     ) -> set[tuple[str, int]]:
         """Report the topics that have messages in the log, but neither a configuration nor files, and return their queues."""
-        from sprocketmq.spark.jobs.audit_merge import AuditFinding
+        from sprocketmq.spark.jobs.audit_merge import AuditFinding, number
 
         table = self._store.config("topics.json").get("topicConfigTable")
         if not isinstance(table, dict):
@@ -375,7 +377,8 @@ class _Audit:
         without = {key for key in views if key not in on_disk and key[0] not in table}
         for topic in sorted({topic for topic, _ in without}):
             count = sum(view.messages for key, view in views.items() if key in without and key[0] == topic)
-            what = f"{count:,} messages of topic {topic!r} are in the log, but there is no such topic (deleted, most likely)"
+            are = number(count, f"message of topic {topic!r} is", f"messages of topic {topic!r} are")
+            what = f"{are} in the log, but there is no such topic (deleted, most likely)"
             step = "nothing, when the topic was deleted; else create it again and rebuild its queues"
             findings.add(AuditFinding(NOTE, "no topic", topic, None, None, count, f"{self._store.root}/commitlog", None, what, step))
         return without

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sprocketmq.spark.jobs.audit_compare import open_queue, other_units
-from sprocketmq.spark.jobs.audit_merge import AuditFinding, Log, QueueView, unit_findings
+from sprocketmq.spark.jobs.audit_merge import AuditFinding, Log, QueueView, number, unit_findings
 from sprocketmq.storage.findings import ERROR, NOTE, Findings
 from sprocketmq.storage.fs import FileSystem
 from sprocketmq.storage.segments import segment_entries, segment_name, segment_size_of
@@ -34,15 +34,21 @@ def look_at_queue(fs: FileSystem, view: QueueView, log: Log, *, in_use: bool) ->
         findings += _row_findings(fs, view, check.directory, log, in_use=in_use)
         others = other_units(check, files, view.met, (log.begin, log.end), [(begin, end) for _, begin, end in log.damaged])
         for (count, first), severity, kind, what in (
-            (others.lost, ERROR, "lost message", "units point into the damaged part of the log: their messages are lost"),
-            (others.ahead, NOTE if in_use else ERROR, "unit ahead", f"units point behind the log's end at {log.end}"),
-            (others.orphans, ERROR, "orphan unit", "units point to where none of the queue's messages is"),
+            (others.lost, ERROR, "lost message", "into the damaged part of the log: what was there is lost"),
+            (others.ahead, NOTE if in_use else ERROR, "unit ahead", f"behind the log's end at {log.end}"),
+            (others.orphans, ERROR, "orphan unit", "to where none of the queue's messages is"),
         ):
             if count:
                 offset = int(check.read(files, first, 1)[0]["base"]) if view.batch else first
                 step = "nothing: a start sees to it" if severity == NOTE else log.rebuild(view.kind)
-                findings.append(view.finding(severity, kind, offset, count, check.place(first), f"{count:,} {what}", step))
-        return LookedAtQueue(others.used, others.orphans[0], findings)
+                findings.append(
+                    view.finding(
+                        severity, kind, offset, count, check.place(first), f"{number(count, 'unit points', 'units point')} {what}", step
+                    )
+                )
+        # Units of plain queues were compared where they should be, also those that are not there.
+        used = others.used - (0 if view.batch else view.missing)
+        return LookedAtQueue(used, others.orphans[0], findings)
     finally:
         files.close()
 
@@ -83,16 +89,16 @@ def look_at_index(
     borders = np.array([border for pair in covered for border in pair], np.int64)
     ahead = lost = 0
     first_ahead = first_lost = -1
-    for number, entries in check.chunks():
+    for first, entries in check.chunks():
         places = entries["physical"].astype(np.int64)
         is_ahead = places >= log.end
         # An odd number of borders before it: the place lies in a stretch that holds records.
         is_lost = (places >= log.begin) & ~is_ahead & (np.searchsorted(borders, places, "right") % 2 == 0)
         if is_ahead.any():
-            first_ahead = number + int(np.argmax(is_ahead)) if first_ahead < 0 else first_ahead
+            first_ahead = first + int(np.argmax(is_ahead)) if first_ahead < 0 else first_ahead
             ahead += int(is_ahead.sum())
         if is_lost.any():
-            first_lost = number + int(np.argmax(is_lost)) if first_lost < 0 else first_lost
+            first_lost = first + int(np.argmax(is_lost)) if first_lost < 0 else first_lost
             lost += int(is_lost.sum())
     check.finish()
     findings = [
@@ -102,9 +108,9 @@ def look_at_index(
     repair = log.rebuild("index")
     if ahead:
         severity, step = (NOTE, "nothing: a start sees to it") if in_use else (ERROR, repair)
-        what = f"{ahead:,} entries point behind the log's end at {log.end}"
+        what = f"{number(ahead, 'entry points', 'entries point')} behind the log's end at {log.end}"
         findings.append(AuditFinding(severity, "index ahead", None, None, None, ahead, path, check.entry_at(first_ahead), what, step))
     if lost:
-        what = f"{lost:,} entries point into the damaged part of the log: their messages are lost"
+        what = f"{number(lost, 'entry points', 'entries point')} into the damaged part of the log: what was there is lost"
         findings.append(AuditFinding(ERROR, "lost key", None, None, None, lost, path, check.entry_at(first_lost), what, repair))
     return findings

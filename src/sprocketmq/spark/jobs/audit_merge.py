@@ -17,6 +17,11 @@ from sprocketmq.storage.segments import segment_name
 SEVERITIES = (ERROR, WARNING, NOTE)
 
 
+def number(count: int, one: str, many: str) -> str:
+    """Return how many there are, in words that fit."""
+    return f"{count:,} {one if count == 1 else many}"
+
+
 @dataclass(frozen=True)
 class AuditFinding:
     """One thing that was found, of which there are ``count``: messages, units, keys or bytes as the kind has it.
@@ -216,14 +221,16 @@ class Merge:
         count = found.first - view.next
         view.gaps += count
         damaged = log.damaged_between(max(last_physical, 0), found.physical)
-        what = f"{count:,} messages from offset {view.next} on are missing in the log"
+        what = f"from offset {view.next} on {number(count, 'message is', 'messages are')} missing in the log"
         if damaged is not None:
-            what += f": they were in the damaged bytes {damaged[1]} to {damaged[2]}"
+            place = log.place(damaged[1])
+            what += f": the log's bytes {damaged[1]} to {damaged[2]}, where they were, are damaged"
             step = "put a copy of the segment back (a slave has one), or have the producers send them again"
         else:
+            place = log.place(found.physical)
             what += ", although nothing is damaged there"
             step = log.inspect(found.physical)
-        view.findings.append(view.finding(ERROR, "gap", view.next, count, log.place(found.physical), what, step))
+        view.findings.append(view.finding(ERROR, "gap", view.next, count, place, what, step))
 
     @staticmethod
     def _forget_from(view: QueueView, found: Range) -> None:
@@ -238,9 +245,10 @@ class Merge:
     @staticmethod
     def _report_again(view: QueueView, again: "_Again", log: Log) -> None:
         found = again.found
-        view.duplicates += again.count
         deleted = found.first == 0
-        what = f"{again.count:,} queue offsets from {found.first} on are given to messages a second time"
+        view.duplicates += 0 if deleted else again.count
+        given = number(again.count, "queue offset is", "queue offsets are")
+        what = f"from offset {found.first} on {given} given to messages a second time"
         what += ", as after the topic was deleted and made again: only the later messages can be read" if deleted else ""
         step = "nothing, when the topic was deleted" if deleted else log.inspect(found.physical)
         severity = NOTE if deleted else ERROR
@@ -258,32 +266,33 @@ class Merge:
         missing = sum(facts.missing for facts in self._keys)
         if missing:
             first = next(facts.places[0] for facts in self._keys if facts.missing)
-            what = f"{missing:,} keys of messages are not in the index, the first belongs to the message at {first}: queries miss them"
+            absent = number(missing, "key of a message is", "keys of messages are")
+            what = f"{absent} not in the index, the first belongs to the message at {first}: queries miss them"
             yield AuditFinding(WARNING, "missing key", None, None, None, missing, *log.place(first), what, repair)
         for count, severity, kind, what in (
             (
                 sum(facts.wrong_times for facts in self._keys),
                 ERROR,
                 "index time",
-                "entries have another time than their message: queries by time may miss them",
+                "index entries with another time than their message has: queries by time may miss them",
             ),
             (
                 sum(facts.missing_tags for facts in self._keys),
                 NOTE,
                 "index without tags",
-                "tags of messages are not in the index, as brokers before 5.5 leave them out",
+                "tags of messages that are not in the index, as brokers before 5.5 leave them out",
             ),
             (
                 sum(facts.before for facts in self._keys),
                 NOTE,
                 "index begins later",
-                "keys of messages older than the oldest index file are not in the index",
+                "keys of messages that are older than the oldest index file",
             ),
             (
                 sum(facts.behind for facts in self._keys),
                 NOTE if in_use else WARNING,
                 "index behind",
-                "keys of the newest messages are not in the index yet",
+                "keys of the newest messages that are not in the index yet",
             ),
         ):
             if count:
@@ -301,7 +310,7 @@ def unit_findings(view: QueueView, log: Log, places: Iterable[tuple[str, int | N
             continue
         count = one.next_offset - one.offset
         tail = one.next_offset >= view.next
-        what = f"{count:,} messages from offset {one.offset} on have no unit: consumers do not see them"
+        what = f"from offset {one.offset} on {number(count, 'message has', 'messages have')} no unit: consumers do not see them"
         if in_use and tail:
             step = "nothing: a running broker has them in memory, and a start catches up"
             yield view.finding(NOTE, "queue behind", one.offset, count, where, what, step)

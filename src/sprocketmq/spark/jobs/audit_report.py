@@ -29,9 +29,9 @@ p { margin: 0; color: var(--soft); }
 code { font: .88em ui-monospace, "SF Mono", Menlo, Consolas, monospace; overflow-wrap: anywhere; }
 .verdict { display: inline-block; margin: 1rem 0 0; padding: .35rem .8rem; border-radius: .4rem; font-weight: 600; color: #fff; }
 .verdict.good { background: #2f7d5b; } .verdict.bad { background: #b3312c; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: .75rem; margin-top: 1.5rem; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(7.5rem, 1fr)); gap: .75rem; margin-top: 1.5rem; }
 .tile { background: var(--card); border: 1px solid var(--line); border-radius: .5rem; padding: .7rem .9rem; }
-.tile b { display: block; font-size: 1.3rem; font-variant-numeric: tabular-nums; } .tile span { color: var(--soft); font-size: .85rem; }
+.tile b { display: block; font-size: 1.15rem; white-space: nowrap; font-variant-numeric: tabular-nums; } .tile span { color: var(--soft); font-size: .85rem; }
 svg { display: block; width: 100%; height: 28px; border-radius: .3rem; }
 .scale { display: flex; justify-content: space-between; font-size: .8rem; color: var(--soft); margin-top: .3rem; }
 .wide { overflow-x: auto; border: 1px solid var(--line); border-radius: .5rem; background: var(--card); }
@@ -94,7 +94,8 @@ def _log_strip(summary: "AuditSummary") -> str:
         marks.append(
             f'<rect x="{min(x, _WIDTH - width):.2f}" width="{width:.2f}" height="28" fill="var(--error)"><title>{label}</title></rect>'
         )
-    damaged = f"{len(summary.damaged):,} damaged" if summary.damaged else "no damage"
+    count = len(summary.damaged)
+    damaged = f"{count:,} damaged stretch{'' if count == 1 else 'es'}" if count else "no damage"
     return (
         f'<h2>Commit log: {damaged}</h2>\n<svg viewBox="0 0 {_WIDTH} 28" preserveAspectRatio="none" role="img" aria-label="the log, damage marked">'
         f'<rect width="{_WIDTH}" height="28" fill="var(--good)" opacity=".55"/>{"".join(marks)}</svg>\n'
@@ -117,7 +118,10 @@ def _finding(finding: "AuditFinding") -> str:
     where = escape(finding.path) + (f", byte {finding.position:,}" if finding.position is not None else "")
     offset = "" if finding.queue_offset is None else f"{finding.queue_offset:,}"
     mark = {ERROR: "&#9679; error", WARNING: "&#9650; warning", NOTE: "&#9675; note"}[finding.severity]
-    following = f'<div class="next">Next: <code>{escape(finding.next_step)}</code></div>' if finding.next_step else ""
+    step = escape(finding.next_step)
+    if finding.next_step.startswith("sprocketmq"):
+        step = f"<code>{step}</code>"
+    following = f'<div class="next">Next: {step}</div>' if step else ""
     return (
         f'<tr><td class="pill {finding.severity}">{mark}</td><td>{escape(finding.kind)}</td><td><code>{queue}</code></td>'
         f'<td class="n">{offset}</td><td class="n">{finding.count:,}</td>'

@@ -80,7 +80,7 @@ class RebuildIndexSummary:
             ("made", f"{', '.join(self.what)} in {self.target}"),
             ("read", f"{self.records:,} records, {log_bytes:,} bytes of log in {self.splits:,} splits, {self.tasks_at_a_time} at a time"),
             ("queues", f"{self.queues:,} with {self.units:,} units, each confirmed by its record"),
-            ("index", f"{self.index_entries:,} entries in {self.index_files:,} files"),
+            ("index", f"{self.index_entries:,} entries in {self.index_files:,} file{'' if self.index_files == 1 else 's'}"),
             ("took", f"{self.elapsed_s:.1f} s: {rate}"),
         ]
         if self.kept_queues:
