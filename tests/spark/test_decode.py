@@ -5,6 +5,7 @@ import io
 import json
 import tarfile
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from struct import pack_into, unpack_from
 
@@ -155,6 +156,55 @@ def test_a_compressed_inner_batch_is_inflated_before_it_is_unwrapped():
     inner = compress(encode_batch([(0, b"x" * 100, b""), (1, b"y", b"")]), CompressionType.ZSTD)
     data = record(0, b"plain") + record(1, inner, sys_flag=192 | compression_flag(CompressionType.ZSTD)) + record(3, b"end")
     assert [r["body"] for r in decoded(data)] == [b"plain", b"x" * 100, b"y", b"end"]
+
+
+LENGTHS = {
+    "alike": [9] * 3000,
+    "never twice": [i % 7 for i in range(400)],
+    "in runs": [*[9] * 40, *[8] * 3, *[9] * 15, *[10] * 17, 9, 8, *[9] * 1100, 3],
+    "in pairs": [i // 2 % 5 for i in range(600)],
+    "one": [4],
+}
+
+
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+def test_chains_of_records_are_followed_however_their_sizes_change(lengths):
+    bodies = [b"%0*d" % (n, i % 10 ** max(n, 1)) if n else b"" for i, n in enumerate(lengths)]
+    records = [record(i, body) for i, body in enumerate(bodies)]
+    rows = PulledRows(b"".join(records))
+    assert rows.offsets.tolist() == list(range(len(lengths)))
+    assert [body for batch in rows.batches(("body",), "b") for body in batch["body"].to_pylist()] == bodies
+    starts = [0]
+    for one in records:
+        starts.append(starts[-1] + len(one))
+    known = PulledRows(b"".join(records), positions=starts[:-1])
+    assert known.offsets.tolist() == list(range(len(lengths)))
+
+
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+def test_inner_batches_are_followed_however_the_sizes_in_them_change(lengths):
+    bodies = [b"%0*d" % (n, i % 10 ** max(n, 1)) if n else b"" for i, n in enumerate(lengths)]
+    cuts = [0, 1, 2, 20, 57, 58, 90, len(bodies)]
+    batches = [bodies[low:high] for low, high in pairwise(cuts) if low < len(bodies)]
+    data, offset = b"", 0
+    for batch in batches:
+        data += record(offset, encode_batch([(0, body, b"") for body in batch]), sys_flag=192)
+        offset += len(batch)
+    rows = decoded(data, ("queueOffset", "body", "batchNum"))
+    assert [(row["queueOffset"], row["body"]) for row in rows] == list(enumerate(bodies))
+    assert [row["batchNum"] for row in rows] == [len(batch) for batch in batches for _ in batch]
+
+
+def test_a_record_of_another_size_among_many_alike_is_damage_where_it_does_not_chain():
+    data = bytearray(b"".join(record(i, b"body") for i in range(100)))
+    size = len(data) // 100
+    pack_into(">i", data, 60 * size, 50)
+    with pytest.raises(RemoteProtocolError, match=rf"record at byte {60 * size} has an impossible size 50"):
+        PulledRows(data)
+    with pytest.raises(RemoteProtocolError, match="does not end where the next begins"):
+        PulledRows(data, positions=range(0, len(data), size))
+    with pytest.raises(RemoteProtocolError, match="shorter than the shortest there is"):
+        PulledRows(data, positions=[0, 10, *range(size, len(data), size)])
 
 
 def test_an_inner_batch_left_whole_is_one_row_with_everything_a_record_has():

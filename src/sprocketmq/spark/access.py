@@ -2,7 +2,6 @@
 
 import asyncio
 import atexit
-import contextlib
 import os
 import threading
 import time
@@ -318,11 +317,13 @@ class ClusterAccess:
 
 def _settle(future: "Future[_R]", outcome: _R | BaseException) -> None:
     """Give a future its outcome unless who waits for it has given up, which may happen at any moment."""
-    with contextlib.suppress(InvalidStateError):
+    try:
         if isinstance(outcome, BaseException):
             future.set_exception(outcome)
         else:
             future.set_result(outcome)
+    except InvalidStateError:
+        pass
 
 
 _open: dict[tuple[int, str, str, tuple[tuple[str, str], ...]], ClusterAccess] = {}

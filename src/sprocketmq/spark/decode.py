@@ -26,6 +26,10 @@ from sprocketmq.protocol.compression import decompress
 from sprocketmq.protocol.records import FIXED_OVERHEAD, MAGIC_V1, MAGIC_V2, unpack_host
 from sprocketmq.spark.schema import MAP_TYPE, arrow_schema
 
+# How many records of one size are looked at together, and how many at least make that worth while.
+MOST_ALIKE = 1024
+LEAST_ALIKE = 16
+
 DEFAULT_BATCH_ROWS = 4000
 DEFAULT_BATCH_BYTES = 4 << 20
 
@@ -123,17 +127,11 @@ class PulledRows:
     def _unwrap(self, inner: Any) -> None:
         """Replace each inner-batch record by the messages in its body."""
         counts: Any = np.ones(len(self._rec_pos), np.int64)
-        entries: list[int] = []
-        for i in np.flatnonzero(inner).tolist():
-            before = len(entries)
-            start = int(self._body[i])
-            _walk_entries(self._data, start, start + int(self._body_length[i]), entries)
-            counts[i] = len(entries) - before
+        counts[inner], entry = self._entries(self._body[inner], self._body_length[inner])
         rec: Any = np.repeat(np.arange(len(counts)), counts)
         first_row = np.cumsum(counts) - counts
         at = np.arange(len(rec)) - first_row[rec]
         is_inner = inner[rec]
-        entry = np.array(entries, np.int64)
         body, body_length = self._body[rec], self._body_length[rec]
         props, props_length = self._props[rec], self._props_length[rec]
         flag_at = self._rec_pos[rec] + 16  # as in _HEAD
@@ -151,6 +149,33 @@ class PulledRows:
         self._batch_num = counts[rec]
         self._rec = rec
         self.offsets = self.offsets[rec] + at
+
+    def _entries(self, start: Any, length: Any) -> tuple[Any, Any]:
+        """Return how many messages each inner batch has, and where all of them start."""
+        first = np.zeros(len(start), np.int64)
+        some = length >= ENTRY_OVERHEAD
+        first[some] = self._int(start[some])
+        # Messages of one batch are often of one size: then it divides the batch, and stands where each of them would start.
+        even = some & (first >= ENTRY_OVERHEAD)
+        even[even] = length[even] % first[even] == 0
+        counts: Any = np.where(even, length // np.maximum(first, 1), 0)
+        of = np.repeat(np.arange(len(start)), counts)
+        entry: Any = start[of] + (np.arange(len(of)) - (np.cumsum(counts) - counts)[of]) * first[of]
+        even[of[self._int(entry) != first[of]]] = False
+        if even.all():
+            return counts, entry
+        entries: list[Any] = []
+        at = 0
+        for i, is_even in enumerate(even.tolist()):
+            stop = at + int(counts[i])
+            if is_even:
+                entries.append(entry[at:stop])
+            else:
+                walked = _walk_entries(self._data, int(start[i]), int(start[i] + length[i]))
+                counts[i] = len(walked)
+                entries.append(walked)
+            at = stop
+        return counts, np.concatenate(entries)
 
     def _stated_counts(self, inner: Any) -> Any:
         """Return how many messages each record holds, by what its broker wrote into its properties; one where that makes no sense."""
@@ -642,38 +667,59 @@ def _require(fits: Any, problem: str) -> None:
 
 
 def _record_positions(data: bytes | bytearray | memoryview) -> Any:
-    """Return where each record starts, following their sizes."""
+    """Return where each record starts, following their sizes.
+
+    Where one record is as long as the next, as those of one producer often are, a look tells how many more are: sizes are then compared in
+    an array. Looks that find nothing become rare.
+    """
     total = len(data)
+    array = np.frombuffer(data, np.uint8)
+    runs: list[Any] = []
     positions: list[int] = []
     add = positions.append
     last = total - FIXED_OVERHEAD
     unpack = _INT
-    pos = 0
+    pos = before = until_look = 0
+    wait = 1
     while pos <= last:
-        add(pos)
         (size,) = unpack(data, pos)
         if size < FIXED_OVERHEAD:
             raise RemoteProtocolError(f"record at byte {pos} has an impossible size {size}")
+        if size == before and until_look <= 0:
+            expected = np.arange(pos, pos + min((total - pos) // size, MOST_ALIKE) * size, size)
+            unlike = np.flatnonzero(_values_at(array, expected, ">i4") != size)
+            alike = int(unlike[0]) if len(unlike) else len(expected)
+            if alike >= LEAST_ALIKE:
+                runs += [np.array(positions, np.int64), expected[:alike]]
+                positions.clear()
+                pos += alike * size
+                wait = 1
+                continue
+            wait = until_look = min(2 * wait, MOST_ALIKE)
+        add(pos)
         pos += size
+        before = size
+        until_look -= 1
     if pos != total:
         raise RemoteProtocolError(f"the pulled buffer has {total} bytes but its records end at byte {pos}")
-    return np.array(positions, np.int64)
+    return np.concatenate([*runs, np.array(positions, np.int64)])
 
 
-def _walk_entries(data: bytes | bytearray | memoryview, start: int, end: int, into: list[int]) -> None:
-    """Append where each message of an inner batch starts, following their sizes."""
+def _walk_entries(data: bytes | bytearray | memoryview, start: int, end: int) -> Any:
+    """Return where each message of an inner batch starts, following their sizes."""
     unpack = _INT
-    add = into.append
+    found: list[int] = []
     pos = start
     last = end - ENTRY_OVERHEAD
     while pos <= last:
-        add(pos)
+        found.append(pos)
         (size,) = unpack(data, pos)
         if size < ENTRY_OVERHEAD:
             raise RemoteProtocolError(f"inner message at byte {pos} has an impossible size {size}")
         pos += size
     if pos != end:
         raise RemoteProtocolError(f"an inner batch ends at byte {end} but its messages at byte {pos}")
+    return np.array(found, np.int64)
 
 
 def _inflate_inner(
