@@ -135,12 +135,9 @@ def test_what_the_sink_cannot_take_is_said_before_a_job_starts(spark, cluster, t
     status = spark.sparkContext.statusTracker()
     spark.sparkContext.setJobGroup("refused", "writes that are refused")
     try:
-        assert "column 'id' of the rocketmq sink: a message has no such part" in refusal(lambda: write(frame, cluster, topic))
-        assert "body" in refusal(lambda: write(frame.selectExpr("'k' AS keys"), cluster, topic))
-        assert "its type is bigint" in refusal(lambda: write(frame.selectExpr("id AS body"), cluster, topic))
         body = frame.selectExpr("'x' AS body")
+        assert "column 'id' of the rocketmq sink: a message has no such part" in refusal(lambda: write(frame, cluster, topic))
         assert "did you mean 'topic'" in refusal(lambda: write(body, cluster, topics="x"))
-        assert "option 'topic'" in refusal(lambda: write(body, cluster))
         assert "cannot be overwritten" in refusal(
             lambda: body.write.format("rocketmq").mode("overwrite").options(nameserver=cluster.namesrv, topic=topic).save()
         )
@@ -261,22 +258,32 @@ from tests.spark.test_sink import pipeline, stopped_on_the_way
 class Cluster:
     namesrv = sys.argv[1]
 
-source, target, checkpoint = sys.argv[2:]
+source, target, checkpoint, marker = sys.argv[2:]
 driver = os.getpid()
-spark = session("killed", cores=2, quick_start=True, memory="512m", conf={"spark.sql.execution.arrow.maxRecordsPerBatch": "10"})
-work = stopped_on_the_way(Cluster.namesrv, target, lambda: os.killpg(driver, signal.SIGKILL))
+conf = {"spark.sql.execution.arrow.maxRecordsPerBatch": "10"}
+spark = session("killed", master="local[2,4]", quick_start=True, memory="512m", conf=conf)
+
+def fail_once_then_kill():
+    if os.path.exists(marker):
+        os.killpg(driver, signal.SIGKILL)
+    open(marker, "w").close()
+    raise RuntimeError("the task fails, and Spark tries it again")
+
+work = stopped_on_the_way(Cluster.namesrv, target, fail_once_then_kill)
 pipeline(spark, Cluster, source, target, checkpoint, work).awaitTermination()
 """
 
 
-def test_a_killed_driver_sends_its_rows_again_with_the_same_ids(spark, cluster, topic, tmp_path, small_batches):
+def test_a_task_tried_again_and_then_a_killed_driver_send_their_rows_with_the_same_ids(spark, cluster, topic, tmp_path, small_batches):
     write(orders(spark, 400, WIDE), cluster, topic)
     target = new_topic(cluster, queues=1)
-    command = [sys.executable, "-c", KILLED, cluster.namesrv, topic, target, str(tmp_path / "c")]
+    marker = tmp_path / "failed"
+    command = [sys.executable, "-c", KILLED, cluster.namesrv, topic, target, str(tmp_path / "c"), str(marker)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     # A session of its own, so that the kill takes the JVM along and nothing else.
     killed = subprocess.run(command, env=environment, stderr=subprocess.DEVNULL, timeout=120, start_new_session=True, check=False)
     assert killed.returncode == -signal.SIGKILL
+    assert marker.exists(), "the kill came when the task was tried again"
     query = pipeline(spark, cluster, topic, target, str(tmp_path / "c"))
     assert query.awaitTermination(120)
     rows, stored = once(spark, cluster, target)

@@ -4,6 +4,8 @@ import pytest
 
 from sprocketmq import AdminClient, Message, Producer, PullConsumer, PushConsumer
 from sprocketmq.errors import BatchError, MessageTooLarge
+from sprocketmq.protocol.batch import encode_batch
+from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.testing import eventually
 
 KINDS = pytest.mark.parametrize("attributes", [{}, {"queue.type": "BatchCQ"}], ids=["plain", "BatchCQ"])
@@ -91,4 +93,24 @@ async def test_a_batch_that_breaks_a_rule_leaves_nothing_behind(rocketmq, admin,
             await producer.send_batch([good, good, odd, good])
         assert e.value.index == 2
     assert await stored(rocketmq, "t") == []
+    assert producer.in_flight == 0
+
+
+@KINDS
+async def test_a_request_that_was_encoded_elsewhere_is_sent_as_it_is(rocketmq, admin, producer, attributes):
+    await admin.create_topic("t", queues=2, attributes=attributes)
+    queue = (await producer.queues("t"))[1]
+    entries = [(7, b"%d" % i, encode_properties({"KEYS": f"k{i}", "WAIT": "true", "UNIQ_KEY": f"{i:032X}"})) for i in range(3)]
+    result = await producer.send_encoded(
+        "t", memoryview(encode_batch(entries)), "UNIQ_KEY\x01batch\x02", batch=True, queue=queue, born_timestamp_ms=1234
+    )
+    single = await producer.send_encoded("t", b"alone", f"UNIQ_KEY\x01{9:032X}\x02", batch=False, queue=queue, flag=8)
+    assert (result.queue_id, result.queue_offset, result.msg_id) == (1, 0, "")
+    assert single.queue_offset == 3
+    found = await stored(rocketmq, "t")
+    assert [(m.body, m.msg_id, m.flag) for m in found] == [
+        *((b"%d" % i, f"{i:032X}", 7) for i in range(3)),
+        (b"alone", f"{9:032X}", 8),
+    ]
+    assert {m.born_timestamp_ms for m in found[:3]} == {1234}
     assert producer.in_flight == 0
