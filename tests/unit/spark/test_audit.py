@@ -1,5 +1,6 @@
 """audit without Spark: sound stores are in order, and damage is found, named, and located, whatever it is."""
 
+import errno
 import json
 import random
 import shutil
@@ -13,10 +14,10 @@ from tests.unit.spark.store_jobs import Writer, files, filled, queue_files, run_
 
 from sprocketmq.cli import pipeline
 from sprocketmq.cli.app import main
-from sprocketmq.errors import ConfigError, StoreDamaged
+from sprocketmq.errors import ConfigError, FatalError, StoreDamaged
 from sprocketmq.spark.jobs import audit as job
 from sprocketmq.spark.jobs import rebuild_index
-from sprocketmq.spark.jobs.tasks import StoreNotShared
+from sprocketmq.spark.jobs.tasks import UNSEEN, StoreNotShared, StoreUnreadable, trouble_of
 from sprocketmq.storage.findings import ERROR, NOTE, WARNING
 from sprocketmq.storage.inspection import NotAStoreFile
 from sprocketmq.storage.verification import verify
@@ -315,15 +316,25 @@ def test_what_cannot_be_audited(tmp_path, audit, monkeypatch):
     middle.write_bytes(content)
 
     def elsewhere(spark, title, work, items, *, told=None):
-        moved = [(split._replace(path="/nowhere" + split.path), head) for split, head in items]
-        return run_here(spark, title, work, moved)
+        return [trouble_of(FileNotFoundError(errno.ENOENT, "No such file or directory", items[0][0].path), UNSEEN)]
+
+    def removed(spark, title, work, items, *, told=None):
+        return run_here(spark, title, work, [(items[0][0]._replace(path=items[0][0].path + "9"), items[0][1])])
+
+    def broken(spark, title, work, items, *, told=None):
+        return [trouble_of(OSError(errno.EIO, "Input/output error", f"{root}/consumequeue/PlainA/0/{0:020d}"))]
 
     def another(spark, title, work, items, *, told=None):
         return run_here(spark, title, work, [(split, b"x" * len(head)) for split, head in items])
 
-    for run, said in ((elsewhere, "does not see /nowhere"), (another, "another file is there")):
+    for run, error, said in (
+        (elsewhere, StoreNotShared, "does not see .*No such file or directory.*on a file system that all workers have"),
+        (another, StoreNotShared, "another file is there"),
+        (removed, FatalError, "was removed meanwhile"),
+        (broken, StoreUnreadable, "cannot be read on .*Input/output error"),
+    ):
         without_spark(monkeypatch, job, run=run)
-        with pytest.raises(StoreNotShared, match=said):
+        with pytest.raises(error, match=said):
             job.audit(None, root)
 
 

@@ -29,7 +29,7 @@ from sprocketmq.cli.app import main
 from sprocketmq.errors import ConfigError, StoreDamaged, StoreLocked, StoreNotWritable
 from sprocketmq.protocol.records import decode_records
 from sprocketmq.spark.jobs import rebuild_index as job
-from sprocketmq.spark.jobs.tasks import StoreNotShared
+from sprocketmq.spark.jobs.tasks import StoreNotShared, StoreUnreadable
 from sprocketmq.storage import rebuild as rebuilding
 from sprocketmq.storage.config import StoreConfig
 from sprocketmq.storage.fs import REAL_FS, RealFileSystem
@@ -241,13 +241,18 @@ def test_bad_requests_are_refused_before_anything_is_made(tmp_path, rebuild_inde
 def test_a_worker_that_does_not_see_the_store_says_so(tmp_path, monkeypatch):
     root = unpack("plain", tmp_path)
     before = files(root)
+    mark = root / WORK_DIRECTORY / "mark"
 
     def elsewhere(spark, title, work, items, *, told=None):
-        (root / WORK_DIRECTORY / "mark").unlink()
-        return run_here(spark, title, work, items)
+        content = mark.read_text()
+        mark.unlink()
+        try:
+            return run_here(spark, title, work, items)
+        finally:
+            mark.write_text(content)
 
     def another(spark, title, work, items, *, told=None):
-        (root / WORK_DIRECTORY / "mark").write_text("of another machine's directory")
+        mark.write_text("of another machine's directory")
         return run_here(spark, title, work, items)
 
     for run in (elsewhere, another):
@@ -256,6 +261,30 @@ def test_a_worker_that_does_not_see_the_store_says_so(tmp_path, monkeypatch):
             job.rebuild_index(None, root)
         assert raised.value.host == os.uname().nodename
         assert {path: data for path, data in files(root).items() if path != "lock"} == {p: d for p, d in before.items() if p != "lock"}
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    root = unpack("plain", tmp_path)
+
+    def broken(spark, title, work, items, *, told=None):
+        return [job.trouble_of(OSError(errno.EIO, "Input/output error"), path=items[0].path)]
+
+    without_spark(monkeypatch, job, run=broken)
+    with pytest.raises(StoreUnreadable, match=r"commitlog/0+ cannot be read on .*Input/output error"):
+        job.rebuild_index(None, root)
+
+
+@pytest.mark.parametrize("can", [True, False])
+def test_systems_that_cannot_exchange_names_do_it_in_two_steps(can, tmp_path, monkeypatch, rebuild_index):
+    root = unpack("batchcq", tmp_path)
+    before = queue_files(root), index_files(root)
+    asked = []
+    real = RealFileSystem.exchange
+    monkeypatch.setattr(RealFileSystem, "exchange", lambda self, one, other: asked.append(other) or (can and real(self, one, other)))
+    rebuild_index(root)
+    assert [Path(path).name for path in asked] == ["consumequeue", "batchconsumequeue", "index"]
+    assert (queue_files(root), index_files(root)) == before
+    assert not (root / WORK_DIRECTORY).exists()
 
 
 def test_a_disk_that_refuses_changes_nothing(tmp_path, monkeypatch, rebuild_index):

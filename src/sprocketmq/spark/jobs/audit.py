@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sprocketmq.errors import ConfigError
 from sprocketmq.spark.jobs.progress import Progress, Report
-from sprocketmq.spark.jobs.tasks import UNSEEN, Trouble, run_tasks, tasks_at_a_time, trouble_of
+from sprocketmq.spark.jobs.tasks import UNSEEN, Trouble, run_tasks, tasks_at_a_time, trouble_of, without_trouble
 from sprocketmq.storage.findings import ERROR, NOTE, WARNING
 from sprocketmq.storage.fs import REAL_FS
 from sprocketmq.storage.overview import StoreDirectory
@@ -173,7 +173,7 @@ def audit(
     log a task reads (0: as fits the log and the session).
 
     Raises NotAStoreFile when there is no store, StoreDamaged when it has no commit log or a file in its middle is missing, StoreNotShared
-    when a worker does not see the store, OSError when something cannot be read.
+    when a worker does not see the store, StoreUnreadable when it cannot read it, OSError when the driver cannot.
     """
     root = os.path.abspath(os.fspath(store))  # noqa: PTH100
     if split_bytes < 0:
@@ -238,7 +238,7 @@ class _Audit:
         if files:
             findings.add(*merge.key_findings(read, in_use=self._in_use))
         elif self._with_index:
-            self._report_no_index(findings, merge)
+            self._report_no_index(findings, merge, read)
         return AuditSummary(
             store=root,
             in_use=self._in_use,
@@ -275,7 +275,7 @@ class _Audit:
             items.append((split, bytes(segment.view[:_HEAD_BYTES])))
         compare = partial(_compare_split, target=target, batch_topics=batch_topics)
         told = None if self._progress is None else lambda done: self._tell(min(done, total), total, "bytes", "comparing the log")
-        found = _results(run_tasks(self._spark, "compare the commit log", compare, items, told=told), target.root)
+        found = without_trouble(run_tasks(self._spark, "compare the commit log", compare, items, told=told), target.root, writing=False)
         waiting = iter([answer for some in found for answer in some])
         order: LogOrder[Chain] = LogOrder(log, log.min_offset, resync=True)
         merge = Merge(target.batch_topics)
@@ -349,9 +349,8 @@ class _Audit:
         ]
         look = partial(_look, log=read, covered=merge.covered, slots=slots, in_use=self._in_use)
         told = None if self._progress is None else lambda done: self._tell(min(done, len(units)), len(units), "parts", "looking at files")
-        for unit, one in zip(
-            units, _results(run_tasks(self._spark, "look at queues and index", look, units, told=told), target.root), strict=True
-        ):
+        found = run_tasks(self._spark, "look at queues and index", look, units, told=told)
+        for unit, one in zip(units, without_trouble(found, target.root, writing=False), strict=True):
             findings.add(*one.findings)
             for view, (count, orphans) in zip(unit.queues, one.counts, strict=True):
                 view.units, view.orphans = count, orphans
@@ -390,27 +389,19 @@ class _Audit:
         what = "these files are of the kind that topics.json does not name for the topic; Apache's broker refuses to start so"
         findings.add(AuditFinding(ERROR, "queue kind", topic, queue_id, None, 1, directory, None, what, f"remove {directory}"))
 
-    def _report_no_index(self, findings: "Findings", merge: "Merge") -> None:
+    def _report_no_index(self, findings: "Findings", merge: "Merge", read: "Log") -> None:
         from sprocketmq.spark.jobs.audit_merge import AuditFinding
 
         if merge.records:
             path = f"{self._store.root}/index"
             what = "there is no key index: messages are not found by key"
-            step = f"sprocketmq pipeline rebuild-index {self._store.root} --only index, unless the broker runs without an index"
+            step = f"{read.rebuild('index')}, unless the broker runs without an index"
             findings.add(AuditFinding(NOTE, "no index", None, None, None, 1, path, None, what, step))
 
 
 def _dealt(items: list[T], most: int) -> list[list[T]]:
     """Return items in at most so many groups of about equal size."""
     return [items[i::most] for i in range(min(most, len(items)))]
-
-
-def _results(found: list[Any], root: str) -> list[Any]:
-    """Return what tasks returned, or raise for the first that gave up."""
-    for one in found:
-        if isinstance(one, Trouble):
-            one.raise_it(root)
-    return found
 
 
 # --- in the workers ---

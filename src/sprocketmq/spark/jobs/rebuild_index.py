@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.errors import ConfigError, FatalError
 from sprocketmq.spark.jobs.progress import Progress, Report
-from sprocketmq.spark.jobs.tasks import UNSEEN, StoreNotShared, Trouble, run_tasks, tasks_at_a_time, trouble_of
+from sprocketmq.spark.jobs.tasks import UNSEEN, StoreNotShared, Trouble, run_tasks, tasks_at_a_time, trouble_of, without_trouble
 from sprocketmq.storage.checks import check_directory
 from sprocketmq.storage.commitlog import CommitLog, Segment
 from sprocketmq.storage.fs import REAL_FS
@@ -112,7 +112,8 @@ def rebuild_index(
     old file tells them.
 
     Raises NotAStoreFile, ConfigError, StoreDamaged, StoreNotSupported, StoreNotWritable as ``sprocketmq.storage.rebuild.rebuild``, and
-    StoreNotShared when a worker does not see the store.
+    StoreNotShared when a worker does not see the store, StoreUnreadable when it cannot read it, RebuildUnconfirmed when what was made is
+    not what the log says.
     """
     root, target = check_request(store, to=to, split_bytes=split_bytes)
     maker = _SparkMaker(spark, split_bytes, progress)
@@ -234,7 +235,7 @@ class _SparkMaker:
         batch_topics = frozenset(topic.encode() for topic in plan.batch_topics)
         read = partial(_spool_split, place=place, batch_topics=batch_topics, keys=plan.index)
         told = None if self._progress is None else lambda done: self._tell(min(done, total), total, "bytes", "reading the log")
-        answers = _results(run_tasks(self._spark, "read the commit log", read, splits, told=told), work)
+        answers = without_trouble(run_tasks(self._spark, "read the commit log", read, splits, told=told), work, writing=True)
         order, chunks = self._in_order(log, place, [answer for some in answers for answer in some], batch_topics, keys=plan.index)
         made = Made(
             log_end=order.end,
@@ -297,9 +298,11 @@ class _SparkMaker:
                 REAL_FS.make_dirs(f"{plan.config.root}/{kind}")
             jobs += [_Job("", None, pieces) for group in range(place.groups) if (pieces := group_pieces(chunks, group))]
         build = partial(_build, place=place, plan=plan, log_begin=log.min_offset, segment_bytes=log.segment_bytes)
-        total = sum(piece.length for job in jobs for piece in job.pieces)
+        total = sum(_weight(piece) for job in jobs for piece in job.pieces)
         told = None if self._progress is None else lambda done: self._tell(min(done, total), total, "bytes", "making files")
-        built: list[_Built] = _results(run_tasks(self._spark, "make queues and index", build, jobs, told=told), place.work)
+        built: list[_Built] = without_trouble(
+            run_tasks(self._spark, "make queues and index", build, jobs, told=told), place.work, writing=True
+        )
         for one in built:
             if one.problem:
                 raise RebuildUnconfirmed(one.directory, one.problem)
@@ -315,6 +318,13 @@ class _SparkMaker:
             made.index = IndexState(made.log_end, plan.config.max_hash_slots, plan.config.max_index_entries, files)
 
 
+def _weight(piece: "Piece") -> int:
+    """Return how many bytes of the spool a piece is."""
+    from sprocketmq.storage.spool import ENTRY_BYTES
+
+    return piece.length * (ENTRY_BYTES if piece.of else 1)
+
+
 def _gather(directory: str, work: str) -> None:
     """Move files that were made apart to where all of them belong."""
     fs = REAL_FS
@@ -326,14 +336,6 @@ def _gather(directory: str, work: str) -> None:
             for queue in fs.list(f"{directory}/{kind}/{topic.name}"):
                 fs.rename(f"{directory}/{kind}/{topic.name}/{queue.name}", f"{work}/{kind}/{topic.name}/{queue.name}")
             fs.fsync_dir(f"{work}/{kind}/{topic.name}")
-
-
-def _results(found: list[Any], root: str) -> list[Any]:
-    """Return what tasks returned, or raise for the first that gave up."""
-    for one in found:
-        if isinstance(one, Trouble):
-            one.raise_it(root)
-    return found
 
 
 # --- in the workers ---
@@ -380,7 +382,7 @@ def _build(job: _Job, note: Callable[[int], None], *, place: _Place, plan: Plan,
         built = _build_index_file(job, apart, log_begin) if job.name else _build_queues(job, apart, segment_bytes)
     except OSError as e:
         return trouble_of(e, path=directory)
-    note(sum(piece.length for piece in job.pieces))
+    note(sum(_weight(piece) for piece in job.pieces))
     return built
 
 

@@ -4,13 +4,13 @@ What goes wrong in a task comes back as a value (``Trouble``), so that the drive
 what cannot get better.
 """
 
+import os
 import threading
 import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from sprocketmq.errors import ConfigError, FatalError, StoreDamaged, StoreNotWritable
-from sprocketmq.storage.segments import parse_segment_name
+from sprocketmq.errors import ConfigError, FatalError, StoreNotWritable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,28 +36,50 @@ class StoreNotShared(FatalError):
         self.reason = reason
 
 
+class StoreUnreadable(FatalError):
+    """A file of a store cannot be read on a worker."""
+
+    def __init__(self, host: str, path: str, reason: str) -> None:
+        super().__init__(f"{path} cannot be read on {host}: {reason}; look at the file's permissions, and at the disk")
+        self.host = host
+        self.path = path
+        self.reason = reason
+
+
 class Trouble(NamedTuple):
-    """Why a task gave up: it does not see a file (``UNSEEN``), or the disk refused (``REFUSED``)."""
+    """Why a task gave up: it does not see a file (``UNSEEN``), or the system refused to read or write it (``REFUSED``)."""
 
     kind: str
     host: str
     path: str
     reason: str
 
-    def raise_it(self, root: str) -> None:
-        """Raise what it is for the driver. ``root`` is the store, or the directory that is written to."""
-        if self.kind == UNSEEN:
-            raise StoreNotShared(self.host, self.path, self.reason)
-        if parse_segment_name(self.path.rpartition("/")[2]) is not None and "/commitlog/" in self.path:
-            raise StoreDamaged(self.path, 0, f"cannot be read on {self.host}: {self.reason}")
-        raise StoreNotWritable(root, f"{self.path} on {self.host}: {self.reason}")
-
 
 def trouble_of(error: OSError, kind: str = REFUSED, path: str = "") -> Trouble:
-    """Return the trouble an OSError in a worker is."""
+    """Return the trouble an OSError in a worker is. ``path`` is what was worked on, where the error does not name a file."""
     import platform
 
     return Trouble(kind, platform.node(), str(error.filename or path), error.strerror or str(error))
+
+
+def without_trouble(found: Sequence["R | Trouble"], root: str, *, writing: bool) -> "list[R]":
+    """Return what tasks returned, or raise for the first that gave up. ``root`` is the store, or the directory that is written to.
+
+    Raises StoreNotShared, StoreUnreadable, StoreNotWritable, FatalError for a file that was removed meanwhile.
+    """
+    results: list[R] = []
+    for one in found:
+        if not isinstance(one, Trouble):
+            results.append(one)
+        elif one.kind == UNSEEN and os.path.exists(one.path):  # noqa: PTH110
+            raise StoreNotShared(one.host, one.path, one.reason)
+        elif one.kind == UNSEEN:
+            raise FatalError(f"{one.path} was removed meanwhile, as brokers do with what has expired; run the job again")
+        elif writing and "/commitlog/" not in one.path:
+            raise StoreNotWritable(root, f"{one.path} on {one.host}: {one.reason}")
+        else:
+            raise StoreUnreadable(one.host, one.path, one.reason)
+    return results
 
 
 def tasks_at_a_time(spark: "SparkSession") -> int:
