@@ -86,7 +86,7 @@ def test_a_store_with_everything_in_it_in_many_small_files(tmp_path, rebuild_ind
     made = rebuild_index(root, split_bytes=100_000)
     assert (not_parked(root), index_files(root)) == before
     assert made.index_files > 3
-    assert made.units == sum(1 for _ in units_of(root))
+    assert (made.units, made.left_out) == (sum(1 for _ in units_of(root)), 0)
     store = MessageStore(stores.store_config(root))
     report = store.open()
     assert (report.clean, report.rebuilt, report.records) == (True, False, 0)
@@ -153,6 +153,7 @@ def test_deleted_topics_and_expired_queues_stay_what_they_are(tmp_path, rebuild_
     writer.close()
     made = rebuild_index(root)
     assert made.kept_queues >= 1
+    assert (made.units, made.records - made.units) == (sum(end - begin for begin, end in ends.values()), made.left_out)
     writer = Writer(root)
     assert {topic: (writer.store.min_offset(topic, 0), writer.store.max_offset(topic, 0)) for topic in ends} == ends
     assert writer.send("old") == 40

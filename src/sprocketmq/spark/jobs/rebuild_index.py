@@ -54,7 +54,11 @@ _MAX_GROUPS = 64
 
 @dataclass(frozen=True)
 class RebuildIndexSummary:
-    """What was read and made. ``units`` are those in queues, each confirmed by its record; ``damaged`` are (file, begin, end) in log positions."""
+    """What was read and made. ``units`` are those in queues, each confirmed by its record; ``damaged`` are (file, begin, end) in log positions.
+
+    ``left_out`` are records without a unit although their kind has one: of topics that were deleted since, of offsets given out again behind
+    them, and with queue offsets that cannot be true.
+    """
 
     store: str
     target: str
@@ -65,6 +69,7 @@ class RebuildIndexSummary:
     queues: int
     kept_queues: int
     units: int
+    left_out: int
     index_entries: int
     index_files: int
     damaged: tuple[tuple[str, int, int], ...]
@@ -85,6 +90,8 @@ class RebuildIndexSummary:
         ]
         if self.kept_queues:
             rows.append(("kept", f"{self.kept_queues:,} queues whose messages have all left the log"))
+        if self.left_out:
+            rows.append(("left out", f"{self.left_out:,} records of topics deleted since, or of offsets given out again"))
         rows += [("damaged, and its messages lost", f"{path}, log positions {begin} to {end}") for path, begin, end in self.damaged]
         return rows
 
@@ -128,6 +135,7 @@ def rebuild_index(
         queues=report.queues,
         kept_queues=report.kept_queues,
         units=maker.units,
+        left_out=maker.left_out,
         index_entries=report.index_entries,
         index_files=maker.index_files,
         damaged=tuple((found.path, found.start, found.end) for found in report.damaged),
@@ -205,11 +213,12 @@ class _Job(NamedTuple):
 
 
 class _Built(NamedTuple):
-    """Files that were made under ``directory``: the states of queues and how many units they have, or the state of an index file."""
+    """Files that were made under ``directory``: the states of queues and how many units they have and have not, or the state of an index file."""
 
     directory: str
     states: "tuple[QueueState, ...]"
     units: int
+    left_out: int
     file: "FileState | None"
     problem: str
 
@@ -221,7 +230,7 @@ class _SparkMaker:
         self._spark = spark
         self._split_bytes = split_bytes
         self._progress = progress
-        self.splits = self.units = self.index_files = 0
+        self.splits = self.units = self.left_out = self.index_files = 0
 
     def __call__(self, plan: Plan, log: CommitLog) -> Made:
         work = str(plan.config.root)
@@ -311,6 +320,7 @@ class _SparkMaker:
         files = tuple(one.file for one in built if one.file is not None)
         made.states = tuple(sorted((state for one in built for state in one.states), key=lambda state: (state.topic, state.queue_id)))
         self.units = sum(one.units for one in built)
+        self.left_out = sum(one.left_out for one in built)
         for name in (QUEUES, BATCH_QUEUES, INDEX):
             if name in plan.what:
                 REAL_FS.fsync_dir(f"{place.work}/{name}")
@@ -387,16 +397,19 @@ def _build(job: _Job, note: Callable[[int], None], *, place: _Place, plan: Plan,
 
 
 def _build_queues(job: _Job, plan: Plan, segment_bytes: int) -> _Built:
-    from sprocketmq.storage.batchqueue import BatchConsumeQueue
+    from sprocketmq.storage.batchqueue import BATCH_UNIT_BYTES, BatchConsumeQueue
+    from sprocketmq.storage.consumequeue import UNIT_BYTES
     from sprocketmq.storage.spool import read_runs
     from sprocketmq.storage.unitcheck import Segments, check_queue
 
     root = str(plan.config.root)
     log = f"{plan.source}/commitlog"
     table = plan.new_table(CommitLog(REAL_FS, log, segment_bytes, preallocate=False), REAL_FS)
+    given = 0
     try:
         for runs in read_runs(REAL_FS, job.pieces):
             for run in runs:
+                given += len(run.units) // (BATCH_UNIT_BYTES if run.topic.decode("utf-8", "replace") in plan.batch_topics else UNIT_BYTES)
                 table.take_run(run)
         table.settle()
         states = table.sync()
@@ -409,9 +422,9 @@ def _build_queues(job: _Job, plan: Plan, segment_bytes: int) -> _Built:
         files = f"{root}/{BATCH_QUEUES if batch else QUEUES}/{topic}/{queue_id}"
         count, problem = check_queue(REAL_FS, files, topic, queue_id, segments, batch=batch)
         if problem:
-            return _Built(root, (), 0, None, problem)
+            return _Built(root, (), 0, 0, None, problem)
         units += count
-    return _Built(root, states, units, None, "")
+    return _Built(root, states, units, given - units, None, "")
 
 
 def _build_index_file(job: _Job, plan: Plan, log_begin: int) -> _Built:
@@ -442,4 +455,7 @@ def _build_index_file(job: _Job, plan: Plan, log_begin: int) -> _Built:
         pass
     check.finish()
     problem = f"{path}: {findings.sorted()[0].what}" if findings.found else ""
-    return _Built(root, (), 0, state.files[0], problem)
+    wanted = sum(piece.length for piece in job.pieces)
+    if check.entries != wanted:
+        problem = f"{path} has {check.entries} entries instead of {wanted}"
+    return _Built(root, (), 0, 0, state.files[0], problem)
