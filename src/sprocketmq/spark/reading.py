@@ -128,31 +128,28 @@ class RangeReader:
 
     def read(self, ranges: Iterable[QueueRange]) -> Iterator[pa.RecordBatch]:
         """Yield the messages of ``ranges`` in order, each exactly once. A batch holds messages of one queue only."""
-        filtered = self._filter is not None
         ahead = _Ahead(
-            self._start, ranges, messages=self._pull_messages, pull_bytes=self._pull_bytes, prefetch=self._prefetch, skips=filtered
+            self._start,
+            ranges,
+            portion_rows=self._batch_rows,
+            portion_bytes=self._batch_bytes,
+            messages=self._pull_messages,
+            pull_bytes=self._pull_bytes,
+            prefetch=self._prefetch,
+            skips=self._filter is not None,
         )
-        held: list[bytes] = []
-        held_bytes = first = 0
         try:
-            while (pulled := ahead.take()) is not None:
-                part, offset, stop, body, failed = pulled
+            while (portion := ahead.take()) is not None:
+                part, start, stop, bodies, failed = portion
                 if failed is not None:
-                    body, stop = self._settle(part, offset, failed)
+                    body, stop = self._settle(part, start, failed)
                     ahead.go_on(stop)
-                found = bool(body)
-                if found:
-                    first = first if held else offset
-                    held.append(body)
-                    held_bytes += len(body)
-                del pulled, body, failed
-                # Brokers may hand out few messages at a time (32 by default in the reference): small pulls are decoded together. Where
-                # nothing came there was loss, which is reported, or nothing that the filter lets through: what was pulled before stands.
-                enough = stop >= part.end or held_bytes >= self._batch_bytes or (stop - first >= self._batch_rows and not filtered)
-                if held and (enough or not found):
-                    rows = PulledRows(held[0] if len(held) == 1 else b"".join(held), unwrap=self._unwrap)
-                    held, held_bytes = [], 0
-                    self._select(part, first, stop if found else offset, rows)
+                    bodies = [body] if body else []
+                    del body
+                if bodies:
+                    rows = PulledRows(bodies[0] if len(bodies) == 1 else b"".join(bodies), unwrap=self._unwrap)
+                    del portion, bodies
+                    self._select(part, start, stop, rows)
                     yield from rows.batches(
                         self._columns, part.queue.broker_name, batch_rows=self._batch_rows, batch_bytes=self._batch_bytes
                     )
@@ -264,13 +261,13 @@ class RangeReader:
         log.warning("going on without messages %d to %d of %s (failOnDataLoss is false): %s", start, end - 1, queue, reason)
 
 
-class _Pulled(NamedTuple):
-    """The records from ``offset`` to ``stop``, or the answer that has none and that somebody must look into."""
+class _Portion(NamedTuple):
+    """What is decoded together: the records from ``start`` to ``stop``; or the answer that has none and that somebody must look into."""
 
     part: QueueRange
-    offset: int
+    start: int
     stop: int
-    body: bytes
+    bodies: list[bytes]
     failed: "Future[PullResult] | None" = None
 
 
@@ -289,8 +286,9 @@ class _Asked:
 class _Ahead:
     """Pulls ranges one after the other, each pull begun when the one before is answered, while there is room for its answer.
 
-    Answers come in the client's thread, ``take`` is called in the task's. What is no plain answer is handed over as it is, and pulls go
-    on from where ``go_on`` says. With ``skips`` it is a plain answer that nothing matched, handed over at the end of a range only.
+    Answers come in the client's thread, ``take`` is called in the task's. Small answers of one range are handed over together, as soon as
+    they have ``portion_rows`` messages or ``portion_bytes``. What is no plain answer is handed over as it is, and pulls go on from where
+    ``go_on`` says. With ``skips`` it is a plain answer that nothing matched, and messages that were passed over do not count.
 
     A broker that gives few messages however many it is asked for (32 by default in the reference) is asked for several times as many
     at once, in pulls that begin where the same number each would end. An answer that ends elsewhere makes the others useless: they are
@@ -302,19 +300,26 @@ class _Ahead:
         start: Callable[[QueueRange, int, int], "Future[PullResult]"],
         ranges: Iterable[QueueRange],
         *,
+        portion_rows: int,
+        portion_bytes: int,
         messages: int,
         pull_bytes: int,
         prefetch: int,
         skips: bool,
     ) -> None:
         self._start = start
+        self._portion_rows = portion_rows
+        self._portion_bytes = portion_bytes
         self._messages = messages
         self._room = (prefetch - 1) * pull_bytes  # what may wait to be taken while one more is pulled
         self._skips = skips
         self._ranges = [part for part in ranges if len(part) > 0]
         self._lock = threading.Lock()
-        self._answers: SimpleQueue[_Pulled] = SimpleQueue()
-        self._waiting = 0
+        self._portions: SimpleQueue[_Portion] = SimpleQueue()
+        self._bodies: list[bytes] = []  # of the next portion
+        self._bodies_from = 0
+        self._bodies_size = 0
+        self._waiting = 0  # bytes that are not taken yet
         self._wanted = False
         self._crowded = False
         self._halted = False
@@ -327,23 +332,23 @@ class _Ahead:
         self._index = 0
         self._offset = self._ranges[0].start if self._ranges else 0
 
-    def take(self) -> _Pulled | None:
-        """Return the next answer, waiting for it; None after the last."""
+    def take(self) -> _Portion | None:
+        """Return the next portion, waiting for it; None after the last."""
         try:
-            pulled = self._answers.get_nowait()
+            portion = self._portions.get_nowait()
         except Empty:
             with self._lock:
-                self._wanted = self._answers.empty()
+                self._wanted = self._portions.empty()
                 if self._wanted and not self._flight and self._index == len(self._ranges):
                     return None
             self._run()
-            pulled = self._answers.get()
+            portion = self._portions.get()
         with self._lock:
-            self._waiting -= len(pulled.body)
+            self._waiting -= sum(map(len, portion.bodies))
             crowded = self._crowded
         if crowded:
             self._run()
-        return pulled
+        return portion
 
     def go_on(self, offset: int) -> None:
         """Pull from ``offset`` of the range whose answer was handed over."""
@@ -376,10 +381,10 @@ class _Ahead:
             if self._halted or self._index == len(self._ranges) or len(self._flight) >= (AT_ONCE if self._stride else 1):
                 return None
             expected = self._waiting + len(self._flight) * self._stride_bytes
-            self._crowded = expected > self._room and not (self._wanted and not self._flight)
+            # Whoever waits for a portion gets it whole, however little room there is.
+            self._crowded = expected > self._room and not self._wanted
             if self._crowded:
                 return None
-            self._wanted = False
             left = self._ranges[self._index].end - self._offset
             asked = _Asked(self._index, self._offset, min(left, self._stride or self._messages))
             self._flight.append(asked)
@@ -406,17 +411,32 @@ class _Ahead:
             answer = None
         skipped = answer is not None and self._skips and answer.status is PullStatus.NO_MATCH
         if answer is None or answer.next_offset <= asked.offset or not (answer.body or skipped):
+            self._hand_over(part, asked.offset)
             self._halted = True
             self._flight.clear()
             self._index, self._offset = asked.index, asked.offset
-            self._answers.put(_Pulled(part, asked.offset, asked.offset, b"", future))
+            self._put(_Portion(part, asked.offset, asked.offset, [], future))
             return
         stop = min(answer.next_offset, part.end)
-        if answer.body or stop == part.end:
+        if answer.body:
+            if not self._bodies:
+                self._bodies_from = asked.offset
+            self._bodies.append(answer.body)
+            self._bodies_size += len(answer.body)
             self._waiting += len(answer.body)
-            self._answers.put(_Pulled(part, asked.offset, stop, answer.body))
-            self._wanted = False
+        enough = self._bodies_size >= self._portion_bytes or (stop - self._bodies_from >= self._portion_rows and not self._skips)
+        if stop == part.end or enough:
+            self._hand_over(part, stop)
         self._learn(asked, stop, len(answer.body))
+
+    def _hand_over(self, part: QueueRange, stop: int) -> None:
+        bodies, self._bodies, self._bodies_size = self._bodies, [], 0
+        if bodies or stop == part.end:  # an empty portion tells who waits that a range is over
+            self._put(_Portion(part, self._bodies_from, stop, bodies))
+
+    def _put(self, portion: _Portion) -> None:
+        self._wanted = False
+        self._portions.put(portion)
 
     def _learn(self, asked: _Asked, stop: int, size: int) -> None:
         """Settle where the next pull begins, and whether several go at once, after an answer of ``size`` bytes up to ``stop``."""
