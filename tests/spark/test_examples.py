@@ -12,7 +12,7 @@ import pytest
 from sprocketmq import Message, sync
 from sprocketmq.spark.sessions import launch_environment
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PIPELINE = EXAMPLES / "spark_pipelines"
@@ -41,7 +41,6 @@ def test_tries_are_counted_in_sessions(spark, capsys):
     assert [[cell.strip() for cell in row] for row in rows] == [["o1", "1", "0"], ["o1", "3", "240"], ["o2", "1", "0"]]
 
 
-@pytest.mark.timeout(180)
 def test_the_declared_pipeline_takes_in_a_topic(cluster, tmp_path):
     shutil.copytree(PIPELINE, tmp_path / "orders")
     spec = tmp_path / "orders" / "spark-pipeline.yml"
@@ -55,7 +54,7 @@ def test_the_declared_pipeline_takes_in_a_topic(cluster, tmp_path):
     )
     environment.pop("PYSPARK_GATEWAY_PORT", None)
     command = ["spark-pipelines", "run"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False, env=environment, cwd=tmp_path / "orders")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=380, check=False, env=environment, cwd=tmp_path / "orders")
     assert done.returncode == 0, done.stderr[-3000:]
     warehouse = tmp_path / "orders" / "spark-warehouse"
     assert pq.read_table(warehouse / "orders").num_rows == 20

@@ -13,7 +13,7 @@ from sprocketmq.spark import explain, session, watch
 from sprocketmq.spark.classdata import ClassData
 from sprocketmq.spark.jre import describe_java, wrap_java
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_a_first_session_ends_with_one_sentence_and_leaves_an_archive_that_java_
     environment |= {"JAVA_HOME": wheel, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     # Returns when the JVM has closed its end, too: the archive is there then.
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False, env=environment, cwd=tmp_path
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=380, check=False, env=environment, cwd=tmp_path
     )
     assert done.returncode == 1
     said = done.stderr.strip().splitlines()
@@ -113,7 +113,9 @@ def test_a_first_session_ends_with_one_sentence_and_leaves_an_archive_that_java_
     data._home = home
     options = data.options()
     assert options[0] == f"-XX:SharedArchiveFile={home}/spark.jsa"
-    class_path = f"{spark_home}/conf/{os.pathsep}{spark_home}/jars/*"
+    # Spark's launcher puts one jar in front of the others.
+    [logging] = Path(spark_home, "jars").glob("slf4j-api-*.jar")
+    class_path = os.pathsep.join([f"{spark_home}/conf", str(logging), f"{spark_home}/jars/*"])
     command = [f"{wheel}/bin/java", options[0], "-Xshare:on", "-cp", class_path, "-version"]
     taken = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert taken.returncode == 0, taken.stderr
