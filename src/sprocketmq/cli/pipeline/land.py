@@ -49,31 +49,32 @@ def command(
     json: Json = False,
 ) -> None:
     """Land topics into a table. The next run goes on where this one ended; every message is in the table once, however often it is killed."""
-    options = source_options(option or [], start)
+    from sprocketmq.spark.checks import check_packages
+
+    check_packages()
+    from sprocketmq.spark.jobs.land import plan_landing
+
+    # What is wrong with it is said before a session starts.
+    plan = plan_landing(
+        topics,
+        to,
+        nameserver=namesrv,
+        format=format,
+        writer=writer,
+        columns=columns,
+        partition_by=partition_by,
+        batch_messages=batch,
+        every_s=every,
+        compact_after=compact_after,
+        compression=compression,
+        sync=sync,
+        checkpoint=checkpoint,
+        options=source_options(option or [], start),
+    )
 
     def work(spark: Any, report: Any) -> Any:
-        from sprocketmq.spark.jobs.land import land
-
         with stopped_by_signals(every is not None) as stop:
-            return land(
-                spark,
-                topics,
-                to,
-                nameserver=namesrv,
-                format=format,
-                writer=writer,
-                columns=columns,
-                partition_by=partition_by,
-                batch_messages=batch,
-                every_s=every,
-                stop=stop,
-                compact_after=compact_after,
-                compression=compression,
-                sync=sync,
-                checkpoint=checkpoint,
-                options=options,
-                progress=report,
-            )
+            return plan.run(spark, stop=stop, progress=report)
 
     run_spark_job(f"landing {', '.join(topics)}", work, spark=SparkOptions(master, cores, memory), as_json=json)
 

@@ -218,6 +218,19 @@ def is_table(path: str | os.PathLike[str]) -> bool:
     return Path(path, HIDDEN, "table.json").is_file()
 
 
+def check_place(path: str | os.PathLike[str]) -> None:
+    """Raise NotALandingTable for a file, or a directory that holds something else, TableNotWritable when it cannot be looked into."""
+    root = Path(path).absolute()
+    try:
+        if root.exists() and not root.is_dir():
+            raise NotALandingTable(root, "it is a file")
+        others = sorted({entry.name for entry in root.iterdir()} - {HIDDEN}) if root.exists() else []
+    except OSError as e:
+        raise TableNotWritable(root, e) from e
+    if others and not is_table(root):
+        raise NotALandingTable(root, f"it holds other things ({', '.join(others[:3])})")
+
+
 def _live(root: Path) -> dict[int, Path]:
     """Return the directory of every batch by its number. Looks until two looks agree: a swap may be under way."""
     before = None
@@ -296,7 +309,7 @@ class TableWriter:
         Raises NotALandingTable for a directory that holds something else, TableBusy, TableNotWritable, TableDamaged.
         """
         try:
-            self._check_place()
+            check_place(self.root)
             self._hidden.mkdir(parents=True, exist_ok=True)
             self._lock = DirectoryLock(RealFileSystem(), str(self._hidden))
             self._recover()
@@ -384,13 +397,6 @@ class TableWriter:
         return TableState(self.root, state.spec, tuple(sorted([*kept, merged], key=lambda batch: batch.number)))
 
     # --- the parts ---
-
-    def _check_place(self) -> None:
-        if self.root.exists() and not self.root.is_dir():
-            raise NotALandingTable(self.root, "it is a file")
-        others = sorted({entry.name for entry in self.root.iterdir()} - {HIDDEN}) if self.root.exists() else []
-        if others and not is_table(self.root):
-            raise NotALandingTable(self.root, f"it holds other things ({', '.join(others[:3])})")
 
     def _assemble(self, staging: Path, files: Sequence[WrittenFile], *, number: int, first: int, start: Offsets, end: Offsets) -> Batch:
         """Gather the files of the tasks that succeeded in a directory of their own, with the manifest.
