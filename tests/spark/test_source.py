@@ -373,7 +373,8 @@ def test_a_topic_deleted_under_a_query_is_named(stream, producer, cluster):
         query.processAllAvailable()
         with sync.AdminClient(namesrv=cluster.namesrv) as admin:
             admin.delete_topic(stream.topic)
-        with pytest.raises(Exception, match=f"topic '{stream.topic}' has no route"):
+        # The broker empties a topic before the nameserver forgets it.
+        with pytest.raises(Exception, match=f"topic '{stream.topic}' (has no route|.* now ends at 0, before what was read)"):
             query.awaitTermination(60)
     finally:
         query.stop()
