@@ -85,12 +85,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=800_000)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of the session, to compare runs")
     options = parser.parse_args()
+    conf = dict(setting.split("=", 1) for setting in options.conf)
     with tempfile.TemporaryDirectory(prefix="sprocketmq-bench-") as directory:
-        return run(directory, options.messages, options.rounds)
+        return run(directory, options.messages, options.rounds, conf)
 
 
-def run(directory: str, messages: int, rounds: int) -> int:
+def run(directory: str, messages: int, rounds: int, conf: dict[str, str]) -> int:
     root, parquet = f"{directory}/store", f"{directory}/parquet"
     # In processes of their own: neither the store's memory nor the decoder's should stay in the driver.
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
@@ -98,7 +100,7 @@ def run(directory: str, messages: int, rounds: int) -> int:
         alone = {
             name: min(pool.submit(decode, root, c).result() for _ in range(3)) for name, c in (("full", None), ("no_body", WITHOUT_BODY))
         }
-    spark = session("spark-store", cores=CORES, memory="2g", conf={"spark.sql.warehouse.dir": f"{directory}/warehouse"})
+    spark = session("spark-store", cores=CORES, memory="2g", conf={"spark.sql.warehouse.dir": f"{directory}/warehouse", **conf})
     try:
         reader = spark.read.format("rocketmq-store")
         store = reader.load(root)
@@ -141,6 +143,7 @@ def run(directory: str, messages: int, rounds: int) -> int:
         "without_body": round(without_body, 3),
         "one_process_rows_per_s": {name: round(messages / seconds) for name, seconds in alone.items()},
         "spark": version,
+        "conf": conf,
     }
     path = write_result("spark-store", figures)
     print(

@@ -1,12 +1,13 @@
 """Options of the `rocketmq-store` format: what they mean, and what is refused before any file is opened."""
 
 import os
+from pathlib import Path
 
 import pytest
 
 from sprocketmq.spark.option_values import OptionError
 from sprocketmq.spark.schema import COLUMNS, DEFAULT_COLUMNS
-from sprocketmq.spark.store_options import TABLES, parse_store_options, store_arrow_schema, store_spark_schema
+from sprocketmq.spark.store_options import NAMES, TABLES, parse_store_options, store_arrow_schema, store_spark_schema
 
 
 def parse(**options):
@@ -92,3 +93,12 @@ def test_what_cannot_be_is_refused_by_name(options, option, words):
     assert refused.value.option == option
     assert words in str(refused.value)
     assert "rocketmq-store" in str(refused.value)
+
+
+def test_the_guide_names_every_option_table_and_column():
+    guide = (Path(__file__).parents[3] / "docs" / "guide" / "spark-stores.md").read_text()
+    for name in (*NAMES, *TABLES):
+        assert f"`{name}`" in guide, name
+    for table in ("consumequeue", "batchcq", "index"):
+        for column in TABLES[table].columns:
+            assert f"`{column}`" in guide, column
