@@ -279,7 +279,9 @@ def test_data_loss_can_be_accepted_and_is_logged(broker, caplog):
 def test_a_broker_that_repeats_itself_is_not_believed(broker):
     broker.plain(Q0, 0, 5)
     broker.plain(Q0, 3, 8)
-    with pytest.raises(RemoteProtocolError, match=r"message 3 .* after message 4"):
+    with pytest.raises(
+        RemoteProtocolError, match=r"messages 0 to 7 of queue 0 of topic T on broker broker-a cannot .*message 3 came after message 4"
+    ):
         read(broker, (Q0, 0, 8))
 
 
@@ -486,6 +488,15 @@ def test_a_hole_between_raw_inner_batches_is_data_loss(broker):
     broker.inner(Q0, 5, 3)
     with pytest.raises(DataLoss, match=r"messages 3 to 4 .*left them out"):
         read(broker, (Q0, 0, 8), inner_batch="raw")
+
+
+def test_a_batch_that_makes_no_sense_is_named_and_can_be_read_raw(broker):
+    broker.plain(Q0, 0, 1)
+    broker.units[Q0].append((1, 1, record(1, b"no batch at all", sys_flag=192), ""))
+    with pytest.raises(RemoteProtocolError, match=r"messages 0 to 1 of queue 0 of topic T on broker broker-a cannot .*innerBatch=raw"):
+        read(broker, (Q0, 0, 2))
+    batches = RangeReader(broker.pull, ("body",), inner_batch="raw").read([QueueRange(Q0, 0, 2)])
+    assert [body for batch in batches for body in batch["body"].to_pylist()] == [b"0", b"no batch at all"]
 
 
 # --- who answers ---

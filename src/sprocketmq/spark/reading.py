@@ -147,22 +147,29 @@ class RangeReader:
                     bodies = [body] if body else []
                     del body
                 if bodies:
-                    rows = PulledRows(bodies[0] if len(bodies) == 1 else b"".join(bodies), unwrap=self._unwrap)
+                    data = bodies[0] if len(bodies) == 1 else b"".join(bodies)
                     del portion, bodies
-                    self._select(part, start, stop, rows)
-                    yield from rows.batches(
-                        self._columns, part.queue.broker_name, batch_rows=self._batch_rows, batch_bytes=self._batch_bytes
-                    )
-                    del rows
+                    decoded = self._decode(part, start, stop, data)
+                    del data
+                    yield from decoded
         finally:
             ahead.close()
 
-    def _select(self, part: QueueRange, start: int, end: int, rows: PulledRows) -> None:
-        """Leave of ``rows`` what was asked for, from ``start`` to ``end``."""
-        self._account(part, start, end, rows)
-        rows.trim(start, end)
-        if self._tags:
-            rows.keep_tags(self._tags)
+    def _decode(self, part: QueueRange, start: int, end: int, data: bytes) -> Iterator[pa.RecordBatch]:
+        """Yield the messages from ``start`` to ``end`` that were asked for."""
+        queue = part.queue
+        try:
+            rows = PulledRows(data, unwrap=self._unwrap)
+            del data
+            self._account(part, start, end, rows)
+            rows.trim(start, end)
+            if self._tags:
+                rows.keep_tags(self._tags)
+            yield from rows.batches(self._columns, queue.broker_name, batch_rows=self._batch_rows, batch_bytes=self._batch_bytes)
+        except RemoteProtocolError as e:
+            where = f"messages {start} to {end - 1} of queue {queue.queue_id} of topic {queue.topic} on broker {queue.broker_name}"
+            hint = "" if not self._unwrap else "; with option innerBatch=raw batches are not looked into"
+            raise RemoteProtocolError(f"{where} cannot be decoded: {e}{hint}") from e
 
     def _account(self, part: QueueRange, start: int, end: int, rows: PulledRows) -> None:
         """Check that ``rows`` are all messages from ``start`` to ``end`` in order; with a filter, that they are in order."""
@@ -175,10 +182,7 @@ class RangeReader:
             if stop <= start:
                 continue
             if offset < expected > start:
-                raise RemoteProtocolError(
-                    f"broker {part.queue.broker_name} returned message {offset} of queue {part.queue.queue_id} of topic"
-                    f" {part.queue.topic} after message {expected - 1}"
-                )
+                raise RemoteProtocolError(f"message {offset} came after message {expected - 1}")
             if expected < offset and expected < end:
                 self._miss(part, expected, min(offset, end))
             expected = stop
