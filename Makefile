@@ -31,7 +31,7 @@ demo: $(STAMP)
 # The whole suite on two workers, then the tests that share one JVM.
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
-	$(BIN)/python -m pytest -m spark tests/spark
+	$(BIN)/python -m pytest -m spark tests/spark tests/spark_faults
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

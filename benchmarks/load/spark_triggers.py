@@ -36,7 +36,7 @@ WARM, COUNTED = 10, 40
 # Spark keeps the figures of a query's last hundred triggers.
 TRIGGERS = WARM + COUNTED
 IDLE_QUEUES = 64
-QUIET_LIMIT_S = 60.0
+LIMIT_S = 240.0
 TOPICS = {"Triggers": TASKS, "TriggersIdle": TASKS + IDLE_QUEUES}
 ASYNCHRONOUS = {"asyncProgressTrackingEnabled": "true", "asyncProgressTrackingCheckpointIntervalMs": "1000"}
 STAGES = ("latestOffset", "queryPlanning", "getBatch", "walCommit", "addBatch", "commitOffsets")
@@ -105,7 +105,7 @@ def triggers(
     writer = stream.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).options(**writing)
     query = writer.trigger(processingTime="0 seconds").start()
     try:
-        deadline = time.monotonic() + QUIET_LIMIT_S
+        deadline = time.monotonic() + LIMIT_S
         while query.isActive and (query.lastProgress is None or query.lastProgress["batchId"] < TRIGGERS):
             if time.monotonic() > deadline:
                 break
