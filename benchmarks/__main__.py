@@ -22,6 +22,7 @@ BENCHMARKS = (
     "benchmarks.load.spark_read",
     "benchmarks.load.spark_sink",
     "benchmarks.load.spark_store",
+    "benchmarks.load.spark_land",
     "benchmarks.load.spark_triggers",
     "benchmarks.load.spark_memory",
     "benchmarks.load.demo",
