@@ -19,6 +19,7 @@ BENCHMARKS = (
     "benchmarks.load.batching",
     "benchmarks.load.consume",
     "benchmarks.load.latency",
+    "benchmarks.load.spark_start",
     "benchmarks.load.spark_read",
     "benchmarks.load.spark_sink",
     "benchmarks.load.spark_store",
