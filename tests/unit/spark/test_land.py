@@ -31,7 +31,7 @@ from sprocketmq.spark.jobs.land_table import (
     TableWriter,
     no_step,
 )
-from sprocketmq.spark.jobs.land_write import FileWriter, StagingNotShared, WriteSettings, partitions_of, write_batches
+from sprocketmq.spark.jobs.land_write import FileWriter, StagingNotShared, WorkerCannotWrite, WriteSettings, partitions_of, write_batches
 from sprocketmq.spark.option_values import OptionError
 from sprocketmq.spark.schema import arrow_schema
 
@@ -629,11 +629,37 @@ def test_a_directory_that_cannot_be_written_is_said(tmp_path, topics, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "mkdir", refuse)
-        with pytest.raises(TableNotWritable, match=r"cannot write to .*/t: Permission denied; change its permissions"):
+        with pytest.raises(TableNotWritable, match=r"cannot write to .*/t: Permission denied; make room there or change its permissions"):
             run(tmp_path / "t", topics)
     (tmp_path / "file").write_text("")
     with pytest.raises(TableNotWritable, match="Not a directory"):
         run(tmp_path / "file/t", topics)
+
+
+def test_a_full_disk_is_said_with_its_place(tmp_path, topics, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    for owner, name, says in (
+        (pq.ParquetWriter, "write_table", r"the worker on .* cannot write to .*staging.*: No space left on device; make room"),
+        (TableWriter, "_write_json", r"cannot write to .*/t: No space left on device"),
+        (Path, "rename", r"cannot write to .*/t: No space left on device"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, refuse)
+            with pytest.raises((WorkerCannotWrite, TableNotWritable), match=says):
+                run(tmp_path / "t", topics)
+        assert plain_places(tmp_path / "t") == []
+    run(tmp_path / "t", topics)
+    assert plain_places(tmp_path / "t") == topics.all()
+
+
+def test_a_table_may_be_moved(tmp_path, topics):
+    run(tmp_path / "t", topics)
+    (tmp_path / "t").rename(tmp_path / "elsewhere")
+    topics.add(5)
+    assert run(tmp_path / "elsewhere", topics).messages == 10
+    assert places(landed_files(tmp_path / "elsewhere")) == topics.all()
 
 
 def test_damaged_notes_are_told_apart(tmp_path, topics):

@@ -186,7 +186,8 @@ def landed(spark: "SparkSession", path: str | os.PathLike[str]) -> "DataFrame":
     ddl = ", ".join((spark_schema(file_columns(state.spec)), "batch INT", *(partitions[name] for name in state.spec.partition_by)))
     frames = []
     # All in one directory, but for a batch that a killed compaction has not moved yet.
-    for parent in sorted({batch.directory.parent for batch in state.batches}):
-        directories = [str(batch.directory) for batch in state.batches if batch.directory.parent == parent]
+    filled = [batch for batch in state.batches if batch.files]
+    for parent in sorted({batch.directory.parent for batch in filled}):
+        directories = [str(batch.directory) for batch in filled if batch.directory.parent == parent]
         frames.append(spark.read.schema(ddl).option("basePath", str(parent)).parquet(*directories))
     return reduce(lambda a, b: a.unionByName(b), frames) if frames else spark.createDataFrame([], ddl)

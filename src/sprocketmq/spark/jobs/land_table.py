@@ -28,7 +28,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -94,7 +94,9 @@ class TableNotWritable(FatalError):
     """The table's directory cannot be made or written."""
 
     def __init__(self, path: str | os.PathLike[str], error: OSError) -> None:
-        super().__init__(f"cannot write to {path}: {error.strerror or error}; change its permissions, or land into another directory")
+        super().__init__(
+            f"cannot write to {path}: {error.strerror or error}; make room there or change its permissions, or land into another directory"
+        )
         self.path = os.fspath(path)
         self.reason = error.strerror or str(error)
 
@@ -339,35 +341,41 @@ class TableWriter:
         self.close()
 
     def create(self, spec: TableSpec) -> TableState:
-        """Make the table that ``open`` did not find."""
+        """Make the table that ``open`` did not find. Raises TableNotWritable."""
         self._step("describe table")
-        self._write_json(self._hidden / "table.json", {"v": FORMAT_VERSION, **asdict(spec)})
+        with self._writing():
+            self._write_json(self._hidden / "table.json", {"v": FORMAT_VERSION, **asdict(spec)})
         return TableState(self.root, spec, ())
 
     def staging(self) -> Path:
-        """Return a new empty directory for the files of one batch. Names in it must be unlike for any two attempts at a task."""
+        """Return a new empty directory for the files of one batch. Names in it must be unlike for any two attempts at a task.
+
+        Raises TableNotWritable.
+        """
         path = self._staging / f"{self._run}-{uuid.uuid4().hex[:8]}"
         self._step("make staging")
-        path.mkdir(parents=True)
+        with self._writing():
+            path.mkdir(parents=True)
         return path
 
     def commit(self, state: TableState, start: Offsets, end: Offsets, staging: Path, files: Sequence[WrittenFile]) -> TableState:
         """Make ``files`` of ``staging`` the next batch and return the table with it. On any error the table is as it was.
 
-        Raises TableDamaged when a file is not there or has another size, as when a worker wrote to a disk of its own, and TableBusy when
-        the batch is there already.
+        Raises TableDamaged when a file is not there or has another size, as when a worker wrote to a disk of its own, TableBusy when the
+        batch is there already, and TableNotWritable.
         """
         number = state.batches[-1].number + 1 if state.batches else 1
-        made = self._assemble(staging, files, number=number, first=number, start=start, end=end)
-        target = self.root / made.directory.name
-        self._step("commit batch")
-        try:
-            made.directory.rename(target)
-        except OSError as e:
-            if target.is_dir():
-                raise TableBusy(self.root, f"{target.name} appeared meanwhile") from e
-            raise
-        self._sync_directory(self.root)
+        with self._writing():
+            made = self._assemble(staging, files, number=number, first=number, start=start, end=end)
+            target = self.root / made.directory.name
+            self._step("commit batch")
+            try:
+                made.directory.rename(target)
+            except OSError as e:
+                if target.is_dir():
+                    raise TableBusy(self.root, f"{target.name} appeared meanwhile") from e
+                raise
+            self._sync_directory(self.root)
         self._discard(staging)
         return TableState(self.root, state.spec, (*state.batches, replace(made, directory=target)))
 
@@ -375,21 +383,22 @@ class TableWriter:
         """Put one batch of ``files`` in the place of the neighbouring batches ``old`` and return the table with it.
 
         The rows must be the same ones. On any error before the swap counts the table is as it was; after it, it has the new batch.
-        Raises TableDamaged when the rows are not as many.
+        Raises TableDamaged when the rows are not as many, TableNotWritable.
         """
         rows, were = sum(file.rows for file in files), sum(batch.rows for batch in old)
         if rows != were:
             raise TableDamaged(self.root, f"compaction made {rows} rows of {were}")
         last = old[-1]
-        made = self._assemble(staging, files, number=last.number, first=old[0].first, start=old[0].start, end=last.end)
-        swap = {
-            "old": [batch.directory.name for batch in old],
-            "new": made.directory.name,
-            "staged": made.directory.relative_to(self.root).as_posix(),
-        }
-        self._step("note swap")
-        self._write_json(self._hidden / "swap.json", swap)
-        self._finish_swap(swap)
+        with self._writing():
+            made = self._assemble(staging, files, number=last.number, first=old[0].first, start=old[0].start, end=last.end)
+            swap = {
+                "old": [batch.directory.name for batch in old],
+                "new": made.directory.name,
+                "staged": made.directory.relative_to(self.root).as_posix(),
+            }
+            self._step("note swap")
+            self._write_json(self._hidden / "swap.json", swap)
+            self._finish_swap(swap)
         self._discard(staging)
         merged = replace(made, directory=self.root / made.directory.name)
         gone = {batch.number for batch in old}
@@ -397,6 +406,13 @@ class TableWriter:
         return TableState(self.root, state.spec, tuple(sorted([*kept, merged], key=lambda batch: batch.number)))
 
     # --- the parts ---
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as e:
+            raise TableNotWritable(self.root, e) from e
 
     def _assemble(self, staging: Path, files: Sequence[WrittenFile], *, number: int, first: int, start: Offsets, end: Offsets) -> Batch:
         """Gather the files of the tasks that succeeded in a directory of their own, with the manifest.

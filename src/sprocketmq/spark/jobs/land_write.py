@@ -1,5 +1,6 @@
 """What a landing's tasks do: Arrow batches into Parquet files of a staging directory, without Spark."""
 
+import contextlib
 import os
 import socket
 import uuid
@@ -38,6 +39,19 @@ class StagingNotShared(FatalError):
         )
         self.path = path
         self.host = host
+
+
+class WorkerCannotWrite(FatalError):
+    """A worker could not write its files: no room, no permission, a disk that fails."""
+
+    def __init__(self, path: str, host: str, reason: str) -> None:
+        super().__init__(
+            f"the worker on {host} cannot write to {path}: {reason}; make room there or change its permissions, and run it again:"
+            " nothing of the batch is in the table"
+        )
+        self.path = path
+        self.host = host
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -115,19 +129,28 @@ class FileWriter:
         file.pending.append(rows)
         file.pending_bytes += rows.nbytes
         self._pending_bytes += rows.nbytes
-        if self._pending_bytes >= self._settings.row_group_bytes:
-            fullest = max(self._open, key=lambda name: self._open[name].pending_bytes)
-            self._flush(self._open[fullest])
-            if (self._directory / self._open[fullest].name).stat().st_size >= self._settings.file_bytes:
-                self._finish(fullest)
-        elif len(self._open) > _MAX_OPEN:
-            self._finish(next(iter(self._open)))
+        with self._writing():
+            if self._pending_bytes >= self._settings.row_group_bytes:
+                fullest = max(self._open, key=lambda name: self._open[name].pending_bytes)
+                self._flush(self._open[fullest])
+                if (self._directory / self._open[fullest].name).stat().st_size >= self._settings.file_bytes:
+                    self._finish(fullest)
+            elif len(self._open) > _MAX_OPEN:
+                self._finish(next(iter(self._open)))
 
     def close(self) -> list[WrittenFile]:
         """Finish every file and return all that were written."""
-        for partition in list(self._open):
-            self._finish(partition)
+        with self._writing():
+            for partition in list(self._open):
+                self._finish(partition)
         return self.written
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as e:
+            raise WorkerCannotWrite(str(self._directory), socket.gethostname(), e.strerror or str(e)) from e
 
     def _flush(self, file: _OpenFile) -> None:
         if not file.pending:
@@ -159,7 +182,7 @@ class FileWriter:
 
 
 def write_batches(batches: Iterable[pa.RecordBatch], directory: Path, settings: WriteSettings) -> list[WrittenFile]:
-    """Write all of ``batches`` into new files of ``directory``. Raises StagingNotShared, OSError."""
+    """Write all of ``batches`` into new files of ``directory``. Raises StagingNotShared, WorkerCannotWrite."""
     writer = FileWriter(directory, settings)
     for batch in batches:
         writer.write(batch)
