@@ -1,6 +1,6 @@
 """What test_cluster.py runs on a cluster master, in a process of its own, as one process has one JVM: ``python -m tests.spark.cluster_job PLAN``.
 
-PLAN is a JSON object: `master`, `nameserver`, `topics`, `copies` (the topic to write to) and `home`. Prints one JSON object with what was found.
+PLAN is a JSON object: `master`, `nameserver`, `topics`, `copies` (the topic to write to) and `home`, with a `store` in it. Prints one JSON object with what was found.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from sprocketmq.spark import session
+from sprocketmq.spark.jobs.audit import audit
 from sprocketmq.spark.jobs.land import land, landed
+from sprocketmq.spark.jobs.rebuild_index import rebuild_index
 
 
 def tasks_by_executor(spark: Any) -> dict[str, int]:
@@ -61,6 +63,10 @@ def main(text: str) -> None:
     summary = land(spark, plan["topics"], str(home / "landed"), nameserver=plan["nameserver"])
     result["landed"] = summary.as_dict()
     result["landed rows"] = landed(spark, home / "landed").count()
+
+    rebuilt = rebuild_index(spark, home / "store", split_bytes=20_000)
+    result["rebuilt units"] = rebuilt.units
+    result["audit"] = audit(spark, home / "store", split_bytes=20_000).verdict
     print(json.dumps(result), flush=True)
     spark.stop()
 

@@ -77,8 +77,9 @@ class StandaloneCluster:
         path = self._home / f"{name}.log"
         self._logs.append(path.open("wb"))
         command = [f"{java_home}/bin/java", "-Xmx256m", *QUICK, *OPENED, "-cp", f"{spark_home}/jars/*", main, *arguments]
-        # Executors are started by their worker, with its environment.
-        environment = {**os.environ, "SPARK_HOME": spark_home, "JAVA_HOME": java_home, "SPARK_LOCAL_IP": LOOPBACK}
+        # Executors are started by their worker, with its environment; Spark's own scripts say which Scala, else it is looked for in vain.
+        named = {"SPARK_HOME": spark_home, "JAVA_HOME": java_home, "SPARK_LOCAL_IP": LOOPBACK, "SPARK_SCALA_VERSION": "2.13"}
+        environment = {**os.environ, **named}
         self._processes.append(
             subprocess.Popen(
                 command, cwd=self._home, env=environment, stdin=subprocess.DEVNULL, stdout=self._logs[-1], stderr=subprocess.STDOUT

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.spark.standalone import StandaloneCluster
+from tests.unit.spark import store_jobs
 
 from sprocketmq import Message, sync
 from sprocketmq.embedded import LocalCluster
@@ -42,6 +43,8 @@ def filled():
 
 def test_source_sink_stream_and_landing_run_on_the_executors_of_a_cluster(tmp_path, filled):
     mq, held = filled
+    store_jobs.filled(tmp_path / "store", 150)
+    files = store_jobs.queue_files(tmp_path / "store")
     with StandaloneCluster(tmp_path / "cluster") as cluster:
         plan = {"master": cluster.url, "nameserver": mq.namesrv, "topics": TOPICS, "copies": "ClusterCopies", "home": str(tmp_path)}
         with (tmp_path / "job.log").open("w+") as said:
@@ -62,3 +65,5 @@ def test_source_sink_stream_and_landing_run_on_the_executors_of_a_cluster(tmp_pa
     assert found["streamed"] == bodies, "what the sink wrote is what the stream reads"
     assert found["batches"] == 4
     assert found["landed rows"] == len(held)
+    assert (found["rebuilt units"], found["audit"]) == (200, "in order")
+    assert store_jobs.queue_files(tmp_path / "store") == files
