@@ -14,7 +14,7 @@ from sprocketmq.spark.errors import explain
 from sprocketmq.spark.schema import DEFAULT_COLUMNS
 from sprocketmq.spark.store_options import TABLES, parse_store_options, store_arrow_schema, store_spark_schema
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "stores"
 
@@ -81,6 +81,8 @@ def test_several_stores_are_named_by_list_or_pattern_and_told_apart_by_file(spar
     frame = stores(spark, columns="file").load([recorded["plain"], recorded["batchcq"]])
     found = {os.path.dirname(os.path.dirname(row.file)) for row in frame.distinct().collect()}
     assert found == set(recorded.values())
+    spark.sql(f"CREATE TEMPORARY VIEW units USING `rocketmq-store` OPTIONS (path '{recorded['batchcq']}', table 'batchcq', topic 'Bcq1')")
+    assert spark.sql("SELECT sum(batchNum) FROM units").collect()[0][0] == 72
     pattern = os.path.join(os.path.dirname(os.path.dirname(recorded["plain"])), "plain*", "store")
     assert stores(spark).load(pattern).count() == stores(spark).load(recorded["plain"]).count()
 
