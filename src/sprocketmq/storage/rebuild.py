@@ -6,7 +6,7 @@ have the sizes the old ones have, and the checkpoint tells that all of it is on 
 """
 
 from collections.abc import Callable, Collection
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from struct import Struct
@@ -154,9 +154,7 @@ def rebuild(
             check_directory(fs, str(source))
             lock = DirectoryLock(fs, str(source))
         else:
-            for name in report.what:
-                if fs.exists(f"{target}/{name}"):
-                    raise ConfigError(f"{target} already has {name}: choose another directory for the new files")
+            check_target(target, report.what, fs)
         if maker is None:
             maker = _Here(fs, clock, workers_for(workers), progress)
         _Rebuild(fs, log, report, config or StoreConfig(source), in_place=target is None).run(maker)
@@ -168,6 +166,13 @@ def rebuild(
             lock.release()
     report.elapsed_ms = (clock.monotonic() - began) * 1000
     return report
+
+
+def check_target(target: Path, what: Collection[str], fs: FileSystem = REAL_FS) -> None:
+    """Raise ConfigError when a directory for new files has some of them already."""
+    for name in what:
+        if fs.exists(f"{target}/{name}"):
+            raise ConfigError(f"{target} already has {name}: choose another directory for the new files")
 
 
 def open_log(fs: FileSystem, root: str) -> CommitLog:
@@ -270,7 +275,8 @@ class _Rebuild:
             self._put_in_place(made)
         finally:
             self._old.pool.forget()
-            fs.remove_tree(self._work)
+            with suppress(OSError):  # the next run removes what is left
+                fs.remove_tree(self._work)
 
     def _plan(self) -> Plan:
         sizes = self._old._file_bytes

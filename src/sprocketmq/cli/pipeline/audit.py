@@ -27,10 +27,9 @@ def command(
     Nothing is changed, and a broker may be running. The exit code is 0 when there is nothing but notes, else 1.
     """
     from sprocketmq.errors import ConfigError
-    from sprocketmq.spark.jobs.audit import audit
-    from sprocketmq.storage.overview import StoreDirectory
+    from sprocketmq.spark.jobs.audit import audit, check_request
 
-    StoreDirectory(os.path.abspath(directory))
+    check_request(directory, split_bytes=split_mib << 20)
     if html is not None and not os.path.isdir(os.path.dirname(os.path.abspath(html))):
         raise ConfigError(f"--html {html}: there is no such directory to write the file in")
     summary = run_spark_job(

@@ -27,7 +27,7 @@ def command(
     from sprocketmq.spark.jobs.rebuild_index import check_request, rebuild_index
 
     what = parts_of(only)
-    check_request(directory, to=to, split_bytes=split_mib << 20)
+    check_request(directory, to=to, what=what, split_bytes=split_mib << 20)
     run_spark_job(
         f"rebuilding {directory}",
         lambda spark, report: rebuild_index(spark, directory, to=to, what=what, split_bytes=split_mib << 20, progress=report),

@@ -175,10 +175,18 @@ def audit(
     Raises NotAStoreFile when there is no store, StoreDamaged when it has no commit log or a file in its middle is missing, StoreNotShared
     when a worker does not see the store, StoreUnreadable when it cannot read it, OSError when the driver cannot.
     """
+    found = check_request(store, split_bytes=split_bytes)
+    return _Audit(spark, found, config or StoreConfig(Path(found.root)), progress, index=index).run(split_bytes)
+
+
+def check_request(store: str | os.PathLike[str], *, split_bytes: int = 0) -> StoreDirectory:
+    """Return a store's directory; refuse what can be refused before Spark starts. Raises as ``audit``."""
     root = os.path.abspath(os.fspath(store))  # noqa: PTH100
     if split_bytes < 0:
         raise ConfigError(f"split_bytes must be positive, or 0 for a length that fits, not {split_bytes}")
-    return _Audit(spark, StoreDirectory(root), config or StoreConfig(Path(root)), progress, index=index).run(split_bytes)
+    found = StoreDirectory(root)
+    open_log(found.fs, root).close()
+    return found
 
 
 class _Unit(NamedTuple):

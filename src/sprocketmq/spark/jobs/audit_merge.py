@@ -14,6 +14,8 @@ from sprocketmq.spark.jobs.audit_compare import MAX_TOLD, Chain, Difference, Key
 from sprocketmq.storage.findings import ERROR, NOTE, WARNING
 from sprocketmq.storage.segments import segment_name
 
+# Of each queue so many differences are looked at again; those beyond are counted.
+MAX_DIFFERENCES = 1000
 SEVERITIES = (ERROR, WARNING, NOTE)
 
 
@@ -175,7 +177,7 @@ class Merge:
                 last = view.differences[-1] if view.differences else None
                 if last is not None and not last.said and not difference.said and last.next_offset == difference.offset:
                     view.differences[-1] = last._replace(next_offset=difference.next_offset)
-                else:
+                elif len(view.differences) < MAX_DIFFERENCES:
                     view.differences.append(difference)
         ranges = [found for one in facts for found in one.ranges]
         view.first = view.next = ranges[0].first

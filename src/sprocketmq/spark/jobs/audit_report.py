@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from sprocketmq.spark.jobs.audit import AuditSummary, QueueAudit
     from sprocketmq.spark.jobs.audit_merge import AuditFinding
 
-# Queues with a problem all have their line; of the others so many.
+# So many queues with a problem, and so many others, have their line.
+MAX_BAD_QUEUES = 2000
 MAX_SOUND_QUEUES = 500
 _WIDTH = 1000
 _MIN_MARK = 2.0  # so that one damaged record in a terabyte is seen
@@ -134,13 +135,16 @@ def _queues(queues: "tuple[QueueAudit, ...]") -> str:
         return ""
     bad = [queue for queue in queues if not queue.ok]
     sound = [queue for queue in queues if queue.ok]
-    left_out = len(sound) - MAX_SOUND_QUEUES
-    rows = "".join(map(_queue, [*bad, *sound[:MAX_SOUND_QUEUES]]))
+    rows = "".join(map(_queue, [*bad[:MAX_BAD_QUEUES], *sound[:MAX_SOUND_QUEUES]]))
     names = ("Messages", "Units", "Missing", "Wrong", "Orphans", "Gaps", "Twice")
     head = (
         "<tr><th>Queue</th><th>Kind</th><th>Offsets</th><th>With a unit</th>" + "".join(f'<th class="n">{n}</th>' for n in names) + "</tr>"
     )
-    more = f"<p>{left_out:,} more queues are in order.</p>\n" if left_out > 0 else ""
+    more = "".join(
+        f"<p>{count:,} more queues {how}.</p>\n"
+        for count, how in ((len(bad) - MAX_BAD_QUEUES, "have problems"), (len(sound) - MAX_SOUND_QUEUES, "are in order"))
+        if count > 0
+    )
     return f'<h2>Queues</h2>\n<div class="wide"><table><thead>{head}</thead><tbody>{rows}</tbody></table></div>\n{more}'
 
 

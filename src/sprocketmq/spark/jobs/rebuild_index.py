@@ -33,7 +33,7 @@ from sprocketmq.storage.fs import REAL_FS
 from sprocketmq.storage.lock import DirectoryLock
 from sprocketmq.storage.logorder import Answer, LogOrder
 from sprocketmq.storage.overview import StoreDirectory
-from sprocketmq.storage.rebuild import BATCH_QUEUES, DERIVED, INDEX, QUEUES, Made, Plan, rebuild
+from sprocketmq.storage.rebuild import BATCH_QUEUES, DERIVED, INDEX, QUEUES, Made, Plan, check_target, open_log, rebuild
 from sprocketmq.storage.recovery import data_end
 from sprocketmq.storage.splits import Split, cut_splits, parts, split_bytes_for
 from sprocketmq.storage.store import StoreConfig
@@ -49,7 +49,8 @@ __all__ = ["RebuildIndexSummary", "RebuildUnconfirmed", "StoreNotShared", "check
 
 _SPOOL = "spool"
 _MARK = "mark"
-_MAX_GROUPS = 64
+# Queues are dealt to so many tasks: some for each that runs at a time, so that they end together; on clusters executors may come later.
+_GROUPS = range(8, 65)
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def rebuild_index(
     StoreNotShared when a worker does not see the store, StoreUnreadable when it cannot read it, RebuildUnconfirmed when what was made is
     not what the log says.
     """
-    root, target = check_request(store, to=to, split_bytes=split_bytes)
+    root, target = check_request(store, to=to, what=what, split_bytes=split_bytes)
     maker = _SparkMaker(spark, split_bytes, progress)
     report = rebuild(Path(root), target, what=what, config=config, maker=maker)
     return RebuildIndexSummary(
@@ -146,7 +147,7 @@ def rebuild_index(
 
 
 def check_request(
-    store: str | os.PathLike[str], *, to: str | os.PathLike[str] | None = None, split_bytes: int = 0
+    store: str | os.PathLike[str], *, to: str | os.PathLike[str] | None = None, what: Collection[str] = DERIVED, split_bytes: int = 0
 ) -> tuple[str, Path | None]:
     """Return the paths of the store and of the target, None for in place; refuse what can be refused before Spark starts.
 
@@ -159,9 +160,12 @@ def check_request(
     if split_bytes < 0:
         raise ConfigError(f"split_bytes must be positive, or 0 for a length that fits, not {split_bytes}")
     StoreDirectory(root)
+    open_log(REAL_FS, root).close()
     if target is None:
         check_directory(REAL_FS, root)
         DirectoryLock(REAL_FS, root).release()
+    else:
+        check_target(target, what)
     return root, target
 
 
@@ -235,7 +239,7 @@ class _SparkMaker:
     def __call__(self, plan: Plan, log: CommitLog) -> Made:
         work = str(plan.config.root)
         at_a_time = tasks_at_a_time(self._spark)
-        place = _Place(work, secrets.token_hex(16), max(1, min(at_a_time, _MAX_GROUPS)) if plan.queues else 1)
+        place = _Place(work, secrets.token_hex(16), min(max(2 * at_a_time, _GROUPS[0]), _GROUPS[-1]) if plan.queues else 1)
         REAL_FS.make_dirs(f"{work}/{_SPOOL}")
         Path(f"{work}/{_MARK}").write_text(place.mark, encoding="ascii")
         total = data_end(log) - log.min_offset
@@ -256,8 +260,7 @@ class _SparkMaker:
             workers=at_a_time,
         )
         self._make_files(plan, log, place, chunks, made)
-        REAL_FS.remove_tree(f"{work}/{_SPOOL}")
-        REAL_FS.unlink(f"{work}/{_MARK}")
+        REAL_FS.unlink(f"{work}/{_MARK}")  # a task that begins only now does nothing
         return made
 
     def _tell(self, done: int, total: int, unit: str, detail: str) -> None:
