@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from sprocketmq.client.group_member import ConsumeFrom, from_where
 from sprocketmq.client.inquiries import Inquiries
-from sprocketmq.client.instance import Instance
+from sprocketmq.client.instance import Instance, response_error
 from sprocketmq.client.offsets import Offsets
 from sprocketmq.client.polling import Polling
 from sprocketmq.client.pulling import (
@@ -22,9 +22,9 @@ from sprocketmq.client.pulling import (
 from sprocketmq.client.rebalance import Rebalance, read_strategy
 from sprocketmq.client.routes import MASTER_ID, Route
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
-from sprocketmq.errors import ConfigError, SprocketError
+from sprocketmq.errors import ConfigError, RetriableError, SprocketError
 from sprocketmq.net.client import Connection
-from sprocketmq.protocol.bodies import ConsumeDirectlyResult, SubscriptionData, build_subscription
+from sprocketmq.protocol.bodies import CheckClientConfig, ConsumeDirectlyResult, SubscriptionData, build_subscription
 from sprocketmq.protocol.codes import PULL_SUBSCRIPTION, PULL_SUSPEND, RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.message import MessageQueue
@@ -168,6 +168,21 @@ class PullConsumer:
         receiver = _AtOnce(done, lambda response: self._pulled(response, address, queue, offset, tags))
         conn.request_for(receiver, RequestCode.PULL_MESSAGE, ext=header, timeout_s=timeout_s)
         return True
+
+    async def check_expression(self, queue: MessageQueue, expression: str, expression_type: ExpressionType = "TAG") -> None:
+        """Have the queue's broker look at an expression: pulls with a condition that does not parse bring everything from Apache's broker.
+
+        Raises BrokerError with what the broker has against it, and what asking a broker raises.
+        """
+        subscription, _ = _subscription(queue.topic, expression, expression_type)
+        route = await self._instance.route(queue.topic)
+        address = route.address(queue.broker_name)
+        if address is None:
+            raise RetriableError(f"topic {queue.topic!r} has no broker {queue.broker_name!r} now")
+        body = CheckClientConfig(self._instance.client_id, self.group, subscription).encode()
+        response = await self._instance.ask(address, RequestCode.CHECK_CLIENT_CONFIG, ext={}, body=body)
+        if response.code != ResponseCode.SUCCESS:
+            raise response_error(response, address, queue.topic)
 
     def _pull_header(
         self,

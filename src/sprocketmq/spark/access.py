@@ -197,7 +197,7 @@ class ClusterAccess:
 
         async def ask(queue: MessageQueue) -> None:
             try:
-                await self._consumer.pull(queue, 0, max_messages=1, max_bytes=1, expression=filter[1], expression_type=filter[0])
+                await self._consumer.check_expression(queue, filter[1], filter[0])
             except BrokerError as e:
                 hint = ""
                 if e.code == ResponseCode.SYSTEM_ERROR:

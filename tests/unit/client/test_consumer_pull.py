@@ -16,6 +16,7 @@ from sprocketmq.errors import (
     TopicNotFound,
 )
 from sprocketmq.protocol.batch import encode_batch
+from sprocketmq.protocol.bodies import CheckClientConfig
 from sprocketmq.protocol.codes import RequestCode as Q
 from sprocketmq.protocol.codes import ResponseCode as R
 from sprocketmq.protocol.headers import PullRequest
@@ -112,6 +113,18 @@ async def test_a_condition_goes_to_the_broker_as_it_is(ten, consumer, cluster):
     for expression, kind in ((" ", "SQL92"), ("a", "XPATH")):
         with pytest.raises(ConfigError):
             await consumer.pull(QUEUE, 0, expression=expression, expression_type=kind)
+
+
+async def test_a_broker_says_what_it_has_against_a_condition(consumer, cluster):
+    cluster.broker.script(Q.CHECK_CLIENT_CONFIG, answer(R.SUCCESS), answer(R.SUBSCRIPTION_PARSE_FAILED, "Encountered <EOF>"))
+    await consumer.check_expression(QUEUE, "a > 3", "SQL92")
+    with pytest.raises(BrokerError, match="Encountered <EOF>"):
+        await consumer.check_expression(QUEUE, "a >", "SQL92")
+    body = next(c.body for c in cluster.broker.seen if c.code == Q.CHECK_CLIENT_CONFIG)
+    checked = CheckClientConfig.decode(body)
+    assert (checked.group, checked.subscription_data.sub_string, checked.subscription_data.expression_type) == ("cg", "a > 3", "SQL92")
+    with pytest.raises(RetriableError, match="nobody"):
+        await consumer.check_expression(MessageQueue("t", "nobody", 0), "a > 3", "SQL92")
 
 
 async def test_a_replica_is_asked_when_it_is_chosen(ten, consumer, cluster):
