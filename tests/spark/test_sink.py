@@ -218,7 +218,8 @@ def stopped_on_the_way(namesrv, target, stop):
             if number == 15:
                 with sync.PullConsumer("waits", namesrv=namesrv) as consumer:
                     [queue] = consumer.queues(target)
-                    assert consumer.pull(queue, 0, wait_ms=30_000).messages
+                    # A worker of Spark may take long to start on a busy machine.
+                    assert any(consumer.pull(queue, 0, wait_ms=20_000).messages for _ in range(8))
                 stop()
             yield batch
 
