@@ -14,6 +14,9 @@ from sprocketmq.storage.verify_index import IndexFileCheck
 from sprocketmq.storage.verify_queues import OpenFiles
 
 
+_COPY = "put a copy of the log's segment back (a slave has one)"
+
+
 class LookedAtQueue(NamedTuple):
     """The units in use of a queue's files, how many of them have no message, and findings."""
 
@@ -41,6 +44,8 @@ def look_at_queue(fs: FileSystem, view: QueueView, log: Log, *, in_use: bool) ->
             if count:
                 offset = int(check.read(files, first, 1)[0]["base"]) if view.batch else first
                 step = "nothing: a start sees to it" if severity == NOTE else log.rebuild(view.kind)
+                if kind == "lost message":
+                    step = f"{_COPY}, else {step}"
                 findings.append(
                     view.finding(
                         severity, kind, offset, count, check.place(first), f"{number(count, 'unit points', 'units point')} {what}", step
@@ -112,5 +117,6 @@ def look_at_index(
         findings.append(AuditFinding(severity, "index ahead", None, None, None, ahead, path, check.entry_at(first_ahead), what, step))
     if lost:
         what = f"{number(lost, 'entry points', 'entries point')} into the damaged part of the log: what was there is lost"
-        findings.append(AuditFinding(ERROR, "lost key", None, None, None, lost, path, check.entry_at(first_lost), what, repair))
+        step = f"{_COPY}, else {repair}"
+        findings.append(AuditFinding(ERROR, "lost key", None, None, None, lost, path, check.entry_at(first_lost), what, step))
     return findings
