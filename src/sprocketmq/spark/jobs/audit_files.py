@@ -13,7 +13,6 @@ from sprocketmq.storage.segments import segment_entries, segment_name, segment_s
 from sprocketmq.storage.verify_index import IndexFileCheck
 from sprocketmq.storage.verify_queues import OpenFiles
 
-
 _COPY = "put a copy of the log's segment back (a slave has one)"
 
 
