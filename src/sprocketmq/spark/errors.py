@@ -104,11 +104,12 @@ def find_cause(error: BaseException) -> Cause | None:
 
 def in_one_sentence(error: Exception) -> Exception:
     """Return the error to raise for one of Spark: a ConfigError or FatalError of one sentence. Errors not of Spark are returned as they are."""
-    if isinstance(error, SprocketError):
-        return error
-    cause = find_cause(error)
-    if cause is None:
-        return error
+    return error if isinstance(error, SprocketError) or find_cause(error) is None else told_by_spark(error)
+
+
+def told_by_spark(error: BaseException) -> SprocketError:
+    """Return what is behind an error of Spark as an error of ours: ConfigError where a worker raised one, else FatalError."""
+    cause = find_cause(error) or Cause(str(error))
     wrong_usage = cause.error is not None and issubclass(cause.error, ConfigError)
     return ConfigError(cause.sentence) if wrong_usage else FatalError(cause.sentence)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from sprocketmq.cli import pipeline
+from sprocketmq.cli import errors, pipeline
 from sprocketmq.cli.pipeline import JobBar, run_job
 from sprocketmq.errors import ConfigError, FatalError
 from sprocketmq.spark.jobs.progress import Progress
@@ -103,6 +103,12 @@ def test_a_job_that_fails_raises_one_sentence(raised, expected, said):
     with pytest.raises(expected, match=said) as caught:
         run_job("landing", work)
     assert "\n" not in str(caught.value)
+
+
+def test_an_error_of_spark_that_a_command_lets_through_is_one_line(capsys):
+    assert errors.report(FromSpark("Traceback (most recent call last):\nsprocketmq.errors.TopicNotFound: no route")) == 1
+    assert errors.report(FromSpark("Traceback (most recent call last):\nsprocketmq.errors.ConfigError: wrong")) == 2
+    assert capsys.readouterr().err == "sprocketmq: no route\nsprocketmq: wrong\n"
 
 
 def test_the_environment_of_sparks_own_commands_is_printed_for_a_shell_and_as_json(command, monkeypatch):
