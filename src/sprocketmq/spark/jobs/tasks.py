@@ -89,7 +89,7 @@ def tasks_at_a_time(spark: "SparkSession") -> int:
 
 def _context_of(spark: "SparkSession") -> Any:
     if type(spark).__module__.startswith("pyspark.sql.connect"):
-        raise ConfigError("jobs on stores need a Spark session with its driver in this process, not one of Spark Connect")
+        raise ConfigError("this job needs a Spark session with its driver in this process, not one of Spark Connect")
     return spark.sparkContext
 
 
