@@ -315,7 +315,8 @@ class RowEncoder:
         order, code = _grouped(groups, len(bodies))
         if order is not None:
             take = pa.array(order)
-            batch, bodies, numbers = batch.take(take), bodies.take(take), numbers[order]
+            batch, numbers = batch.take(take), numbers[order]
+            bodies = _binary(batch.column(self._columns["body"]))
             fields = _Fields(self._columns, batch, numbers)
             singles = singles[order]
             pairs = None if pairs is None else pairs.take(take)
