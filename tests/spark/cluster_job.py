@@ -10,6 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
+from tests.spark_faults.query import TOO_BUSY
+
 from sprocketmq.spark import session
 from sprocketmq.spark.jobs.audit import audit
 from sprocketmq.spark.jobs.land import land, landed
@@ -55,8 +58,15 @@ def main(text: str) -> None:
 
     table, checkpoint = str(home / "table"), str(home / "checkpoint")
     stream = spark.readStream.format("rocketmq").options(**place, subscribe=plan["copies"], maxOffsetsPerTrigger="300").load()
-    query = stream.writeStream.format("parquet").option("checkpointLocation", checkpoint).trigger(availableNow=True).start(table)
-    query.awaitTermination()
+    writer = stream.writeStream.format("parquet").option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    while True:
+        query = writer.start(table)
+        try:
+            query.awaitTermination()
+            break
+        except StreamingQueryException as e:
+            if TOO_BUSY not in str(e):
+                raise
     result["streamed"] = sorted(bytes(row.body).decode() for row in spark.read.parquet(table).collect())
     result["batches"] = sum(progress["numInputRows"] > 0 for progress in query.recentProgress)
 
