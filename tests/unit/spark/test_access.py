@@ -14,6 +14,8 @@ from sprocketmq.errors import BrokerError, ConfigError, InvalidName, NameserverU
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark import access as access_module
 from sprocketmq.spark.access import ClusterAccess, FilterRefused, TopicGone, check_filter, client_settings, close_access, cluster_access
+from sprocketmq.spark.planning import QueueRange
+from sprocketmq.spark.reading import RangeReader
 from sprocketmq.testing import wait_until
 
 names = (f"Access{number}" for number in count())
@@ -191,6 +193,25 @@ def messages_now(access, queue):
         return len(access.pull(queue, 0, 32, 1 << 20, 0).result().messages)
     except (RetriableError, TopicNotFound):
         return 0
+
+
+def test_a_read_goes_on_over_a_restart_of_its_broker(tmp_path):
+    with LocalCluster(store=tmp_path) as cluster:
+        made = ClusterAccess(cluster.namesrv, "access-tests")
+        try:
+            topic = create(cluster, next(names), queues=1)
+            (queue,) = queues_of(topic, 1)
+            send(cluster, topic, 60)
+            reader = RangeReader(made.pull, ("queueOffset",), batch_rows=10, prefetch=1)
+            batches = reader.read([QueueRange(queue, 0, 60)])
+            got = next(batches)["queueOffset"].to_pylist()
+            cluster.stop_broker()
+            cluster.start_broker()
+            for batch in batches:
+                got += batch["queueOffset"].to_pylist()
+            assert got == [*range(60)]
+        finally:
+            made.close()
 
 
 def test_pulls_go_on_while_the_nameserver_is_away(tmp_path):
