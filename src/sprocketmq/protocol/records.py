@@ -509,7 +509,7 @@ class _Member(ReceivedMessage, gc=False, eq=False):
     body: bytes
 
     @property
-    def broker_name(self) -> str:  # type: ignore[override]  # it is what the run says
+    def broker_name(self) -> str:
         return self._run.broker_name
 
     @property
