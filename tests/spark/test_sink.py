@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 from sprocketmq import sync
 from sprocketmq.spark.errors import explain
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 _numbers = count()
 
@@ -159,13 +159,13 @@ def test_a_row_that_is_no_message_is_named_in_the_driver(spark, cluster, topic):
 # --- streams: from topic to topic, and effectively once ---
 
 
-def pipeline(spark, cluster, source, target, checkpoint, work=None):
-    """Start the recipe of the guide: rows keep an id made of the place they come from."""
+def pipeline(spark, cluster, source, target, checkpoint, work=None, *, keyed=True):
+    """Start the recipe of the guide: rows have an id made of the place they come from, or without a key of what they are."""
     frame = spark.readStream.format("rocketmq").options(
         nameserver=cluster.namesrv, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger="200"
     )
     frame = frame.load().withColumn("dedupKey", f.concat_ws("/", "topic", "brokerName", "queueId", "queueOffset"))
-    frame = frame.select("body", "tags", "keys", "dedupKey")
+    frame = frame.select("body", "tags", "keys", *(["dedupKey"] if keyed else []))
     if work is not None:
         frame = frame.mapInArrow(work, frame.schema)
     return (
@@ -197,11 +197,12 @@ def keys_of(rows):
     return sorted(f"key{i}" for i in range(rows))
 
 
-def test_a_stream_into_a_topic(spark, cluster, topic, tmp_path):
+@pytest.mark.parametrize("keyed", [True, False], ids=["ids of keys", "ids of rows"])
+def test_a_stream_into_a_topic(spark, cluster, topic, tmp_path, keyed):
     write(orders(spark, 500), cluster, topic)
     target = new_topic(cluster)
     for _ in range(2):
-        query = pipeline(spark, cluster, topic, target, str(tmp_path / "checkpoint"))
+        query = pipeline(spark, cluster, topic, target, str(tmp_path / "checkpoint"), keyed=keyed)
         assert query.awaitTermination(120)
     assert once(spark, cluster, target) == (keys_of(500), 500), "nothing is sent again"
 
@@ -257,7 +258,7 @@ pipeline(spark, Cluster, source, target, checkpoint, work).awaitTermination()
 """
 
 
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(600)
 def test_a_task_tried_again_and_then_a_killed_driver_send_their_rows_with_the_same_ids(spark, cluster, topic, tmp_path, small_batches):
     write(orders(spark, 400, WIDE), cluster, topic)
     target = new_topic(cluster, queues=1)
