@@ -29,6 +29,7 @@ MAX_QUEUES = 200_000
 MAX_RANGES = 1000
 MAX_OPEN_FILES = 128
 _CHUNK_UNITS = 1 << 15
+_MAX_HOLE_UNITS = 4096
 
 # Smaller tag codes are addresses in consumequeue_ext.
 _LOWEST_TAG_CODE = -(1 << 31)
@@ -232,16 +233,30 @@ class QueueCheck:
                 self._differs(number, said, ", ".join(f"{names[k]} {expected[k]}" for k in differing))
 
     def unit_at(self, files: OpenFiles, physical: int) -> int:
-        """Return the number of the first unit whose record is at or behind a log position; empty units are behind everything."""
+        """Return the number of the first unit whose record is at or behind a log position.
+
+        Empty units count as if they were not there, up to ``_MAX_HOLE_UNITS`` in a row; longer rows of them are behind everything.
+        """
         low, high = min(self.files, default=0) // self.unit.itemsize, self.units
+        end = high
         while low < high:
             middle = (low + high) // 2
-            unit = self.read(files, middle, 1)[0]
-            if unit["size"] > 0 and unit["physical"] < physical:
-                low = middle + 1
+            found, unit = self._first_used(files, middle, high)
+            if unit is not None and unit["physical"] < physical:
+                low = found + 1
             else:
                 high = middle
-        return low
+        found, unit = self._first_used(files, low, end)
+        return low if unit is None else found
+
+    def _first_used(self, files: OpenFiles, start: int, stop: int) -> tuple[int, Any]:
+        """Return number and content of the first unit from ``start`` on that is not empty, None as content when there is none near."""
+        unit = self.read(files, start, 1)[0] if start < stop else None
+        if unit is None or unit["size"] > 0:
+            return start, unit
+        units = self.read(files, start, min(_MAX_HOLE_UNITS, stop - start))
+        used = np.flatnonzero(units["size"] > 0)
+        return (start + int(used[0]), units[used[0]]) if len(used) else (start, None)
 
     def _differs(self, unit: int, said: str, expected: str) -> None:
         if len(self._problems) < MAX_RANGES:

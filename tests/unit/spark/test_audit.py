@@ -188,6 +188,25 @@ def test_units_that_are_gone_wrong_or_nobodys(store, audit):
     ]
 
 
+def test_units_of_batches_that_are_gone_or_wrong(tmp_path, audit):
+    root = unpack("batchcq", tmp_path)
+    first, second = (root / "batchconsumequeue" / "Bcq1" / str(queue_id) / f"{0:020d}" for queue_id in (0, 1))
+    change(first, 3 * 46, bytes(46))  # of the batches of 2, 5, 1, 17, 3 and 40 messages the fourth
+    change(second, 36, (9).to_bytes(2, "big"))  # a batch of 4
+    for split_bytes in (0, 1500):
+        found = audit(root, split_bytes=split_bytes)
+        missing = only(found, "missing unit")
+        assert (missing.topic, missing.queue_id, missing.queue_offset, missing.count) == ("Bcq1", 0, 8, 17)
+        assert missing.next_step == f"sprocketmq pipeline rebuild-index {root} --only batchconsumequeue"
+        wrong = only(found, "wrong unit")
+        assert (wrong.topic, wrong.queue_id, wrong.queue_offset, wrong.path, wrong.position) == ("Bcq1", 1, 0, str(second), 0)
+        assert "count 9; its message has count 4" in wrong.what
+        assert {(q.topic, q.queue_id): (q.messages, q.records, q.units) for q in found.queues if q.topic == "Bcq1"} == {
+            ("Bcq1", 0): (68, 6, 5),
+            ("Bcq1", 1): (4, 1, 1),
+        }
+
+
 def test_a_queue_file_that_is_missing_or_short(store, audit):
     (store.root / "consumequeue/orders/0" / f"{1000:020d}").unlink()
     short = store.root / "consumequeue/orders/1" / f"{2000:020d}"
