@@ -26,7 +26,7 @@ GOAL_S = 13.0
 TOPIC = "SparkStart"
 MESSAGES = 1000
 CORES = 2
-ROW_TIMEOUT_S = 120.0
+ROW_TIMEOUT_S = 240.0
 
 OURS = """
 import time
