@@ -190,7 +190,9 @@ def measure(sides: Mapping[str, Side], options: argparse.Namespace, directory: s
         runs = {name: run for name, run in runs.items() if options.only in name}
         rates: dict[str, list[float]] = {name: [] for name in runs}
         for number in range(options.warm + options.rounds):
-            for name, run in runs.items():
+            # Who goes first changes from round to round: Spark's JVM takes a moment to be itself again after it stood still.
+            turn = number % len(runs)
+            for name, run in [*runs.items()][turn:] + [*runs.items()][:turn]:
                 rate = run()
                 if number >= options.warm:
                     rates[name].append(rate)
