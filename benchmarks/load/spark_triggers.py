@@ -157,7 +157,8 @@ def run(namesrv: str, directory: Path, options: argparse.Namespace) -> int:
     }
     kinds = {name: kind for name, kind in kinds.items() if options.only is None or options.only in name}
     conf = {"spark.sql.warehouse.dir": str(directory / "warehouse"), **dict(one.split("=", 1) for one in options.conf)}
-    spark = session("spark-triggers", master=f"local[{TASKS}]", conf=conf)
+    # A query that is stopped ends in the middle of a trigger, and Spark has much to say about that.
+    spark = session("spark-triggers", master=f"local[{TASKS}]", log_file=directory / "spark.log", conf=conf)
     found: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in kinds}
     try:
         spark.dataSource.register(Floor)
