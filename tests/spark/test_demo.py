@@ -34,11 +34,13 @@ def test_the_demo_passes_its_own_checks_and_leaves_a_table_a_plot_and_a_report(s
     try:
         assert printed == json.loads((output / "report.json").read_text())
         assert printed["passed"]
-        assert len(printed["checks"]) == 7
+        assert len(printed["checks"]) == 9
         assert printed["flights"] == printed["produce"]["messages"] == printed["table"]["rows"] == LIMIT
         assert 0 < printed["produce"]["batches"] < LIMIT / 2
         assert printed["table"]["rows_when_sent"] <= printed["table"]["taken_when_sent"] <= LIMIT
         assert LIMIT / 2 <= printed["restart"]["rows_when_stopped"] < LIMIT, "the query was stopped half way"
+        assert printed["days"]["closed"] == sum(1 for _ in pq.read_table(output / "days", partitioning=None)["day"]) == 6
+        assert 0 < printed["days"]["batches_when_stopped"] < printed["days"]["batches"]
         assert (output / "delays.png").read_bytes().startswith(b"\x89PNG")
         delays = pq.read_table(output / "delays.parquet")
         assert sum(delays["flights"].to_pylist()) == LIMIT
@@ -75,6 +77,7 @@ def test_a_failed_check_is_shown_and_is_the_exit_code(monkeypatch, tmp_path, cap
             "produce": {"messages": 2, "batches": 1, "seconds": 1.0, "messages_per_s": 2.0},
             "table": {"rows": 1, "seconds": 1.0, "rows_per_s": 1.0, "batches": 1, "taken_when_sent": 1, "rows_when_sent": 0},
             "restart": {"rows_when_stopped": 1, "repeated_batches": [3]},
+            "days": {"closed": 1, "seconds": 1.0, "batches": 2, "batches_when_stopped": 1, "repeated_batches": [1]},
             "spark_start_s": 1.0,
             "warm_up_s": 1.0,
             "warm_up_flights": 1,

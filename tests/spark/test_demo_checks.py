@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from sprocketmq.demo import flights as data
-from sprocketmq.demo import report, run
-from sprocketmq.demo.verify import Acknowledged, expected_statistics, verify
+from sprocketmq.demo import pipeline, report, run
+from sprocketmq.demo.verify import Acknowledged, expected_days, expected_statistics, verify, verify_days
 from sprocketmq.errors import ConfigError
 from sprocketmq.protocol.message import MessageQueue
 
@@ -159,15 +159,56 @@ def test_wrong_statistics_are_found(rows, failures, flights, weather):
     assert failures(rows, wrong)[name].endswith("differ in late_15")
 
 
+class Told:
+    """A message of the results topic."""
+
+    def __init__(self, row, msg_id=None):
+        self.msg_id = msg_id or f"{row['origin']}-{row['day']}"
+        self.body = json.dumps({**{k: v for k, v in row.items() if v is not None}, "day": row["day"].isoformat()}).encode()
+
+
+def day_failures(flights, days, messages):
+    return {check.name: check.detail for check in verify_days(flights, days, messages) if not check.passed}
+
+
+def test_days_without_fault_pass_in_any_order_and_sent_again(flights):
+    days = expected_days(flights)
+    told = [Told(row) for row in days.to_pylist()]
+    checks = verify_days(flights, days, [*reversed(told), told[0]])
+    assert all(check.passed for check in checks)
+    assert checks[1].detail == f"{days.num_rows} messages, and 1 sent again and known by their ids"
+
+
+def test_a_day_that_is_missing_or_wrong_is_found(flights):
+    days = expected_days(flights)
+    told = [Told(row) for row in days.to_pylist()]
+    closed, topic = "days closed by the watermark == those computed from the source data", "results topic == days in the table"
+    assert day_failures(flights, days.slice(1), told[1:]) == {closed: f"{days.num_rows - 1} days instead of {days.num_rows}"}
+    assert set(day_failures(flights, days, told[1:])) == {topic}
+    assert set(day_failures(flights, days, [*told, Told(days.to_pylist()[0], "another id")])) == {topic}
+    wrong = days.set_column(2, "flights", pa.array([1] * days.num_rows, pa.int64()))
+    assert day_failures(flights, wrong, [Told(row) for row in wrong.to_pylist()])[closed].endswith("they differ in flights")
+    assert set(day_failures(flights, pa.table({}), [])) == {closed}
+
+
+def test_the_clock_message_closes_every_day(flights):
+    told = json.loads(pipeline.clock_message("clock", flights).body)["scheduled"]
+    assert told > f"{max(flights['scheduled'].to_pylist())[:4]}-02-05"
+
+
 # --- the data -----------------------------------------------------------------------------------------------------------
 
 
-def test_all_flights_are_loaded_in_time_order_and_equal_the_package_s_own_table():
+def test_all_flights_are_loaded_some_late_by_days_and_equal_the_package_s_own_table():
     table = data.load_flights()
     assert table.num_rows == data.FLIGHTS
     assert table["seq"].to_pylist() == list(range(data.FLIGHTS))
-    scheduled = table["scheduled"].to_numpy()
-    assert (scheduled[1:] >= scheduled[:-1]).all()
+    late = data.lateness(table)
+    assert late.min() == 0
+    assert data.MOST_LATE_S * 0.9 < late.max() < data.MOST_LATE_S + 3600
+    assert 0.9 < (late > 3600).sum() * data.LATE_ONE_IN / data.FLIGHTS < 1.1
+    on_time = table["scheduled"].to_numpy()[late == 0]
+    assert (on_time[1:] >= on_time[:-1]).all()
     raw = pd.read_csv(data._data_directory() / "flights.csv.zip")
     mine = table.to_pandas()
     for name in ("dep_delay", "arr_delay", "air_time", "distance"):
@@ -179,6 +220,16 @@ def test_all_flights_are_loaded_in_time_order_and_equal_the_package_s_own_table(
     assert sorted(raw[keys].fillna("").itertuples(index=False, name=None)) == sorted(
         mine[keys].fillna("").itertuples(index=False, name=None)
     )
+
+
+def test_days_equal_those_pandas_finds(flights):
+    groups = flights.to_pandas().assign(day=flights["scheduled"].to_pandas().str[:10]).groupby(["origin", "day"])
+    found = expected_days(flights).to_pandas()
+    assert [(row.origin, str(row.day)) for row in found.itertuples()] == list(groups.groups)
+    assert found["flights"].tolist() == groups.size().tolist()
+    assert found["departed"].tolist() == groups["dep_delay"].count().tolist()
+    assert found["dep_delay_sum"].tolist() == groups["dep_delay"].sum().tolist()
+    assert found["late_15"].tolist() == groups["dep_delay"].agg(lambda delays: int((delays >= 15).sum())).tolist()
 
 
 def test_statistics_equal_those_pandas_finds(flights, weather):
@@ -221,7 +272,8 @@ def test_a_message_acknowledged_twice_is_counted():
 
 def test_the_plots_and_tables_are_drawn(flights, weather, tmp_path):
     statistics = expected_statistics(flights, weather)
-    report.draw_png(statistics, tmp_path / "delays.png")
+    course = run.Course([0.0, 1.0, 2.0], [0, 2000, 3000], [0, 1000, 3000], [1.5])
+    report.draw_png(statistics, course, tmp_path / "delays.png")
     assert (tmp_path / "delays.png").read_bytes().startswith(b"\x89PNG")
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(report.results_table(statistics))

@@ -5,9 +5,11 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -17,7 +19,10 @@ from sprocketmq.protocol.message import Message, MessageQueue
 
 FLIGHTS = 336_776
 
-# In the sequence of the body's fields. `seq` numbers the flights in time order; `time_hour` is the hour whose weather counts.
+# Every so many flights, one is told of later than those scheduled with it, by up to so much.
+LATE_ONE_IN = 50
+MOST_LATE_S = 7 * 86_400
+# In the sequence of the body's fields. `seq` numbers the flights as they are played; `time_hour` is the hour whose weather counts.
 FIELDS = (
     *("seq", "flight", "day", "time_hour", "scheduled", "carrier", "tailnum", "origin", "dest"),
     *("dep_delay", "arr_delay", "air_time", "distance"),
@@ -55,7 +60,10 @@ _CONVERT = pyarrow.csv.ConvertOptions(strings_can_be_null=True, null_values=["",
 
 
 def load_flights(limit: int | None = None) -> pa.Table:
-    """Return the flights (the first ``limit``) in the order of their scheduled departures, with the columns of FIELDS."""
+    """Return the flights (the first ``limit``) in the order they are played, with the columns of FIELDS.
+
+    That is the order of their scheduled departures, but one in LATE_ONE_IN comes late, by up to MOST_LATE_S.
+    """
     with zipfile.ZipFile(_data_directory() / "flights.csv.zip") as archive:
         raw = pyarrow.csv.read_csv(io.BytesIO(archive.read("flights.csv")), convert_options=_CONVERT)
     hour = pc.strftime(raw["time_hour"], "%Y-%m-%dT%H:%M:%SZ")
@@ -71,11 +79,24 @@ def load_flights(limit: int | None = None) -> pa.Table:
             **{name: raw[name] for name in ("carrier", "tailnum", "origin", "dest", "dep_delay", "arr_delay", "air_time", "distance")},
         }
     )
+    told = pc.add(scheduled.cast(pa.int64()), pa.array([*map(_late_by, table["flight"].to_pylist(), table["day"].to_pylist())], pa.int64()))
     # Flight number and airport settle the order of flights of the same minute, so that every run plays the same sequence.
-    table = table.sort_by([("scheduled", "ascending"), ("flight", "ascending"), ("origin", "ascending")])
+    order = [("told", "ascending"), ("scheduled", "ascending"), ("flight", "ascending"), ("origin", "ascending")]
+    table = table.append_column("told", told).sort_by(order).drop_columns("told")
     if limit is not None:
         table = table.slice(0, limit)
     return table.add_column(0, "seq", pa.array(range(table.num_rows), pa.int64())).combine_chunks()
+
+
+def _late_by(flight: str, day: str) -> int:
+    chance = crc32(f"{flight} {day}".encode())
+    return 0 if chance % LATE_ONE_IN else chance // LATE_ONE_IN % MOST_LATE_S
+
+
+def lateness(flights: pa.Table) -> Any:
+    """Return how many seconds before the latest departure played so far each flight was scheduled; 0 for the latest itself."""
+    scheduled = pc.strptime(flights["scheduled"], "%Y-%m-%dT%H:%M:%SZ", "s").cast(pa.int64()).to_numpy()
+    return np.maximum.accumulate(scheduled) - scheduled
 
 
 def _joined(raw: pa.Table, *names: str) -> pa.ChunkedArray:

@@ -1,19 +1,24 @@
-"""The streaming query of the demo: flights joined with the weather, and delay statistics kept from batch to batch.
+"""The streaming queries of the demo.
 
-Both tables are written by batch number, each batch into a directory of its own that replaces what an interrupted attempt left there.
+`FlightQuery`: flights joined with the weather, and delay statistics kept from batch to batch. `DayQuery`: delays by airport and day, each day
+final once the watermark has passed it, to a table and to a topic.
+
+Tables are written by batch number, each batch into a directory of its own that replaces what an interrupted attempt left there.
 Spark gives an interrupted batch the same number and, from the offsets in the checkpoint, the same messages; so every message is in the
-tables exactly once, however often the query is stopped and started.
+tables exactly once, however often a query is stopped and started. A topic cannot replace anything: there, what is sent again has the same id.
 """
 
 import json
 import shutil
 import threading
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from sprocketmq.protocol.message import Message
 from sprocketmq.spark.offsets import decode_offsets
 
 if TYPE_CHECKING:
@@ -148,6 +153,112 @@ class FlightQuery:
 
     def _statistics_of(self, number: int) -> Path:
         return self.statistics_path / f"batch={number:05d}"
+
+
+DAY_KEYS = ("origin", "day")
+_OF_A_DAY = {
+    "flights": "count(1)",
+    "departed": "count(dep_delay)",
+    "dep_delay_sum": "coalesce(sum(dep_delay), 0)",
+    "dep_delay_max": "max(dep_delay)",
+    "late_15": "count_if(dep_delay >= 15)",
+}
+DAY_COLUMNS = (*DAY_KEYS, *_OF_A_DAY)
+# Flights are told of up to a week late, and a backlog is read from all queues alike: by then one queue may be two weeks ahead of another.
+WATERMARK = timedelta(days=31)
+
+
+class DayQuery:
+    """The query and where it writes: ``days/batch=N`` the days that batch N closed, and a message for each of them to a topic.
+
+    It follows the flights and a topic that only tells the time: without new flights, that closes the last days.
+    """
+
+    def __init__(
+        self, spark: "SparkSession", *, namesrv: str, topic: str, clock_topic: str, results_topic: str, directory: Path, rows: int
+    ) -> None:
+        self._spark = spark
+        self._namesrv = namesrv
+        self._topics = f"{topic},{clock_topic}"
+        self._results_topic = results_topic
+        self._directory = directory
+        self._rows_per_batch = rows
+        self._lock = threading.Lock()
+        self._begun: list[int] = []
+
+    @property
+    def batches(self) -> list[int]:
+        """Numbers of the batches begun so far; one that was begun again is there twice."""
+        with self._lock:
+            return list(self._begun)
+
+    def start(self) -> "StreamingQuery":
+        """Start the query from its checkpoint, or from the beginning of the topics when there is none."""
+        from pyspark.sql import functions as f
+
+        source = (
+            self._spark.readStream.format("rocketmq")
+            .option("nameserver", self._namesrv)
+            .option("subscribe", self._topics)
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", str(self._rows_per_batch))
+            .option("columns", "body")
+            .load()
+        )
+        flights = (
+            source.select(f.from_json(f.col("body").cast("string"), _BODY, {"mode": "FAILFAST"}).alias("event"))
+            .select("event.*")
+            .withWatermark("scheduled", f"{WATERMARK.days} days")
+        )
+        # What only tells the time is of no airport, and of a day that is never closed. (A filter would go before the watermark, and it with it.)
+        days = flights.groupBy("origin", f.window("scheduled", "1 day")).agg(
+            *(f.expr(text).alias(name) for name, text in _OF_A_DAY.items())
+        )
+        return (
+            days.select("origin", f.to_date("window.start").alias("day"), *_OF_A_DAY)
+            .writeStream.queryName("days")
+            .outputMode("append")
+            .option("checkpointLocation", str(self._directory / "checkpoint-days"))
+            .foreachBatch(self._write)
+            .start()
+        )
+
+    def _write(self, batch: "DataFrame", number: int) -> None:
+        with self._lock:
+            self._begun.append(number)
+        target = self._directory / "days" / f"batch={number:05d}"
+        batch.write.mode("overwrite").parquet(str(target))
+        # The table is read again: the batch itself would be worked out a second time.
+        closed = self._spark.read.schema(batch.schema).parquet(str(target))
+        messages = closed.selectExpr(
+            "to_json(struct(*)) AS body", "origin AS tags", "concat(origin, '-', day) AS keys", "concat(origin, '-', day) AS dedupKey"
+        )
+        (
+            messages.write.format("rocketmq")
+            .mode("append")
+            .option("nameserver", self._namesrv)
+            .option("topic", self._results_topic)
+            .option("dedupId", "deterministic")
+            .save()
+        )
+
+
+def clock_message(topic: str, flights: "pa.Table") -> Message:
+    """Return the message that says that all flights have been told of: its time is so late that the watermark passes every day."""
+    last = max(flights["scheduled"].to_pylist())
+    now = datetime.fromisoformat(last) + WATERMARK + timedelta(days=2)
+    return Message(topic, json.dumps({"scheduled": now.strftime("%Y-%m-%dT%H:%M:%SZ")}).encode())
+
+
+def read_days(directory: Path) -> "pa.Table":
+    """Return the days on disk, in the order of their keys, read without Spark."""
+    import pyarrow as pa
+
+    files = sorted((directory / "days").glob("batch=*/*.parquet"))
+    tables = [pq.read_table(file, partitioning=None).select(DAY_COLUMNS) for file in files]
+    if not tables:
+        return pa.table({})
+    return pa.concat_tables(tables).sort_by([(name, "ascending") for name in DAY_KEYS]).combine_chunks()
 
 
 def read_flights(directory: Path) -> "pa.Table":

@@ -14,7 +14,7 @@ from rich.text import Text
 from sprocketmq.demo.verify import Check
 
 if TYPE_CHECKING:
-    from sprocketmq.demo.run import Outcome
+    from sprocketmq.demo.run import Course, Outcome
 
 _COLOURS = {"EWR": "#4c72b0", "JFK": "#dd8452", "LGA": "#55a868"}
 _AIRPORTS = {"EWR": "Newark", "JFK": "Kennedy", "LGA": "LaGuardia"}
@@ -98,15 +98,16 @@ def weekly_delays(statistics: pa.Table) -> tuple[list[Any], dict[str, list[float
     return weeks, lines
 
 
-def draw_png(statistics: pa.Table, path: Path) -> None:
-    """Write the picture: delays by week and airport, and by carrier."""
+def draw_png(statistics: pa.Table, course: "Course", path: Path) -> None:
+    """Write the picture: delays by week and airport, delays by carrier, and how the run went."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     weeks, lines = weekly_delays(statistics)
     figure = Figure(figsize=(11, 7), layout="constrained")
     FigureCanvasAgg(figure)
-    above, below = figure.subplots(2, 1, height_ratios=[3, 2])
+    grid = figure.add_gridspec(2, 2, height_ratios=[3, 2], width_ratios=[3, 2])
+    above, below, run = figure.add_subplot(grid[0, :]), figure.add_subplot(grid[1, 0]), figure.add_subplot(grid[1, 1])
     for origin, delays in lines.items():
         above.plot(weeks, delays, label=f"{_AIRPORTS.get(origin, origin)} ({origin})", color=_COLOURS.get(origin), linewidth=1.8)
     above.set_title("Mean departure delay by week, flights out of New York in 2013", loc="left")
@@ -121,7 +122,15 @@ def draw_png(statistics: pa.Table, path: Path) -> None:
     below.set_title("... and by carrier", loc="left")
     below.set_ylabel("minutes")
     below.legend(frameon=False)
-    for axes in (above, below):
+    run.plot(course.seconds, [sent / 1000 for sent in course.sent], label="sent", color="#dd8452", linewidth=1.8)
+    run.step(course.seconds, [rows / 1000 for rows in course.rows], where="post", label="in the table", color="#4c72b0", linewidth=1.8)
+    for number, stopped in enumerate(course.stopped_s):
+        run.axvline(stopped, color="#888888", linestyle=":", label="" if number else "query stopped, started again")
+    run.set_title("How it went", loc="left")
+    run.set_xlabel("seconds since the first flight")
+    run.set_ylabel("thousand flights")
+    run.legend(frameon=False)
+    for axes in (above, below, run):
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=120)
 
@@ -179,8 +188,18 @@ def show(console: Console, outcome: "Outcome") -> None:
         f"The query was stopped at {restart['rows_when_stopped']:,} rows and went on from its checkpoint"
         + (f", repeating batch {', '.join(map(str, again))}, which it had not finished." if again else ".")
     )
+    days = report["days"]
+    again = days["repeated_batches"]
+    console.print(
+        f"{days['closed']:,} days of airports were closed behind the watermark in {days['seconds']:.1f} s, stopped after"
+        f" {days['batches_when_stopped']} of {days['batches']} batches and gone on"
+        + (f", repeating batch {', '.join(map(str, again))}" if again else "")
+        + "; they are in days/ and in the topic delays-by-day."
+    )
     console.print(
         f"Elapsed {report['elapsed_s']:.1f} s, of which {report['spark_start_s']:.1f} s until Spark was there"
         f" and {report['warm_up_s']:.1f} s to warm it up with {report['warm_up_flights']:,} flights of another topic."
     )
-    console.print(f"Written to {report['output']}: delays.parquet, delays.png, flights/, report.json", soft_wrap=True, highlight=False)
+    console.print(
+        f"Written to {report['output']}: delays.parquet, delays.png, flights/, days/, report.json", soft_wrap=True, highlight=False
+    )

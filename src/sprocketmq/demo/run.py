@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -24,12 +24,13 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
+from sprocketmq import sync
 from sprocketmq.client import AdminClient, Producer
 from sprocketmq.client.batching import Batching
 from sprocketmq.demo import report as reporting
 from sprocketmq.demo.flights import load_flights, load_weather, messages_by_window
-from sprocketmq.demo.pipeline import FlightQuery, read_flights, read_statistics
-from sprocketmq.demo.verify import Acknowledged, Check, verify
+from sprocketmq.demo.pipeline import DayQuery, FlightQuery, clock_message, read_days, read_flights, read_statistics
+from sprocketmq.demo.verify import Acknowledged, Check, verify, verify_days
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import ConfigError, FatalError
 from sprocketmq.net.loops import new_event_loop
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 TOPIC = "flights"
+CLOCK_TOPIC = "flights-clock"
+DAYS_TOPIC = "delays-by-day"
 WARM_UP_TOPIC = "flights-warm-up"
 WARM_UP_FLIGHTS = 2000
 QUEUES = 8
@@ -60,7 +63,9 @@ _MARKER = ".sprocketmq-demo"
 _OWN = (
     "flights",
     "statistics",
+    "days",
     "checkpoint",
+    "checkpoint-days",
     "store",
     "warehouse",
     "weather.parquet",
@@ -181,13 +186,17 @@ def run_demo(settings: Settings, *, console: Console | None = None, before_check
         running = query.start()
         watch.until_done(running, playing)
         table_s = time.monotonic() - play.begun
+        by_day = _close_days(spark, cluster.namesrv, flights, output, rows_per_batch, steps)
         if before_checks is not None:
             before_checks(output)
-        rows, statistics = read_flights(output), read_statistics(output)
-        checks = verify(flights, weather, play.acknowledged, rows, statistics)
+        rows, statistics, days = read_flights(output), read_statistics(output), read_days(output)
+        checks = [
+            *verify(flights, weather, play.acknowledged, rows, statistics),
+            *verify_days(flights, days, cluster.messages(DAYS_TOPIC)),
+        ]
     if statistics.num_rows:
         pq.write_table(reporting.with_means(statistics), output / "delays.parquet")
-        reporting.draw_png(statistics, output / "delays.png")
+        reporting.draw_png(statistics, watch.course, output / "delays.png")
     report = {
         "passed": all(check.passed for check in checks),
         "checks": [asdict(check) for check in checks],
@@ -208,6 +217,7 @@ def run_demo(settings: Settings, *, console: Console | None = None, before_check
             "rows_when_sent": watch.rows_when_sent,
         },
         "restart": {**restart, "repeated_batches": query.repeated},
+        "days": {"closed": days.num_rows, **by_day},
         "spark_start_s": round(spark_start_s, 3),
         "warm_up_s": round(warm_up_s, 3),
         "warm_up_flights": min(WARM_UP_FLIGHTS, total),
@@ -315,6 +325,21 @@ class _Play:
             self._answers.clear()
 
 
+@dataclass(slots=True)
+class Course:
+    """How a run went: seconds since the first flight, with how many were sent and in the table by then; and when the query was stopped."""
+
+    seconds: list[float] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    stopped_s: list[float] = field(default_factory=list)
+
+    def add(self, seconds: float, sent: int, rows: int) -> None:
+        self.seconds.append(seconds)
+        self.sent.append(sent)
+        self.rows.append(rows)
+
+
 class _Watch:
     """Follows producer and query, moves the bars, and ends the wait when either fails or nothing moves any more."""
 
@@ -326,6 +351,7 @@ class _Watch:
         # How far the query was when the last message had been acknowledged: what it had begun to read, and what was in the table.
         self.taken_when_sent = 0
         self.rows_when_sent: int | None = None
+        self.course = Course()
         self._sent_step = steps.add("send flights", total)
         self._table_step = steps.add("flights in the table", total)
 
@@ -339,6 +365,7 @@ class _Watch:
         """Wait until half of the flights are in the table, stop the query and return where it was."""
         self._wait(running, playing, lambda: self._query.rows * 2 >= self._total)
         running.stop()
+        self.course.stopped_s.append(time.monotonic() - self._play.begun)
         return {"rows_when_stopped": self._query.rows, "batches_when_stopped": self._query.batches}
 
     def until_done(self, running: "StreamingQuery", playing: "Future[None]") -> None:
@@ -373,6 +400,7 @@ class _Watch:
 
     def _show(self) -> None:
         play, query = self._play, self._query
+        self.course.add(time.monotonic() - play.begun, play.sent, query.rows)
         self._steps.at(self._sent_step, play.sent, f"{play.sent / max(play.seconds, 0.001):,.0f}/s" if play.sent else "")
         self._steps.at(self._table_step, query.rows, f"batch {query.batches}" if query.batches else "")
 
@@ -381,6 +409,51 @@ async def _create_topics(namesrv: str) -> None:
     async with AdminClient(namesrv=namesrv) as admin:
         for topic in (TOPIC, WARM_UP_TOPIC):
             await admin.create_topic(topic, queues=QUEUES, attributes={"queue.type": "BatchCQ"})
+        for topic in (CLOCK_TOPIC, DAYS_TOPIC):
+            await admin.create_topic(topic, queues=1)
+
+
+def _close_days(spark: "SparkSession", namesrv: str, flights: pa.Table, output: Path, rows_per_batch: int, steps: Steps) -> dict[str, Any]:
+    """Run the query of days over all flights, stop it under way and go on from its checkpoint, and close the last days."""
+    query = DayQuery(
+        spark, namesrv=namesrv, topic=TOPIC, clock_topic=CLOCK_TOPIC, results_topic=DAYS_TOPIC, directory=output, rows=rows_per_batch
+    )
+    step = steps.add("close days behind the watermark", MIN_BATCHES)
+    begun = time.monotonic()
+    running = query.start()
+    _until(running, lambda: len(query.batches) > MIN_BATCHES // 2)
+    running.stop()
+    stopped_after = len(query.batches)
+    steps.at(step, stopped_after)
+    running = query.start()
+    try:
+        running.processAllAvailable()
+        steps.at(step, MIN_BATCHES - 1)
+        with sync.Producer("demo-clock", namesrv=namesrv) as producer:
+            producer.send(clock_message(CLOCK_TOPIC, flights))
+        running.processAllAvailable()
+    finally:
+        running.stop()
+    steps.at(step, MIN_BATCHES)
+    numbers = query.batches
+    return {
+        "seconds": round(time.monotonic() - begun, 3),
+        "batches": len(set(numbers)),
+        "batches_when_stopped": stopped_after,
+        "repeated_batches": sorted({number for number in numbers if numbers.count(number) > 1}),
+    }
+
+
+def _until(running: "StreamingQuery", done: Callable[[], bool]) -> None:
+    """Wait until ``done``. Raises FatalError when the query ends first, or shows nothing for too long."""
+    begun = time.monotonic()
+    while not done():
+        if not running.isActive:
+            raise FatalError(f"the streaming query ended: {running.exception()}")
+        if time.monotonic() - begun > _STALLED_S:
+            running.stop()
+            raise FatalError(f"the streaming query shows nothing for {_STALLED_S:.0f} s: {running.status['message']}")
+        time.sleep(0.05)
 
 
 def _warm_up(spark: "SparkSession", namesrv: str, flights: pa.Table, weather: pa.Table, directory: Path) -> None:

@@ -4,6 +4,7 @@ Neither Spark nor its counters are asked: the flights table is read with pyarrow
 from the source data.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sprocketmq.demo.pipeline import KEYS, STATISTICS
+from sprocketmq.demo.flights import lateness
+from sprocketmq.demo.pipeline import DAY_COLUMNS, DAY_KEYS, KEYS, STATISTICS
+from sprocketmq.protocol.records import ReceivedMessage
 
 _SHOWN = 5
+# More than an hour behind another flight is late.
+_LATE_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,55 @@ def verify(flights: pa.Table, weather: pa.Table, acknowledged: Acknowledged, row
         _content_same(flights, weather, rows, seq),
         _statistics_same(flights, weather, statistics),
     ]
+
+
+def verify_days(flights: pa.Table, days: pa.Table, messages: Sequence[ReceivedMessage]) -> list[Check]:
+    """Return the checks of what the watermark closed: ``days`` as Spark wrote them, and the ``messages`` of the results topic."""
+    want = expected_days(flights)
+    name = "days closed by the watermark == those computed from the source data"
+    late = lateness(flights)
+    told = f"{want.num_rows:,} days; {int((late > _LATE_S).sum()):,} flights were late, by up to {late.max() / 86_400:.1f} days"
+    if days.num_rows != want.num_rows:
+        check = Check(name, False, f"{days.num_rows:,} days instead of {want.num_rows:,}")
+    else:
+        different = [column for column in want.column_names if not _equal(days[column].cast(want[column].type), want[column])]
+        check = Check(name, not different, f"{told}; they differ in {', '.join(different)}" if different else told)
+    return [check, _topic_same(days, messages)]
+
+
+def _topic_same(days: pa.Table, messages: Sequence[ReceivedMessage]) -> Check:
+    # What was sent again, as its batch was begun again, has the same id.
+    once = {message.msg_id: json.loads(message.body) for message in messages}
+    found = sorted(((row["origin"], row["day"]), row) for row in once.values())
+    rows = [
+        {name: value.isoformat() if name == "day" else value for name, value in row.items() if value is not None}
+        for row in (days.to_pylist() if days.num_rows else [])
+    ]
+    repeated = len(messages) - len(once)
+    detail = f"{len(once):,} messages" + (f", and {repeated:,} sent again and known by their ids" if repeated else "")
+    same = [row for _, row in found] == rows
+    return Check("results topic == days in the table", same, detail if same else f"{detail}; {len(rows):,} days, and they differ")
+
+
+def expected_days(flights: pa.Table) -> pa.Table:
+    """Return the days as they should be, computed without broker and Spark, in the order of their keys."""
+    delay = flights["dep_delay"]
+    day = pc.strptime(pc.utf8_slice_codeunits(flights["scheduled"], 0, 10), "%Y-%m-%d", "s").cast(pa.date32())
+    table = pa.table(
+        {
+            "origin": flights["origin"],
+            "day": day,
+            "flights": pa.array(np.ones(flights.num_rows, np.int64)),
+            "departed": pc.cast(pc.is_valid(delay), pa.int64()),
+            "dep_delay_sum": pc.fill_null(delay, 0),
+            "dep_delay_max": delay,
+            "late_15": pc.cast(pc.fill_null(pc.greater_equal(delay, 15), False), pa.int64()),
+        }
+    )
+    sums = DAY_COLUMNS[len(DAY_KEYS) :]
+    found = table.group_by(list(DAY_KEYS)).aggregate([(name, "max" if name.endswith("_max") else "sum") for name in sums])
+    found = found.rename_columns([*DAY_KEYS, *sums]) if found.column_names[0] in DAY_KEYS else found.rename_columns([*sums, *DAY_KEYS])
+    return found.select(DAY_COLUMNS).sort_by([(key, "ascending") for key in DAY_KEYS]).combine_chunks()
 
 
 def _acknowledged_all(flights: pa.Table, acknowledged: Acknowledged) -> Check:
