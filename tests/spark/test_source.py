@@ -206,8 +206,14 @@ def test_the_guide_s_programs_run(spark, cluster, producer, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     names = {}
     for program in re.findall(r"```python\n(.*?)```", guide, re.DOTALL):
-        exec(program.replace("127.0.0.1:9876", cluster.namesrv), names)
-    assert spark.read.parquet("tables/orders").count() == 10
+        for said, here in (
+            ("127.0.0.1:9876", cluster.namesrv),
+            ('"checkpoints/', f'"{tmp_path}/checkpoints/'),
+            ('"tables/', f'"{tmp_path}/tables/'),
+        ):
+            program = program.replace(said, here)  # noqa: PLW2901 - the JVM stays in the directory it was started in
+        exec(program, names)
+    assert spark.read.parquet(str(tmp_path / "tables/orders")).count() == 10
 
 
 # --- streams ------------------------------------------------------------------------------------------------------------
