@@ -129,7 +129,7 @@ def draw_png(statistics: pa.Table, course: "Course", path: Path) -> None:
     run.set_title("How it went", loc="left")
     run.set_xlabel("seconds since the first flight")
     run.set_ylabel("thousand flights")
-    run.legend(frameon=False)
+    run.legend(frameon=False, loc="lower right")
     for axes in (above, below, run):
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=120)

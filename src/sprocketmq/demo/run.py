@@ -329,9 +329,9 @@ class _Play:
 class Course:
     """How a run went: seconds since the first flight, with how many were sent and in the table by then; and when the query was stopped."""
 
-    seconds: list[float] = field(default_factory=list)
-    sent: list[int] = field(default_factory=list)
-    rows: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=lambda: [0.0])
+    sent: list[int] = field(default_factory=lambda: [0])
+    rows: list[int] = field(default_factory=lambda: [0])
     stopped_s: list[float] = field(default_factory=list)
 
     def add(self, seconds: float, sent: int, rows: int) -> None:
@@ -400,7 +400,8 @@ class _Watch:
 
     def _show(self) -> None:
         play, query = self._play, self._query
-        self.course.add(time.monotonic() - play.begun, play.sent, query.rows)
+        if play.sent:
+            self.course.add(time.monotonic() - play.begun, play.sent, query.rows)
         self._steps.at(self._sent_step, play.sent, f"{play.sent / max(play.seconds, 0.001):,.0f}/s" if play.sent else "")
         self._steps.at(self._table_step, query.rows, f"batch {query.batches}" if query.batches else "")
 
