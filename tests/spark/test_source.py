@@ -213,7 +213,7 @@ def test_the_guide_s_programs_run(spark, cluster, producer, tmp_path, monkeypatc
         ):
             program = program.replace(said, here)  # noqa: PLW2901 - the JVM stays in the directory it was started in
         exec(program, names)
-    assert spark.read.parquet(str(tmp_path / "tables/orders")).count() == 10
+    assert spark.read.parquet(str(tmp_path / "tables/orders")).count() == len(cluster.messages("orders"))
 
 
 # --- streams ------------------------------------------------------------------------------------------------------------
