@@ -18,7 +18,7 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from itertools import repeat
 from struct import Struct
-from typing import TYPE_CHECKING, cast, overload
+from typing import TYPE_CHECKING, overload
 
 import msgspec
 
@@ -636,6 +636,13 @@ def locate_records(
             message = Record(data, pos, size, broker_name)
         else:
             body_at = pos + 88
+            if sys_flag & _INNER == _INNER and not verify_crc:
+                alike = common_lengths(data, body_at, body_at + length)
+                if alike is not None and alike[1] <= _SMALL:  # as most batches are
+                    step = alike[0]
+                    found.add(_Run(data, broker_name, pos, size, length // step, step, body_at + 20, alike[1], True))
+                    pos += size
+                    continue
             message = Record(data, pos, size, broker_name, body_at, body_at + length)
         if verify_crc:
             message.verify_crc()
@@ -684,13 +691,8 @@ def _unwrap(outer: Record, into: LocatedMessages) -> None:
 
     Raises RemoteProtocolError where ``split_batch`` does, and has added nothing then.
     """
-    data, pos, size, broker_name = cast("bytes", outer._data), outer._pos, outer._size, outer.broker_name
+    data, pos, size, broker_name = outer._data, outer._pos, outer._size, outer.broker_name
     at, total, _ = outer._body_span()
-    alike = common_lengths(data, at, total)
-    if alike is not None and alike[1] <= _SMALL:  # as most batches are
-        step, length, _ = alike
-        into.add(_Run(data, broker_name, pos, size, (total - at) // step, step, at + 20, length, True))
-        return
     messages: list[Record] = []
     add = messages.append
     unpack_head = _ENTRY.unpack_from
