@@ -116,10 +116,7 @@ def expected_days(flights: pa.Table) -> pa.Table:
             "late_15": pc.cast(pc.fill_null(pc.greater_equal(delay, 15), False), pa.int64()),
         }
     )
-    sums = DAY_COLUMNS[len(DAY_KEYS) :]
-    found = table.group_by(list(DAY_KEYS)).aggregate([(name, "max" if name.endswith("_max") else "sum") for name in sums])
-    found = found.rename_columns([*DAY_KEYS, *sums]) if found.column_names[0] in DAY_KEYS else found.rename_columns([*sums, *DAY_KEYS])
-    return found.select(DAY_COLUMNS).sort_by([(key, "ascending") for key in DAY_KEYS]).combine_chunks()
+    return _combined(table, DAY_KEYS, DAY_COLUMNS[len(DAY_KEYS) :])
 
 
 def _acknowledged_all(flights: pa.Table, acknowledged: Acknowledged) -> Check:
@@ -264,9 +261,14 @@ def expected_statistics(flights: pa.Table, weather: pa.Table) -> pa.Table:
             "wet_dep_delay_sum": pc.if_else(wet, delay, 0),
         }
     )
-    found = table.group_by(list(KEYS)).aggregate([(name, "max" if name.endswith("_max") else "sum") for name in STATISTICS])
-    found = found.rename_columns([*KEYS, *STATISTICS]) if found.column_names[0] in KEYS else found.rename_columns([*STATISTICS, *KEYS])
-    return found.select([*KEYS, *STATISTICS]).sort_by([(key, "ascending") for key in KEYS]).combine_chunks()
+    return _combined(table, KEYS, STATISTICS)
+
+
+def _combined(table: pa.Table, keys: Sequence[str], values: Sequence[str]) -> pa.Table:
+    """Return the sums (of names that end in _max, the largest) of ``values`` for each combination of ``keys``, in the order of these."""
+    found = table.group_by(list(keys)).aggregate([(name, "max" if name.endswith("_max") else "sum") for name in values])
+    found = found.rename_columns([*keys, *values]) if found.column_names[0] in keys else found.rename_columns([*values, *keys])
+    return found.select([*keys, *values]).sort_by([(key, "ascending") for key in keys]).combine_chunks()
 
 
 def _with_weather(flights: pa.Table, weather: pa.Table) -> pa.Table:
