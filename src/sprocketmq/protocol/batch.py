@@ -119,7 +119,9 @@ def common_lengths(data: bytes | memoryview, start: int = 0, stop: int | None = 
     lengths = _likely_lengths(data, start, stop)
     if lengths is None:
         return None
-    size, n, _ = lengths
+    size, n, p = lengths
+    if _SHORT.unpack_from(data, start + 20 + n)[0] != p:
+        return None
     return lengths if repeated(data, start, stop, size, (0, 1, 2, 3, 16, 17, 18, 19, 20 + n, 21 + n)) else None
 
 

@@ -277,8 +277,9 @@ def test_a_damaged_inner_batch_is_refused():
         struct.pack(">iiiii", 23, 0, 0, 0, 2**31 - 1) + b"x\0\0",
         struct.pack(">iiiii", 23, 0, 0, 0, 1) + b"x\0\1",
         struct.pack(">iiiii", 23, 0, 0, 0, 1) + b"x\0\0" + b"cut",
+        (struct.pack(">iiiii", 25, 0, 0, 0, 1) + b"x\0\1pp") * 3,
     ],
-    ids=["size 0", "negative", "past the end", "negative body", "body past the end", "properties past the end", "cut short"],
+    ids=["size 0", "negative", "past the end", "negative body", "body past the end", "properties past the end", "cut short", "all alike"],
 )
 def test_an_inner_batch_that_makes_no_sense_is_refused_or_comes_whole(entry):
     damaged = record(body=entry, sys_flag=192)
