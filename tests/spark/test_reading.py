@@ -17,7 +17,7 @@ from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.records import encode_record, pack_host
 from sprocketmq.spark.access import TopicGone
 from sprocketmq.spark.planning import QueueRange
-from sprocketmq.spark.reading import DataLoss, RangeReader
+from sprocketmq.spark.reading import AT_ONCE, DataLoss, RangeReader
 from sprocketmq.testing import wait_until
 
 HOST = pack_host("127.0.0.1", 1)
@@ -188,12 +188,12 @@ def test_pulls_run_ahead_as_far_as_their_bytes_allow(broker, prefetch):
     batches.close()
 
 
+class Body(bytearray):
+    """Bytes that can be watched."""
+
+
 def test_a_pulled_buffer_is_dropped_before_the_next_batch(broker):
     broker.plain(Q0, 0, 30)
-
-    class Body(bytearray):
-        """Bytes that can be watched."""
-
     watched = []
 
     def pull(*asked, **how):
@@ -211,6 +211,35 @@ def test_a_pulled_buffer_is_dropped_before_the_next_batch(broker):
         alive.append(sum(ref() is not None for ref in watched))
     assert max(alive) <= 1
     assert len(watched) == 3
+
+
+@pytest.mark.parametrize("most", [3, 1000])
+def test_what_was_pulled_is_freed_without_a_garbage_collection(broker, most):
+    broker.most = most
+    broker.plain(Q0, 0, 2000)
+    watched = []
+
+    def finish(future, answer):
+        body = Body(answer.body)
+        watched.append(weakref.ref(body))
+        future.set_result(replace(answer, body=body))
+
+    gc.disable()
+    try:
+        with ThreadPoolExecutor(1) as client:
+
+            def pull(*asked, **how):
+                future = Future()
+                client.submit(finish, future, broker.pull(*asked, **how).result())
+                return future
+
+            size = len(record(0, b"1000"))
+            batches = RangeReader(pull, ("body",), batch_rows=10, pull_messages=10, pull_bytes=10 * size).read([QueueRange(Q0, 0, 2000)])
+            alive = [sum(ref() is not None for ref in watched) for _ in batches]
+    finally:
+        gc.enable()
+    assert len(watched) >= 200
+    assert max(alive) <= 2 * AT_ONCE
 
 
 def test_no_more_is_asked_for_than_the_range_has(broker):

@@ -365,7 +365,7 @@ class _Ahead:
         """Pull no more; answers that still come are dropped."""
         with self._lock:
             self._halted = True
-            self._flight.clear()
+            self._drop_flight()
 
     def _run(self) -> None:
         """Begin pulls until the next has to wait for an answer, or for room."""
@@ -403,21 +403,25 @@ class _Ahead:
     def _collect(self, asked: _Asked, future: "Future[PullResult]") -> None:
         """Note an answer, and take those that are there in the order of their offsets."""
         with self._lock:
+            if asked not in self._flight:
+                return
             asked.answer = future
-            while self._flight and self._flight[0].answer is not None and not self._halted:
-                self._answered(self._flight.popleft())
+            while self._flight and not self._halted and (first := self._flight[0].answer) is not None:
+                # A future keeps its callbacks, and so what was asked: nothing that was asked may keep its future, and the messages.
+                self._flight[0].answer = None
+                self._answered(self._flight.popleft(), first)
 
-    def _answered(self, asked: _Asked) -> None:
-        part, future = self._ranges[asked.index], asked.answer
+    def _answered(self, asked: _Asked, future: "Future[PullResult]") -> None:
+        part = self._ranges[asked.index]
         try:
-            answer = future.result() if future is not None else None
+            answer: PullResult | None = future.result()
         except BaseException:  # the task looks into it
             answer = None
         skipped = answer is not None and self._skips and answer.status is PullStatus.NO_MATCH
         if answer is None or answer.next_offset <= asked.offset or not (answer.body or skipped):
             self._hand_over(part, asked.offset)
             self._halted = True
-            self._flight.clear()
+            self._drop_flight()
             self._index, self._offset = asked.index, asked.offset
             self._put(_Portion(part, asked.offset, asked.offset, [], future))
             return
@@ -432,6 +436,11 @@ class _Ahead:
         if stop == part.end or enough:
             self._hand_over(part, stop)
         self._learn(asked, stop, len(answer.body))
+
+    def _drop_flight(self) -> None:
+        for asked in self._flight:
+            asked.answer = None
+        self._flight.clear()
 
     def _hand_over(self, part: QueueRange, stop: int) -> None:
         bodies, self._bodies, self._bodies_size = self._bodies, [], 0
@@ -453,7 +462,7 @@ class _Ahead:
                 if self._hits == FORGIVEN_AFTER:
                     self._misses = 0
                 return
-            self._flight.clear()
+            self._drop_flight()
             self._misses += 1
             self._singly = 1 << min(self._misses, MOST_DOUBLINGS)
             self._stride = 0

@@ -9,6 +9,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from sprocketmq.spark.store_options import StoreOptions, parse_store_options, store_spark_schema
 from sprocketmq.spark.store_planning import Piece, check_paths, plan_store
 from sprocketmq.spark.store_reading import StoreReader
+from sprocketmq.spark.workers import settle_worker
 
 
 class RocketMQStoreDataSource(DataSource):
@@ -49,5 +50,6 @@ class StoreBatchReader(DataSourceReader):
         return [StorePartition(pieces) for pieces in plan_store(self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        settle_worker()
         # Spark hands an empty partition to a reader that planned none.
         return StoreReader(self._options).read(partition.value or ())
