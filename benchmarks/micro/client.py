@@ -126,6 +126,20 @@ async def submit_tags_and_keys(producer: Producer) -> None:
     await producer.flush()
 
 
+async def submit_to_queues(producer: Producer) -> None:
+    def done(result: object, error: object) -> None:
+        pass
+
+    queues = await producer.queues("t")
+    keys = [f"flight-{i}" for i in range(1000)]
+    for i in range(MESSAGES):
+        try:
+            producer.submit(Message("t", BODY, tag="ab"[i & 1], keys=(keys[i % 1000],), queue=queues[i & 7]), done)
+        except SendQueueFull:
+            await producer.room()
+    await producer.flush()
+
+
 async def send(producer: Producer) -> None:
     async def one() -> None:
         for _ in range(MESSAGES // TASKS):
@@ -143,6 +157,7 @@ WORK: tuple[tuple[str, Callable[[Producer], Awaitable[None]], bool], ...] = (
     ("submit_auto_batch", submit, True),
     ("submit_auto_batch_callbacks", submit_with_callbacks, True),
     ("submit_auto_batch_tags_keys", submit_tags_and_keys, True),
+    ("submit_auto_batch_keys_queues", submit_to_queues, True),
     ("send_auto_batch_256_tasks", send, True),
     ("submit_single", submit, False),
     ("send_single_256_tasks", send, False),

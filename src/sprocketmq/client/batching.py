@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from sprocketmq.client.encoding import MAX_UNITED_BYTES, keys_length
+from sprocketmq.client.encoding import MAX_UNITED_BYTES
 from sprocketmq.clock import Clock
 from sprocketmq.errors import ConfigError
 from sprocketmq.protocol.batch import ENTRY_HEAD
@@ -117,7 +117,7 @@ class Batch(Generic[_M]):
         self.rare: dict[int, tuple[bytes, bytes]] = {}
         # The keys of all messages, each once, in order; and the bytes that they and the tag take at most.
         self.united: dict[str, None] = {}
-        self.united_bytes = len((key[1] or "").encode())
+        self.united_bytes = _tag_bytes(key)
 
     @property
     def body_bytes(self) -> int:
@@ -181,6 +181,8 @@ class Accumulator(Generic[_M]):
         The short form of ``add``, for nearly every message of a busy producer. What may be wrong with topic, tag and queue was looked at
         when the batch was opened. OTHERWISE means that nothing was taken and nothing has changed.
         """
+        if message.keys:
+            return OTHERWISE
         batch = self._latest
         if (
             message.topic is not batch.topic
@@ -200,7 +202,6 @@ class Accumulator(Generic[_M]):
         if (
             not overhead
             or not body
-            or message.keys
             or (message.properties is not NO_PROPERTIES and message.properties)
             or message.flag
             or message.delay_level
@@ -231,28 +232,30 @@ class Accumulator(Generic[_M]):
         member: _M,
         *,
         keys: Collection[str] = (),
+        united: int = 0,
         plain: bool = False,
     ) -> int:
         """Take a message whose encoded entry has ``size`` bytes; return STAYS, ACT or ALONE.
 
-        ``plain`` says that it has neither keys nor properties nor flag. A batch that has no room for the message leaves first. A batch that
+        ``united`` is what its keys add to the bytes of those of a batch; ``plain`` says that it has neither keys nor properties nor flag. A batch that has no room for the message leaves first. A batch that
         would have no room for another like it leaves at once. When the answer is ALONE, nothing was taken, but the open batch of the key
         leaves, so that the messages of a key are sent in order.
         """
         limit = self._max_bytes
         batch = self.open.get(key)
-        united_bytes = keys_length(keys) if keys else 0
+        # Whether the keys are too long for the batch.
+        tight = bool(united) and united + (_tag_bytes(key) if batch is None else batch.united_bytes) > MAX_UNITED_BYTES
         if (
             size > limit
             or self.held_bytes + size > self._total
-            or (keys and united_bytes + len((key[1] or "").encode()) > MAX_UNITED_BYTES)
+            or (tight and (batch is None or united + _tag_bytes(key) > MAX_UNITED_BYTES))
         ):
             self._direct += 1
             if batch is not None:
                 self._leave(batch)
             return ALONE
         outcome = STAYS
-        if batch is not None and (batch.size + size > limit or (keys and batch.united_bytes + united_bytes > MAX_UNITED_BYTES)):
+        if batch is not None and (tight or batch.size + size > limit):
             self._leave(batch)
             batch = None
         if batch is None:
@@ -264,9 +267,10 @@ class Accumulator(Generic[_M]):
             batch.front, batch.overhead = front, size - len(body)
         else:
             batch.rare[len(batch.bodies)] = head, front
-            if keys:
-                batch.united.update(dict.fromkeys(keys))
-                batch.united_bytes += united_bytes
+            if united:
+                for word in keys:
+                    batch.united[word] = None
+                batch.united_bytes += united
         batch.bodies.append(body)
         batch.members.append(member)
         self.held_bytes += size
@@ -378,6 +382,10 @@ class Accumulator(Generic[_M]):
         self._sizes[messages.bit_length() - 1] += 1
         self._linger_s += lingered
         self._longest_s = max(self._longest_s, lingered)
+
+
+def _tag_bytes(key: BatchKey) -> int:
+    return len((key[1] or "").encode())
 
 
 def no_stats() -> BatchingStats:

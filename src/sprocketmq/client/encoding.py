@@ -75,7 +75,7 @@ class MessageEncoder:
         self._compress_over = compress_over_bytes if compression is not None else max_message_bytes + 1
         # Checked tags: the property string up to the id, and the same as a batch entry ends, with its length.
         self._heads: dict[str | None, str] = {}
-        self._tails: dict[str | None, tuple[int, bytes]] = {}
+        self._tails: dict[str | None, tuple[int, bytes, int]] = {}
 
     # --- one message ---
 
@@ -137,7 +137,7 @@ class MessageEncoder:
             self._heads.clear()
             self._tails.clear()
         self._heads[tag] = head
-        self._tails[tag] = 2 + size, _SHORT.pack(size) + front
+        self._tails[tag] = 2 + size, _SHORT.pack(size) + front, 0
         return head
 
     def _extra(self, message: Message, index: int | None) -> str:
@@ -166,38 +166,44 @@ class MessageEncoder:
 
     # --- batches ---
 
-    def entry(self, message: Message, index: int | None = None) -> tuple[int, bytes, bytes, bytes]:
-        """Return ``(size, head, body, front)`` of a message as it stands in a batch body: head, body, front, its id, 0x02.
+    def entry(self, message: Message, index: int | None = None) -> tuple[int, bytes, bytes, bytes, int]:
+        """Return ``(size, head, body, front, united)`` of a message as it stands in a batch body: head, body, front, its id, 0x02.
 
-        ``size`` is that of all five together, in bytes, whatever the limit. Raises InvalidMessage or InvalidName.
+        ``size`` is that of all five together, in bytes, whatever the limit; ``united`` the bytes its keys add to those of a batch.
+        Raises InvalidMessage or InvalidName.
         """
         body = message.body
         n = len(body)
         if not n:
             self.body(message, index)
-        length, front = self._front(message, index)
+        length, front, united = self._front(message, index)
         size = 20 + n + length
         try:
-            return size, ENTRY_HEAD.pack(size, 0, 0, message.flag, n), body, front
+            return size, ENTRY_HEAD.pack(size, 0, 0, message.flag, n), body, front, united
         except StructError:
             _check_flag(message.flag, index)
             raise
 
-    def _front(self, message: Message, index: int | None) -> tuple[int, bytes]:
-        """Return what an entry has behind its body: how many bytes in all, and what comes before the id."""
+    def _front(self, message: Message, index: int | None) -> tuple[int, bytes, int]:
+        """Return what an entry has behind its body: how many bytes in all, and what comes before the id; and ``united`` of ``entry``."""
         try:
-            known: tuple[int, bytes] | None = self._tails[message.tag]
+            known: tuple[int, bytes, int] | None = self._tails[message.tag]
         except (KeyError, TypeError):
             self._remember(message.tag, index)
             known = self._tails.get(message.tag)
+        keys = message.keys
+        united = 0
         try:
             if known is None or message.properties or not message.wait_store_ok or message.delay_level or message.deliver_at_ms is not None:
                 text = self.properties(message, "", index).encode()
                 length = len(text) + self._id_length
                 front = text[:-1]
-            elif message.keys:
-                words = " ".join(_checked_keys(message.keys, index)).encode()
-                length = known[0] + 4 + len(words)
+                if keys:
+                    united = len((keys if isinstance(keys, str) else " ".join(keys)).encode()) + 1
+            elif keys:
+                words = " ".join(_checked_keys(keys, index)).encode()
+                united = len(words) + 1
+                length = known[0] + 3 + united
                 front = b"KEYS\x01%b\x02%b" % (words, known[1][2:])
             else:
                 return known
@@ -205,7 +211,7 @@ class MessageEncoder:
             raise _not_text(e, index) from None
         if length > MAX_PROPERTIES_LENGTH:
             raise InvalidMessage(f"the properties take {length} bytes, the limit is {MAX_PROPERTIES_LENGTH}", index=index)
-        return 2 + length, _SHORT.pack(length) + front
+        return 2 + length, _SHORT.pack(length) + front, united
 
     def batch(self, messages: Sequence[Message]) -> list["EncodedBatch"]:
         """Encode ``messages`` into as few batch bodies as fit the limit, in order; sizes are exact, in bytes.
@@ -246,12 +252,11 @@ class MessageEncoder:
                 tag = message.tag
                 keys: Collection[str] = ()
                 if wait and not message.keys and not message.properties and tag in tails:
-                    length, front = tails[tag]
+                    length, front, more = tails[tag]
                 else:
-                    length, front = self._front(message, index)
-                    if message.keys:
+                    length, front, more = self._front(message, index)
+                    if more:
                         keys = (message.keys,) if isinstance(message.keys, str) else message.keys
-                        more = keys_length(keys)
                 size = 20 + n + length
                 if not n or size > limit:
                     self.body(message, index)
@@ -312,11 +317,6 @@ class EncodedBatch:
     uniq_keys: list[str]
     tag: str | None = None
     keys: Sequence[str] = ()
-
-
-def keys_length(keys: Collection[str]) -> int:
-    """Return the bytes that ``keys`` take in a property, each with a blank."""
-    return len(" ".join(keys).encode()) + 1
 
 
 def _checked_keys(keys: Collection[str], index: int | None) -> Collection[str]:

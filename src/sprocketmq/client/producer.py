@@ -271,6 +271,10 @@ class Producer:
                 if outcome:
                     self._act()
                 return future
+            if not gathered.adaptive:
+                if not self._add(gathered, message, waiter):
+                    self._alone(message, waiter, self._timeout_s)
+                return future
         self._accept(message, waiter, timeout_s)
         return future
 
@@ -473,32 +477,45 @@ class Producer:
         """Put a message into a batch; False when it has to be sent by itself. Raises what keeps it from being sent at all."""
         outcome = gathered.join(message, waiter)
         if outcome == OTHERWISE:
-            outcome = self._add(gathered, message, waiter)
-            if outcome == ALONE:
-                self._act()
-                return False
+            return self._add(gathered, message, waiter)
         self._in_flight += 1
         self._in_flight_bytes += len(message.body)
         if outcome:
             self._act()
         return True
 
-    def _add(self, gathered: Accumulator[Waiter], message: Message, waiter: Waiter) -> int:
+    def _add(self, gathered: Accumulator[Waiter], message: Message, waiter: Waiter) -> bool:
+        """Do what ``_gather`` does for a message that the short form has not taken."""
         topic, tag, queue, keys = message.topic, message.tag, message.queue, message.keys
-        publisher = self._publishers.get(topic) if type(topic) is str else None
-        if publisher is None:
-            check_send_topic(topic)
-        if queue is not None:
-            if not isinstance(queue, MessageQueue):
-                raise InvalidMessage(f"the queue must be a MessageQueue, not {queue!r}")
-            if publisher is not None:
-                publisher.pinned(queue)
-        size, head, body, front = self._encoder.entry(message)
         key = (topic, tag, message.wait_store_ok, queue)
-        if message.delay_level or message.deliver_at_ms is not None or topic.startswith(RETRY_PREFIX):
-            return gathered.alone(key)
-        plain = not (keys or message.properties or message.flag)
-        return gathered.add(key, size, head, body, front, waiter, keys=(keys,) if type(keys) is str else keys, plain=plain)
+        try:
+            begun = key in gathered.open
+        except TypeError:  # something that no key can have; what follows says what
+            begun = False
+        if not begun:
+            publisher = self._publishers.get(topic) if type(topic) is str else None
+            if publisher is None:
+                check_send_topic(topic)
+            if queue is not None:
+                if not isinstance(queue, MessageQueue):
+                    raise InvalidMessage(f"the queue must be a MessageQueue, not {queue!r}")
+                if publisher is not None:
+                    publisher.pinned(queue)
+        size, head, body, front, united = self._encoder.entry(message)
+        if message.delay_level or message.deliver_at_ms is not None or (not begun and topic.startswith(RETRY_PREFIX)):
+            outcome = gathered.alone(key)
+        else:
+            words = (keys,) if type(keys) is str else keys
+            plain = not (keys or message.properties or message.flag)
+            outcome = gathered.add(key, size, head, body, front, waiter, keys=words, united=united, plain=plain)
+        if outcome == ALONE:
+            self._act()
+            return False
+        self._in_flight += 1
+        self._in_flight_bytes += len(body)
+        if outcome:
+            self._act()
+        return True
 
     def _act(self) -> None:
         """Send the batches that are to leave, and see to it that the others leave in time."""

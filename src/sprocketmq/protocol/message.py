@@ -1,7 +1,6 @@
 """Values users hold: messages to send, queues, results."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -82,8 +81,8 @@ def _check_delay(level: object, deliver_at_ms: object) -> None:
             raise InvalidMessage(f"delay level {level} and deliver_at_ms {deliver_at_ms} exclude each other: give one of them")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class MessageQueue:
+# A struct, as it is part of the key of every gathered message: one made by dataclass takes its hash in Python.
+class MessageQueue(msgspec.Struct, frozen=True, order=True, gc=False):
     """One queue of a topic on one broker; ordered by topic, broker, number, as the rebalance rules want."""
 
     topic: str

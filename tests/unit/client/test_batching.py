@@ -29,7 +29,7 @@ def gathering(clock=None, *, max_message_bytes=4 << 20, **options):
 
 def put(accumulator, body=b"x", member="m", *, key=KEY, keys=()):
     size, head, body, front = entry(body)
-    return accumulator.add(key, size, head, body, front, member, keys=keys)
+    return accumulator.add(key, size, head, body, front, member, keys=keys, united=len(" ".join(keys).encode()) + 1 if keys else 0)
 
 
 def put_plain(accumulator, body=b"x", member="m", *, key=KEY):

@@ -361,11 +361,14 @@ def test_an_entry_made_by_itself_is_that_of_a_batch(batch: list[Message]):
     made = encoder()
     (part,) = made.batch(batch)
     entries = [made.entry(message) for message in batch]
-    assert [size for size, *_ in entries] == [len(head + body + front) + 33 for _, head, body, front in entries]
+    assert [size for size, *_ in entries] == [len(head + body + front) + 33 for _, head, body, front, _ in entries]
     assert (
-        b"".join(head + body + front + key.encode() + b"\x02" for (_, head, body, front), key in zip(entries, part.uniq_keys, strict=True))
+        b"".join(
+            head + body + front + key.encode() + b"\x02" for (_, head, body, front, _), key in zip(entries, part.uniq_keys, strict=True)
+        )
         == part.body
     )
+    assert [united for *_, united in entries] == [sum(len(key.encode()) + 1 for key in message.keys) for message in batch]
 
 
 @pytest.mark.parametrize(
