@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 
 import msgspec
 
@@ -145,27 +146,61 @@ def pull_header(
     subscription: SubscriptionData,
 ) -> bytes:
     """Return the header of a pull as JSON text. The subscription's expression goes along when ``sys_flag`` says so."""
-    expression = b""
-    if sys_flag & PULL_SUBSCRIPTION:
-        expression = b'"subscription":%b,' % _json(subscription.sub_string)
+    template = pull_template(group, queue, max_bytes=max_bytes, sys_flag=sys_flag, suspend_ms=suspend_ms, subscription=subscription)
+    return template % (offset, max_messages, commit_offset)
+
+
+def pull_template(
+    group: str, queue: MessageQueue, *, max_bytes: int, sys_flag: int, suspend_ms: int = 0, subscription: SubscriptionData
+) -> bytes:
+    """Return what the headers of one pull after the other have in common: ``%`` puts in offset, number of messages and commit offset."""
+    return _template(
+        group,
+        queue.topic,
+        queue.broker_name,
+        queue.queue_id,
+        max_bytes,
+        sys_flag,
+        suspend_ms,
+        subscription.sub_string if sys_flag & PULL_SUBSCRIPTION else None,
+        subscription.sub_version,
+        subscription.expression_type,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _template(
+    group: str,
+    topic: str,
+    broker_name: str,
+    queue_id: int,
+    max_bytes: int,
+    sys_flag: int,
+    suspend_ms: int,
+    expression: str | None,
+    version: int,
+    expression_type: str,
+) -> bytes:
     return (
-        b'{"consumerGroup":%b,"topic":%b,"queueId":"%d","queueOffset":"%d","maxMsgNums":"%d","sysFlag":"%d","commitOffset":"%d",'
+        b'{"consumerGroup":%b,"topic":%b,"queueId":"%d","queueOffset":"%%d","maxMsgNums":"%%d","sysFlag":"%d","commitOffset":"%%d",'
         b'"suspendTimeoutMillis":"%d",%b"subVersion":"%d","expressionType":%b,"maxMsgBytes":"%d","bname":%b}'
     ) % (
-        _json(group),
-        _json(queue.topic),
-        queue.queue_id,
-        offset,
-        max_messages,
+        _quote(group),
+        _quote(topic),
+        queue_id,
         sys_flag,
-        commit_offset,
         suspend_ms,
-        expression,
-        subscription.sub_version,
-        _json(subscription.expression_type),
+        b"" if expression is None else b'"subscription":%b,' % _quote(expression),
+        version,
+        _quote(expression_type),
         max_bytes,
-        _json(queue.broker_name),
+        _quote(broker_name),
     )
+
+
+def _quote(text: str) -> bytes:
+    """Return ``text`` as JSON inside a template, where a percent sign stands for itself only when it is doubled (``%RETRY%group``)."""
+    return _json(text).replace(b"%", b"%%")
 
 
 def read_pull(response: Command, address: str, queue: MessageQueue, offset: int, tags: frozenset[bytes] | None) -> PullResult:
