@@ -64,6 +64,17 @@ _KNOWN: tuple[tuple[re.Pattern[str], str], ...] = (
         "a Python worker died, most often because the machine's memory was used up: run fewer tasks at a time (cores), or lower batchBytes",
     ),
     (
+        re.compile(r"Python worker failed to connect back"),
+        "a Python worker did not start within the 10 s that Spark gives it: the machine is too busy, run fewer tasks at a time (cores) and try again",
+    ),
+    (
+        re.compile(r"AF_UNIX path too long|Unix domain path too long"),
+        (
+            "the directory for the sockets of Spark's workers has too long a name: set spark.python.unix.domain.socket.dir to a short one, or"
+            " spark.python.unix.domain.socket.enabled to false"
+        ),
+    ),
+    (
         re.compile(r"All masters are unresponsive"),
         "no Spark master answers: check the address in master, and that the cluster runs the same version of Spark",
     ),

