@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -60,8 +60,29 @@ class QueueAway(DataLoss):
     """A queue that was read is not in the route of its topic: its broker is away, or it was taken from the topic."""
 
 
+class Answer(Protocol):
+    """The answer to a pull: a Future, or what stands for one in the thread that answers come in."""
+
+    def done(self) -> bool:
+        """Tell whether there is a result or an error."""
+        ...
+
+    def result(self) -> PullResult:
+        """Return the result or raise the error."""
+        ...
+
+    def add_done_callback(self, callback: "Callable[[Any], object]", /) -> None:
+        """Have ``callback`` called with this answer when it is done, at once when it is."""
+        ...
+
+
 class Pull(Protocol):
-    """What asks a broker for messages: ``ClusterAccess.pull``."""
+    """What asks a broker for messages: ``ClusterAccess.pull``.
+
+    Called in the thread in which answers come, by a callback of the answer before, it may return an answer that only this thread asks and
+    whose ``result`` does not wait: a result is taken there once it is done. Called in any other thread it returns one like a Future, whose
+    ``result`` waits.
+    """
 
     def __call__(
         self,
@@ -74,7 +95,7 @@ class Pull(Protocol):
         *,
         filter: Filter | None,  # noqa: A002 - the option's word
         read_from: ReadFrom,
-    ) -> "Future[PullResult]": ...
+    ) -> Answer: ...
 
 
 class RangeReader:
@@ -193,14 +214,14 @@ class RangeReader:
         if self._filter is None:
             self._lose(part.queue, start, end, "the broker left them out")
 
-    def _start(self, part: QueueRange, offset: int, messages: int) -> "Future[PullResult]":
+    def _start(self, part: QueueRange, offset: int, messages: int) -> Answer:
         return self._pull(part.queue, offset, messages, self._pull_bytes, 0, filter=self._filter, read_from=self._read_from)
 
-    def _start_again(self, part: QueueRange, offset: int, hold_ms: int) -> "Future[PullResult]":
+    def _start_again(self, part: QueueRange, offset: int, hold_ms: int) -> Answer:
         messages = min(part.end - offset, self._pull_messages)
         return self._pull(part.queue, offset, messages, self._pull_bytes, hold_ms, filter=self._filter, read_from="master")
 
-    def _settle(self, part: QueueRange, offset: int, under_way: "Future[PullResult]") -> tuple[bytes, int]:
+    def _settle(self, part: QueueRange, offset: int, under_way: Answer) -> tuple[bytes, int]:
         """Find out about a pull that brought nothing; return messages from ``offset`` on and the offset after them.
 
         There are none after data loss, and where none matches the filter.
@@ -272,7 +293,7 @@ class _Portion(NamedTuple):
     start: int
     stop: int
     bodies: list[bytes]
-    failed: "Future[PullResult] | None" = None
+    failed: Answer | None = None
 
 
 class _Asked:
@@ -284,7 +305,7 @@ class _Asked:
         self.index = index
         self.offset = offset
         self.messages = messages
-        self.answer: Future[PullResult] | None = None
+        self.answer: Answer | None = None  # when it came before that of an earlier pull
 
 
 class _Ahead:
@@ -301,7 +322,7 @@ class _Ahead:
 
     def __init__(
         self,
-        start: Callable[[QueueRange, int, int], "Future[PullResult]"],
+        start: Callable[[QueueRange, int, int], Answer],
         ranges: Iterable[QueueRange],
         *,
         portion_rows: int,
@@ -369,73 +390,101 @@ class _Ahead:
 
     def _run(self) -> None:
         """Begin pulls until the next has to wait for an answer, or for room."""
-        while (asked := self._next()) is not None:
+        with self._lock:
+            asked = self._next()
+        if asked is not None:
+            self._begin(asked)
+
+    def _begin(self, asked: _Asked) -> None:
+        """Begin a pull, and those after it until one has to wait."""
+        following: _Asked | None = asked
+        while following is not None:
+            asked = following
             try:
-                future = self._start(self._ranges[asked.index], asked.offset, asked.messages)
+                answer = self._start(self._ranges[asked.index], asked.offset, asked.messages)
             except BaseException as e:  # whoever takes it raises it
-                future = Future()
-                future.set_exception(e)
-            if future.done():
-                self._collect(asked, future)
+                failed: Future[PullResult] = Future()
+                failed.set_exception(e)
+                answer = failed
+            if answer.done():
+                following = self._collect(asked, answer)
             else:
-                future.add_done_callback(partial(self._later, asked))
+                answer.add_done_callback(partial(self._arrived, asked))
+                if len(self._flight) == AT_ONCE:
+                    return  # who takes an answer goes on
+                with self._lock:
+                    following = self._next()
 
     def _next(self) -> _Asked | None:
+        """Return the next pull, which counts as begun; None when it has to wait."""
+        pulls = len(self._flight)
+        stride = self._stride
+        if pulls and (not stride or pulls >= AT_ONCE):
+            return None
+        index, offset = self._index, self._offset
+        if self._halted or index == len(self._ranges):
+            return None
+        # Whoever waits for a portion gets it whole, however little room there is.
+        self._crowded = self._waiting + pulls * self._stride_bytes > self._room and not self._wanted
+        if self._crowded:
+            return None
+        end = self._ranges[index].end
+        asked = _Asked(index, offset, min(end - offset, stride or self._messages))
+        self._flight.append(asked)
+        if stride:
+            self._index, self._offset = self._after(index, offset + stride)
+        return asked
+
+    def _arrived(self, asked: _Asked, answer: Answer) -> None:
+        following = self._collect(asked, answer)
+        if following is not None:
+            self._begin(following)
+
+    def _collect(self, asked: _Asked, answer: Answer) -> _Asked | None:
+        """Note an answer, take those that are there in the order of their offsets, and return the pull to begin now."""
         with self._lock:
-            if self._halted or self._index == len(self._ranges) or len(self._flight) >= (AT_ONCE if self._stride else 1):
-                return None
-            expected = self._waiting + len(self._flight) * self._stride_bytes
-            # Whoever waits for a portion gets it whole, however little room there is.
-            self._crowded = expected > self._room and not self._wanted
-            if self._crowded:
-                return None
-            left = self._ranges[self._index].end - self._offset
-            asked = _Asked(self._index, self._offset, min(left, self._stride or self._messages))
-            self._flight.append(asked)
-            if self._stride:
-                self._index, self._offset = self._after(self._index, self._offset + self._stride)
-            return asked
+            flight = self._flight
+            if not flight or asked is not flight[0]:
+                if asked not in flight:
+                    return None
+                asked.answer = answer
+                return self._next()
+            flight.popleft()
+            self._answered(asked, answer)
+            while flight and (early := flight[0].answer) is not None:
+                # An answer may keep its callback, and so what was asked: nothing that was asked may keep its answer, and the messages.
+                flight[0].answer = None
+                self._answered(flight.popleft(), early)
+            return self._next()
 
-    def _later(self, asked: _Asked, future: "Future[PullResult]") -> None:
-        self._collect(asked, future)
-        self._run()
-
-    def _collect(self, asked: _Asked, future: "Future[PullResult]") -> None:
-        """Note an answer, and take those that are there in the order of their offsets."""
-        with self._lock:
-            if asked not in self._flight:
-                return
-            asked.answer = future
-            while self._flight and not self._halted and (first := self._flight[0].answer) is not None:
-                # A future keeps its callbacks, and so what was asked: nothing that was asked may keep its future, and the messages.
-                self._flight[0].answer = None
-                self._answered(self._flight.popleft(), first)
-
-    def _answered(self, asked: _Asked, future: "Future[PullResult]") -> None:
+    def _answered(self, asked: _Asked, answer: Answer) -> None:
+        offset = asked.offset
         part = self._ranges[asked.index]
         try:
-            answer: PullResult | None = future.result()
+            result: PullResult | None = answer.result()
         except BaseException:  # the task looks into it
-            answer = None
-        skipped = answer is not None and self._skips and answer.status is PullStatus.NO_MATCH
-        if answer is None or answer.next_offset <= asked.offset or not (answer.body or skipped):
-            self._hand_over(part, asked.offset)
+            result = None
+        body = result.body if result is not None else b""
+        skipped = result is not None and self._skips and result.status is PullStatus.NO_MATCH
+        if result is None or result.next_offset <= offset or not (body or skipped):
+            self._hand_over(part, offset)
             self._halted = True
             self._drop_flight()
-            self._index, self._offset = asked.index, asked.offset
-            self._put(_Portion(part, asked.offset, asked.offset, [], future))
+            self._index, self._offset = asked.index, offset
+            self._put(_Portion(part, offset, offset, [], answer))
             return
-        stop = min(answer.next_offset, part.end)
-        if answer.body:
+        stop = min(result.next_offset, part.end)
+        size = len(body)
+        if size:
             if not self._bodies:
-                self._bodies_from = asked.offset
-            self._bodies.append(answer.body)
-            self._bodies_size += len(answer.body)
-            self._waiting += len(answer.body)
+                self._bodies_from = offset
+            self._bodies.append(body)
+            self._bodies_size += size
+            self._waiting += size
         enough = self._bodies_size >= self._portion_bytes or (stop - self._bodies_from >= self._portion_rows and not self._skips)
-        if stop == part.end or enough:
+        if enough or stop == part.end:
             self._hand_over(part, stop)
-        self._learn(asked, stop, len(answer.body))
+        self._learn(asked, stop, size)
 
     def _drop_flight(self) -> None:
         for asked in self._flight:
