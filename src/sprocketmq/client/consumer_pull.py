@@ -1,6 +1,6 @@
 """The pull consumer: reads any queue at any offset, or polls queues that it was given (client-behaviour, section 11)."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import TracebackType
 from typing import Literal, Self
@@ -15,6 +15,7 @@ from sprocketmq.client.pulling import (
     PullResult,
     pull_header,
     pull_subscription,
+    pull_template,
     read_pull,
     read_subscriptions,
     subscription_tags,
@@ -22,8 +23,8 @@ from sprocketmq.client.pulling import (
 from sprocketmq.client.rebalance import Rebalance, read_strategy
 from sprocketmq.client.routes import MASTER_ID, Route
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
-from sprocketmq.errors import ConfigError, RetriableError, SprocketError
-from sprocketmq.net.client import Connection
+from sprocketmq.errors import ConfigError, RetriableError
+from sprocketmq.net.client import Connection, Receiver
 from sprocketmq.protocol.bodies import CheckClientConfig, ConsumeDirectlyResult, SubscriptionData, build_subscription
 from sprocketmq.protocol.codes import PULL_SUBSCRIPTION, PULL_SUSPEND, RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
@@ -37,6 +38,16 @@ PULL_TIMEOUT_S = 10.0
 ExpressionType = Literal["TAG", "SQL92"]
 # Which of the brokers of one name answers: the master; a replica where there is one; or the one that the last answer suggested.
 ReadFrom = Literal["master", "slave", "any"]
+
+
+# A plain integer: an enum's member takes many times as long to format.
+_PULL_MESSAGE = int(RequestCode.PULL_MESSAGE)
+
+
+def check_pull(*, offset: int = 0, max_messages: int = 1, max_bytes: int | None = None, wait_ms: int = 0) -> None:
+    """Raise ConfigError for what no pull can ask for."""
+    if offset < 0 or max_messages < 1 or (max_bytes is not None and max_bytes < 1) or wait_ms < 0:
+        raise ConfigError(f"cannot pull {max_messages} messages, {max_bytes} bytes at offset {offset} waiting {wait_ms} ms")
 
 
 class PullConsumer:
@@ -141,33 +152,21 @@ class PullConsumer:
         )
         return self._pulled(response, address, queue, offset, tags)
 
-    def pull_at_once(
+    def pulls_at_once(
         self,
-        done: Callable[[PullResult | None], None],
         queue: MessageQueue,
-        offset: int,
         *,
-        max_messages: int,
         max_bytes: int,
         expression: str = "*",
         expression_type: ExpressionType = "TAG",
         read_from: ReadFrom = "any",
         timeout_s: float = PULL_TIMEOUT_S,
-    ) -> bool:
-        """Send the request of ``pull`` in this turn of the loop, which costs a fraction of it; for who pulls thousands of times a second.
-
-        ``done`` gets the result in the turn that brings it, or None for anything but a result: ``pull`` finds out what it is, and tries
-        again where that helps. Returns False, and nothing happens, while there is no open connection to the queue's broker.
-        """
-        route = self._instance.routes.get(queue.topic)
-        address = route.address(queue.broker_name, self._known_broker_id(queue, read_from, route)) if route is not None else None
-        conn = self._instance.brokers.peek(address) if address is not None else None
-        if conn is None or address is None:
-            return False
-        header, tags = self._pull_header(queue, offset, max_messages, max_bytes, expression, expression_type, 0)
-        receiver = _AtOnce(done, lambda response: self._pulled(response, address, queue, offset, tags))
-        conn.request_for(receiver, RequestCode.PULL_MESSAGE, ext=header, timeout_s=timeout_s)
-        return True
+    ) -> "PullsAtOnce":
+        """Return what pulls ``queue`` at a fraction of the cost of ``pull``, for who pulls thousands of times a second. Arguments as there."""
+        check_pull(max_bytes=max_bytes)
+        subscription, tags = _subscription(queue.topic, expression, expression_type)
+        template = pull_template(self.group, queue, max_bytes=max_bytes, sys_flag=PULL_SUBSCRIPTION, subscription=subscription)
+        return PullsAtOnce(self, queue, template, tags, read_from, timeout_s)
 
     async def check_expression(self, queue: MessageQueue, expression: str, expression_type: ExpressionType = "TAG") -> None:
         """Have the queue's broker look at an expression: pulls with a condition that does not parse bring everything from Apache's broker.
@@ -194,8 +193,7 @@ class PullConsumer:
         expression_type: ExpressionType,
         wait_ms: int,
     ) -> tuple[bytes, frozenset[bytes] | None]:
-        if offset < 0 or max_messages < 1 or (max_bytes is not None and max_bytes < 1) or wait_ms < 0:
-            raise ConfigError(f"cannot pull {max_messages} messages, {max_bytes} bytes at offset {offset} waiting {wait_ms} ms")
+        check_pull(offset=offset, max_messages=max_messages, max_bytes=max_bytes, wait_ms=wait_ms)
         subscription, tags = _subscription(queue.topic, expression, expression_type)
         header = pull_header(
             self.group,
@@ -211,11 +209,18 @@ class PullConsumer:
 
     def _pulled(self, response: Command, address: str, queue: MessageQueue, offset: int, tags: frozenset[bytes] | None) -> PullResult:
         result = read_pull(response, address, queue, offset, tags)
-        route = self._instance.routes.get(queue.topic)
-        result.from_master = route is None or route.addresses.get(queue.broker_name, {}).get(MASTER_ID) == address
-        if result.suggested_broker_id != self._suggested.get(queue, MASTER_ID):
-            self._suggested[queue] = result.suggested_broker_id
+        self._note(result, self._is_master(queue, address))
         return result
+
+    def _is_master(self, queue: MessageQueue, address: str) -> bool:
+        route = self._instance.routes.get(queue.topic)
+        return route is None or route.addresses.get(queue.broker_name, {}).get(MASTER_ID) == address
+
+    def _note(self, result: PullResult, from_master: bool) -> None:
+        """Take note of who answered, and of whom the broker suggests to ask next."""
+        result.from_master = from_master
+        if result.suggested_broker_id != self._suggested.get(result.queue, MASTER_ID):
+            self._suggested[result.queue] = result.suggested_broker_id
 
     async def _broker_id(self, queue: MessageQueue, read_from: ReadFrom) -> int:
         return self._known_broker_id(queue, read_from, await self._instance.route(queue.topic))
@@ -363,28 +368,71 @@ class PullConsumer:
             self._polling.member.rebalance_soon()
 
 
-class _AtOnce:
-    """Receives the outcome of ``pull_at_once``."""
+class PullsAtOnce:
+    """Pulls one queue; each request is sent in the turn of the loop that asks for it. Made by ``PullConsumer.pulls_at_once``.
 
-    __slots__ = ("_done", "_read")
+    It keeps what is the same from pull to pull, the header's text and the connection to the broker, for as long as the topic's route stays
+    and the connection is open.
+    """
 
-    def __init__(self, done: Callable[[PullResult | None], None], read: Callable[[Command], PullResult]) -> None:
-        self._done = done
-        self._read = read
+    def __init__(
+        self,
+        consumer: PullConsumer,
+        queue: MessageQueue,
+        template: bytes,
+        tags: frozenset[bytes] | None,
+        read_from: ReadFrom,
+        timeout_s: float,
+    ) -> None:
+        self._consumer = consumer
+        self._queue = queue
+        self._topic = queue.topic
+        self._template = template
+        self._tags = tags
+        self._read_from: ReadFrom = read_from
+        self._timeout_s = timeout_s
+        self._routes = consumer._instance.routes
+        self._route: Route | None = None
+        self._conn: Connection | None = None
+        self._to_master = False
 
-    def done(self) -> bool:
-        return False
+    def send(self, receiver: Receiver, offset: int, max_messages: int) -> str | None:
+        """Ask for messages and return the broker's address, which ``read`` needs. ``receiver`` gets the response in the turn that brings it.
 
-    def set_result(self, result: Command, /) -> None:
-        try:
-            found = self._read(result)
-        except SprocketError:
-            self._done(None)
+        Returns None, and nothing happens, while there is no open connection to the queue's broker: ``pull`` makes one. Raises ConfigError for
+        numbers that cannot be.
+        """
+        if offset < 0 or max_messages < 1:
+            check_pull(offset=offset, max_messages=max_messages)
+        conn = self._conn
+        # Who follows the brokers' suggestions may be sent elsewhere by any answer.
+        if conn is None or conn.closed or self._routes.get(self._topic) is not self._route or self._read_from == "any":
+            conn = self._connect()
+            if conn is None:
+                return None
+        conn.request_for(receiver, _PULL_MESSAGE, ext=self._template % (offset, max_messages, 0), timeout_s=self._timeout_s)
+        return conn.address
+
+    def read(self, response: Command, address: str, offset: int) -> PullResult:
+        """Return the result in the response of the broker at ``address``. Raises SprocketError for anything else: ``pull`` finds out what it
+        is, and tries again where that helps.
+        """
+        result = read_pull(response, address, self._queue, offset, self._tags)
+        conn = self._conn
+        if conn is not None and address == conn.address and self._routes.get(self._topic) is self._route:
+            self._consumer._note(result, self._to_master)
         else:
-            self._done(found)
+            self._consumer._note(result, self._consumer._is_master(self._queue, address))
+        return result
 
-    def set_exception(self, _: SprocketError, /) -> None:
-        self._done(None)
+    def _connect(self) -> Connection | None:
+        """Look up the route and the open connection it leads to."""
+        consumer, queue = self._consumer, self._queue
+        route = self._route = self._routes.get(self._topic)
+        address = route.address(queue.broker_name, consumer._known_broker_id(queue, self._read_from, route)) if route is not None else None
+        conn = self._conn = consumer._instance.brokers.peek(address) if address is not None else None
+        self._to_master = address is not None and consumer._is_master(queue, address)
+        return conn
 
 
 async def _no_handler(_: ReceivedMessage) -> ConsumeDirectlyResult:

@@ -7,14 +7,16 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from sprocketmq.client import AdminClient, PullConsumer
-from sprocketmq.client.consumer_pull import PULL_TIMEOUT_S, ExpressionType, ReadFrom
+from sprocketmq.client.consumer_pull import PULL_TIMEOUT_S, ExpressionType, PullsAtOnce, ReadFrom
 from sprocketmq.client.pulling import PullResult, pull_subscription
 from sprocketmq.errors import BrokerError, ConfigError, NameserverUnavailable, RetriableError, SprocketError, TopicNotFound
 from sprocketmq.net.loops import new_event_loop
 from sprocketmq.protocol.codes import ResponseCode
+from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_group, is_system_topic
 from sprocketmq.spark.offsets import Offsets
@@ -23,10 +25,14 @@ _R = TypeVar("_R")
 
 # What a broker sends of a topic: ("TAG", "a || b") or ("SQL92", "price > 3"); None stands for everything.
 Filter = tuple[ExpressionType, str]
+EVERYTHING: Filter = ("TAG", "*")
 
 # Settings of the client that ``rocketmq.client.*`` may pass on.
 CLIENT_OPTIONS = ("timeout_s",)
 
+
+# How many queues are remembered with what all pulls of one have in common.
+PULLED_QUEUES = 256
 
 # Between attempts to find a nameserver.
 NAMESERVER_PAUSE_S = 0.2
@@ -84,9 +90,12 @@ class ClusterAccess:
         # Connects when it is first needed: tasks never do.
         self._admin = AdminClient(namesrv=nameserver)
         self._pulling: set[asyncio.Task[PullResult]] = set()
+        # How queues are pulled that are read now; a task reads one after the other, so few are enough.
+        self._pulls_at_once = lru_cache(maxsize=PULLED_QUEUES)(partial(_pulls_at_once, self._consumer, self._timeout_s))
         self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="sprocketmq-spark", daemon=True)
         self._thread.start()
+        self._thread_id = self._thread.ident
         try:
             self._submit(self._consumer.start()).result()
         except BaseException:
@@ -219,57 +228,59 @@ class ClusterAccess:
         *,
         filter: Filter | None = None,  # noqa: A002
         read_from: ReadFrom = "master",
-    ) -> "Future[PullResult]":
-        """Ask for messages; the future of the answer is cancelled harmlessly at any time.
+    ) -> "Future[PullResult] | PullAnswer":
+        """Ask for messages. Who asks in the thread that answers come in, as a callback of the answer before does, gets a PullAnswer,
+        anybody else a future, which is cancelled harmlessly at any time.
 
-        Besides what the client's ``pull`` raises, it is TopicGone when the topic was deleted, which TopicNotFound alone does not say: the
-        route of a topic is unknown too while its only broker is away.
+        Besides what the client's ``pull`` raises, the answer's error is TopicGone when the topic was deleted, which TopicNotFound alone does
+        not say: the route of a topic is unknown too while its only broker is away.
         """
+        asked = (queue, offset, max_messages, max_bytes, hold_ms, filter, read_from)
+        if threading.get_ident() == self._thread_id:
+            return self._begin_pull(asked)
         future: Future[PullResult] = Future()
-        kind, expression = filter or ("TAG", "*")
-        how = {
-            "max_messages": max_messages,
-            "max_bytes": max_bytes,
-            "expression": expression,
-            "expression_type": kind,
-            "read_from": read_from,
-            "timeout_s": self._timeout_s,
-        }
-        if threading.get_ident() == self._thread.ident:
-            self._begin_pull(future, queue, offset, hold_ms, how)
-        else:
-            self._loop.call_soon_threadsafe(self._begin_pull, future, queue, offset, hold_ms, how)
+        self._loop.call_soon_threadsafe(self._begin_pull_for, future, asked)
         return future
 
-    def _begin_pull(self, future: "Future[PullResult]", queue: MessageQueue, offset: int, hold_ms: int, how: dict[str, Any]) -> None:
+    def _begin_pull_for(self, future: "Future[PullResult]", asked: "_Asked") -> None:
+        self._begin_pull(asked).add_done_callback(partial(_copy, future))
+
+    def _begin_pull(self, asked: "_Asked") -> "PullAnswer":
         """Send a pull in this turn of the loop; what needs a connection, another try or a reason goes the long way."""
-
-        def done(result: PullResult | None) -> None:
-            if result is None:
-                self._pull_patiently(future, queue, offset, hold_ms, how)
-            else:
-                _settle(future, result)
-
+        queue, offset, max_messages, max_bytes, hold_ms, filter, read_from = asked  # noqa: A001
+        answer = PullAnswer(asked, self._pull_patiently)
         try:
-            begun = not hold_ms and self._consumer.pull_at_once(done, queue, offset, **how)
+            pulls = self._pulls_at_once(queue, max_bytes, filter, read_from)
+            if hold_ms or not answer.sent(pulls, pulls.send(answer, offset, max_messages)):
+                self._pull_patiently(answer)
         except SprocketError as e:
-            _settle(future, e)
-            return
-        if not begun:
-            self._pull_patiently(future, queue, offset, hold_ms, how)
+            answer.settle(e)
+        return answer
 
-    def _pull_patiently(self, future: "Future[PullResult]", queue: MessageQueue, offset: int, hold_ms: int, how: dict[str, Any]) -> None:
+    def _pull_patiently(self, answer: "PullAnswer") -> None:
         def ended(task: "asyncio.Task[PullResult]") -> None:
             self._pulling.discard(task)
-            _settle(future, CancelledError() if task.cancelled() else task.exception() or task.result())
+            answer.settle(CancelledError() if task.cancelled() else task.exception() or task.result())
 
-        task = self._loop.create_task(self._pull(queue, offset, hold_ms, how))
+        task = self._loop.create_task(self._pull(answer.asked))
         self._pulling.add(task)
         task.add_done_callback(ended)
 
-    async def _pull(self, queue: MessageQueue, offset: int, hold_ms: int, how: dict[str, Any]) -> PullResult:
+    async def _pull(self, asked: "_Asked") -> PullResult:
+        queue, offset, max_messages, max_bytes, hold_ms, filter, read_from = asked  # noqa: A001
+        kind, expression = filter or EVERYTHING
         try:
-            return await self._consumer.pull(queue, offset, wait_ms=hold_ms, **how)
+            return await self._consumer.pull(
+                queue,
+                offset,
+                max_messages=max_messages,
+                max_bytes=max_bytes,
+                expression=expression,
+                expression_type=kind,
+                read_from=read_from,
+                wait_ms=hold_ms,
+                timeout_s=self._timeout_s,
+            )
         except TopicNotFound as e:
             if await self._is_gone(queue):
                 raise TopicGone(queue.topic, e.namesrv) from None
@@ -315,13 +326,91 @@ class ClusterAccess:
         return self._all(ask, about)
 
 
-def _settle(future: "Future[_R]", outcome: _R | BaseException) -> None:
-    """Give a future its outcome unless who waits for it has given up, which may happen at any moment."""
-    try:
-        if isinstance(outcome, BaseException):
-            future.set_exception(outcome)
+# What ``ClusterAccess.pull`` was asked for, in the order of its arguments.
+_Asked = tuple[MessageQueue, int, int, int, int, Filter | None, ReadFrom]
+
+
+class PullAnswer:
+    """The answer to a pull that the thread of answers itself began: the part of a Future that one thread needs, at a fraction of the cost.
+
+    Only that thread asks whether it is done and adds a callback, one at most, which must not raise. Once it is done any thread may take its
+    result. For the connection it is who waits for the response (``net.client.Receiver``).
+    """
+
+    __slots__ = ("_address", "_callback", "_otherwise", "_pulls", "asked", "outcome")
+
+    def __init__(self, asked: _Asked, otherwise: "Callable[[PullAnswer], None]") -> None:
+        """``otherwise`` is called when the request brings no result, to find one or the reason why there is none."""
+        self.asked = asked
+        self._otherwise = otherwise
+        self._callback: Callable[[PullAnswer], object] | None = None
+        self.outcome: PullResult | BaseException | None = None
+
+    def sent(self, pulls: PullsAtOnce, address: str | None) -> bool:
+        """Take note of where the request went; tell whether it went anywhere."""
+        self._pulls = pulls
+        self._address = address or ""
+        return address is not None
+
+    def done(self) -> bool:
+        return self.outcome is not None
+
+    def result(self) -> PullResult:
+        """Return the result or raise the error. Raises InvalidStateError as long as there is neither: it does not wait."""
+        outcome = self.outcome
+        if type(outcome) is PullResult:
+            return outcome
+        try:
+            raise outcome if isinstance(outcome, BaseException) else InvalidStateError("this pull is not answered yet")
+        finally:
+            del self, outcome  # the error's traceback must not lead back to the error
+
+    def add_done_callback(self, callback: "Callable[[PullAnswer], object]", /) -> None:
+        """Have ``callback`` called with this answer when it is done, at once when it is."""
+        if self.outcome is None:
+            self._callback = callback
         else:
-            future.set_result(outcome)
+            callback(self)
+
+    def settle(self, outcome: PullResult | BaseException) -> None:
+        self.outcome = outcome
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback(self)
+
+    def set_result(self, response: Command, /) -> None:
+        try:
+            result = self._pulls.read(response, self._address, self.asked[1])
+        except SprocketError:
+            self._otherwise(self)
+        else:
+            self.settle(result)
+
+    def set_exception(self, _: SprocketError, /) -> None:
+        self._otherwise(self)
+
+
+def _pulls_at_once(
+    consumer: PullConsumer,
+    timeout_s: float,
+    queue: MessageQueue,
+    max_bytes: int,
+    filter: Filter | None,  # noqa: A002
+    read_from: ReadFrom,
+) -> PullsAtOnce:
+    kind, expression = filter or EVERYTHING
+    return consumer.pulls_at_once(
+        queue, max_bytes=max_bytes, expression=expression, expression_type=kind, read_from=read_from, timeout_s=timeout_s
+    )
+
+
+def _copy(future: "Future[PullResult]", answer: PullAnswer) -> None:
+    """Give a future the outcome of ``answer`` unless who waits for it has given up, which may happen at any moment."""
+    try:
+        if isinstance(answer.outcome, BaseException):
+            future.set_exception(answer.outcome)
+        else:
+            future.set_result(answer.result())
     except InvalidStateError:
         pass
 

@@ -1,9 +1,10 @@
+import msgspec
 import pytest
 from fake_cluster import FakeBroker, answer, hang_up, silence
 
 from sprocketmq.client import Producer, PullConsumer
 from sprocketmq.client import instance as instance_module
-from sprocketmq.client.pulling import PullStatus, locate_messages
+from sprocketmq.client.pulling import PullStatus, locate_messages, pull_header, pull_subscription
 from sprocketmq.errors import (
     BrokerBusy,
     BrokerError,
@@ -143,25 +144,112 @@ async def test_a_replica_is_asked_when_it_is_chosen(ten, consumer, cluster):
     assert answered == {"master": there, "slave": (PullStatus.NO_NEW_MESSAGE, False), "any": there}
 
 
-async def test_a_pull_at_once_needs_a_connection_that_is_open(ten, consumer):
-    results = []
-    assert not consumer.pull_at_once(results.append, QUEUE, 4, max_messages=3, max_bytes=1 << 20)
+class Waiting:
+    """Gets the outcome of a request that ``PullsAtOnce`` sent."""
+
+    def __init__(self):
+        self.outcomes = []
+
+    def done(self):
+        return False
+
+    def set_result(self, response):
+        self.outcomes.append(response)
+
+    def set_exception(self, error):
+        self.outcomes.append(error)
+
+
+async def pulled_at_once(pulls, offset, max_messages=3):
+    waiting = Waiting()
+    address = pulls.send(waiting, offset, max_messages)
+    await eventually(lambda: waiting.outcomes)
+    return pulls.read(waiting.outcomes[0], address, offset)
+
+
+async def test_pulls_at_once_need_a_connection_that_is_open(ten, consumer):
+    pulls = consumer.pulls_at_once(QUEUE, max_bytes=1 << 20)
+    assert pulls.send(Waiting(), 4, 3) is None
     await consumer.pull(QUEUE, 0)
-    assert consumer.pull_at_once(results.append, QUEUE, 4, max_messages=3, max_bytes=1 << 20)
-    await eventually(lambda: results)
-    assert [m.body for m in results[0].messages] == [b"4", b"5", b"6"]
-    assert results[0].from_master
+    for offset in (4, 7):
+        result = await pulled_at_once(pulls, offset)
+        assert [m.body for m in result.messages] == [b"%d" % i for i in range(offset, offset + 3)]
+        assert result.from_master
 
 
 async def test_a_pull_at_once_that_brings_no_result_only_says_so(ten, consumer, cluster):
     await consumer.pull(QUEUE, 0)
+    pulls = consumer.pulls_at_once(QUEUE, max_bytes=1 << 20)
     cluster.broker.script(Q.PULL_MESSAGE, answer(R.SYSTEM_BUSY), answer(R.TOPIC_NOT_EXIST), hang_up)
-    for _ in range(3):
-        results = []
-        assert consumer.pull_at_once(results.append, QUEUE, 0, max_messages=3, max_bytes=1 << 20)
-        await eventually(lambda results=results: results)
-        assert results == [None]
-    assert not consumer.pull_at_once(results.append, QUEUE, 0, max_messages=3, max_bytes=1 << 20)
+    for error in (BrokerBusy, TopicNotFound):
+        with pytest.raises(error):
+            await pulled_at_once(pulls, 0)
+    waiting = Waiting()
+    assert pulls.send(waiting, 0, 3) == cluster.broker.address
+    await eventually(lambda: waiting.outcomes)
+    assert isinstance(waiting.outcomes[0], ConnectionLost)
+    assert pulls.send(waiting, 0, 3) is None
+    await consumer.pull(QUEUE, 0)
+    assert len((await pulled_at_once(pulls, 0)).messages) == 3, "over the new connection"
+
+
+async def test_pulls_at_once_follow_the_route(ten, consumer, cluster):
+    await consumer.pull(QUEUE, 0)
+    pulls = consumer.pulls_at_once(QUEUE, max_bytes=1 << 20, read_from="slave")
+    assert (await pulled_at_once(pulls, 0)).from_master
+    waiting = Waiting()
+    asked = pulls.send(waiting, 0, 3)
+    replica = FakeBroker()
+    await replica.start()
+    try:
+        addresses = cluster.namesrv.routes["t"].broker_datas[0].broker_addrs
+        addresses[1] = replica.address
+        await consumer.queues("t")
+        await eventually(lambda: waiting.outcomes)
+        assert pulls.read(waiting.outcomes[0], asked, 0).from_master
+        assert pulls.send(Waiting(), 0, 3) is None, "there is no connection to the replica yet"
+        await consumer.pull(QUEUE, 0, read_from="slave")
+        result = await pulled_at_once(pulls, 0)
+        assert (result.status, result.from_master) == (PullStatus.NO_NEW_MESSAGE, False)
+        addresses[0], addresses[1] = replica.address, cluster.broker.address
+        await consumer.queues("t")
+        assert len((await pulled_at_once(pulls, 0)).messages) == 3
+        assert not (await pulled_at_once(pulls, 0)).from_master, "the broker that was the master is the replica now"
+    finally:
+        await replica.stop()
+
+
+async def test_what_no_pull_can_ask_for_is_refused(consumer):
+    with pytest.raises(ConfigError, match="cannot pull"):
+        consumer.pulls_at_once(QUEUE, max_bytes=0)
+    pulls = consumer.pulls_at_once(QUEUE, max_bytes=1)
+    for offset, max_messages in ((-1, 1), (0, 0)):
+        with pytest.raises(ConfigError, match="cannot pull"):
+            pulls.send(Waiting(), offset, max_messages)
+
+
+def test_percent_signs_in_names_are_written_as_they_are():
+    queue = MessageQueue("%RETRY%cg", "100%d", 3)
+    subscription = pull_subscription(queue.topic, "a%b", "SQL92")
+    for offset in (7, 8):
+        header = pull_header(
+            "50%", queue, offset, max_messages=32, max_bytes=9, sys_flag=5, commit_offset=6, suspend_ms=4, subscription=subscription
+        )
+        assert msgspec.json.decode(header) == {
+            "consumerGroup": "50%",
+            "topic": "%RETRY%cg",
+            "queueId": "3",
+            "queueOffset": str(offset),
+            "maxMsgNums": "32",
+            "sysFlag": "5",
+            "commitOffset": "6",
+            "suspendTimeoutMillis": "4",
+            "subscription": "a%b",
+            "subVersion": "0",
+            "expressionType": "SQL92",
+            "maxMsgBytes": "9",
+            "bname": "100%d",
+        }
 
 
 async def test_unknown_topics_and_brokers_are_told(consumer):

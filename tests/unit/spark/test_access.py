@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from itertools import count
 
 import pytest
@@ -13,7 +13,16 @@ from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import BrokerError, ConfigError, InvalidName, NameserverUnavailable, RetriableError, TopicNotFound
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark import access as access_module
-from sprocketmq.spark.access import ClusterAccess, FilterRefused, TopicGone, check_filter, client_settings, close_access, cluster_access
+from sprocketmq.spark.access import (
+    ClusterAccess,
+    FilterRefused,
+    PullAnswer,
+    TopicGone,
+    check_filter,
+    client_settings,
+    close_access,
+    cluster_access,
+)
 from sprocketmq.spark.planning import QueueRange
 from sprocketmq.spark.reading import RangeReader
 from sprocketmq.testing import wait_until
@@ -161,6 +170,40 @@ def test_a_topic_of_a_broker_that_is_away_is_only_not_found(access):
     with pytest.raises(TopicNotFound) as caught:
         access.pull(MessageQueue("NoSuchTopic", "broker-z", 0), 0, 32, 1 << 20, 0).result()
     assert not isinstance(caught.value, TopicGone)
+
+
+def in_the_loop(access, *asked):
+    """Pull as a callback of an answer does, and return the answer and a future that has it once it is done."""
+    done = Future()
+
+    async def begin():
+        answer = access.pull(*asked)
+        answer.add_done_callback(done.set_result)
+        return answer
+
+    return access._submit(begin()).result(), done
+
+
+def test_a_pull_that_the_thread_of_answers_begins_ends_as_any_other(cluster, access, topic):
+    queue = queues_of(topic)[0]
+    send(cluster, topic, 2)
+    for _ in range(2):  # without a connection that is known to be there, and with one
+        answer, done = in_the_loop(access, queue, 0, 32, 1 << 20, 0)
+        assert done.result() is answer
+        assert isinstance(answer, PullAnswer)
+        assert [m.body for m in answer.result().messages] == [b"0", b"1"]
+    held, _ = in_the_loop(access, queue, 2, 32, 1 << 20, 1000)
+    assert not held.done()
+    with pytest.raises(InvalidStateError):
+        held.result()
+    absent, done = in_the_loop(access, MessageQueue("NoSuchTopic", "broker-z", 0), 0, 32, 1 << 20, 0)
+    done.result()
+    with pytest.raises(TopicNotFound):
+        absent.result()
+    wrong, done = in_the_loop(access, queue, -1, 32, 1 << 20, 0)
+    assert done.result() is wrong
+    with pytest.raises(ConfigError, match="cannot pull"):
+        wrong.result()
 
 
 def test_every_queue_is_asked_before_an_error_is_raised(access, topic):
