@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from sprocketmq.client.encoding import MAX_UNITED_BYTES
+from sprocketmq.client.encoding import MAX_UNITED_BYTES, Entry
 from sprocketmq.clock import Clock
 from sprocketmq.errors import ConfigError
 from sprocketmq.protocol.batch import ENTRY_HEAD
@@ -117,7 +117,7 @@ class Batch(Generic[_M]):
         self.rare: dict[int, tuple[bytes, bytes]] = {}
         # The keys of all messages, each once, in order; and the bytes that they and the tag take at most.
         self.united: dict[str, None] = {}
-        self.united_bytes = _tag_bytes(key)
+        self.united_bytes = len((key[1] or "").encode())
 
     @property
     def body_bytes(self) -> int:
@@ -222,40 +222,49 @@ class Accumulator(Generic[_M]):
             return ACT
         return STAYS
 
-    def add(
-        self,
-        key: BatchKey,
-        size: int,
-        head: bytes,
-        body: bytes,
-        front: bytes,
-        member: _M,
-        *,
-        keys: Collection[str] = (),
-        united: int = 0,
-        plain: bool = False,
-    ) -> int:
-        """Take a message whose encoded entry has ``size`` bytes; return STAYS, ACT or ALONE.
+    def put(self, batch: Batch[_M], entry: Entry, keys: Collection[str], member: _M) -> int:
+        """Take a message that has more than a body, its ``entry``, into an open batch of its key; return STAYS, ACT or OTHERWISE.
 
-        ``united`` is what its keys add to the bytes of those of a batch; ``plain`` says that it has neither keys nor properties nor flag. A batch that has no room for the message leaves first. A batch that
+        OTHERWISE means that nothing was taken and nothing has changed.
+        """
+        size, head, body, front, united = entry
+        limit = self._max_bytes
+        used = batch.size + size
+        held = self.held_bytes + size
+        if used > limit or held > self._total or (united and batch.united_bytes + united > MAX_UNITED_BYTES):
+            return OTHERWISE
+        bodies = batch.bodies
+        batch.rare[len(bodies)] = head, front
+        if united:
+            for word in keys:
+                batch.united[word] = None
+            batch.united_bytes += united
+        bodies.append(body)
+        batch.members.append(member)
+        batch.size = used
+        self.held_bytes = held
+        if used + size > limit:
+            self._leave(batch)
+            return ACT
+        return STAYS
+
+    def add(self, key: BatchKey, entry: Entry, member: _M, *, keys: Collection[str] = (), plain: bool = False) -> int:
+        """Take a message, its ``entry`` being what ``MessageEncoder.entry`` returns; return STAYS, ACT or ALONE.
+
+        ``plain`` says that it has neither keys nor properties nor flag. A batch that has no room for the message leaves first. A batch that
         would have no room for another like it leaves at once. When the answer is ALONE, nothing was taken, but the open batch of the key
         leaves, so that the messages of a key are sent in order.
         """
+        size, _, body, front, united = entry
         limit = self._max_bytes
         batch = self.open.get(key)
-        # Whether the keys are too long for the batch.
-        tight = bool(united) and united + (_tag_bytes(key) if batch is None else batch.united_bytes) > MAX_UNITED_BYTES
-        if (
-            size > limit
-            or self.held_bytes + size > self._total
-            or (tight and (batch is None or united + _tag_bytes(key) > MAX_UNITED_BYTES))
-        ):
+        if size > limit or self.held_bytes + size > self._total or (united and united + len((key[1] or "").encode()) > MAX_UNITED_BYTES):
             self._direct += 1
             if batch is not None:
                 self._leave(batch)
             return ALONE
         outcome = STAYS
-        if batch is not None and (tight or batch.size + size > limit):
+        if batch is not None and (batch.size + size > limit or (united and batch.united_bytes + united > MAX_UNITED_BYTES)):
             self._leave(batch)
             batch = None
         if batch is None:
@@ -263,14 +272,9 @@ class Accumulator(Generic[_M]):
             if self.adaptive and key not in self._flying:
                 self._eager.append(batch)
             outcome = ACT
-        if plain:
-            batch.front, batch.overhead = front, size - len(body)
-        else:
-            batch.rare[len(batch.bodies)] = head, front
-            if united:
-                for word in keys:
-                    batch.united[word] = None
-                batch.united_bytes += united
+        if not plain:
+            return max(outcome, self.put(batch, entry, keys, member))
+        batch.front, batch.overhead = front, size - len(body)
         batch.bodies.append(body)
         batch.members.append(member)
         self.held_bytes += size
@@ -382,10 +386,6 @@ class Accumulator(Generic[_M]):
         self._sizes[messages.bit_length() - 1] += 1
         self._linger_s += lingered
         self._longest_s = max(self._longest_s, lingered)
-
-
-def _tag_bytes(key: BatchKey) -> int:
-    return len((key[1] or "").encode())
 
 
 def no_stats() -> BatchingStats:

@@ -54,6 +54,11 @@ def header(prefix: bytes, sys_flag: int, born_timestamp_ms: int, flag: int, prop
     return b'%b%d","g":"%d","h":"%d","i":%b}' % (prefix, sys_flag, born_timestamp_ms, flag, properties)
 
 
+# A message in a batch: ``(size, head, body, front, united)``. Head, body, front, its id and 0x02 follow each other, ``size`` bytes in all;
+# ``united`` are the bytes its keys add to those of the batch.
+Entry = tuple[int, bytes, bytes, bytes, int]
+
+
 class MessageEncoder:
     """Checks messages and encodes them for one producer.
 
@@ -166,12 +171,8 @@ class MessageEncoder:
 
     # --- batches ---
 
-    def entry(self, message: Message, index: int | None = None) -> tuple[int, bytes, bytes, bytes, int]:
-        """Return ``(size, head, body, front, united)`` of a message as it stands in a batch body: head, body, front, its id, 0x02.
-
-        ``size`` is that of all five together, in bytes, whatever the limit; ``united`` the bytes its keys add to those of a batch.
-        Raises InvalidMessage or InvalidName.
-        """
+    def entry(self, message: Message, index: int | None = None) -> Entry:
+        """Return a message as it stands in a batch body, whatever the limit. Raises InvalidMessage or InvalidName."""
         body = message.body
         n = len(body)
         if not n:
@@ -325,6 +326,9 @@ def _checked_keys(keys: Collection[str], index: int | None) -> Collection[str]:
     elif type(keys) is not list and type(keys) is not tuple and not isinstance(keys, Collection):
         raise InvalidMessage(f"the keys must be a list of words, not {keys!r}", index=index)
     for key in keys:
+        # As nearly every key is: of all that separates words only the blank is printable.
+        if type(key) is str and key and key.isprintable() and " " not in key:
+            continue
         if type(key) is not str or key.split() != [key] or "\x01" in key or "\x02" in key:
             raise InvalidMessage(f"bad key {key!r}: a key is one word, as keys are stored separated by blanks", index=index)
     return keys

@@ -486,13 +486,13 @@ class Producer:
 
     def _add(self, gathered: Accumulator[Waiter], message: Message, waiter: Waiter) -> bool:
         """Do what ``_gather`` does for a message that the short form has not taken."""
-        topic, tag, queue, keys = message.topic, message.tag, message.queue, message.keys
-        key = (topic, tag, message.wait_store_ok, queue)
+        topic, queue = message.topic, message.queue
+        key = (topic, message.tag, message.wait_store_ok, queue)
         try:
-            begun = key in gathered.open
+            batch = gathered.open.get(key)
         except TypeError:  # something that no key can have; what follows says what
-            begun = False
-        if not begun:
+            batch = None
+        if batch is None:
             publisher = self._publishers.get(topic) if type(topic) is str else None
             if publisher is None:
                 check_send_topic(topic)
@@ -501,18 +501,20 @@ class Producer:
                     raise InvalidMessage(f"the queue must be a MessageQueue, not {queue!r}")
                 if publisher is not None:
                     publisher.pinned(queue)
-        size, head, body, front, united = self._encoder.entry(message)
-        if message.delay_level or message.deliver_at_ms is not None or (not begun and topic.startswith(RETRY_PREFIX)):
+        entry = self._encoder.entry(message)
+        keys = (message.keys,) if type(message.keys) is str else message.keys
+        if message.delay_level or message.deliver_at_ms is not None or (batch is None and topic.startswith(RETRY_PREFIX)):
             outcome = gathered.alone(key)
         else:
-            words = (keys,) if type(keys) is str else keys
             plain = not (keys or message.properties or message.flag)
-            outcome = gathered.add(key, size, head, body, front, waiter, keys=words, united=united, plain=plain)
+            outcome = OTHERWISE if batch is None or plain else gathered.put(batch, entry, keys, waiter)
+            if outcome == OTHERWISE:
+                outcome = gathered.add(key, entry, waiter, keys=keys, plain=plain)
         if outcome == ALONE:
             self._act()
             return False
         self._in_flight += 1
-        self._in_flight_bytes += len(body)
+        self._in_flight_bytes += len(message.body)
         if outcome:
             self._act()
         return True

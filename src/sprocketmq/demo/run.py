@@ -49,8 +49,8 @@ QUEUES = 8
 # Flights made into messages at a time, in time order.
 WINDOW = 4096
 # A batch holds flights of one airline for one queue, and there are some 120 such pairs: they take a moment to fill.
-BATCHING = Batching(max_bytes=64 * 1024, max_delay_ms=50)
-MAX_IN_FLIGHT = 16_384
+BATCHING = Batching(max_bytes=64 * 1024, max_delay_ms=200)
+MAX_IN_FLIGHT = 32_768
 # Answers are let in after so many messages.
 _BURST = 256
 MAX_ROWS_PER_BATCH = 48_000

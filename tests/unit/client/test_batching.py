@@ -20,7 +20,7 @@ OVERHEAD = 20 + len(FRONT) + ID_BYTES + 1
 
 def entry(body: bytes):
     size = OVERHEAD + len(body)
-    return size, ENTRY_HEAD.pack(size, 0, 0, 0, len(body)), body, FRONT
+    return size, ENTRY_HEAD.pack(size, 0, 0, 0, len(body)), body, FRONT, 0
 
 
 def gathering(clock=None, *, max_message_bytes=4 << 20, **options):
@@ -28,8 +28,8 @@ def gathering(clock=None, *, max_message_bytes=4 << 20, **options):
 
 
 def put(accumulator, body=b"x", member="m", *, key=KEY, keys=()):
-    size, head, body, front = entry(body)
-    return accumulator.add(key, size, head, body, front, member, keys=keys, united=len(" ".join(keys).encode()) + 1 if keys else 0)
+    united = len(" ".join(keys).encode()) + 1 if keys else 0
+    return accumulator.add(key, (*entry(body)[:4], united), member, keys=keys)
 
 
 def put_plain(accumulator, body=b"x", member="m", *, key=KEY):
@@ -38,8 +38,7 @@ def put_plain(accumulator, body=b"x", member="m", *, key=KEY):
     outcome = accumulator.join(Message(topic, body, tag=tag, wait_store_ok=wait_store_ok, queue=queue), member)
     if outcome != OTHERWISE:
         return outcome
-    size, head, body, front = entry(body)
-    return accumulator.add(key, size, head, body, front, member, plain=True)
+    return accumulator.add(key, entry(body), member, plain=True)
 
 
 def taken(accumulator):
@@ -270,8 +269,8 @@ def test_the_only_message_of_a_batch_is_told_apart_with_its_flag_and_properties(
     accumulator.flush()
     text = f"UNIQ_KEY\x01{'A' * ID_BYTES}\x02"
     assert accumulator.take().only("A" * ID_BYTES) == (0, b"plain", text)
-    size, _, body, front = entry(b"flagged")
-    accumulator.add(KEY, size, ENTRY_HEAD.pack(size, 0, 0, 7, len(body)), body, front, "m")
+    size, _, body, front, _ = entry(b"flagged")
+    accumulator.add(KEY, (size, ENTRY_HEAD.pack(size, 0, 0, 7, len(body)), body, front, 0), "m")
     accumulator.flush()
     assert accumulator.take().only("A" * ID_BYTES) == (7, b"flagged", text)
 
