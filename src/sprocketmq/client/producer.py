@@ -245,8 +245,8 @@ class Producer:
 
         ``callback(result, error)`` is called as soon as the outcome is known, one of the two being None; what it raises is logged, and
         nobody else is harmed. Messages of one topic leave in the order of their calls, but for those that have to be tried again; with batching
-        those that may share a batch do (see ``Batching``). Raises what ``send`` raises before sending, and SendQueueFull when ``max_in_flight`` messages or
-        ``max_in_flight_bytes`` bytes of bodies are not answered yet (see ``room``); the future raises the rest.
+        those that may share a batch do (see ``Batching``). Raises what ``send`` raises before sending, and SendQueueFull when
+        ``max_in_flight`` messages or ``max_in_flight_bytes`` bytes of bodies are not answered yet (see ``room``); the future raises the rest.
         """
         if self._instance.state != OPEN:
             self._instance.refuse()
