@@ -105,7 +105,11 @@ def is_poison(message: ReceivedMessage) -> bool:
     return int(message.body.rpartition(b"-")[2]) % 10 == 3
 
 
-@pytest.mark.timeout(120)
+# A broker whose registration was lost on the way registers again within 30 s, and clients that missed its route ask within another 30 s.
+SETTLED_S = 90
+
+
+@pytest.mark.timeout(300)
 async def test_a_group_handles_everything_whatever_happens_to_its_broker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     print(f"SPROCKETMQ_FAULT_SEED={SEED}")
     caplog.set_level(logging.CRITICAL)  # faults are logged, thousands of them
@@ -138,7 +142,7 @@ async def test_a_group_handles_everything_whatever_happens_to_its_broker(tmp_pat
             for fault in faults:
                 await fault()
                 await asyncio.sleep(rng.uniform(0.1, 0.3))
-            await eventually(lambda: set(handled) == sent - poison, timeout_s=40, what="every message that can be handled")
+            await eventually(lambda: set(handled) == sent - poison, timeout_s=SETTLED_S, what="every message that can be handled")
 
             async def all_dead() -> bool:
                 try:
@@ -146,7 +150,7 @@ async def test_a_group_handles_everything_whatever_happens_to_its_broker(tmp_pat
                 except SprocketError:
                     return False
 
-            await eventually(all_dead, timeout_s=40, what="every message that cannot be handled as a dead letter")
+            await eventually(all_dead, timeout_s=SETTLED_S, what="every message that cannot be handled as a dead letter")
         again = handled.total() - len(handled)
         copies = (await dead_letters(cluster)).total() - len(poison)
     assert min(failed.values()) > RETRIES
