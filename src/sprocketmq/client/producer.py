@@ -271,7 +271,7 @@ class Producer:
                 if outcome:
                     self._act()
                 return future
-            if not gathered.adaptive:
+            if not gathered.adaptive:  # as ``_accept`` does, without another try of the short form
                 if not self._add(gathered, message, waiter):
                     self._alone(message, waiter, self._timeout_s)
                 return future
