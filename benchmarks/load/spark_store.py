@@ -83,7 +83,7 @@ def timed(work: Callable[[], None]) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--messages", type=int, default=800_000)
+    parser.add_argument("--messages", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of the session, to compare runs")
     options = parser.parse_args()

@@ -14,7 +14,7 @@ from sprocketmq.spark.option_values import OptionError, Values
 from sprocketmq.spark.schema import COLUMNS, DEFAULT_COLUMNS, Column
 
 FORMAT = "rocketmq-store"
-DEFAULT_SPLIT_BYTES = 64 << 20
+DEFAULT_SPLIT_BYTES = 128 << 20
 # Rows of units and index entries are small.
 DEFAULT_UNIT_ROWS = 32_768
 
