@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -26,7 +27,7 @@ from sprocketmq.net.client import Connection
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.headers import SendResponse
-from sprocketmq.protocol.message import MessageQueue, SendResult, SendStatus
+from sprocketmq.protocol.message import MessageQueue, Receipt, SendResult, SendStatus
 from sprocketmq.protocol.names import check_send_topic
 
 RETRY_PAUSE_S = 0.1
@@ -154,16 +155,22 @@ class Job:
     stored: tuple[Command, Target] | None = None
 
 
-def stored_at(response: Command, target: Target) -> SendResponse:
-    """Return where a request is stored by the broker's answer. Raises MaybeStoredError for an answer without the fields that say so."""
+def read_receipt(response: Command, msg_ids: Sequence[str], topic: str, target: Target) -> Receipt:
+    """Return what the broker's answer says of the messages with these ids, which it has stored.
+
+    Raises MaybeStoredError for an answer without the fields that say where.
+    """
     try:
-        return response.header(SendResponse)
+        stored = response.header(SendResponse)
     except ProtocolError as e:
         raise MaybeStoredError(
             f"broker {target.address} says that it has stored a send, but not where ({e}): look for it by its key",
             address=target.address,
             cause=e,
         ) from e
+    code = response.code
+    status = STATUSES[code] if code else _SEND_OK
+    return Receipt(status, msg_ids, stored.msg_id, topic, target.broker_name, stored.queue_id, stored.queue_offset)
 
 
 class Delivery:
@@ -194,12 +201,10 @@ class Delivery:
 
     def result(self, response: Command, publisher: Publisher, target: Target, uniq_key: str) -> SendResult:
         """Return the result of a message that ``response`` says is stored. Raises MaybeStoredError for an answer that does not say where."""
-        stored = stored_at(response, target)
+        receipt = read_receipt(response, (uniq_key,), publisher.topic, target)
         if publisher.provisional:
             self._instance.refresh_soon(publisher.topic)
-        code = response.code
-        status = STATUSES[code] if code else _SEND_OK
-        return SendResult(status, uniq_key, stored.msg_id, publisher.topic, target.broker_name, stored.queue_id, stored.queue_offset)
+        return SendResult(receipt, 0)
 
     async def open(self, topic: str, budget_s: float) -> Publisher:
         """Return the queues of ``topic``, asking for its route when needed. Raises InvalidName, TopicNotFound or NameserverUnavailable."""

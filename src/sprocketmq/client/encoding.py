@@ -17,9 +17,8 @@ from sprocketmq.client.routes import DEFAULT_TOPIC_QUEUES
 from sprocketmq.errors import BatchError, InvalidMessage, InvalidName, LocalProtocolError, MessageTooLarge
 from sprocketmq.protocol.batch import ENTRY_HEAD, MAX_BATCH_COUNT
 from sprocketmq.protocol.compression import CompressionType, compress, compression_flag
-from sprocketmq.protocol.headers import SendResponse
-from sprocketmq.protocol.ids import MessageIdFactory
-from sprocketmq.protocol.message import Message, MessageQueue, SendResult, SendStatus
+from sprocketmq.protocol.ids import MessageIdFactory, MessageIds
+from sprocketmq.protocol.message import Message, MessageQueue, Receipt, SendResult, SendStatus
 from sprocketmq.protocol.names import DEFAULT_TOPIC, RETRY_PREFIX, check_send_topic, check_tag
 from sprocketmq.protocol.properties import DELAY, KEYS, MAX_PROPERTIES_LENGTH, RESERVED, TAGS, WAIT, encode_properties
 
@@ -295,8 +294,7 @@ class MessageEncoder:
 
     def _join(self, parts: list[bytes], tag: str | None, keys: Iterable[str]) -> "EncodedBatch":
         ids = self._ids.take(len(parts) // 4)
-        # One join and one split make the ends of all entries, instead of a call for each.
-        parts[3::4] = "\x02\n".join([*ids, ""]).encode().split(b"\n")[:-1]
+        parts[3::4] = [prefix + end for prefix, ends in ids.pieces() for end in ends]
         return EncodedBatch(b"".join(parts), ids, tag, list(keys))
 
     def outer_properties(self, *, wait_store_ok: bool, tag: str | None = None, keys: Collection[str] = ()) -> bytes:
@@ -315,7 +313,7 @@ class EncodedBatch:
     """One batch body, and of its messages, in order: the ids; the tag that all have, or None; the keys, each once."""
 
     body: bytes
-    uniq_keys: list[str]
+    uniq_keys: MessageIds
     tag: str | None = None
     keys: Sequence[str] = ()
 
@@ -365,22 +363,22 @@ class BatchResults(Sequence[SendResult]):
     Compares equal to any sequence with the same results.
     """
 
-    __slots__ = ("_chunks", "_length", "broker_name", "status", "topic")
+    __slots__ = ("_length", "_receipts", "broker_name", "status", "topic")
 
     def __init__(self, topic: str, broker_name: str = "") -> None:
         self.topic = topic
         self.broker_name = broker_name
         self.status = SendStatus.SEND_OK
-        self._chunks: list[_Chunk] = []
+        self._receipts: list[tuple[int, Receipt]] = []  # with the place of its first message
         self._length = 0
 
-    def add(self, uniq_keys: list[str], response: SendResponse, status: SendStatus, broker_name: str) -> None:
+    def add(self, receipt: Receipt) -> None:
         """Append the results of one batch request. The worst status of all requests becomes that of the whole."""
-        self._chunks.append(_Chunk(self._length, uniq_keys, response, status, broker_name, self.topic))
-        self._length += len(uniq_keys)
-        self.broker_name = broker_name
-        if status is not SendStatus.SEND_OK:
-            self.status = status
+        self._receipts.append((self._length, receipt))
+        self._length += len(receipt.msg_ids)
+        self.broker_name = receipt.broker_name
+        if receipt.status is not SendStatus.SEND_OK:
+            self.status = receipt.status
 
     def __len__(self) -> int:
         return self._length
@@ -395,12 +393,12 @@ class BatchResults(Sequence[SendResult]):
         at = index + self._length if index < 0 else index
         if not 0 <= at < self._length:
             raise IndexError(f"result {index} of a batch of {self._length}")
-        chunk = next(c for c in reversed(self._chunks) if c.start <= at)
-        return chunk.result(at - chunk.start)
+        start, receipt = next(pair for pair in reversed(self._receipts) if pair[0] <= at)
+        return SendResult(receipt, at - start)
 
     def __iter__(self) -> Iterator[SendResult]:
-        for chunk in self._chunks:
-            yield from map(chunk.result, range(len(chunk.uniq_keys)))
+        for _, receipt in self._receipts:
+            yield from map(SendResult, repeat(receipt), range(len(receipt.msg_ids)))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
@@ -411,34 +409,3 @@ class BatchResults(Sequence[SendResult]):
 
     def __repr__(self) -> str:
         return f"<{self._length} results in {self.topic!r}, {self.status.name}>"
-
-
-class _Chunk:
-    """The results of one batch request, as answered."""
-
-    __slots__ = ("_broker_name", "_offset_ids", "_response", "_status", "_topic", "start", "uniq_keys")
-
-    def __init__(self, start: int, uniq_keys: list[str], response: SendResponse, status: SendStatus, broker_name: str, topic: str) -> None:
-        self.start = start
-        self.uniq_keys = uniq_keys
-        self._response = response
-        self._status = status
-        self._broker_name = broker_name
-        self._topic = topic
-        self._offset_ids: list[str] | None = None
-
-    def result(self, i: int) -> SendResult:
-        response = self._response
-        if self._offset_ids is None:
-            ids = response.msg_id.split(",")
-            # A queue of inner batches stores all as one record with one id; a plain queue lists an id for each message.
-            self._offset_ids = ids if len(ids) == len(self.uniq_keys) else list(repeat(response.msg_id, len(self.uniq_keys)))
-        return SendResult(
-            self._status,
-            self.uniq_keys[i],
-            self._offset_ids[i],
-            self._topic,
-            self._broker_name,
-            response.queue_id,
-            response.queue_offset + i,
-        )

@@ -5,13 +5,13 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import InvalidStateError as BlockingStateError
-from itertools import count, repeat
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from sprocketmq.client.batching import Batch, BatchKey
-from sprocketmq.client.delivery import BATCH, SINGLE, STATUSES, Job, Publisher, Target, stored_at
+from sprocketmq.client.delivery import BATCH, SINGLE, Job, Publisher, Target, read_receipt
 from sprocketmq.client.encoding import header
 from sprocketmq.errors import MaybeStoredError, SprocketError
 from sprocketmq.net.client import Connection
@@ -244,15 +244,11 @@ class BatchFlight(Flight):
         gathered.rare.clear()
 
     def stored(self, response: Command, target: Target) -> None:
-        answer = stored_at(response, target)
+        receipt = read_receipt(response, self.uniq_keys, self.topic, target)
         producer, publisher, waiters = self.producer, self.publisher, self.gathered.members
         if publisher.provisional:
             producer._instance.refresh_soon(publisher.topic)
-        # A queue of inner batches stores all as one record with one id; a plain queue lists an id for each message.
-        ids = answer.msg_id.split(",")
-        offset_ids = ids if len(ids) == len(waiters) else repeat(answer.msg_id)
-        status, where = STATUSES[response.code], (repeat(self.topic), repeat(target.broker_name), repeat(answer.queue_id))
-        results = map(SendResult, repeat(status), self.uniq_keys, offset_ids, *where, count(answer.queue_offset))
+        results = map(SendResult, repeat(receipt), range(len(waiters)))
         self._landed()
         try:
             for waiter, result in zip(waiters, results, strict=False):

@@ -10,7 +10,7 @@ from typing import Literal, Self, overload
 import msgspec
 
 from sprocketmq.client.batching import ALONE, OTHERWISE, Accumulator, Batch, Batching, BatchingStats, BatchKey, no_stats
-from sprocketmq.client.delivery import SINGLE, STATUSES, Delivery, Job, stored_at
+from sprocketmq.client.delivery import SINGLE, Delivery, Job, read_receipt
 from sprocketmq.client.encoding import BatchResults, MessageEncoder, header
 from sprocketmq.client.flights import BatchFlight, Flight, OnSent, SingleFlight, Waiter
 from sprocketmq.client.instance import CLOSING, OPEN, Instance
@@ -315,7 +315,7 @@ class Producer:
                 job = Job(publisher, queue, target, part.body, properties, 0, 0, timeout_s, deadline, batch=True)
                 response = await self._delivery.deliver(job, None)
                 target = job.target
-                results.add(part.uniq_keys, stored_at(response, target), STATUSES[response.code], target.broker_name)
+                results.add(read_receipt(response, part.uniq_keys, first.topic, target))
         except SprocketError as e:
             if len(results):
                 raise BatchPartlySent(results, len(batch), address=address, cause=e) from e

@@ -12,10 +12,12 @@ r"""The two message ids: the client's (UNIQ_KEY) and the broker's (offset id); b
 
 import secrets
 import time
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from ipaddress import ip_address
 from itertools import count, islice
 from struct import Struct
+from typing import overload
 
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import LocalProtocolError, RemoteProtocolError
@@ -26,12 +28,54 @@ _UNIQ_TAIL = Struct(">HIIH")
 # The longest month; a larger span in an id was not written by these rules.
 _MAX_SPAN_MS = 31 * 86_400_000 + 3_600_000
 _HEX2 = [f"{n:02X}" for n in range(256)]
+# As a client id ends in a property string: its last byte, and what separates it from the next property.
+_ENDS = [f"{n:02X}\x02".encode() for n in range(256)]
 
 
 def month_start_ms(at_ms: int) -> int:
     """Return the wall-clock milliseconds at which the local month of ``at_ms`` began."""
     local = time.localtime(at_ms // 1000)
     return int(time.mktime((local.tm_year, local.tm_mon, 1, 0, 0, 0, 0, 0, -1))) * 1000
+
+
+class MessageIds(Sequence[str]):
+    """Client ids made together, in order. Most are only ever sent: each is made into text when it is asked for."""
+
+    __slots__ = ("_length", "_runs")
+
+    def __init__(self, runs: list[tuple[str, int, int]]) -> None:
+        """``runs`` are ids that differ in their last byte only: what they begin with, the first one's last byte, and how many there are."""
+        self._runs = runs
+        self._length = sum([amount for _, _, amount in runs])
+
+    def pieces(self) -> list[tuple[bytes, list[bytes]]]:
+        """Return the ids as bytes with 0x02 behind each, in parts that begin alike: the beginning, and what follows it in each."""
+        return [(prefix.encode(), _ENDS[low : low + amount]) for prefix, low, amount in self._runs]
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._length))]
+        at = index + self._length if index < 0 else index
+        if at >= 0:
+            for prefix, low, amount in self._runs:
+                if at < amount:
+                    return f"{prefix}{_HEX2[low + at]}"
+                at -= amount
+        raise IndexError(f"id {index} of {self._length}")
+
+    def __iter__(self) -> Iterator[str]:
+        for prefix, low, amount in self._runs:
+            yield from [prefix + last for last in _HEX2[low : low + amount]]
+
+    def __repr__(self) -> str:
+        return f"<{self._length} message ids>"
 
 
 class MessageIdFactory:
@@ -74,29 +118,25 @@ class MessageIdFactory:
             self._move_to(self._ms + 1)
         return f"{self._prefix}{_HEX2[n >> 8]}{_HEX2[n & 255]}"
 
-    def take(self, amount: int) -> list[str]:
+    def take(self, amount: int) -> MessageIds:
         """Return ``amount`` new ids, in order; cheaper than as many calls of ``next``."""
-        if amount == 1:
-            return [self.next()]
         ms = self._clock_ms()
         if ms > self._ms:
             self._move_to(ms)
         prefix = self._prefix
-        table = _HEX2
         numbers = list(islice(self._count, amount))
-        if numbers and numbers[0] & 0xFF and numbers[-1] - numbers[0] == amount - 1 and numbers[0] >> 8 == numbers[-1] >> 8:
-            # Nobody came between, and only the last byte differs.
-            low = numbers[0] & 0xFF
-            prefix += table[(numbers[0] >> 8) & 0xFF]
-            return [prefix + last for last in table[low : low + amount]]
-        ids: list[str] = []
-        for m in numbers:
-            n = m & 0xFFFF
+        runs: list[tuple[str, int, int]] = []
+        whole = amount > 0 and numbers[-1] - numbers[0] == amount - 1  # else another thread came between
+        at = 0
+        while at < amount:
+            n = numbers[at] & 0xFFFF
             if not n:
                 self._move_to(self._ms + 1)
                 prefix = self._prefix
-            ids.append(f"{prefix}{table[n >> 8]}{table[n & 255]}")
-        return ids
+            run = min(amount - at, 256 - (n & 255)) if whole else 1
+            runs.append((f"{prefix}{_HEX2[n >> 8]}", n & 255, run))
+            at += run
+        return MessageIds(runs)
 
     def _move_to(self, ms: int) -> None:
         if ms >= self._month_end_ms or ms < self._month_ms:

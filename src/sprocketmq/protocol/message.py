@@ -99,13 +99,92 @@ class SendStatus(Enum):
     FLUSH_SLAVE_TIMEOUT = 12
 
 
-class SendResult(msgspec.Struct, frozen=True, gc=False):  # a fifth of a frozen dataclass's cost to make, and no load on the collector
-    """Where a message was stored. ``queue_offset`` is the message's own, also inside a batch."""
+class Receipt(msgspec.Struct, eq=False):
+    """What a broker has answered to one send request, for the results of its messages.
+
+    ``msg_ids`` are the ids the client gave them, in order; ``offset_msg_ids`` the broker's: one of each message with commas between, or one
+    for all, which then are one record. ``queue_offset`` is the first message's; those of the others follow.
+    """
 
     status: SendStatus
-    msg_id: str
-    offset_msg_id: str
+    msg_ids: Sequence[str]
+    offset_msg_ids: str
     topic: str
     broker_name: str
     queue_id: int
     queue_offset: int
+    _each: list[str] | None = None
+
+    def offset_msg_id(self, place: int) -> str:
+        """Return the broker's id of one message."""
+        if self._each is None:
+            ids = self.offset_msg_ids.split(",")
+            self._each = ids if len(ids) == len(self.msg_ids) else [self.offset_msg_ids] * len(self.msg_ids)
+        return self._each[place]
+
+
+# A busy producer makes one for each message, and hardly any is looked at: two fields are filled, the rest is found when it is asked for.
+class SendResult(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """Where a message was stored. Made by ``SendResult.of``; equal when all that can be read of them is."""
+
+    _receipt: Receipt
+    _place: int
+
+    @classmethod
+    def of(
+        cls, status: SendStatus, msg_id: str, offset_msg_id: str, topic: str, broker_name: str, queue_id: int, queue_offset: int
+    ) -> "SendResult":
+        """Return such a result of a message that was sent by itself; for tests of programs that get results."""
+        return cls(Receipt(status, (msg_id,), offset_msg_id, topic, broker_name, queue_id, queue_offset), 0)
+
+    @property
+    def status(self) -> SendStatus:
+        """How safely the message is stored."""
+        return self._receipt.status
+
+    @property
+    def msg_id(self) -> str:
+        """The id the client gave the message (UNIQ_KEY), by which it can be queried."""
+        return self._receipt.msg_ids[self._place]
+
+    @property
+    def offset_msg_id(self) -> str:
+        """The broker's id, which says where the message's record is; messages that are stored as one record share it."""
+        return self._receipt.offset_msg_id(self._place)
+
+    @property
+    def topic(self) -> str:
+        """The message's topic."""
+        return self._receipt.topic
+
+    @property
+    def broker_name(self) -> str:
+        """The broker that has stored it."""
+        return self._receipt.broker_name
+
+    @property
+    def queue_id(self) -> int:
+        """The queue of the topic, on that broker."""
+        return self._receipt.queue_id
+
+    @property
+    def queue_offset(self) -> int:
+        """The message's place in the queue, its own also inside a batch."""
+        return self._receipt.queue_offset + self._place
+
+    def _values(self) -> tuple[object, ...]:
+        return tuple([getattr(self, name) for name in _RESULT])
+
+    def __eq__(self, other: object) -> bool:
+        return self._values() == other._values() if isinstance(other, SendResult) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
+    def __repr__(self) -> str:
+        fields = zip(_RESULT, self._values(), strict=True)
+        return f"SendResult({', '.join(f'{name}={value!r}' for name, value in fields)})"
+
+
+# What can be read of a result, in the order its text has it.
+_RESULT = ("status", "msg_id", "offset_msg_id", "topic", "broker_name", "queue_id", "queue_offset")

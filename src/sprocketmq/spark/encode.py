@@ -175,7 +175,7 @@ class Ids:
     sent of the row, and how many equal rows were before it: rows that come in another order the next time have the same ids as a whole.
     """
 
-    def __init__(self, take: Callable[[int], list[str]], scope: str | None) -> None:
+    def __init__(self, take: Callable[[int], Sequence[str]], scope: str | None) -> None:
         self._take = take
         self._scope = scope
         self._seen = Occurrences()

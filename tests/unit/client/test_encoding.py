@@ -7,9 +7,9 @@ from sprocketmq.client.encoding import BatchResults, EncodedBatch, MessageEncode
 from sprocketmq.errors import BatchError, InvalidMessage, InvalidName, MessageTooLarge
 from sprocketmq.protocol.batch import MAX_BATCH_COUNT, encode_batch, split_batch
 from sprocketmq.protocol.compression import CompressionType, decompress
-from sprocketmq.protocol.headers import SendMessageV2, SendResponse
+from sprocketmq.protocol.headers import SendMessageV2
 from sprocketmq.protocol.ids import MessageIdFactory
-from sprocketmq.protocol.message import Message, MessageQueue, SendStatus
+from sprocketmq.protocol.message import Message, MessageQueue, Receipt, SendStatus
 from sprocketmq.protocol.properties import decode_properties
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
@@ -183,7 +183,7 @@ def test_a_batch_is_split_by_exact_size_in_order_and_reads_back_as_its_messages(
         assert len(part.body) + 22 + len(following[0].body) + len(following[0].properties) > limit  # nothing more would have fitted
     for part, members in zip(parts, entries, strict=True):
         assert encode_batch(members) == part.body
-        assert [decode_properties(entry.properties)["UNIQ_KEY"] for entry in members] == part.uniq_keys
+        assert [decode_properties(entry.properties)["UNIQ_KEY"] for entry in members] == list(part.uniq_keys)
     flat = [entry for members in entries for entry in members]
     assert [(e.flag, bytes(e.body)) for e in flat] == [(m.flag, m.body) for m in batch]
     for entry, message in zip(flat, batch, strict=True):
@@ -401,8 +401,8 @@ def test_a_flag_that_has_no_32_bits_is_refused(flag):
 
 def test_each_message_of_a_plain_batch_has_its_own_ids_and_offset():
     results = BatchResults("t")
-    results.add(["U0", "U1"], SendResponse("P0,P1", 2, 40), SendStatus.SEND_OK, "broker-a")
-    results.add(["U2"], SendResponse("P2", 5, 7), SendStatus.FLUSH_DISK_TIMEOUT, "broker-b")
+    results.add(Receipt(SendStatus.SEND_OK, ["U0", "U1"], "P0,P1", "t", "broker-a", 2, 40))
+    results.add(Receipt(SendStatus.FLUSH_DISK_TIMEOUT, ["U2"], "P2", "t", "broker-b", 5, 7))
     assert [(r.msg_id, r.offset_msg_id, r.broker_name, r.queue_id, r.queue_offset) for r in results] == [
         ("U0", "P0", "broker-a", 2, 40),
         ("U1", "P1", "broker-a", 2, 41),
@@ -419,5 +419,5 @@ def test_each_message_of_a_plain_batch_has_its_own_ids_and_offset():
 
 def test_messages_of_an_inner_batch_share_the_record_but_not_the_offset():
     results = BatchResults("t")
-    results.add(["U0", "U1", "U2"], SendResponse("P", 0, 9, batch_uniq_id="B"), SendStatus.SEND_OK, "a")
+    results.add(Receipt(SendStatus.SEND_OK, ["U0", "U1", "U2"], "P", "t", "a", 0, 9))
     assert [(r.msg_id, r.offset_msg_id, r.queue_offset) for r in results] == [("U0", "P", 9), ("U1", "P", 10), ("U2", "P", 11)]

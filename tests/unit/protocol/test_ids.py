@@ -73,7 +73,7 @@ def test_what_is_no_address_is_refused():
 
 def test_ids_stay_unique_when_the_counter_wraps_within_a_millisecond(clock):
     ids = MessageIdFactory("192.0.2.2", 1, clock)
-    made = [ids.next() for _ in range(70_000)] + ids.take(140_000)
+    made = [ids.next() for _ in range(70_000)] + list(ids.take(140_000))
     assert len(set(made)) == len(made) == 210_000
 
 
@@ -92,7 +92,30 @@ def test_taking_many_is_the_same_as_taking_one_by_one(clock):
     ids = MessageIdFactory("192.0.2.2", 1, clock)
     taken = [ids.next(), *ids.take(3), ids.next()]
     assert [parse_uniq_key(i, now_ms=NOON + 1)[3] for i in taken] == [1, 2, 3, 4, 5]
-    assert ids.take(0) == []
+    assert list(ids.take(0)) == []
+
+
+@pytest.mark.parametrize("before", [0, 250, 65_530])
+def test_ids_taken_together_are_read_in_every_way(clock, before):
+    ids = MessageIdFactory("192.0.2.2", 1, clock)
+    ids.take(before)
+    taken = ids.take(300)
+    texts = list(taken)
+    assert len(taken) == len(set(texts)) == 300
+    assert [taken[i] for i in range(300)] == texts
+    assert (taken[-1], taken[-300], taken[3:7], taken[::-50]) == (texts[-1], texts[0], texts[3:7], texts[::-50])
+    assert [beginning + end for beginning, ends in taken.pieces() for end in ends] == [f"{text}\x02".encode() for text in texts]
+    assert sorted(texts) == texts, "in order, also where the counter wraps"
+    for outside in (300, -301):
+        with pytest.raises(IndexError, match="of 300"):
+            taken[outside]
+
+
+def test_ids_taken_by_threads_at_the_same_time_differ(clock):
+    ids = MessageIdFactory("192.0.2.2", 1, clock)
+    numbers = iter([5, 7, 8, 300])  # as the counter gives them out when another thread comes between
+    ids._count = numbers
+    assert [parse_uniq_key(i, now_ms=NOON + 1)[3] for i in ids.take(4)] == [5, 7, 8, 300]
 
 
 def test_a_reset_factory_makes_different_ids(clock):

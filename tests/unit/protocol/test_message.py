@@ -1,9 +1,13 @@
 """Values users hold."""
 
+import copy
+import pickle
+
 import pytest
 
 from sprocketmq.errors import InvalidMessage
-from sprocketmq.protocol.message import Message, MessageQueue, SendResult, SendStatus
+from sprocketmq.protocol.ids import MessageIdFactory
+from sprocketmq.protocol.message import Message, MessageQueue, Receipt, SendResult, SendStatus
 
 
 def test_a_message_keeps_what_it_was_given():
@@ -63,6 +67,30 @@ def test_queues_are_ordered_by_topic_broker_and_number():
 
 
 def test_results_cannot_be_changed():
-    result = SendResult(SendStatus.SEND_OK, "id", "offset id", "orders", "broker-a", 1, 42)
+    result = SendResult.of(SendStatus.SEND_OK, "id", "offset id", "orders", "broker-a", 1, 42)
     with pytest.raises(AttributeError):
         result.queue_offset = 1
+
+
+def test_results_are_values():
+    facts = (SendStatus.SEND_OK, "id", "offset id", "orders", "broker-a", 1, 42)
+    result, same, other = SendResult.of(*facts), SendResult.of(*facts), SendResult.of(*facts[:-1], 43)
+    assert result == same != other
+    assert result != facts
+    assert {result, same, other} == {same, other}
+    match result:
+        case SendResult(status=SendStatus.SEND_OK, queue_offset=offset):
+            assert offset == 42
+    assert pickle.loads(pickle.dumps(result)) == copy.deepcopy(result) == result
+    text = "status=<SendStatus.SEND_OK: 0>, msg_id='id', offset_msg_id='offset id', topic='orders', broker_name='broker-a'"
+    assert repr(result) == f"SendResult({text}, queue_id=1, queue_offset=42)"
+
+
+@pytest.mark.parametrize("offset_ids", ["A,B,C", "A"])
+def test_the_results_of_one_request_share_what_they_have_in_common(offset_ids):
+    receipt = Receipt(SendStatus.SEND_OK, MessageIdFactory().take(3), offset_ids, "orders", "broker-a", 1, 40)
+    results = [SendResult(receipt, place) for place in range(3)]
+    assert [one.queue_offset for one in results] == [40, 41, 42]
+    assert [one.msg_id for one in results] == list(receipt.msg_ids)
+    assert [one.offset_msg_id for one in results] == (offset_ids.split(",") * 3)[:3]
+    assert pickle.loads(pickle.dumps(results)) == results
