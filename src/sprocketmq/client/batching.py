@@ -90,6 +90,7 @@ class Batch(Generic[_M]):
         "bodies",
         "front",
         "key",
+        "limit",
         "members",
         "opened_at",
         "overhead",
@@ -103,10 +104,12 @@ class Batch(Generic[_M]):
         "wait_store_ok",
     )
 
-    def __init__(self, key: BatchKey, opened_at: float) -> None:
+    def __init__(self, key: BatchKey) -> None:
         self.key = key
         self.topic, self.tag, self.wait_store_ok, self.queue = key
-        self.opened_at = opened_at
+        # When it was opened, and what it then may grow to; before that, nothing can be in it.
+        self.opened_at = 0.0
+        self.limit = 0
         self.size = 0
         self.members: list[_M] = []
         self.bodies: list[bytes] = []
@@ -171,8 +174,8 @@ class Accumulator(Generic[_M]):
         self._now = clock.monotonic
         # Open batches in the order they were opened, which is the order they are due.
         self.open: dict[BatchKey, Batch[_M]] = {}
-        # The one of them that was joined last, or one that nothing joins.
-        self._none: Batch[_M] = Batch(("", None, True, None), 0.0)
+        # The one of them that was joined last; or one like the last that has left, not open yet; or one that nothing joins.
+        self._none: Batch[_M] = Batch(("", None, True, None))
         self._latest = self._none
         self._eager: list[Batch[_M]] = []
         self._ready: deque[Batch[_M]] = deque()
@@ -183,10 +186,10 @@ class Accumulator(Generic[_M]):
         self._linger_s = self._longest_s = 0.0
 
     def join(self, message: Message, member: _M) -> int:
-        """Take a message that has nothing but a body into an open batch that has such messages; return STAYS, ACT or OTHERWISE.
+        """Take a message that has nothing but a body into a batch that has such messages; return STAYS, ACT or OTHERWISE.
 
         The short form of ``add``, for nearly every message of a busy producer. What may be wrong with topic, tag and queue was looked at
-        when the batch was opened. OTHERWISE means that nothing was taken and nothing has changed.
+        when the batch was opened, or the one before it. OTHERWISE means that nothing was taken and nothing has changed.
         """
         if message.keys:
             return OTHERWISE
@@ -218,16 +221,23 @@ class Accumulator(Generic[_M]):
         size = overhead + len(body)
         used = batch.size + size
         held = self.held_bytes + size
-        if used > self._max_bytes or held > self._total:
+        if held > self._total:
             return OTHERWISE
+        outcome = STAYS
+        if used > batch.limit:
+            key = batch.key
+            if batch.limit or size > self._max_bytes or key in self.open or (self.adaptive and key not in self._flying):
+                return OTHERWISE  # full; or to be opened, but not like this
+            self._open(batch)
+            outcome = ACT
         batch.bodies.append(body)
         batch.members.append(member)
         batch.size = used
         self.held_bytes = held
-        if used + size > self._max_bytes:
+        if used + size > batch.limit:
             self._leave(batch)
             return ACT
-        return STAYS
+        return outcome
 
     def put(self, batch: Batch[_M], entry: Entry, keys: Collection[str], member: _M) -> int:
         """Take a message that has more than a body, its ``entry``, into an open batch of its key; return STAYS, ACT or OTHERWISE.
@@ -275,9 +285,8 @@ class Accumulator(Generic[_M]):
             self._leave(batch)
             batch = None
         if batch is None:
-            batch = self.open[key] = Batch(key, self._now())
-            if self.adaptive and key not in self._flying:
-                self._eager.append(batch)
+            batch = Batch(key)
+            self._open(batch)
             outcome = ACT
         if not plain:
             return max(outcome, self.put(batch, entry, keys, member))
@@ -367,10 +376,21 @@ class Accumulator(Generic[_M]):
             linger_ms_max=self._longest_s * 1000,
         )
 
+    def _open(self, batch: Batch[_M]) -> None:
+        batch.opened_at = self._now()
+        batch.limit = self._max_bytes
+        self.open[batch.key] = batch
+        if self.adaptive and batch.key not in self._flying:
+            self._eager.append(batch)
+
     def _leave(self, batch: Batch[_M]) -> None:
         del self.open[batch.key]
         if batch is self._latest:
             self._latest = self._none
+            if batch.overhead and batch.queue is None:  # a queue is looked for anew, as routes change
+                following: Batch[_M] = Batch(batch.key)
+                following.front, following.overhead = batch.front, batch.overhead
+                self._latest = following
         if self.adaptive:
             self._flying[batch.key] = self._flying.get(batch.key, 0) + 1
         self._ready.append(batch)

@@ -80,6 +80,8 @@ class MessageEncoder:
         # Checked tags: the property string up to the id, and the same as a batch entry ends, with its length.
         self._heads: dict[str | None, str] = {}
         self._tails: dict[str | None, tuple[int, bytes, int]] = {}
+        # What the properties of batch requests have before the id, as JSON without quotes, by wait_store_ok and tag.
+        self._outer: dict[tuple[bool, str | None], bytes] = {}
 
     # --- one message ---
 
@@ -302,10 +304,15 @@ class MessageEncoder:
 
         ``tag`` is that of all its messages, ``keys`` those of any. Topics that store a batch as one record filter and index by these.
         """
-        text = f"KEYS\x01{' '.join(keys)}\x02" if keys else ""
-        if tag is not None:
-            text += f"TAGS\x01{tag}\x02"
-        return _json(f"{text}WAIT\x01{'true' if wait_store_ok else 'false'}\x02UNIQ_KEY\x01{self._ids.next()}\x02")
+        same = self._outer.get((wait_store_ok, tag))
+        if same is None:
+            text = "" if tag is None else f"TAGS\x01{tag}\x02"
+            same = _json(f"{text}WAIT\x01{'true' if wait_store_ok else 'false'}\x02UNIQ_KEY\x01")[1:-1]
+            if len(self._outer) >= _MAX_TAGS:
+                self._outer.clear()
+            self._outer[wait_store_ok, tag] = same
+        found_by = _json(f"KEYS\x01{' '.join(keys)}\x02")[1:-1] if keys else b""
+        return b'"%b%b%b\\u0002"' % (found_by, same, self._ids.next().encode())
 
 
 @dataclass(frozen=True, slots=True)

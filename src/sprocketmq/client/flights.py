@@ -264,7 +264,8 @@ class BatchFlight(Flight):
                         _gone(waiter)
         finally:
             producer._wake()
-            producer._act()
+            if producer._gathered is not None and producer._gathered.eager:
+                producer._act()
 
     def fail(self, error: BaseException) -> None:
         self._landed()

@@ -524,12 +524,15 @@ class Producer:
         gathered = self._gathered
         if gathered is None or self._acting:  # a batch may fail while it is launched; the loop below goes on with the next
             return
-        self._acting = True
-        try:
-            while (batch := gathered.take()) is not None:
-                self._launch(BatchFlight(self, batch, self._timeout_s))
-        finally:
-            self._acting = False
+        batch = gathered.take()
+        if batch is not None:
+            self._acting = True
+            try:
+                while batch is not None:
+                    self._launch(BatchFlight(self, batch, self._timeout_s))
+                    batch = gathered.take()
+            finally:
+                self._acting = False
         if gathered.eager:
             if not self._turn_ending:
                 self._turn_ending = True

@@ -43,10 +43,10 @@ class MessageIds(Sequence[str]):
 
     __slots__ = ("_length", "_runs")
 
-    def __init__(self, runs: list[tuple[str, int, int]]) -> None:
+    def __init__(self, amount: int, runs: list[tuple[str, int, int]]) -> None:
         """``runs`` are ids that differ in their last byte only: what they begin with, the first one's last byte, and how many there are."""
         self._runs = runs
-        self._length = sum([amount for _, _, amount in runs])
+        self._length = amount
 
     def pieces(self) -> list[tuple[bytes, list[bytes]]]:
         """Return the ids as bytes with 0x02 behind each, in parts that begin alike: the beginning, and what follows it in each."""
@@ -136,7 +136,7 @@ class MessageIdFactory:
             run = min(amount - at, 256 - (n & 255)) if whole else 1
             runs.append((f"{prefix}{_HEX2[n >> 8]}", n & 255, run))
             at += run
-        return MessageIds(runs)
+        return MessageIds(amount, runs)
 
     def _move_to(self, ms: int) -> None:
         if ms >= self._month_end_ms or ms < self._month_ms:

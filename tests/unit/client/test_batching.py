@@ -85,6 +85,56 @@ def test_the_first_message_of_a_batch_asks_for_attention_and_the_others_do_not()
     assert accumulator.take() is None
 
 
+def test_the_short_way_opens_a_batch_like_the_one_that_left_last():
+    clock = ManualClock()
+    accumulator = gathering(clock, max_delay_ms=10)
+    message = Message("t", b"x")
+    assert accumulator.join(message, "a") == OTHERWISE, "what may be wrong with the topic is not known yet"
+    for name in "aa":
+        put_plain(accumulator, member=name)
+    accumulator.flush()
+    clock.advance(1)
+    assert [accumulator.join(message, name) for name in "bc"] == [ACT, STAYS]
+    assert accumulator.next_due() == clock.monotonic() + 0.01
+    accumulator.flush()
+    batches = taken(accumulator)
+    assert [batch.members for batch in batches] == [["a", "a"], ["b", "c"]]
+    assert [len(batch.encode(some_ids(len(batch.members)))) for batch in batches] == [batch.size for batch in batches]
+    assert accumulator.join(Message("t", b"x" * 40_000), "large") == OTHERWISE
+    assert accumulator.join(Message("t", b"x", tag="other"), "another key") == OTHERWISE
+
+
+def test_the_short_way_opens_no_second_batch_of_a_key():
+    accumulator = gathering()
+    for name in "aa":
+        put_plain(accumulator, member=name)
+    accumulator.flush()
+    put(accumulator, member="b")
+    assert accumulator.join(Message("t", b"x"), "c") == OTHERWISE
+    put_plain(accumulator, member="c")
+    accumulator.flush()
+    assert [batch.members for batch in taken(accumulator)] == [["a", "a"], ["b", "c"]]
+
+
+def test_the_short_way_opens_no_batch_for_a_chosen_queue_nor_while_nothing_is_on_its_way_in_adaptive_mode():
+    queue = MessageQueue("t", "a", 0)
+    pinned = gathering()
+    for _ in range(2):
+        put_plain(pinned, key=("t", None, True, queue))
+    pinned.flush()
+    assert pinned.join(Message("t", b"x", queue=queue), "m") == OTHERWISE, "the queue may be gone"
+    adaptive = gathering(adaptive=True)
+    for _ in range(2):
+        put_plain(adaptive)
+    adaptive.flush()
+    (batch,) = taken(adaptive)
+    assert adaptive.join(Message("t", b"x"), "m") == ACT
+    adaptive.flush()
+    adaptive.done(batch)
+    adaptive.done(adaptive.take())
+    assert adaptive.join(Message("t", b"x"), "m") == OTHERWISE, "it may leave alone, and at once"
+
+
 def test_a_batch_leaves_when_its_delay_is_over_and_not_before():
     clock = ManualClock()
     accumulator = gathering(clock, max_delay_ms=10)
