@@ -1,6 +1,6 @@
 """Rows per second of Spark batch reads: from our broker, from Apache's beside its Java push consumer, and what the way into the JVM allows.
 
-A read is a whole Spark job, planning included, of a million messages of 1 KiB with a tag and a key. Everything runs in turns in one warm
+A read is a whole Spark job, planning included, of two million messages of 1 KiB with a tag and a key. Everything runs in turns in one warm
 session on the same cores as the brokers: the `rocketmq` source over a plain topic and one of batch queues (batches of 32), on our broker and
 on Apache's, each with its defaults; Apache's push consumer over the same topics of Apache's broker, touching every body; and a source whose
 tasks hand over one Arrow batch of the same messages again and again, with no broker at all. The rows go to Spark's "noop" sink, which reads
@@ -219,7 +219,7 @@ def verdicts(rows_per_s: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def main() -> int:
     """Parse options, run, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--messages", type=int, default=1_000_000, help="messages in each topic (1,000,000)")
+    parser.add_argument("--messages", type=int, default=2_000_000, help="messages in each topic (2,000,000)")
     parser.add_argument("--warm", type=int, default=3, help="rounds before counting (3)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds counted (5)")
     parser.add_argument("--no-apache", action="store_true", help="our broker and the ceiling only")

@@ -33,7 +33,7 @@ HOLD_MS = 1000
 DEFAULT_PREFETCH = 2
 
 # How many pulls go at once where a broker gives few messages at a time; answers of more bytes than this are worth a turn of their own.
-AT_ONCE = 8
+AT_ONCE = 16
 SMALL_ANSWER_BYTES = 512 << 10
 # After pulls at once were in vain one follows the other for 2, 4, 8 ... answers; so many good ones make up for everything.
 MOST_DOUBLINGS = 8
