@@ -12,9 +12,10 @@
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from struct import Struct
 from typing import Generic, TypeVar
 
-from sprocketmq.client.encoding import MAX_UNITED_BYTES, Entry
+from sprocketmq.client.encoding import MAX_UNITED_BYTES, Common, Entry
 from sprocketmq.clock import Clock
 from sprocketmq.errors import ConfigError
 from sprocketmq.protocol.batch import ENTRY_HEAD
@@ -30,6 +31,8 @@ STAYS, ACT, ALONE, OTHERWISE = range(4)
 
 # Messages may share a batch when these are equal: topic, tag, wait_store_ok, and the queue the caller chose.
 BatchKey = tuple[str, str | None, bool, MessageQueue | None]
+
+_SHORT = Struct(">h")
 
 _M = TypeVar("_M")
 
@@ -186,13 +189,11 @@ class Accumulator(Generic[_M]):
         self._linger_s = self._longest_s = 0.0
 
     def join(self, message: Message, member: _M) -> int:
-        """Take a message that has nothing but a body into a batch that has such messages; return STAYS, ACT or OTHERWISE.
+        """Take a message that has nothing but a body and perhaps one key into a batch of its kind; return STAYS, ACT or OTHERWISE.
 
         The short form of ``add``, for nearly every message of a busy producer. What may be wrong with topic, tag and queue was looked at
         when the batch was opened, or the one before it. OTHERWISE means that nothing was taken and nothing has changed.
         """
-        if message.keys:
-            return OTHERWISE
         batch = self._latest
         if (
             message.topic is not batch.topic
@@ -219,17 +220,39 @@ class Accumulator(Generic[_M]):
         ):
             return OTHERWISE
         size = overhead + len(body)
+        keys = message.keys
+        if keys:
+            if type(keys) is str:
+                key = keys
+            elif (type(keys) is tuple or type(keys) is list) and len(keys) == 1:
+                key = keys[0]
+            else:
+                return OTHERWISE
+            # As nearly every key is: of all that separates words only the blank is printable.
+            if type(key) is not str or not key or not key.isprintable() or " " in key:
+                return OTHERWISE
+            word = key.encode()
+            united = len(word) + 1
+            if batch.united_bytes + overhead + united > MAX_UNITED_BYTES:
+                return OTHERWISE
+            size += 5 + united  # KEYS, 0x01, the word, 0x02
         used = batch.size + size
         held = self.held_bytes + size
         if held > self._total:
             return OTHERWISE
         outcome = STAYS
         if used > batch.limit:
-            key = batch.key
-            if batch.limit or size > self._max_bytes or key in self.open or (self.adaptive and key not in self._flying):
+            kind = batch.key
+            if batch.limit or size > self._max_bytes or kind in self.open or (self.adaptive and kind not in self._flying):
                 return OTHERWISE  # full; or to be opened, but not like this
             self._open(batch)
             outcome = ACT
+        if keys:
+            n = len(body)
+            front = b"%bKEYS\x01%b\x02%b" % (_SHORT.pack(size - n - 22), word, batch.front[2:])
+            batch.rare[len(batch.bodies)] = ENTRY_HEAD.pack(size, 0, 0, 0, n), front
+            batch.united[key] = None
+            batch.united_bytes += united
         batch.bodies.append(body)
         batch.members.append(member)
         batch.size = used
@@ -265,10 +288,13 @@ class Accumulator(Generic[_M]):
             return ACT
         return STAYS
 
-    def add(self, key: BatchKey, entry: Entry, member: _M, *, keys: Collection[str] = (), plain: bool = False) -> int:
+    def add(
+        self, key: BatchKey, entry: Entry, member: _M, *, keys: Collection[str] = (), plain: bool = False, common: Common | None = None
+    ) -> int:
         """Take a message, its ``entry`` being what ``MessageEncoder.entry`` returns; return STAYS, ACT or ALONE.
 
-        ``plain`` says that it has neither keys nor properties nor flag. A batch that has no room for the message leaves first. A batch that
+        ``plain`` says that it has neither keys nor properties nor flag; ``common`` is what messages of its kind without those would have
+        (``MessageEncoder.common``), where the caller knows it. A batch that has no room for the message leaves first. A batch that
         would have no room for another like it leaves at once. When the answer is ALONE, nothing was taken, but the open batch of the key
         leaves, so that the messages of a key are sent in order.
         """
@@ -287,6 +313,8 @@ class Accumulator(Generic[_M]):
         if batch is None:
             batch = Batch(key)
             self._open(batch)
+            if common is not None:
+                batch.front, batch.overhead = common
             outcome = ACT
         if not plain:
             return max(outcome, self.put(batch, entry, keys, member))

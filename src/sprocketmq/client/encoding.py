@@ -56,6 +56,8 @@ def header(prefix: bytes, sys_flag: int, born_timestamp_ms: int, flag: int, prop
 # A message in a batch: ``(size, head, body, front, united)``. Head, body, front, its id and 0x02 follow each other, ``size`` bytes in all;
 # ``united`` are the bytes its keys add to those of the batch.
 Entry = tuple[int, bytes, bytes, bytes, int]
+# The front of an entry without keys and properties, and how many bytes such an entry has beside its body.
+Common = tuple[bytes, int]
 
 
 class MessageEncoder:
@@ -185,6 +187,11 @@ class MessageEncoder:
         except StructError:
             _check_flag(message.flag, index)
             raise
+
+    def common(self, tag: str | None) -> Common | None:
+        """Return what the entries of messages with this tag and nothing else have in common; None when no message had it lately."""
+        known = self._tails.get(tag)
+        return None if known is None else (known[1], 20 + known[0])
 
     def _front(self, message: Message, index: int | None) -> tuple[int, bytes, int]:
         """Return what an entry has behind its body: how many bytes in all, and what comes before the id; and ``united`` of ``entry``."""

@@ -509,7 +509,8 @@ class Producer:
             plain = not (keys or message.properties or message.flag)
             outcome = OTHERWISE if batch is None or plain else gathered.put(batch, entry, keys, waiter)
             if outcome == OTHERWISE:
-                outcome = gathered.add(key, entry, waiter, keys=keys, plain=plain)
+                common = self._encoder.common(message.tag) if message.wait_store_ok else None
+                outcome = gathered.add(key, entry, waiter, keys=keys, plain=plain, common=common)
         if outcome == ALONE:
             self._act()
             return False

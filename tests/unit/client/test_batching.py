@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from sprocketmq.client.batching import ACT, ALONE, MAX_UNITED_BYTES, OTHERWISE, STAYS, Accumulator, Batching
+from sprocketmq.client.encoding import MessageEncoder
 from sprocketmq.clock import ManualClock
 from sprocketmq.errors import ConfigError
 from sprocketmq.protocol.batch import ENTRY_HEAD, split_batch
@@ -133,6 +134,36 @@ def test_the_short_way_opens_no_batch_for_a_chosen_queue_nor_while_nothing_is_on
     adaptive.done(batch)
     adaptive.done(adaptive.take())
     assert adaptive.join(Message("t", b"x"), "m") == OTHERWISE, "it may leave alone, and at once"
+
+
+@pytest.mark.parametrize("tag", [None, "TagA"])
+@pytest.mark.parametrize("keys", [["order-1"], ("Bestellung-ä",), "order-1"])
+def test_the_short_way_makes_of_one_key_what_the_encoder_makes_of_it(tag, keys):
+    encoder = MessageEncoder(MessageIdFactory("127.0.0.1", 1), max_message_bytes=4 << 20, compression=None, compress_over_bytes=4096)
+    message = Message("t", b"body", tag=tag, keys=keys)
+    key = ("t", tag, True, None)
+    words = (keys,) if isinstance(keys, str) else keys
+    short, long = gathering(), gathering()
+    for accumulator in (short, long):
+        entry = encoder.entry(message)
+        assert accumulator.add(key, entry, "m", keys=words, common=encoder.common(tag)) == ACT
+    assert short.join(message, "m") == STAYS
+    assert long.add(key, encoder.entry(message), "m", keys=words) == STAYS
+    for accumulator in (short, long):
+        accumulator.flush()
+    batch, expected, ids = short.take(), long.take(), some_ids(2)
+    assert batch.encode(ids) == expected.encode(ids)
+    assert (batch.size, batch.united, batch.united_bytes) == (expected.size, expected.united, expected.united_bytes)
+
+
+@pytest.mark.parametrize("keys", [["two", "keys"], ["a b"], ["tab\t"], [""], [7], ["\udc80"], {"set"}, 7, ["k" * MAX_UNITED_BYTES]])
+def test_the_short_way_leaves_keys_that_are_not_one_plain_word_to_the_long_one(keys):
+    accumulator = gathering(max_bytes=1 << 20)
+    for _ in range(2):
+        put_plain(accumulator)
+    held = accumulator.held_bytes
+    assert accumulator.join(Message("t", b"x", keys=keys), "m") == OTHERWISE
+    assert accumulator.held_bytes == held
 
 
 def test_a_batch_leaves_when_its_delay_is_over_and_not_before():
