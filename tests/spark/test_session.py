@@ -72,11 +72,24 @@ def test_a_streaming_query_is_watched_until_it_has_read_all(spark, orders, tmp_p
 
 
 FIRST_USE = """
-import sys
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader
 from sprocketmq.spark import session
+
+class Long(DataSource):
+    name = classmethod(lambda cls: "long")
+    schema = lambda self: "body binary"
+    reader = lambda self, schema: LongReader()
+
+class LongReader(DataSourceReader):
+    def read(self, partition):
+        for _ in range(64):
+            yield pa.record_batch([pa.array([bytes(1 << 20)], pa.binary())], ["body"])
 
 spark = session(cores=1, memory="512m", quick_start=True)
 assert spark.range(10).count() == 10
+spark.dataSource.register(Long)
+assert len(spark.read.format("long").load().limit(2).collect()) == 2
 spark.read.format("rocketmq").option("subscribe", "orders").load()
 """
 
@@ -99,7 +112,7 @@ def test_a_first_session_ends_with_one_sentence_and_leaves_an_archive_that_java_
     assert done.returncode == 1
     said = done.stderr.strip().splitlines()
     assert said[0] == "Traceback (most recent call last):", "nothing else was said, neither by Java nor by Spark"
-    assert 'first_use.py", line 7' in said[1]
+    assert 'first_use.py", line 20' in said[1]
     assert any("nameserver" in line and line.startswith("OptionError: ") for line in said)
     assert len(said) < 8
     assert done.stdout == ""

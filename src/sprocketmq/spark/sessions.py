@@ -31,6 +31,8 @@ _CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 _LOCAL_CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 # Between the JVM and its Python workers: a third faster for a scan that brings whole messages than TCP over loopback.
 _UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
+# What makes Python workers.
+_DAEMON = "spark.python.daemon.module"
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 _CONNECT_TIMEOUT_S = 5.0
 
@@ -79,6 +81,8 @@ def session(
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     if url.startswith("local"):
         settings[_CHECKPOINT_FILES] = _LOCAL_CHECKPOINT_FILES
+        if os.environ["PYSPARK_PYTHON"] == sys.executable:  # another may have no sprocketmq
+            settings[_DAEMON] = "sprocketmq.spark.daemon"
         # Sockets are files in Java's temporary directory, whose name may be too long for one where the user chose it.
         chosen = (conf or {}).get(_JVM_OPTIONS, "") + os.environ.get("JAVA_TOOL_OPTIONS", "")
         if hasattr(socket, "AF_UNIX") and "java.io.tmpdir" not in chosen:
