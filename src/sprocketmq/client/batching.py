@@ -117,7 +117,7 @@ class Batch(Generic[_M]):
         self.members: list[_M] = []
         self.bodies: list[bytes] = []
         # What the entries of messages without keys, properties and flag have in common: the bytes before their ids, and how many bytes
-        # they have beside their bodies. Nothing until there is one.
+        # they have beside their bodies. Nothing until it is known.
         self.front = b""
         self.overhead = 0
         # Head and front of every other entry, by its place.
