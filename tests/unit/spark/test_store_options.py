@@ -17,7 +17,7 @@ def parse(**options):
 def test_a_path_alone_reads_the_commit_log_with_the_columns_of_the_source():
     options = parse()
     assert (options.paths, options.table, options.columns) == (("/srv/mq",), "commitlog", DEFAULT_COLUMNS)
-    assert (options.split_bytes, options.align, options.on_corrupt) == (64 << 20, "index", "fail")
+    assert (options.split_bytes, options.align, options.on_corrupt) == (128 << 20, "index", "fail")
     assert not options.verify_crc
     assert options.inner_batch == "unwrap"
     assert options.broker_name is None
