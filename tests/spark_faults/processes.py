@@ -44,7 +44,7 @@ def _is_task_worker(process: psutil.Process) -> bool:
 def _runs_tasks(process: psutil.Process) -> bool:
     # The daemon and its forks have the same command line; the daemons that plan reads run another module.
     with contextlib.suppress(*GONE):
-        return process.cmdline()[-2:] == ["sprocketmq.spark.daemon", "pyspark.worker"]
+        return process.cmdline()[-1:] == ["pyspark.worker"]
     return False
 
 
