@@ -15,6 +15,7 @@ BENCHMARKS = (
     "benchmarks.load.rebuild",
     "benchmarks.load.restart",
     "benchmarks.load.startup",
+    "benchmarks.load.idle_connections",
     "benchmarks.load.send",
     "benchmarks.load.batching",
     "benchmarks.load.consume",

@@ -24,7 +24,7 @@ from sprocketmq.protocol import bodies, headers
 from sprocketmq.protocol.batch import encode_batch, split_batch
 from sprocketmq.protocol.command import MAX_FRAME_LENGTH, Command, decode_command, encode_command, encode_head
 from sprocketmq.protocol.compression import CompressionType, compress, decompress
-from sprocketmq.protocol.frame import FrameBuffer, FrameError
+from sprocketmq.protocol.frame import FrameBuffer, FrameError, ReceiveBuffer
 from sprocketmq.protocol.ids import parse_offset_msg_id, parse_uniq_key
 from sprocketmq.protocol.jsondialect import dumps_with_queue_keys, loads
 from sprocketmq.protocol.properties import decode_properties, encode_properties, find_property
@@ -114,7 +114,7 @@ def fields(command: Command) -> tuple[Any, ...]:
 
 
 def feed_in(pieces: list[bytes]) -> tuple[list[tuple[Any, ...]], str]:
-    buffer = FrameBuffer(capacity=512)
+    buffer = FrameBuffer(ReceiveBuffer(512))
     seen: list[tuple[Any, ...]] = []
     for piece in pieces:
         try:

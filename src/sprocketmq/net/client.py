@@ -9,7 +9,7 @@ from sprocketmq.net.address import parse_address
 from sprocketmq.net.link import Buffers, Link, buffers_length
 from sprocketmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, SerializeType
 from sprocketmq.protocol.command import Command, encode_head
-from sprocketmq.protocol.frame import FrameError
+from sprocketmq.protocol.frame import FrameError, ReceiveBuffer
 
 CONNECT_TIMEOUT_S = 3.0
 # Expired requests are looked for at their deadline, but not more often than this.
@@ -47,12 +47,13 @@ class Connection(Link):
         self,
         loop: asyncio.AbstractEventLoop,
         address: str,
+        receive: ReceiveBuffer,
         *,
         expected: str,
         on_request: OnRequest | None = None,
         serialize: int = SerializeType.JSON,
     ) -> None:
-        super().__init__(loop, patience=LARGE_FRAME_PATIENCE)
+        super().__init__(loop, receive)
         self.address = address
         self.expected = expected
         self._on_request = on_request
@@ -171,7 +172,7 @@ class Connection(Link):
 
 
 class ConnectionPool:
-    """At most one connection per address, opened when first asked for and again after it was lost."""
+    """At most one connection per address, opened when first asked for and again after it was lost; all of one event loop."""
 
     def __init__(self, *, expected: str, on_request: OnRequest | None = None, serialize: int = SerializeType.JSON) -> None:
         self._expected = expected
@@ -180,6 +181,7 @@ class ConnectionPool:
         self._connections: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
         self._closed = False
+        self._receive = ReceiveBuffer(patience=LARGE_FRAME_PATIENCE)
 
     def peek(self, address: str) -> Connection | None:
         """Return the open connection to ``address``, or None."""
@@ -219,7 +221,11 @@ class ConnectionPool:
         try:
             async with asyncio.timeout(timeout_s):
                 _, conn = await loop.create_connection(
-                    lambda: Connection(loop, address, expected=expected, on_request=self._on_request, serialize=self._serialize), host, port
+                    lambda: Connection(
+                        loop, address, self._receive, expected=expected, on_request=self._on_request, serialize=self._serialize
+                    ),
+                    host,
+                    port,
                 )
         except TimeoutError:
             raise ConnectFailed(address, expected, f"no answer within {timeout_s:g} s") from None

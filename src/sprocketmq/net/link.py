@@ -1,6 +1,6 @@
 """One TCP connection that carries frames, the part client and server share.
 
-Bytes are received straight into the connection's own buffer; all commands of one socket readiness are handled in one go; what
+Bytes are received straight into a buffer that the connections of a loop share; all commands of one socket readiness are handled in one go; what
 they write leaves in one ``writelines``.
 """
 
@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from sprocketmq.net.address import format_address
 from sprocketmq.protocol.command import Command
-from sprocketmq.protocol.frame import FrameBuffer, FrameError
+from sprocketmq.protocol.frame import FrameBuffer, FrameError, ReceiveBuffer
 
 # So much is written at once, in a turn that goes on producing: the peer works on it meanwhile.
 EARLY_WRITE_BYTES = 64 << 10
@@ -26,9 +26,9 @@ def buffers_length(body: Buffers) -> int:
 class Link(asyncio.BufferedProtocol):
     """A frame connection. Subclasses say what commands mean (``_handle``) and what the end means (``_ended``)."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, patience: int = 0) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, receive: ReceiveBuffer) -> None:
         self._loop = loop
-        self._frames = FrameBuffer(patience=patience)
+        self._frames = FrameBuffer(receive)
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes | memoryview] = []
         self._out_bytes = 0
@@ -129,6 +129,11 @@ class Link(asyncio.BufferedProtocol):
             self._out_bytes = 0
             self.last_active = self._loop.time()
             self._transport.writelines(out)
+
+    @property
+    def retained_bytes(self) -> int:
+        """Bytes this connection keeps between two reads: of a frame that is not complete, and of what the peer has not taken yet."""
+        return self._frames.retained_bytes + buffers_length(self._out) + self.write_backlog
 
     @property
     def write_backlog(self) -> int:

@@ -10,7 +10,7 @@ from sprocketmq.net.address import parse_address
 from sprocketmq.net.link import Buffers, Link, buffers_length
 from sprocketmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode, SerializeType
 from sprocketmq.protocol.command import Command, encode_head
-from sprocketmq.protocol.frame import FrameError
+from sprocketmq.protocol.frame import FrameError, ReceiveBuffer
 from sprocketmq.protocol.records import pack_host
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class ServerConnection(Link):
     """One accepted connection. ``attachment`` is the handler's own; ``peer_host`` the peer as records store it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, server: "RemotingServer") -> None:
-        super().__init__(loop)
+        super().__init__(loop, server.receive)
         self._server = server
         self._handler = server.handler
         self._serialize = server.serialize
@@ -184,6 +184,7 @@ class RemotingServer:
         self.idle_timeout_s = idle_timeout_s
         self.max_connections = max_connections
         self.connections: set[ServerConnection] = set()
+        self.receive = ReceiveBuffer()
         self._server: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
 

@@ -1,6 +1,7 @@
 """Cut a byte stream into commands, without I/O: the caller receives into ``get_buffer`` and reports ``received``."""
 
 from struct import Struct
+from typing import cast
 
 from sprocketmq.errors import RemoteProtocolError
 from sprocketmq.protocol.command import MAX_FRAME_LENGTH, Command, decode_parts
@@ -9,6 +10,10 @@ _LENGTH = Struct(">i")
 _PREFIX = Struct(">iI")  # length, then serialise type and header length
 
 DEFAULT_CAPACITY = 256 * 1024
+# The start of a frame up to this size is copied in front of the next read; a longer one gets a buffer of its own.
+SMALL_REST_BYTES = 32 << 10
+# The buffer of one long frame has at most this many times the bytes that arrived: few copies, and no memory for a mere length field.
+GROWTH = 4
 
 _FOREIGN = {
     b"GET ": "an HTTP request",
@@ -34,50 +39,98 @@ def describe_foreign(first: bytes) -> str:
     return ""
 
 
-class FrameBuffer:
-    """One connection's receive buffer; never shared, so no byte of another connection can appear in a frame.
+class ReceiveBuffer:
+    """The memory that the connections of one event loop receive into: one read at a time, handled before the next read.
 
-    Memory follows what has arrived, not what a length field claims: the buffer at most doubles each time it is full, up to one
-    frame (16 MiB). Empty, it returns to its default size: at once, or after ``patience`` turns that did not need more, for a
-    connection that gets one large frame after the other.
+    A buffer that a long frame needed is kept for the next one until ``patience`` reads did without it; with 0 none is kept.
     """
 
-    __slots__ = ("_buffer", "_capacity", "_default", "_end", "_max_frame", "_patience", "_quiet_turns", "_start", "_view")
+    __slots__ = ("_capacity", "_patience", "_quiet_reads", "_spare", "small_rest", "view")
 
-    def __init__(self, *, max_frame: int = MAX_FRAME_LENGTH, capacity: int = DEFAULT_CAPACITY, patience: int = 0) -> None:
-        self._max_frame = max_frame
-        self._default = self._capacity = capacity
-        self._buffer = bytearray(capacity)
-        self._view = memoryview(self._buffer)
-        self._start = 0
-        self._end = 0
+    def __init__(self, capacity: int = DEFAULT_CAPACITY, *, patience: int = 0) -> None:
+        self._capacity = capacity
         self._patience = patience
-        self._quiet_turns = 0
+        self._spare = memoryview(b"")
+        self._quiet_reads = 0
+        self.small_rest = min(SMALL_REST_BYTES, capacity // 2)
+        self.view = memoryview(b"")
+
+    @property
+    def spare_bytes(self) -> int:
+        """The size of the buffer kept for the next long frame."""
+        return len(self._spare)
+
+    def ready(self) -> memoryview:
+        """Return the memory for one read."""
+        if not self.view:
+            self.view = memoryview(bytearray(self._capacity))
+        if self._spare:
+            self._quiet_reads += 1
+            if self._quiet_reads > self._patience:
+                self._spare = memoryview(b"")
+        return self.view
+
+    def take(self, size: int) -> memoryview:
+        """Return a buffer for one long frame, of at least ``size`` bytes."""
+        self._quiet_reads = 0
+        if len(self._spare) >= size:
+            spare, self._spare = self._spare, memoryview(b"")
+            return spare
+        return memoryview(bytearray(size))
+
+    def give(self, buffer: memoryview) -> None:
+        """Take back what ``take`` returned; its bytes stay as they are until the next read."""
+        if self._patience and len(buffer) > len(self._spare):
+            self._spare = buffer
+
+
+class FrameBuffer:
+    """The frames of one connection, cut from what it receives into a ``ReceiveBuffer``.
+
+    Between two reads a connection keeps the bytes of its incomplete frame and nothing else: few of them are put in front of the next
+    read, many move to a buffer for this frame alone. Memory follows what has arrived, not what a length field claims.
+    """
+
+    __slots__ = ("_long", "_long_end", "_long_length", "_max_frame", "_receive", "_rest")
+
+    def __init__(self, receive: ReceiveBuffer | None = None, *, max_frame: int = MAX_FRAME_LENGTH) -> None:
+        self._receive = receive or ReceiveBuffer()
+        self._max_frame = max_frame
+        self._rest = b""
+        # A long frame: its buffer, which never has a byte of the following frame, the bytes so far, and its whole length.
+        self._long: memoryview | None = None
+        self._long_end = 0
+        self._long_length = 0
 
     @property
     def pending(self) -> int:
         """Bytes received that do not make a whole frame yet."""
-        return self._end - self._start
+        return self._long_end if self._long is not None else len(self._rest)
+
+    @property
+    def retained_bytes(self) -> int:
+        """Memory this connection keeps for itself between two reads."""
+        return len(self._long) if self._long is not None else len(self._rest)
 
     def get_buffer(self) -> memoryview:
-        """Return writable space, at least one byte. Bodies of commands returned earlier become invalid."""
-        start, end = self._start, self._end
-        if start == end:
-            self._start = self._end = 0
-            if self._capacity > self._default:
-                self._quiet_turns = 0 if end > self._default else self._quiet_turns + 1
-                if self._quiet_turns >= self._patience:
-                    self._replace(self._default, b"")
-            end = 0
-        elif end == self._capacity or (start and end > self._capacity // 2):
-            rest = bytes(self._view[start:end])
-            if len(rest) > self._capacity // 2:
-                self._replace(self._capacity * 2, rest)
-            else:
-                self._view[: len(rest)] = rest
-            self._start, end = 0, len(rest)
-            self._end = end
-        return self._view[end:]
+        """Return writable space, at least one byte. It may be the memory of bodies returned earlier, to any connection of the loop."""
+        if self._long is not None:
+            if self._long_end == len(self._long):
+                self._grow(self._long[: self._long_end])
+            return self._long[self._long_end : self._long_length]
+        space = self._receive.ready()
+        if not (rest := self._rest):
+            return space
+        space[: len(rest)] = rest
+        return space[len(rest) :]
+
+    def _grow(self, begun: memoryview) -> None:
+        """Move the start of a long frame to a buffer with room for more of it."""
+        before, self._long = self._long, self._receive.take(min(self._long_length, len(begun) * GROWTH))
+        self._long[: len(begun)] = begun
+        self._long_end = len(begun)
+        if before is not None:
+            self._receive.give(before)
 
     def received(self, count: int) -> list[Command]:
         """Take note of ``count`` bytes written into the last ``get_buffer`` and return the commands they complete.
@@ -85,40 +138,51 @@ class FrameBuffer:
         Raises RemoteProtocolError for an impossible length or a header that does not parse; the connection is then beyond repair.
         Commands completed before the bad frame are attached to the error as ``commands``.
         """
-        self._end += count
         commands: list[Command] = []
-        start, end, view = self._start, self._end, self._view
-        buffer, max_frame = self._buffer, self._max_frame
+        start, max_frame = 0, self._max_frame
+        if self._long is not None:
+            view = self._long
+            end = self._long_end = self._long_end + count
+            if end < self._long_length:
+                return commands
+        else:
+            view = self._receive.view
+            end = len(self._rest) + count
+        buffer = cast("bytearray", view.obj)
         prefix = _PREFIX.unpack_from
         while end - start >= 8:
             length, word = prefix(view, start)
             if not 4 <= length <= max_frame:
-                raise self._bad(f"frame length {length} is outside 4..{max_frame}", start, commands)
+                raise _bad(f"frame length {length} is outside 4..{max_frame}", view[start:end], commands)
             stop = start + 4 + length
             if stop > end:
                 if end - start > 8 and not 0 < word & 0xFFFFFF <= length - 4:
                     # No frame begins like this: do not wait for the rest, which a foreign peer never sends.
-                    raise self._bad(f"header length {word & 0xFFFFFF} is outside 1..{length - 4}", start, commands)
+                    raise _bad(f"header length {word & 0xFFFFFF} is outside 1..{length - 4}", view[start:end], commands)
                 break
             body_at = start + 8 + (word & 0xFFFFFF)
             if body_at > stop:
-                raise self._bad(f"header length {word & 0xFFFFFF} is longer than its frame of {length} bytes", start, commands)
+                raise _bad(f"header length {word & 0xFFFFFF} is longer than its frame of {length} bytes", view[start:end], commands)
             try:
                 commands.append(decode_parts(word >> 24, buffer[start + 8 : body_at], view[body_at:stop]))
             except RemoteProtocolError as e:
-                raise self._bad(str(e), start, commands) from None
+                raise _bad(str(e), view[start:end], commands) from None
             start = stop
         else:
             if end - start >= 4:  # a foreign peer may wait for an answer to few bytes: refuse them now
                 (length,) = _LENGTH.unpack_from(view, start)
                 if not 4 <= length <= max_frame:
-                    raise self._bad(f"frame length {length} is outside 4..{max_frame}", start, commands)
-        self._start = start
+                    raise _bad(f"frame length {length} is outside 4..{max_frame}", view[start:end], commands)
+        if self._long is not None:
+            self._receive.give(self._long)
+            self._long = None
+        elif end - start > self._receive.small_rest:
+            self._rest = b""
+            self._long_length = 4 + _LENGTH.unpack_from(view, start)[0]
+            self._grow(view[start:end])
+        elif start != end or self._rest:
+            self._rest = bytes(view[start:end])
         return commands
-
-    def _bad(self, reason: str, start: int, commands: list[Command]) -> "FrameError":
-        looks_like = describe_foreign(bytes(self._view[start : min(self._end, start + 9)]))
-        return FrameError(f"{reason}; this looks like {looks_like}" if looks_like else reason, commands, looks_like)
 
     def feed(self, data: bytes | memoryview) -> list[Command]:
         """Take bytes received elsewhere and return the commands they complete, with bodies of their own."""
@@ -141,13 +205,6 @@ class FrameBuffer:
             view = view[count:]
         return commands
 
-    def _replace(self, capacity: int, rest: bytes) -> None:
-        # A fresh buffer, as views of the old one may still be held and forbid resizing it.
-        self._capacity = capacity
-        self._buffer = bytearray(capacity)
-        self._view = memoryview(self._buffer)
-        self._view[: len(rest)] = rest
-
 
 class FrameError(RemoteProtocolError):
     """The stream cannot be cut into frames any further.
@@ -159,3 +216,8 @@ class FrameError(RemoteProtocolError):
         super().__init__(message)
         self.commands = commands
         self.looks_like = looks_like
+
+
+def _bad(reason: str, rest: memoryview, commands: list[Command]) -> FrameError:
+    looks_like = describe_foreign(bytes(rest[:9]))
+    return FrameError(f"{reason}; this looks like {looks_like}" if looks_like else reason, commands, looks_like)

@@ -499,3 +499,19 @@ def test_addresses_are_read_and_written():
     assert parse_addresses("a:1; b:2,a:1;") == ("a:1", "b:2")
     with pytest.raises(ConfigError, match="no nameserver address"):
         parse_addresses(" ; ")
+
+
+async def test_a_connection_that_fell_idle_keeps_no_buffer_whatever_it_sent_before(served, pool):
+    _, server, address = served
+    peers = [ConnectionPool(expected="broker") for _ in range(10)]
+    try:
+        for number, peer in enumerate(peers):
+            conn = await peer.get(address)
+            body = bytes((4 << 20) if number % 2 else 100_000)
+            answers = await asyncio.gather(*(conn.request(ECHO, body=body, timeout_s=20) for _ in range(3)))
+            assert {len(answer.body) for answer in answers} == {len(body)}
+            assert conn.retained_bytes == 0
+        assert [conn.retained_bytes for conn in server.connections] == [0] * len(peers)
+    finally:
+        for peer in peers:
+            await peer.close()

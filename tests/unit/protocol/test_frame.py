@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sprocketmq.errors import RemoteProtocolError
 from sprocketmq.protocol.command import MAX_FRAME_LENGTH, Command, encode_command
-from sprocketmq.protocol.frame import FrameBuffer, FrameError, describe_foreign
+from sprocketmq.protocol.frame import FrameBuffer, FrameError, ReceiveBuffer, describe_foreign
 
 commands = st.builds(
     Command,
@@ -27,7 +27,7 @@ def summary(found: list[Command]) -> list[tuple[object, ...]]:
 @given(st.lists(commands, max_size=6), st.lists(st.integers(1, 400), min_size=1, max_size=20), st.integers(16, 600))
 def test_any_cut_of_the_stream_gives_the_same_commands(sent, sizes, capacity):
     stream = b"".join(map(encode_command, sent))
-    buffer = FrameBuffer(capacity=capacity)
+    buffer = FrameBuffer(ReceiveBuffer(capacity))
     seen = []
     pos = turn = 0
     while pos < len(stream):
@@ -42,7 +42,7 @@ def test_any_cut_of_the_stream_gives_the_same_commands(sent, sizes, capacity):
 @given(st.lists(commands, min_size=1, max_size=6), st.integers(16, 600))
 def test_received_in_place_gives_the_same_commands(sent, capacity):
     stream = b"".join(map(encode_command, sent))
-    buffer = FrameBuffer(capacity=capacity)
+    buffer = FrameBuffer(ReceiveBuffer(capacity))
     seen = []
     pos = 0
     while pos < len(stream):
@@ -78,7 +78,7 @@ def test_an_impossible_length_is_refused_at_once(length):
 
 
 def test_the_largest_length_is_accepted_and_allocates_nothing_before_bytes_come():
-    buffer = FrameBuffer(capacity=1024)
+    buffer = FrameBuffer(ReceiveBuffer(1024))
     assert buffer.feed(struct.pack(">iI", MAX_FRAME_LENGTH, 200) + b"\0" * 100) == []
     assert len(buffer.get_buffer()) < 2048
 
@@ -90,7 +90,7 @@ def test_what_cannot_begin_a_frame_is_refused_before_the_rest_comes(length, head
 
 
 def test_a_large_frame_grows_the_buffer_and_gives_the_memory_back():
-    buffer = FrameBuffer(capacity=1024)
+    buffer = FrameBuffer(ReceiveBuffer(1024))
     frame = encode_command(Command(1, body=bytes(100_000)))
     (command,) = buffer.feed(frame)
     assert len(command.body) == 100_000
@@ -105,7 +105,7 @@ def test_commands_before_a_bad_frame_are_handed_over_with_the_error():
 
 
 def test_commands_of_earlier_pieces_come_once():
-    buffer = FrameBuffer(capacity=64)
+    buffer = FrameBuffer(ReceiveBuffer(64))
     good = encode_command(Command(7, body=b"kept"))
     with pytest.raises(FrameError) as caught:
         buffer.feed(good * 3 + struct.pack(">i", -5))
@@ -143,13 +143,72 @@ def test_our_own_frames_look_like_nothing_foreign():
         assert describe_foreign(encode_command(Command(1, serialize=serialize))[:9]) == ""
 
 
-def test_a_patient_buffer_keeps_its_size_between_large_frames_and_gives_it_back_later():
-    buffer = FrameBuffer(capacity=1024, patience=3)
-    large = encode_command(Command(1, body=b"x" * 5000))
-    small = encode_command(Command(1))
+def test_a_long_frame_takes_its_buffer_from_the_last_one_and_patience_ends_that():
+    receive = ReceiveBuffer(1024, patience=3)
+    buffer = FrameBuffer(receive)
+    long = encode_command(Command(1, body=b"x" * 5000))
     for _ in range(5):
-        assert len(buffer.feed(large)) == 1
-        assert len(buffer.get_buffer()) > 5000
+        assert len(buffer.feed(long)) == 1
+        assert receive.spare_bytes == len(long)
     for _ in range(3):
-        assert len(buffer.feed(small)) == 1
-    assert len(buffer.get_buffer()) == 1024
+        assert receive.spare_bytes
+        assert len(buffer.feed(encode_command(Command(1)))) == 1
+    buffer.get_buffer()
+    assert receive.spare_bytes == 0
+
+
+def test_without_patience_no_buffer_of_a_long_frame_is_kept():
+    receive = ReceiveBuffer(1024)
+    assert len(FrameBuffer(receive).feed(encode_command(Command(1, body=bytes(5000))))) == 1
+    assert receive.spare_bytes == 0
+
+
+RETAINED_LIMIT = 16 << 10
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(encode_command(Command(1, body=bytes(4 << 20))), id="a frame of 4 MiB"),
+        pytest.param(encode_command(Command(1, body=bytes(1000))) * 5000, id="many small frames"),
+        pytest.param(encode_command(Command(1, body=bytes(1000))) * 5000 + encode_command(Command(1, body=bytes(1000)))[:900], id="a rest"),
+    ],
+)
+@pytest.mark.parametrize("patience", [0, 64])
+def test_between_two_reads_a_connection_keeps_only_its_incomplete_frame(stream, patience):
+    receive = ReceiveBuffer(patience=patience)
+    connections = [FrameBuffer(receive) for _ in range(20)]
+    for buffer in connections:
+        buffer.feed(stream)
+    assert all(buffer.retained_bytes <= min(RETAINED_LIMIT, len(stream)) for buffer in connections)
+    assert receive.spare_bytes <= MAX_FRAME_LENGTH + 4
+
+
+@pytest.mark.parametrize("arrived", [100, 30_000, 40_000, 300_000, 2_000_000])
+def test_half_a_frame_costs_a_few_times_what_arrived_of_it(arrived):
+    buffer = FrameBuffer(ReceiveBuffer())
+    buffer.feed(encode_command(Command(1, body=bytes(8 << 20)))[:arrived])
+    assert buffer.pending == arrived
+    assert arrived <= buffer.retained_bytes <= 4 * arrived
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 400)), min_size=1, max_size=60),
+    st.lists(st.lists(commands, min_size=1, max_size=4), min_size=3, max_size=3),
+    st.integers(16, 600),
+)
+def test_connections_that_take_turns_in_one_buffer_do_not_disturb_each_other(turns, sent, capacity):
+    receive = ReceiveBuffer(capacity, patience=2)
+    buffers = [FrameBuffer(receive) for _ in sent]
+    streams = [b"".join(map(encode_command, each)) for each in sent]
+    taken = [0] * len(sent)
+    seen = [[] for _ in sent]
+    for who, size in [*turns, *((one, 100_000) for one, stream in enumerate(streams) for _ in stream)]:
+        rest = streams[who][taken[who] : taken[who] + size]
+        space = buffers[who].get_buffer()
+        count = min(len(space), len(rest))
+        space[:count] = rest[:count]
+        seen[who] += summary(buffers[who].received(count))
+        taken[who] += count
+    assert seen == [summary(each) for each in sent]

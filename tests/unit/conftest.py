@@ -1,0 +1,18 @@
+import pytest
+
+from sprocketmq.net.link import Link
+
+
+@pytest.fixture(autouse=True, scope="session")
+def received_bytes_end_with_their_handler():
+    """Overwrite what a connection received as soon as its commands are handled: who still reads a body then fails its test."""
+    with pytest.MonkeyPatch.context() as patch:
+        buffer_updated = Link.buffer_updated
+
+        def handled_and_overwritten(link, count):
+            buffer_updated(link, count)
+            view = link._frames._receive.view
+            view[: len(view)] = b"\xdb" * len(view)
+
+        patch.setattr(Link, "buffer_updated", handled_and_overwritten)
+        yield
