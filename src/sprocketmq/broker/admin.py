@@ -542,7 +542,7 @@ class AdminHandlers:
                 "diskWritable": str(broker.cleaning.writable).lower(),
                 "remainTransientStoreBufferNumbs": "0",
                 "heldPulls": str(broker.pulls.held_count),
-                "connections": str(broker.connection_count),
+                **broker.connection_counters(),
                 "timedMessagesWaiting": str(broker.delays.timers.waiting),
                 "timerReadBehind": "0",
                 "timerOffsetBehind": "0",

@@ -8,6 +8,7 @@ from sprocketmq.broker.groups import GroupRefused, GroupTable
 from sprocketmq.broker.topics import TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import RemoteProtocolError
+from sprocketmq.net.peerlog import PeerLog
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.protocol.bodies import (
     CheckClientConfig,
@@ -76,13 +77,14 @@ def tag_filter(data: SubscriptionData) -> frozenset[int] | None:
     return frozenset(data.code_set)
 
 
-def _compare(group: ConsumerGroup, newcomer: Member) -> None:
+def _compare(group: ConsumerGroup, newcomer: Member, peer_log: PeerLog) -> None:
     """Warn when a member that joins, or changes its mind, subscribes to something else than the others: some would miss messages."""
     for other in group.members.values():
         if other.wants == newcomer.wants:
             continue
         topic = min(topic for topic, _ in other.wants.items() ^ newcomer.wants.items())
-        log.warning(
+        peer_log.warning(
+            f"{group.name} {newcomer.client_id} {topic}",
             "consumer group %s: members subscribe to different things, so they miss messages: of topic %s client %s wants %r, client %s %r",
             group.name,
             topic,
@@ -99,6 +101,7 @@ class ClientRegistry:
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
+        self._peer_log = PeerLog(log, clock.monotonic)
         self.producers: dict[str, dict[ServerConnection, Member]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
         # What a connection is registered in, so that its end costs nothing in proportion to all groups.
@@ -134,7 +137,7 @@ class ClientRegistry:
         wanted = {subscription.topic: subscription for subscription in data.subscription_data_set}
         member.wants = {topic: subscription.sub_string for topic, subscription in wanted.items()}
         if previous is None or previous.wants != member.wants:
-            _compare(group, member)
+            _compare(group, member, self._peer_log)
         for topic in [topic for topic in group.subscriptions if topic not in wanted]:
             del group.subscriptions[topic]
             changed = True
@@ -172,6 +175,7 @@ class ClientRegistry:
 
     def expire(self) -> list[ServerConnection]:
         """Return the connections that have not sent a heartbeat for 120 s; the caller closes them."""
+        self._peer_log.sweep()
         limit = self._clock.monotonic() - EXPIRY_S
         silent: dict[ServerConnection, None] = {}
         for members in [*self.producers.values(), *(group.members for group in self.consumers.values())]:

@@ -162,6 +162,10 @@ class Broker:
     def connection_count(self) -> int:
         return len(self._server.connections)
 
+    def connection_counters(self) -> dict[str, str]:
+        """Connections that are open, and what peers did wrong."""
+        return self._server.counters()
+
     @property
     def registered(self) -> tuple[str, ...]:
         """The nameservers that took the last registration."""

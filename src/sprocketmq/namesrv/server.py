@@ -12,7 +12,7 @@ from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.namesrv.routes import RegistrationRefused, RouteTables
 from sprocketmq.net.address import format_address
 from sprocketmq.net.server import RemotingServer, ServerConnection
-from sprocketmq.protocol.bodies import BrokerData, DataVersion, KvTable, RegisterBrokerBody, TopicList, TopicRoute
+from sprocketmq.protocol.bodies import BrokerData, DataVersion, KvTable, RegisterBrokerBody, RuntimeInfo, TopicList, TopicRoute
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.hashing import crc32
@@ -81,6 +81,7 @@ class NameServer:
             code.DELETE_KV_CONFIG: self._kv_delete,
             code.GET_KVLIST_BY_NAMESPACE: self._kv_list,
             code.GET_NAMESRV_CONFIG: self._get_config,
+            code.GET_BROKER_RUNTIME_INFO: self._runtime_info,
         }
 
     @property
@@ -124,7 +125,8 @@ class NameServer:
 
     def on_disconnect(self, conn: ServerConnection) -> None:
         for live in self.routes.drop_owner(conn):
-            log.warning("broker %s at %s is removed: its connection ended (%s)", live.broker_name, live.address, conn.close_reason)
+            message = "broker %s at %s is removed: its connection ended (%s)"
+            self._server.peer_log.warning(f"broker {live.broker_name}", message, live.broker_name, live.address, conn.close_reason)
 
     def on_request(self, conn: ServerConnection, command: Command) -> None:
         handler = self._handlers.get(command.code)
@@ -275,6 +277,9 @@ class NameServer:
             f"serverChannelMaxConnections={self.config.max_connections}",
         )
         conn.respond(command, ResponseCode.SUCCESS, body="".join(f"{line}\n" for line in lines).encode())
+
+    def _runtime_info(self, conn: ServerConnection, command: Command) -> None:
+        conn.respond(command, ResponseCode.SUCCESS, body=RuntimeInfo(self._server.counters()).encode())
 
 
 # --- the reference's JSON: broker ids as bare integer keys -----------------------------------------------------------------

@@ -2,12 +2,15 @@
 
 import asyncio
 import logging
+import socket
+import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from sprocketmq.errors import ConnectionLost, LocalProtocolError, PortInUse, ProtocolError, RequestTimeout, SprocketError
 from sprocketmq.net.address import parse_address
 from sprocketmq.net.link import Buffers, Link, buffers_length
+from sprocketmq.net.peerlog import PeerLog
 from sprocketmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode, SerializeType
 from sprocketmq.protocol.command import Command, encode_head
 from sprocketmq.protocol.frame import FrameError, ReceiveBuffer
@@ -54,13 +57,15 @@ class ServerConnection(Link):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if len(self._server.connections) >= self._server.max_connections:
-            log.warning("%s: connection from %s refused, %d are open", self._server.name, self.peer, self._server.max_connections)
-            self.abort("too many connections")
-            return
+        server = self._server
         host, port = parse_address(self.peer)
+        if reason := server.refusal(transport.get_extra_info("socket")):
+            server.refused_connections += 1
+            server.peer_log.warning(host, "%s: connection from %s refused: %s", server.name, self.peer, reason)
+            self.abort(reason)
+            return
         self.peer_host = pack_host(host, port)
-        self._server.connections.add(self)
+        server.connections.add(self)
         self._handler.on_connect(self)
 
     def _handle(self, commands: list[Command]) -> None:
@@ -87,7 +92,11 @@ class ServerConnection(Link):
             except SprocketError as e:
                 self.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"{type(e).__name__}: {e}")
             except Exception as e:
-                log.exception("%s: request %d from %s failed", self._server.name, command.code, self.peer)
+                server = self._server
+                server.failed_requests += 1
+                server.peer_log.warning(
+                    f"request {command.code}", "%s: request %d from %s failed", server.name, command.code, self.peer, trace=True
+                )
                 self.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"internal error: {type(e).__name__}: {e}")
         handler.on_batch_end(self)
 
@@ -154,7 +163,9 @@ class ServerConnection(Link):
             self._transport.resume_reading()
 
     def _broken(self, error: FrameError) -> None:
-        log.warning("%s: closing %s: %s", self._server.name, self.peer, error)
+        server = self._server
+        server.broken_connections += 1
+        server.peer_log.warning(parse_address(self.peer)[0], "%s: closing %s: %s", server.name, self.peer, error)
         self.abort(str(error))
 
     def _ended(self) -> None:
@@ -167,7 +178,11 @@ class ServerConnection(Link):
 
 
 class RemotingServer:
-    """Listen on one address. ``name`` appears in log lines; ``serialize`` is the header serialisation of its responses."""
+    """Listen on one address. ``name`` appears in log lines; ``serialize`` is the header serialisation of its responses.
+
+    It counts what its peers did wrong: ``broken_connections`` that sent no frames, ``refused_connections`` over a limit, and
+    ``failed_requests`` whose handler failed unexpectedly. ``peer_log`` takes the warnings about them.
+    """
 
     def __init__(
         self,
@@ -185,12 +200,16 @@ class RemotingServer:
         self.max_connections = max_connections
         self.connections: set[ServerConnection] = set()
         self.receive = ReceiveBuffer()
+        self.peer_log = PeerLog(log, time.monotonic)
+        self.broken_connections = self.refused_connections = self.failed_requests = 0
+        self._descriptors = 0
         self._server: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen on ``host:port`` (port 0: any free one) and return the port. Raises PortInUse when that cannot be had."""
         loop = asyncio.get_running_loop()
+        self._descriptors = _descriptor_limit()
         try:
             self._server = await loop.create_server(lambda: ServerConnection(loop, self), host, port, backlog=1024)
         except OSError as e:
@@ -199,6 +218,29 @@ class RemotingServer:
             raise PortInUse(host, port, "a port is a number from 0 to 65535") from None
         self._sweep = loop.call_later(SWEEP_INTERVAL_S, self._close_idle, loop)
         return int(self._server.sockets[0].getsockname()[1])
+
+    def counters(self) -> dict[str, str]:
+        """Return what is open and what went wrong, as runtime statistics name it."""
+        return {
+            "connections": str(len(self.connections)),
+            "brokenConnections": str(self.broken_connections),
+            "refusedConnections": str(self.refused_connections),
+            "failedRequests": str(self.failed_requests),
+        }
+
+    def refusal(self, sock: socket.socket | None) -> str:
+        """Return why a new connection cannot be taken, or "".
+
+        The system gives out the lowest free descriptor, so that the number of a new one tells how many are in use.
+        """
+        if len(self.connections) >= self.max_connections:
+            return f"{self.max_connections} connections are open, the limit (max_connections)"
+        if self._descriptors and sock is not None and sock.fileno() >= self._descriptors - max(16, self._descriptors // 16):
+            return (
+                f"nearly all of the {self._descriptors} file descriptors this process may have are open, and files need the last ones;"
+                " raise the limit (ulimit -n, or LimitNOFILE of a systemd unit)"
+            )
+        return ""
 
     async def stop(self) -> None:
         """Stop listening and close every connection after its queued responses."""
@@ -218,8 +260,19 @@ class RemotingServer:
         self._server = None
 
     def _close_idle(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.peer_log.sweep()
         limit = loop.time() - self.idle_timeout_s
         for conn in list(self.connections):
             if conn.last_active < limit:
                 conn.close("idle")
         self._sweep = loop.call_later(SWEEP_INTERVAL_S, self._close_idle, loop)
+
+
+def _descriptor_limit() -> int:
+    """Return how many files and sockets this process may have open, or 0 when that cannot be told."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return 0
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(soft, 0)  # unlimited is negative

@@ -507,6 +507,7 @@ async def test_runtime_information_has_what_tools_parse(ask, broker, clock):
 async def test_an_empty_broker_has_runtime_information_too(ask):
     table = RuntimeInfo.decode((await ask(28)).body).table
     assert table["earliestMessageTimeStamp"] == "-1"
+    assert [table[name] for name in ("connections", "brokenConnections", "refusedConnections", "failedRequests")] == ["1", "0", "0", "0"]
 
 
 async def test_the_configuration_is_lines_of_text(ask, broker):

@@ -12,12 +12,13 @@ from sprocketmq.errors import PortInUse
 from sprocketmq.namesrv import NameServer, NameServerConfig
 from sprocketmq.net.address import parse_address
 from sprocketmq.net.client import ConnectionPool
-from sprocketmq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
+from sprocketmq.protocol.bodies import DataVersion, RegisterBrokerBody, RuntimeInfo, TopicConfig, TopicConfigTable
 from sprocketmq.protocol.command import to_ext
 from sprocketmq.protocol.frame import FrameBuffer
 from sprocketmq.protocol.hashing import crc32
 from sprocketmq.protocol.headers import RegisterBroker
 from sprocketmq.protocol.jsondialect import loads
+from sprocketmq.testing import eventually
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "frames"
 with zipfile.ZipFile(FIXTURES / "frames.zip") as archive:
@@ -290,3 +291,23 @@ async def test_write_permission_over_the_wire(ask):
     assert json.loads((await ask(105, {"topic": "a"})).body)["queueDatas"][0]["perm"] == 4
     assert (await ask(327, {"brokerName": "broker-a"})).ext == {"addTopicCount": "2"}
     assert json.loads((await ask(105, {"topic": "a"})).body)["queueDatas"][0]["perm"] == 6
+
+
+async def test_bad_connections_are_counted_in_the_runtime_statistics(namesrv, ask):
+    reader, writer = await asyncio.open_connection(*parse_address(namesrv.address))
+    writer.write(b"GET / HTTP/1.1\r\n\r\n")
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+    table = RuntimeInfo.decode((await ask(28)).body).table
+    assert (table["brokenConnections"], table["refusedConnections"], table["failedRequests"]) == ("1", "0", "0")
+
+
+async def test_a_broker_that_comes_and_goes_is_logged_once_in_a_while(namesrv, caplog):
+    for _ in range(5):
+        pool = ConnectionPool(expected="nameserver")
+        ext, body = registration(["t1", "t2"])
+        answer = await (await pool.get(namesrv.address)).request(103, ext=ext, body=body, timeout_s=5)
+        assert answer.code == 0
+        await pool.close()
+        await eventually(lambda: not namesrv.routes.clusters().broker_addr_table)
+    assert len([record for record in caplog.records if "its connection ended" in record.getMessage()]) == 1

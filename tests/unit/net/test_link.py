@@ -515,3 +515,43 @@ async def test_a_connection_that_fell_idle_keeps_no_buffer_whatever_it_sent_befo
     finally:
         for peer in peers:
             await peer.close()
+
+
+async def test_strangers_that_send_bad_frames_are_counted_but_logged_once(served, caplog):
+    _handler, server, address = served
+    for _ in range(20):
+        reader, writer = await raw(address)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+    assert server.broken_connections == 20
+    (message,) = [record.getMessage() for record in caplog.records if "closing" in record.getMessage()]
+    assert "this looks like an HTTP request" in message
+    assert server.counters()["brokenConnections"] == "20"
+
+
+async def test_a_request_that_fails_again_and_again_is_logged_once(served, pool, caplog):
+    _, server, address = served
+    conn = await pool.get(address)
+    for _ in range(5):
+        assert (await conn.request(FAIL, timeout_s=5)).code == 1
+    assert server.failed_requests == 5
+    (record,) = [record for record in caplog.records if "failed" in record.getMessage()]
+    assert record.exc_info
+
+
+async def test_connections_leave_some_file_descriptors_for_files(served, caplog):
+    _, server, address = served
+    server._descriptors = 20  # fewer than this process has open
+    peers = [ConnectionPool(expected="broker") for _ in range(3)]
+    try:
+        for peer in peers:
+            with pytest.raises(ConnectionLost):
+                await (await peer.get(address)).request(ECHO, timeout_s=5)
+        assert server.refused_connections == 3
+        (message,) = caplog.messages
+        assert "nearly all of the 20 file descriptors" in message
+        assert "ulimit -n" in message
+    finally:
+        for peer in peers:
+            await peer.close()
