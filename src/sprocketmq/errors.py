@@ -324,6 +324,19 @@ class StoreFailed(FatalError):
         self.reason = reason
 
 
+class BrokerNameTaken(ConfigError):
+    """Another live broker of the same name is registered at a nameserver; it would lose its routes to the one that starts."""
+
+    def __init__(self, broker_name: str, address: str, nameserver: str) -> None:
+        super().__init__(
+            f"nameserver {nameserver} has a broker {broker_name} at {address}, and it answers: messages would go to two stores; choose another name"
+            " (--name), stop the other broker, or replace it (--take-over)"
+        )
+        self.broker_name = broker_name
+        self.address = address
+        self.nameserver = nameserver
+
+
 class PortInUse(ConfigError):
     """The port a server should listen on is taken, or may not be bound."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,3 +124,25 @@ async def test_both_clients_work_with_an_apache_broker_that_answers_in_binary(
     for msg_id, described in zip([*mine, *theirs], [*sent] * 3, strict=True):
         assert_as_sent(by_id.pop(msg_id), described)
     assert not by_id
+
+
+def refused_newcomer(home: Path, namesrv: str, name: str) -> str:
+    """Start a broker of ours whose name is taken, and return what it says."""
+    command = [sys.executable, "-m", "sprocketmq", "broker", "--namesrv", namesrv, "--port", "0", "--name", name, "--store", str(home)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == 1
+    return done.stderr
+
+
+def test_a_second_broker_of_ours_with_one_name_does_not_start_at_apaches_nameserver(
+    home: Path, our_broker_at_apache: tuple[apache.ApacheNamesrv, OurProcess]
+) -> None:
+    namesrv, broker = our_broker_at_apache
+    assert f"has a broker broker-a at {broker.broker}, and it answers" in refused_newcomer(home / "newcomer-1", namesrv.address, "broker-a")
+
+
+def test_a_broker_of_ours_with_the_name_of_a_live_one_of_apaches_does_not_start(
+    home: Path, apache_broker_at_ours: tuple[OurProcess, apache.ApacheBroker]
+) -> None:
+    namesrv, _ = apache_broker_at_ours
+    assert "has a broker apache-b at " in refused_newcomer(home / "newcomer-2", namesrv.namesrv, "apache-b")

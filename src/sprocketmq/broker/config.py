@@ -18,6 +18,7 @@ class BrokerConfig:
 
     ``host`` and ``port`` say where it listens (port 0: any free one); ``advertise`` is the host it tells nameservers, by default
     ``host``, or for a wildcard the address it reaches them from. ``namesrv`` may be empty: the broker then serves who knows it.
+    A broker does not start while another one of its name is registered and answers, unless it is to ``take_over`` the name.
     """
 
     store: StoreConfig
@@ -28,6 +29,7 @@ class BrokerConfig:
     port: int = 10911
     advertise: str | None = None
     namesrv: tuple[str, ...] = ()
+    take_over: bool = False
     auto_create_topic: bool = True
     auto_create_group: bool = True
     default_topic_queues: int = 8

@@ -1,12 +1,17 @@
-"""Keeping nameservers informed: all topics at the start and every 30 seconds, changed topics at once, goodbye at the end."""
+"""Keeping nameservers informed: all topics at the start and every 30 seconds, changed topics at once, goodbye at the end.
+
+Nameservers keep one address for a broker's name, the last one that registered. Two brokers of one name would take the routes from each
+other, and messages would go to two stores. A broker therefore looks before it registers: where another one of its name is registered and
+answers, it does not start, and one that runs already gives way to the other.
+"""
 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from sprocketmq.errors import SprocketError
+from sprocketmq.errors import BrokerNameTaken, SprocketError
 from sprocketmq.net.client import ConnectionPool
-from sprocketmq.protocol.bodies import RegisterBrokerBody, TopicConfig, TopicConfigTable
+from sprocketmq.protocol.bodies import ClusterInfo, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import to_ext
 from sprocketmq.protocol.hashing import crc32
@@ -15,6 +20,8 @@ from sprocketmq.protocol.headers import BrokerIdentity, RegisterBroker
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 3.0
+# For what a look at the nameserver takes, and for another broker of the same name to show that it lives.
+LOOK_TIMEOUT_S = 1.0
 GOODBYE_TIMEOUT_S = 1.0
 FIRST_RETRY_S = 0.5
 # A lost connection means a nameserver that may have forgotten us; it is looked for this often, not only every 30 seconds.
@@ -36,6 +43,7 @@ class Registrar:
         broker_name: str,
         broker_id: int,
         interval_s: float,
+        take_over: bool,
         table: Callable[[list[TopicConfig] | None], TopicConfigTable],
         missed: Callable[[], None],
     ) -> None:
@@ -44,11 +52,14 @@ class Registrar:
         self._broker_name = broker_name
         self._broker_id = broker_id
         self._interval_s = interval_s
+        self._take_over = take_over
         self._table = table
         self._missed = missed
         self._address = self._ha_address = ""
         self._pool = ConnectionPool(expected="nameserver")
         self._reached: dict[str, bool] = {}
+        # Nameservers where another broker of this name was found, and its address, so that it is logged once.
+        self._rivals: dict[str, str] = {}
         self._task: asyncio.Task[None] | None = None
         self._announcing: asyncio.Task[None] | None = None
         self._changed: dict[str, TopicConfig] = {}
@@ -59,13 +70,24 @@ class Registrar:
         """The nameservers that took the last registration."""
         return tuple(address for address, reached in self._reached.items() if reached)
 
+    async def look(self, address: str) -> None:
+        """Raise BrokerNameTaken when a live broker of this name is registered anywhere with another address than ``address``."""
+        self._address = address
+        await self._refuse_rivals(self._nameservers)
+
     async def start(self, address: str, ha_address: str) -> None:
-        """Register everywhere, once, and keep doing so. An unreachable nameserver is logged and tried again, soon at first."""
+        """Register everywhere, once, and keep doing so. An unreachable nameserver is logged and tried again, soon at first.
+
+        Raises BrokerNameTaken when another broker of this name registered meanwhile.
+        """
         self._address, self._ha_address = address, ha_address
         self._started = True
         if not self._nameservers:
             return
         await self._tell(None, self._nameservers)
+        await self._refuse_rivals(
+            [nameserver for nameserver in self._nameservers if self._reached[nameserver] or nameserver in self._rivals]
+        )
         self._task = asyncio.get_running_loop().create_task(self._keep_registered())
 
     async def stop(self) -> None:
@@ -144,9 +166,12 @@ class Registrar:
             body_crc32=crc32(body),
         )
         ext = to_ext(header)
-        await asyncio.gather(*(self._tell_one(address, ext, body) for address in nameservers))
+        await asyncio.gather(*(self._tell_one(address, ext, body, whole=topics is None) for address in nameservers))
 
-    async def _tell_one(self, address: str, ext: dict[str, str], body: bytes) -> None:
+    async def _tell_one(self, address: str, ext: dict[str, str], body: bytes, *, whole: bool) -> None:
+        if whole and not await self._may_register(address):
+            self._reached[address] = False
+            return
         try:
             conn = await self._pool.get(address, timeout_s=TIMEOUT_S)
             answer = await conn.request(RequestCode.REGISTER_BROKER, ext=ext, body=body, timeout_s=TIMEOUT_S)
@@ -160,3 +185,64 @@ class Registrar:
             log.warning("broker %s is not registered: %s", self._broker_name, problem)
         elif not problem and before is False:
             log.info("broker %s is registered at %s again", self._broker_name, address)
+
+    async def _refuse_rivals(self, nameservers: Sequence[str]) -> None:
+        if self._take_over:
+            return
+        rivals = await asyncio.gather(*(self._rival(nameserver) for nameserver in nameservers))
+        for nameserver, rival in zip(nameservers, rivals, strict=True):
+            if rival is not None:
+                self._reached.pop(nameserver, None)  # what is registered there is the other broker, which stays
+                raise BrokerNameTaken(self._broker_name, rival, nameserver)
+
+    async def _may_register(self, nameserver: str) -> bool:
+        """Look who has this broker's name at ``nameserver``; log when it is another live broker now, and when it is no longer."""
+        rival = await self._rival(nameserver)
+        before = self._rivals.get(nameserver)
+        if rival is None:
+            self._rivals.pop(nameserver, None)
+        elif rival != before:
+            self._rivals[nameserver] = rival
+            outcome = "it is replaced by this one" if self._take_over else "this one no longer registers, and clients send to the other"
+            log.log(
+                logging.WARNING if self._take_over else logging.ERROR,
+                "broker %s at %s: nameserver %s has another broker of this name at %s, which answers: %s; stop one of them, or give it"
+                " another name (--name)",
+                self._broker_name,
+                self._address,
+                nameserver,
+                rival,
+                outcome,
+            )
+        return rival is None or self._take_over
+
+    async def _rival(self, nameserver: str) -> str | None:
+        """Return the address of another live broker of this name and id that ``nameserver`` knows, or None."""
+        try:
+            async with asyncio.timeout(LOOK_TIMEOUT_S):
+                conn = await self._pool.get(nameserver, timeout_s=LOOK_TIMEOUT_S)
+                answer = await conn.request(RequestCode.GET_BROKER_CLUSTER_INFO, timeout_s=LOOK_TIMEOUT_S)
+            if answer.code != ResponseCode.SUCCESS:
+                return None
+            broker = ClusterInfo.decode(answer.body).broker_addr_table.get(self._broker_name)
+        except (SprocketError, TimeoutError):
+            return None  # registering will say what is wrong with it
+        address = broker.broker_addrs.get(self._broker_id) if broker is not None else None
+        return address if address is not None and address != self._address and await _is_live(address, self._broker_name) else None
+
+
+async def _is_live(address: str, broker_name: str) -> bool:
+    """Tell whether a broker of that name answers at ``address``: an entry of a dead one may name a port that another one has now."""
+    pool = ConnectionPool(expected="broker")
+    try:
+        async with asyncio.timeout(LOOK_TIMEOUT_S):
+            conn = await pool.get(address, timeout_s=LOOK_TIMEOUT_S)
+            answer = await conn.request(RequestCode.GET_BROKER_CONFIG, timeout_s=LOOK_TIMEOUT_S)
+    except (SprocketError, TimeoutError):
+        return False
+    finally:
+        await pool.close()
+    if answer.code != ResponseCode.SUCCESS:
+        return True  # it answers, but tells strangers nothing about itself
+    lines = bytes(answer.body).decode("utf-8", "replace").splitlines()
+    return f"brokerName={broker_name}" in lines

@@ -83,6 +83,7 @@ class Broker:
             broker_name=config.broker_name,
             broker_id=config.broker_id,
             interval_s=config.register_interval_s,
+            take_over=config.take_over,
             table=self.topics.wrapper,
             missed=self.topics.bump_version,
         )
@@ -176,14 +177,16 @@ class Broker:
     async def start(self) -> None:
         """Open the store, listen, register.
 
-        Raises StoreLocked, StoreNotWritable or StoreDamaged for the store, PortInUse for the address, ConfigError for a host that
-        does not resolve; nothing is left open then. An unreachable nameserver is no error: it is tried until it answers.
+        Raises StoreLocked, StoreNotWritable or StoreDamaged for the store, PortInUse for the address, BrokerNameTaken when another live
+        broker of its name is registered, ConfigError for a host that does not resolve; nothing is left open then. An unreachable
+        nameserver is no error: it is tried until it answers.
         """
         loop = asyncio.get_running_loop()
         try:
+            ip = await self._resolve()
+            await self._registrar.look(self.address)
             await loop.run_in_executor(self._threads, self._open)
             self.flusher.start()
-            ip = await self._resolve()
             if self._port:
                 self._listens_at(ip, self._port)
             self._port = await self._server.start(self.config.host, self.config.port)

@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 
-from sprocketmq.errors import ConfigError, PortInUse, SprocketError, StoreLocked, StoreNotSupported, StoreNotWritable
+from sprocketmq.errors import BrokerNameTaken, ConfigError, PortInUse, SprocketError, StoreLocked, StoreNotSupported, StoreNotWritable
 
 EXIT_OK = 0
 EXIT_FAILURE = 1
@@ -14,7 +14,7 @@ EXIT_USAGE = 2
 DEBUG_VARIABLE = "SPROCKETMQ_DEBUG"
 
 # ConfigErrors that depend on the machine, not on how the command was written.
-_NOT_USAGE = (PortInUse, StoreLocked, StoreNotSupported, StoreNotWritable)
+_NOT_USAGE = (BrokerNameTaken, PortInUse, StoreLocked, StoreNotSupported, StoreNotWritable)
 
 
 def fail(message: str) -> None:

@@ -58,6 +58,7 @@ def parser(verb: str) -> argparse.ArgumentParser:
     if verb == "serve":
         p.add_argument("--namesrv-port", type=_port, metavar="PORT", help="port of the nameserver (default 9876)")
     if verb == "broker":
+        p.add_argument("--take-over", action="store_true", help="replace a live broker of the same name, which then gets no more traffic")
         p.add_argument("--namesrv", metavar="HOST:PORT[;HOST:PORT]", help="nameservers to register at (default: NAMESRV_ADDR)")
     default_port = 9876 if verb == "namesrv" else 10911
     p.add_argument("--port", type=_port, help=f"port of the {'nameserver' if verb == 'namesrv' else 'broker'} (default {default_port})")
@@ -89,7 +90,8 @@ def run(arguments: Sequence[str]) -> int:
         stream=sys.stderr, level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
     )
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(_serve(verb, settings, stop_with_stdin=options.stop_with_stdin))
+        take_over = getattr(options, "take_over", False)
+        return runner.run(_serve(verb, settings, take_over=take_over, stop_with_stdin=options.stop_with_stdin))
 
 
 def _settings(verb: str, options: argparse.Namespace) -> Settings:
@@ -146,7 +148,7 @@ def _broker_config(settings: Settings) -> "BrokerConfig":
     )
 
 
-async def _serve(verb: str, settings: Settings, *, stop_with_stdin: bool) -> int:
+async def _serve(verb: str, settings: Settings, *, take_over: bool, stop_with_stdin: bool) -> int:
     """Start what ``verb`` names, say so, and stop it again on a signal (0) or when the store fails (1)."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -154,7 +156,7 @@ async def _serve(verb: str, settings: Settings, *, stop_with_stdin: bool) -> int
         loop.add_signal_handler(number, stop.set)
     if stop_with_stdin:
         _watch_stdin(loop, stop)
-    config = _broker_config(settings) if verb != "namesrv" else None
+    config = replace(_broker_config(settings), take_over=take_over) if verb != "namesrv" else None
     started: list[_Server] = []
     ends: list[Callable[[], Awaitable[Any]]] = [stop.wait]
     ready = "ready"

@@ -9,12 +9,17 @@ import uvloop
 from asking import Asking
 
 from sprocketmq.broker import Broker, BrokerConfig
-from sprocketmq.errors import ConfigError, PortInUse, StoreLocked, StoreNotWritable
+from sprocketmq.errors import BrokerNameTaken, ConfigError, PortInUse, StoreLocked, StoreNotWritable
 from sprocketmq.namesrv import NameServer, NameServerConfig
 from sprocketmq.net.address import parse_address
-from sprocketmq.protocol.headers import CreateTopic
+from sprocketmq.net.client import ConnectionPool
+from sprocketmq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
+from sprocketmq.protocol.command import to_ext
+from sprocketmq.protocol.hashing import crc32
+from sprocketmq.protocol.headers import CreateTopic, RegisterBroker
 from sprocketmq.protocol.records import decode_records
 from sprocketmq.storage.store import StoreConfig
+from sprocketmq.testing import eventually
 
 
 async def until(condition):
@@ -131,6 +136,90 @@ async def test_two_brokers_serve_one_cluster(start_broker, namesrv, connect):
         await ask(17, create("orders"))
     assert queues_at(namesrv, "orders") == {"broker-a": 4, "broker-b": 4}
     assert namesrv.routes.clusters().cluster_addr_table == {"DefaultCluster": ["broker-a", "broker-b"]}
+
+
+# --- two brokers of one name --------------------------------------------------------------------------------------------
+
+
+def address_at(server, name="broker-a"):
+    broker = server.routes.clusters().broker_addr_table.get(name)
+    return None if broker is None else broker.broker_addrs[0]
+
+
+@pytest.fixture
+async def register_entry(namesrv):
+    """Register a broker that is only an entry in the nameserver's table."""
+    pool = ConnectionPool(expected="nameserver")
+
+    async def register(address, name="broker-a"):
+        body = RegisterBrokerBody(TopicConfigTable({n: TopicConfig(topic_name=n) for n in ("t1", "t2")}, DataVersion(0, 5, 1))).encode()
+        header = RegisterBroker(name, address, "DefaultCluster", "127.0.0.1:1", 0, body_crc32=crc32(body))
+        answer = await (await pool.get(namesrv.address)).request(103, ext=to_ext(header), body=body, timeout_s=5)
+        assert answer.code == 0
+        assert address_at(namesrv, name) == address
+
+    yield register
+    await pool.close()
+
+
+async def test_a_second_broker_of_one_name_does_not_start_and_the_first_keeps_its_routes(start_broker, namesrv, tmp_path):
+    first = await start_broker(namesrv=(namesrv.address,))
+    with pytest.raises(BrokerNameTaken) as caught:
+        await start_broker("second", namesrv=(namesrv.address,))
+    assert (caught.value.broker_name, caught.value.address, caught.value.nameserver) == ("broker-a", first.address, namesrv.address)
+    assert "--take-over" in str(caught.value)
+    assert address_at(namesrv) == first.address
+    assert not (tmp_path / "second").exists()
+
+
+async def test_one_of_several_nameservers_is_enough_to_know_the_name(start_broker, namesrv):
+    first = await start_broker(namesrv=(namesrv.address,))
+    other = NameServer(NameServerConfig(port=0))
+    await other.start()
+    try:
+        with pytest.raises(BrokerNameTaken, match=first.address):
+            await start_broker("second", namesrv=(other.address, namesrv.address))
+        assert address_at(other) is None
+    finally:
+        await other.stop()
+
+
+async def test_the_entry_of_a_dead_broker_keeps_no_other_from_starting(start_broker, namesrv, register_entry):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        await register_entry(f"127.0.0.1:{closed.getsockname()[1]}")
+        broker = await start_broker(namesrv=(namesrv.address,))
+    assert address_at(namesrv) == broker.address
+
+
+async def test_an_entry_whose_port_is_another_brokers_now_keeps_none_from_starting(start_broker, namesrv, register_entry):
+    other = await start_broker("other", namesrv=(namesrv.address,), broker_name="broker-b")
+    await register_entry(other.address)
+    broker = await start_broker(namesrv=(namesrv.address,))
+    assert address_at(namesrv) == broker.address
+
+
+async def test_a_broker_that_takes_over_replaces_the_other_which_says_so_once_and_comes_back_after_it(start_broker, namesrv, caplog):
+    old = await start_broker(namesrv=(namesrv.address,), register_interval_s=1.0)
+    new = await start_broker("second", namesrv=(namesrv.address,), take_over=True, register_interval_s=1.0)
+    assert address_at(namesrv) == new.address
+    await eventually(lambda: old.registered == ())
+    for _ in range(3):
+        await old._registrar._tell(None, [namesrv.address])
+    assert address_at(namesrv) == new.address
+    lost = [record.getMessage() for record in caplog.records if "has another broker of this name" in record.getMessage()]
+    assert len([message for message in lost if f"at {new.address}, which answers: this one no longer registers" in message]) == 1
+    await new.stop()
+    await eventually(lambda: address_at(namesrv) == old.address)
+
+
+async def test_of_two_brokers_of_one_name_that_start_together_one_stays(start_broker, namesrv):
+    results = await asyncio.gather(*(start_broker(name, namesrv=(namesrv.address,)) for name in ("one", "two")), return_exceptions=True)
+    (failure,) = [result for result in results if isinstance(result, BaseException)]
+    (broker,) = [result for result in results if not isinstance(result, BaseException)]
+    assert isinstance(failure, BrokerNameTaken)
+    assert address_at(namesrv) == broker.address
+    assert broker.registered == (namesrv.address,)
 
 
 async def test_a_wildcard_host_advertises_an_address(start_broker, namesrv):

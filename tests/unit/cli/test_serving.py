@@ -73,6 +73,19 @@ def test_namesrv_and_broker_run_apart(serving, tmp_path):
     assert namesrv.end() == (0, "")
 
 
+def test_a_second_broker_of_one_name_ends_with_one_sentence_unless_it_takes_over(serving, tmp_path, capfd):
+    server = serving("serve", *FREE, "--store", str(tmp_path / "first"))
+    second = ("broker", "--namesrv", server.address["namesrv"], "--port", "0", "--store", str(tmp_path / "second"))
+    assert main(second) == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    assert f"has a broker broker-a at {server.address['broker']}, and it answers" in line
+    assert "choose another name (--name), stop the other broker, or replace it (--take-over)" in line
+    taking = serving(*second, "--take-over")
+    with sync.AdminClient(namesrv=server.address["namesrv"]) as admin:
+        assert admin.cluster().broker_addr_table["broker-a"].broker_addrs == {0: taking.address["broker"]}
+    taking.end()
+
+
 def test_a_configuration_file_is_read_and_the_command_line_beats_it(serving, tmp_path):
     (tmp_path / "mq.toml").write_text(
         f'store = "{tmp_path}/from-file"\nport = 0\nnamesrv_port = 0\nauto_create_topic = false\nflush_interval_s = 1\nbroker_name = "b"\n'

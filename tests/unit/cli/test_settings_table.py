@@ -15,7 +15,7 @@ GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "broker-settings.md"
 ROW = re.compile(r"^\| `(\w+)` \|([^|]*)\|([^|]*)\|([^|]*)\|([^|]*)\|$", re.MULTILINE)
 ROWS = {name: [cell.strip() for cell in cells] for name, *cells in ROW.findall(GUIDE.read_text())}
 # What the command line gives a broker in another form than as a setting.
-ELSEWHERE = {"root", "store", "broker_id"}
+ELSEWHERE = {"root", "store", "broker_id", "take_over"}
 
 
 def shown(value):
