@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.report import write_result
-from sprocketmq.protocol.batch import count_batch, encode_batch, split_batch, split_columns
+from sprocketmq.protocol.batch import encode_batch, scan_batch, split_batch, split_columns
 from sprocketmq.protocol.bodies import HeartbeatData, ProducerData, TopicRoute
 from sprocketmq.protocol.codes import SerializeType
 from sprocketmq.protocol.command import Command, decode_command, encode_command, encode_head, to_ext
@@ -138,7 +138,7 @@ def actions() -> dict[str, tuple[Callable[[], object], int]]:
         "batch encode, a message": (lambda: encode_batch(messages), IN_BATCH),
         "batch split, a message": (lambda: split_batch(batch), IN_BATCH),
         "batch split into columns, a message": (lambda: split_columns(batch), IN_BATCH),
-        "batch counted, a message": (lambda: count_batch(batch), IN_BATCH),
+        "batch scanned, a message": (lambda: scan_batch(batch), IN_BATCH),
         "properties encode": (lambda: encode_properties(PROPERTIES), 1),
         "properties decode": (lambda: decode_properties(RAW_PROPERTIES), 1),
         "property find": (lambda: find_property(RAW_PROPERTIES, b"TAGS"), 1),

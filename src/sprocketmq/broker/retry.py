@@ -28,12 +28,13 @@ from sprocketmq.protocol.codes import SYSFLAG_INNER_BATCH, SYSFLAG_NEED_UNWRAP, 
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.protocol.headers import SendBack, SendHeader
-from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from sprocketmq.protocol.properties import (
     DELAY,
     ORIGIN_MESSAGE_ID,
     REAL_TOPIC,
     RETRY_TOPIC,
+    TRAN_MSG,
     UNIQ_KEY,
     WAIT,
     decode_properties,
@@ -47,6 +48,8 @@ log = logging.getLogger(__name__)
 
 # A message that failed n times before waits the delay of level 3 + n.
 FIRST_LEVEL = 3
+# What waits here for its time or its transaction no consumer has got.
+_PARKED_IN = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"})
 _NOT_COPIED = SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP | SYSFLAG_TRANSACTION_MASK
 
 
@@ -127,6 +130,9 @@ class RetryHandlers:
             raise SendRefused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
         message = Record(record, 0, len(record))
         message.verify_crc()
+        if message.topic in _PARKED_IN:
+            remark = f"the message at {header.offset} waits in {message.topic}, no consumer has got it: it cannot be given back"
+            raise SendRefused(ResponseCode.NO_PERMISSION, remark)
         times = message.reconsume_times
         flag, body, raw = message.flag, message.stored_body, message.raw_properties
         origin = message.offset_msg_id
@@ -137,6 +143,7 @@ class RetryHandlers:
         properties.setdefault(RETRY_TOPIC, message.topic)
         properties.setdefault(ORIGIN_MESSAGE_ID, origin)
         properties[WAIT] = "false"
+        properties.pop(TRAN_MSG, None)  # who got the message, its transaction was committed
         limit = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
         dead = times >= limit or header.delay_level < 0
         topic = self._rules.dead_letter_topic(group) if dead else self._rules.retry_topic(group)

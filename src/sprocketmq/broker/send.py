@@ -21,7 +21,7 @@ from sprocketmq.broker.stats import Stats
 from sprocketmq.broker.topics import Topic, TopicRefused, TopicTable, check_topic_name, topic_not_exist
 from sprocketmq.errors import FatalError, InvalidMessage, MessageTooLarge, ProtocolError, RemoteProtocolError, RetriableError, StoreFailed
 from sprocketmq.net.server import ServerConnection
-from sprocketmq.protocol.batch import count_batch, split_batch, split_columns
+from sprocketmq.protocol.batch import BatchColumns, scan_batch, split_batch, split_columns
 from sprocketmq.protocol.codes import (
     FLAG_ONEWAY,
     SYSFLAG_BORN_HOST_V6,
@@ -41,15 +41,21 @@ from sprocketmq.protocol.properties import (
     CLUSTER,
     DELAY,
     INNER_NUM,
+    LITE_TOPIC,
     MAX_PROPERTIES_LENGTH,
     MSG_REGION,
+    MULTI_DISPATCH,
     POP_CK,
+    PRIORITY,
+    SHARDING_KEY,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
     TRACE_ON,
     decode_properties,
     encode_properties,
+    is_half,
+    priority_of,
 )
 from sprocketmq.storage.store import MessageStore
 
@@ -68,6 +74,12 @@ MAX_PARKED_BYTES = 64 << 20
 MAX_BUSY_S = 1.0
 TOO_FAR = "timer message illegal, the delay time should not be bigger than the max delay %dms; or if set del msg, the delay time should be bigger than the current time"
 OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
+# What a message may ask for that this broker does not do.
+NOT_DONE = {
+    LITE_TOPIC: "this broker has no lite topics, send the message without the property __LITE_TOPIC",
+    MULTI_DISPATCH: "this broker puts a message into one queue, send it without the property INNER_MULTI_DISPATCH",
+}
+DELAYED_MEMBER = "message %d of the batch asks to be delivered later, which a batch cannot do: send it by itself"
 PAGE_CACHE_BUSY = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
 
 
@@ -237,6 +249,8 @@ class SendHandlers:
         times = header.reconsume_times or 0
         born = header.born_timestamp_ms
         properties = header.properties
+        if "_MSG" in properties:  # TRAN_MSG, _SYS_MSG_PRIORITY_
+            queue_id, properties = self._placed(topic, queue_id, properties, times, batch=bool(header.batch))
         if topic.retry_group is not None and not header.batch and (dead := self._dead_letter(header)) is not None:
             topic, name, queue_id = dead, dead.name, 0
             properties = _of_dead_letter(properties)
@@ -303,7 +317,8 @@ class SendHandlers:
             or "MSG_REGION\x01" in properties
             or "TRACE_ON\x01" in properties
             or "POP_CK\x01" in properties
-            or "INNER_NUM\x01" in properties
+            or "INNER_" in properties
+            or "LITE_TOPIC\x01" in properties
         ):
             return self._cleaned(properties)
         if properties and properties[-1] != "\x02":
@@ -336,9 +351,11 @@ class SendHandlers:
         if uniq and topic.batch_queues:
             # One record for the whole batch; its readers take it apart.
             try:
-                count = count_batch(body)
+                count, strings = scan_batch(body)
             except RemoteProtocolError as e:
                 raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, f"{self._too_large} {e}") from None
+            if b"M" in strings or b"L" in strings:
+                self._check_members(strings, body)
             properties = self._completed(properties)
             tag = tags_code(_value(properties, "TAGS\x01"))
             queue_offset, physical_offset = self._store.stage_inner_batch(
@@ -356,6 +373,9 @@ class SendHandlers:
             self._staged.append((conn, command, topic, queue_id, queue_offset, physical_offset, uniq, tag, count, waits))
         else:
             entries = split_columns(body) or split_batch(body)
+            strings = b"".join(entries.properties if isinstance(entries, BatchColumns) else [entry.properties for entry in entries])
+            if b"M" in strings or b"L" in strings:
+                self._check_members(strings, body)
             queue_offset, physical_offsets = self._store.stage_batch(
                 name, queue_id, entries, sys_flag=sys_flag, born_timestamp_ms=born, born_host=conn.peer_host
             )
@@ -375,15 +395,51 @@ class SendHandlers:
 
     def _checked_sys_flag(self, sys_flag: int) -> int:
         if sys_flag & SYSFLAG_TRANSACTION_MASK:
-            raise SendRefused(ResponseCode.NO_PERMISSION, f"the broker[{self._host}] sending transaction message is forbidden")
+            raise self._no_transactions()
         if sys_flag & _BROKER_BITS:
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
         return sys_flag & ~_HOST_BITS
+
+    def _no_transactions(self) -> SendRefused:
+        remark = f"the broker[{self._host}] sending transaction message is forbidden: this broker has no transactions"
+        return SendRefused(ResponseCode.NO_PERMISSION, remark)
+
+    def _placed(self, topic: Topic, queue_id: int, properties: str, times: int, *, batch: bool) -> tuple[int, str]:
+        """Return the queue of a message that may have a priority, and its properties. Raises SendRefused for half of a transaction.
+
+        As in the reference a priority counts whatever the topic's message.type, comes before the queue that was asked for, and is dropped
+        from delayed messages and those with an ordering key; a batch stays in its queue.
+        """
+        pairs = decode_properties(properties.encode())
+        if is_half(pairs) and not (times > 0 and _number(pairs, DELAY) > 0):  # that one is committed, and tried again
+            raise self._no_transactions()
+        priority = priority_of(pairs)
+        if batch or priority < 0:
+            return queue_id, properties
+        if SHARDING_KEY in pairs or DELAY in pairs or any(name in pairs for name in _TIMER_PROPERTIES):
+            del pairs[PRIORITY]
+            return queue_id, encode_properties(pairs).decode()
+        return min(priority, topic.write_queues - 1), properties
+
+    def _check_members(self, strings: bytes, body: bytes | memoryview) -> None:
+        """Raise SendRefused for a batch with half of a transaction or a delayed message; ``strings`` are all its property strings."""
+        if not any(name in strings for name in (b"TRAN_MSG\x01", b"DELAY\x01", b"TIMER_")):
+            return
+        for index, entry in enumerate(split_batch(body)):
+            pairs = decode_properties(entry.properties)
+            if is_half(pairs):
+                raise self._no_transactions()
+            level, due_ms, _ = self._delay_asked(entry.properties.decode())
+            if level or due_ms:
+                raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, DELAYED_MEMBER % index)
 
     def _cleaned(self, properties: str) -> str:
         pairs = decode_properties(properties.encode())
         if INNER_NUM in pairs:
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
+        for name, remark in NOT_DONE.items():
+            if name in pairs:
+                raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, remark)
         for name in (*self._added_names, POP_CK):
             pairs.pop(name, None)
         return encode_properties(pairs).decode()

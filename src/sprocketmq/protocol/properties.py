@@ -23,8 +23,15 @@ TRACE_ON = "TRACE_ON"
 INNER_NUM = "INNER_NUM"
 INNER_BASE = "INNER_BASE"
 POP_CK = "POP_CK"
+TRAN_MSG = "TRAN_MSG"
+SHARDING_KEY = "__SHARDINGKEY"
+PRIORITY = "_SYS_MSG_PRIORITY_"
+LITE_TOPIC = "__LITE_TOPIC"
+MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
 
 MAX_PROPERTIES_LENGTH = 32767
+# Enough for any 32-bit number with leading zeros that somebody may write; Python refuses thousands of digits.
+_MAX_DIGITS = 100
 
 RESERVED = frozenset(
     {
@@ -75,6 +82,21 @@ def decode_properties(data: bytes | memoryview) -> dict[str, str]:
         if name and value:
             pairs[name] = value
     return pairs
+
+
+def is_half(pairs: Mapping[str, str]) -> bool:
+    """Tell whether a message is half of a transaction: no consumer may see it before the transaction is committed."""
+    return pairs.get(TRAN_MSG, "").lower() == "true"
+
+
+def priority_of(pairs: Mapping[str, str]) -> int:
+    """Return the priority a message has, -1 without one; a value that is no 32-bit number counts as none, as in the reference."""
+    text = pairs.get(PRIORITY, "")
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    if not digits.isdecimal() or len(digits) > _MAX_DIGITS:
+        return -1
+    number = int(text)
+    return number if -(2**31) <= number < 2**31 else -1
 
 
 def find_property(data: bytes, name: bytes) -> bytes | None:

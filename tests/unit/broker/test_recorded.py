@@ -89,7 +89,10 @@ async def test_what_this_broker_does_not_do_is_said(reference, name):
         return
     answer = await replay(reference, name)
     if request.code == 310:
-        assert (answer.code, answer.remark) == (16, "the broker[127.0.0.1] sending transaction message is forbidden")
+        assert (answer.code, answer.remark) == (
+            16,
+            "the broker[127.0.0.1] sending transaction message is forbidden: this broker has no transactions",
+        )
     else:
         assert (answer.code, answer.remark) == (3, f" request type {request.code} not supported")
 

@@ -266,7 +266,10 @@ async def test_a_delay_of_nothing_is_none(ask):
 
 async def test_half_messages_are_refused(ask):
     answer = await ask.send("orders", f="4")
-    assert (answer.code, answer.remark) == (16, "the broker[127.0.0.1] sending transaction message is forbidden")
+    assert (answer.code, answer.remark) == (
+        16,
+        "the broker[127.0.0.1] sending transaction message is forbidden: this broker has no transactions",
+    )
 
 
 @pytest.mark.parametrize("fields", [{"f": "128"}, {"f": "64"}, {"properties": "INNER_NUM\x013\x02"}])

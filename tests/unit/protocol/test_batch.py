@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sprocketmq.errors import RemoteProtocolError
-from sprocketmq.protocol.batch import MAX_BATCH_COUNT, count_batch, encode_batch, split_batch, split_columns
+from sprocketmq.protocol.batch import MAX_BATCH_COUNT, encode_batch, scan_batch, split_batch, split_columns
 
 entries = st.tuples(st.integers(-(2**31), 2**31 - 1), st.binary(max_size=60), st.binary(max_size=40))
 
@@ -106,7 +106,7 @@ def test_counting_and_splitting_agree_on_whatever_arrives(messages, data):
         except RemoteProtocolError as e:
             return str(e)
 
-    assert outcome(lambda: count_batch(memoryview(body))) == outcome(lambda: len(split_batch(bytes(body))))
+    assert outcome(lambda: scan_batch(memoryview(body))[0]) == outcome(lambda: len(split_batch(bytes(body))))
     columns = split_columns(memoryview(body))
     if columns is not None:
         assert list(zip(*columns, strict=True)) == split_batch(bytes(body))
@@ -125,6 +125,6 @@ def test_messages_of_the_same_lengths_come_as_columns():
 
 def test_more_entries_than_the_reference_can_count_are_not_counted():
     entry = encode_batch([(0, b"", b"")])
-    assert count_batch(entry * MAX_BATCH_COUNT) == MAX_BATCH_COUNT
+    assert scan_batch(entry * MAX_BATCH_COUNT)[0] == MAX_BATCH_COUNT
     with pytest.raises(RemoteProtocolError, match="32768 messages"):
-        count_batch(entry * (MAX_BATCH_COUNT + 1))
+        scan_batch(entry * (MAX_BATCH_COUNT + 1))
