@@ -55,7 +55,7 @@ class Registrar:
         self._take_over = take_over
         self._table = table
         self._missed = missed
-        self._address = self._ha_address = ""
+        self._address = ""
         self._pool = ConnectionPool(expected="nameserver")
         self._reached: dict[str, bool] = {}
         # Nameservers where another broker of this name was found, and its address, so that it is logged once.
@@ -75,12 +75,12 @@ class Registrar:
         self._address = address
         await self._refuse_rivals(self._nameservers)
 
-    async def start(self, address: str, ha_address: str) -> None:
+    async def start(self, address: str) -> None:
         """Register everywhere, once, and keep doing so. An unreachable nameserver is logged and tried again, soon at first.
 
         Raises BrokerNameTaken when another broker of this name registered meanwhile.
         """
-        self._address, self._ha_address = address, ha_address
+        self._address = address
         self._started = True
         if not self._nameservers:
             return
@@ -159,7 +159,7 @@ class Registrar:
             broker_name=self._broker_name,
             broker_addr=self._address,
             cluster_name=self._cluster_name,
-            ha_server_addr=self._ha_address,
+            ha_server_addr="",  # the field is required, but nothing listens for slaves here
             broker_id=self._broker_id,
             enable_acting_master=False,
             compressed=False,

@@ -196,7 +196,7 @@ class Broker:
             self._save_delays()
             self._housekeeping()
             self.cleaning.start()
-            await self._registrar.start(self.address, format_address(self._advertised, min(self._port + 1, 65535)))
+            await self._registrar.start(self.address)
         except BaseException:
             await self._shut()
             raise

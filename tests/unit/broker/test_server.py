@@ -1,6 +1,7 @@
 """A broker from start to end: registration, restart, crash, and starts that cannot work."""
 
 import asyncio
+import re
 import socket
 import time
 
@@ -17,6 +18,7 @@ from sprocketmq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicCon
 from sprocketmq.protocol.command import to_ext
 from sprocketmq.protocol.hashing import crc32
 from sprocketmq.protocol.headers import CreateTopic, RegisterBroker
+from sprocketmq.protocol.jsondialect import loads
 from sprocketmq.protocol.records import decode_records
 from sprocketmq.storage.store import StoreConfig
 from sprocketmq.testing import eventually
@@ -58,6 +60,23 @@ async def test_a_started_broker_is_registered(start_broker, namesrv):
     info = namesrv.routes.clusters()
     assert info.broker_addr_table["broker-a"].broker_addrs == {0: broker.address}
     assert info.cluster_addr_table == {"DefaultCluster": ["broker-a"]}
+
+
+async def test_every_address_a_broker_tells_listens(start_broker, namesrv, connect, monkeypatch):
+    register, headers = namesrv.routes.register, []
+    monkeypatch.setattr(namesrv.routes, "register", lambda header, *rest, **more: headers.append(header) or register(header, *rest, **more))
+    broker = await start_broker(namesrv=(namesrv.address,))
+    ask = await connect(broker)
+    told = [header.broker_addr for header in headers] + [header.ha_server_addr for header in headers]
+    settings = dict(line.split("=", 1) for line in bytes((await ask(26)).body).decode().splitlines())
+    runtime = loads((await ask(28)).body)["table"]
+    told += [f"{settings['brokerIP1']}:{value}" for name, value in settings.items() if name.lower().endswith("port")]
+    told += [value for value in (*settings.values(), *runtime.values()) if re.fullmatch(r"[\w.]+:\d+", value)]
+    assert broker.address in told
+    for address in {*told} - {""}:
+        host, port = parse_address(address)
+        _, writer = await asyncio.open_connection(host, port)
+        writer.close()
 
 
 async def test_a_created_topic_is_routed_when_the_answer_comes(start_broker, namesrv, connect):
