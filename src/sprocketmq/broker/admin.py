@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sprocketmq.broker.groups import GroupRefused
-from sprocketmq.broker.topics import Topic, TopicRefused
+from sprocketmq.broker.topics import NO_LITE_TOPICS, Topic, TopicRefused
 from sprocketmq.errors import ProtocolError, RemoteProtocolError, RetriableError
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.protocol.bodies import (
@@ -470,6 +470,9 @@ class AdminHandlers:
     def search_offset(self, conn: ServerConnection, command: Command) -> None:
         """Answer 29: LOWER the first offset stored at or after a time, UPPER the last at or before it."""
         request = command.header(SearchOffset)
+        if request.lite_topic:
+            conn.respond(command, ResponseCode.INVALID_PARAMETER, remark=NO_LITE_TOPICS)
+            return
         upper = (request.boundary_type or "").upper() == "UPPER"
         offset = 0
         if self._known(request.topic, request.queue_id):

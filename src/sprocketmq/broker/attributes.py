@@ -12,6 +12,8 @@ from sprocketmq.errors import ConfigError
 QUEUE_TYPE = "queue.type"
 CLEANUP_POLICY = "cleanup.policy"
 MESSAGE_TYPE = "message.type"
+RESERVE_TIME = "reserve.time"
+LITE_EXPIRATION = "lite.topic.expiration"
 BATCH_QUEUES = "BatchCQ"
 
 _MAX_LONG = 2**63 - 1
@@ -49,9 +51,22 @@ ATTRIBUTES: Mapping[str, Attribute] = {
     MESSAGE_TYPE: Attribute(
         changeable=True, choices=("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE", "MIXED")
     ),
-    "reserve.time": Attribute(changeable=True),
-    "lite.topic.expiration": Attribute(changeable=True, high=43200),
+    RESERVE_TIME: Attribute(changeable=True),
+    LITE_EXPIRATION: Attribute(changeable=True, high=43200),
 }
+
+
+def not_done(key: str, value: str) -> str:
+    """Return why a topic cannot be given an attribute, valid as it is, or ""."""
+    if key == RESERVE_TIME and int(value) != -1:
+        return "Update topic reserveTime not supported: this broker keeps the messages of all topics for fileReservedTime"
+    if key == LITE_EXPIRATION and int(value) != -1:
+        return f"this broker has no lite topics; leave out +{key}"
+    if key == MESSAGE_TYPE and value == "LITE":
+        return f"this broker has no lite topics; choose another {key}"
+    if key == MESSAGE_TYPE and value == "TRANSACTION":
+        return f"this broker has no transactions; choose another {key}"
+    return ""
 
 
 def parse_changes(text: str | None) -> dict[str, str]:

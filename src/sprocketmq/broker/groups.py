@@ -15,6 +15,19 @@ from sprocketmq.protocol.names import MAX_GROUP_LENGTH, SYSTEM_GROUPS, name_prob
 MAX_GROUPS = 100_000
 
 
+# What groups can be given in the reference; all of it is about consumers that this broker does not have.
+_ATTRIBUTES = {
+    "priority.factor": "POP consumers",
+    "lite.bind.topic": "lite topics",
+    "lite.sub.model": "lite topics",
+    "lite.sub.reset.offset.exclusive": "lite topics",
+    "lite.sub.reset.offset.unsubscribe": "lite topics",
+    "lite.sub.client.quota": "lite topics",
+    "lite.sub.client.max.event.cnt": "lite topics",
+    "lite.sub.wildcard": "lite topics",
+}
+
+
 class GroupRefused(FatalError):
     """A group that cannot be created or used; ``code`` is the response code that says so."""
 
@@ -73,8 +86,11 @@ class GroupTable:
             raise GroupRefused(ResponseCode.INVALID_PARAMETER, f"the specified group {name!r} is illegal: {problem}")
         if group.retry_queue_nums < 0 or group.retry_queue_nums > 1024:
             raise GroupRefused(ResponseCode.INVALID_PARAMETER, f"retryQueueNums[{group.retry_queue_nums}] is outside 0..1024")
-        if self._groups.get(name) == group:
+        known = self._groups.get(name)
+        if known == group:
             return
+        if group.attributes and (known is None or known.attributes != group.attributes):
+            raise GroupRefused(ResponseCode.SYSTEM_ERROR, _attributes_problem(group.attributes))
         if name not in self._groups and len(self._groups) >= MAX_GROUPS:
             raise GroupRefused(ResponseCode.SYSTEM_ERROR, f"this broker has {MAX_GROUPS} subscription groups, its limit")
         self._groups[name] = group
@@ -90,3 +106,9 @@ class GroupTable:
     def _touch(self) -> None:
         self.data_version = self.data_version.next(self._clock.time_ms())
         self._changed()
+
+
+def _attributes_problem(attributes: Mapping[str, str]) -> str:
+    name = next(iter(attributes)).lstrip("+-")
+    lacks = _ATTRIBUTES.get(name)
+    return f"unsupported key: {name}" if lacks is None else f"the attribute {name} cannot be set: this broker has no {lacks}"

@@ -15,7 +15,7 @@ from sprocketmq.broker.groups import GroupRefused, GroupTable
 from sprocketmq.broker.offsets import OffsetTable
 from sprocketmq.broker.query import members_of
 from sprocketmq.broker.stats import Stats
-from sprocketmq.broker.topics import FAQ, Topic, TopicTable
+from sprocketmq.broker.topics import FAQ, NO_LITE_TOPICS, Topic, TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import FatalError, InvalidName
 from sprocketmq.net.server import ServerConnection
@@ -173,6 +173,8 @@ class PullHandlers:
             raise PullRefused(ResponseCode.NO_PERMISSION, f"the topic[{name}] pulling message is forbidden", forbidden_type=3)
         if topic.unsupported:
             raise PullRefused(ResponseCode.SYSTEM_ERROR, f"topic[{name}] cannot be read: {topic.unsupported}")
+        if header.lite_topic:
+            raise PullRefused(ResponseCode.INVALID_PARAMETER, NO_LITE_TOPICS)
         queue_id, offset, sys_flag = header.queue_id, header.queue_offset, header.sys_flag
         if not 0 <= queue_id < topic.read_queues:
             remark = (

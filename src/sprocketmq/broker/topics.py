@@ -6,7 +6,15 @@ from typing import Any
 
 import msgspec
 
-from sprocketmq.broker.attributes import BATCH_QUEUES, CLEANUP_POLICY, MESSAGE_TYPE, QUEUE_TYPE, AttributeRefused, change_attributes
+from sprocketmq.broker.attributes import (
+    BATCH_QUEUES,
+    CLEANUP_POLICY,
+    MESSAGE_TYPE,
+    QUEUE_TYPE,
+    AttributeRefused,
+    change_attributes,
+    not_done,
+)
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import FatalError, SprocketError
 from sprocketmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
@@ -26,9 +34,10 @@ from sprocketmq.protocol.names import (
 MAX_QUEUES = 16_384
 # Topics come to life by being sent to; the limit keeps a client that invents names from growing the table for ever.
 MAX_TOPICS = 100_000
-MAX_PERM = 15
+MAX_PERM = PERM_READ | PERM_WRITE | PERM_INHERIT
 READ_WRITE = PERM_READ | PERM_WRITE
 NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
+NO_LITE_TOPICS = "this broker has no lite topics: leave out liteTopic"
 FAQ = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 
@@ -228,7 +237,8 @@ class TopicTable:
         if not (0 <= request.read_queue_nums <= MAX_QUEUES and 0 <= request.write_queue_nums <= MAX_QUEUES):
             raise TopicRefused(ResponseCode.INVALID_PARAMETER, f"a topic has 0 to {MAX_QUEUES} queues")
         if not 0 <= request.perm <= MAX_PERM:
-            raise TopicRefused(ResponseCode.INVALID_PARAMETER, f"perm[{request.perm}] is illegal: it is a sum of 1, 2, 4 and 8")
+            remark = f"perm[{request.perm}] is illegal: it is a sum of 1 (inherit), 2 (write) and 4 (read)"
+            raise TopicRefused(ResponseCode.INVALID_PARAMETER, remark)
         if request.topic_filter_type not in ("SINGLE_TAG", "MULTI_TAG"):
             raise TopicRefused(ResponseCode.INVALID_PARAMETER, f"topicFilterType[{request.topic_filter_type}] is illegal")
         if not 0 <= request.topic_sys_flag <= 0x7FFFFFFF:
@@ -238,9 +248,11 @@ class TopicTable:
             attributes = change_attributes(existing.config.attributes if existing else None, request.attributes)
         except AttributeRefused as e:
             raise TopicRefused(ResponseCode.SYSTEM_ERROR, str(e)) from None
-        if attributes.get(MESSAGE_TYPE) == "MIXED":
+        had = existing.config.attributes if existing else NO_ATTRIBUTES
+        if attributes.get(MESSAGE_TYPE) == "MIXED" != had.get(MESSAGE_TYPE):
             raise TopicRefused(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
-        if reason := unsupported_attributes(attributes):
+        reason = next((why for key, value in attributes.items() if had.get(key) != value and (why := not_done(key, value))), "")
+        if reason := reason or unsupported_attributes(attributes):
             raise TopicRefused(ResponseCode.SYSTEM_ERROR, f"topic[{name}] cannot be created: {reason}")
         config = TopicConfig(
             topic_name=name,

@@ -86,6 +86,7 @@ class PullRequest(msgspec.Struct, rename="camel", gc=False):
     sub_version: Int64 = 0
     expression_type: str | None = None
     max_msg_bytes: Int32 | None = None
+    lite_topic: str | None = None
     broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
@@ -139,6 +140,7 @@ class SearchOffset(msgspec.Struct, rename="camel"):
     queue_id: Int32
     timestamp_ms: Int64 = msgspec.field(name="timestamp")
     boundary_type: str | None = None
+    lite_topic: str | None = None
 
 
 class OffsetResponse(msgspec.Struct):

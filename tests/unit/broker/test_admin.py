@@ -534,3 +534,35 @@ async def test_progress_of_an_online_group_covers_what_it_subscribes_to(ask):
     await ask.heartbeat(consumers=["cg"])
     stats = ConsumeStats.decode((await ask(208, {"consumerGroup": "cg"})).body).offset_table
     assert {queue.topic for queue in stats} == {"orders"}
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("+priority.factor", "the attribute priority.factor cannot be set: this broker has no POP consumers"),
+        ("+lite.bind.topic", "the attribute lite.bind.topic cannot be set: this broker has no lite topics"),
+        ("+nosuch", "unsupported key: nosuch"),
+    ],
+)
+async def test_attributes_of_groups_are_refused_by_name(ask, broker, name, says):
+    answer = await ask(200, {}, SubscriptionGroupConfig("billing", attributes={name: "1"}).encode())
+    assert (answer.code, answer.remark) == (1, says)
+    assert "billing" not in broker.groups
+
+
+async def test_a_group_of_apaches_store_keeps_its_attributes(ask, broker):
+    tree = broker.groups.snapshot()
+    tree["subscriptionGroupTable"]["moved"] = {"groupName": "moved", "attributes": {"priority.factor": "50"}}
+    broker.groups.load(tree)
+    changed = SubscriptionGroupConfig("moved", retry_max_times=3, attributes={"priority.factor": "50"})
+    assert (await ask(200, {}, changed.encode())).code == 0
+    assert broker.groups.get("moved") == changed
+
+
+async def test_lite_topics_are_refused_and_not_taken_for_their_parent(ask):
+    await ask.send("orders")
+    for answer in (
+        await ask.pull("orders", 0, liteTopic="a"),
+        await ask(29, {"topic": "orders", "queueId": "0", "timestamp": "0", "liteTopic": "a"}),
+    ):
+        assert (answer.code, answer.remark) == (29, "this broker has no lite topics: leave out liteTopic")

@@ -68,6 +68,7 @@ def test_a_topic_keeps_its_identity_when_it_changes(table):
         ({"topic_sys_flag": -1}, 29, "topicSysFlag[-1] is illegal"),
         ({"attributes": "+cleanup.policy=COMPACTION"}, 1, "this broker does not compact topics"),
         ({"attributes": "+message.type=MIXED"}, 29, "MIXED message type is not supported."),
+        ({"perm": 14}, 29, "perm[14] is illegal"),
         ({"attributes": "+queue.type=NoSuch"}, 1, "value is not in set: [SimpleCQ, BatchCQ]"),
     ],
 )
@@ -80,10 +81,43 @@ def test_refused_topics_change_nothing(table, changes, fields, code, words):
 
 
 def test_attributes_are_kept_and_described(table):
-    table.create_or_update(request(attributes="+message.type=DELAY,+reserve.time=100"))
+    table.create_or_update(request(attributes="+message.type=DELAY,+reserve.time=-1"))
     topic = table.get("orders")
-    assert topic.config.attributes == {"message.type": "DELAY", "reserve.time": "100"}
-    assert topic.describe().endswith("attributes={message.type=DELAY, reserve.time=100}]")
+    assert topic.config.attributes == {"message.type": "DELAY", "reserve.time": "-1"}
+    assert topic.describe().endswith("attributes={message.type=DELAY, reserve.time=-1}]")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "words"),
+    [
+        ("+reserve.time=3600", "Update topic reserveTime not supported"),
+        ("+lite.topic.expiration=30", "no lite topics"),
+        ("+message.type=LITE", "no lite topics"),
+        ("+message.type=TRANSACTION", "no transactions"),
+        ("+cleanup.policy=COMPACTION", "does not compact"),
+    ],
+)
+def test_attributes_without_an_effect_are_refused_by_name(table, changes, attributes, words):
+    table.create_or_update(request("there"))
+    changes.clear()
+    for name in ("orders", "there") if "cleanup" not in attributes else ("orders",):
+        with pytest.raises(TopicRefused) as caught:
+            table.create_or_update(request(name, attributes=attributes))
+        assert caught.value.code == 1
+        assert words in caught.value.remark
+    assert changes == []
+
+
+def test_a_topic_of_apaches_store_keeps_its_attributes_and_is_served(table):
+    tree = table.snapshot()
+    attributes = {"message.type": "MIXED", "reserve.time": "3600", "lite.topic.expiration": "30"}
+    tree["topicConfigTable"]["moved"] = {"topicName": "moved", "attributes": attributes}
+    table.load(tree)
+    assert table.get("moved").refusal is None
+    table.create_or_update(request("moved", read_queue_nums=9))
+    assert table.get("moved").config.attributes == attributes
+    table.create_or_update(request("moved", attributes="-reserve.time"))
+    assert "reserve.time" not in table.get("moved").config.attributes
 
 
 def test_the_table_survives_its_file(table):
