@@ -342,8 +342,10 @@ class SendHandlers:
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {name}")
         if len(name) > MAX_TOPIC_LENGTH:
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, f"message topic length too long {len(name)}")
-        if ("DELAY\x01" in properties or "TIMER_" in properties) and _asks_delay(decode_properties(properties.encode())):
-            raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
+        if "DELAY\x01" in properties or "TIMER_" in properties:
+            level, due_ms, properties = self._delay_asked(properties)
+            if level or due_ms:
+                raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
         if "INNER_" in properties and (_value(properties, "INNER_NUM\x01") or _value(properties, "INNER_BASE\x01")):
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
         uniq = _value(properties, "UNIQ_KEY\x01")
@@ -658,10 +660,6 @@ def _number(pairs: dict[str, str], name: str) -> int:
         return int(text)
     except ValueError:
         raise RemoteProtocolError(f"property {name} is {text!r}, not a number") from None
-
-
-def _asks_delay(pairs: dict[str, str]) -> bool:
-    return _number(pairs, DELAY) > 0 or any(name in pairs for name in _TIMER_PROPERTIES)
 
 
 def _of_dead_letter(properties: str) -> str:
