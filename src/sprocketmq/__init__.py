@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sprocketmq.client import AdminClient, Producer, PullConsumer, PushConsumer
     from sprocketmq.client.admin import GroupProgress, QueueProgress
     from sprocketmq.client.batching import Batching, BatchingStats
+    from sprocketmq.client.consumer_stats import ConsumerStats, QueueStats
     from sprocketmq.client.process_queue import ReceivedBatch
     from sprocketmq.client.pulling import PullResult, PullStatus
     from sprocketmq.errors import SprocketError
@@ -25,6 +26,7 @@ __all__ = [
     "Batching",
     "BatchingStats",
     "CompressionType",
+    "ConsumerStats",
     "GroupProgress",
     "Message",
     "MessageQueue",
@@ -34,6 +36,7 @@ __all__ = [
     "PullStatus",
     "PushConsumer",
     "QueueProgress",
+    "QueueStats",
     "ReceivedBatch",
     "ReceivedMessage",
     "SendResult",
@@ -49,6 +52,7 @@ _HOMES = {
     "Batching": "client.batching",
     "BatchingStats": "client.batching",
     "CompressionType": "protocol.compression",
+    "ConsumerStats": "client.consumer_stats",
     "GroupProgress": "client.admin",
     "Message": "protocol.message",
     "MessageQueue": "protocol.message",
@@ -58,6 +62,7 @@ _HOMES = {
     "PullStatus": "client.pulling",
     "PushConsumer": "client.consumer_push",
     "QueueProgress": "client.admin",
+    "QueueStats": "client.consumer_stats",
     "ReceivedBatch": "client.process_queue",
     "ReceivedMessage": "protocol.records",
     "SendResult": "protocol.message",

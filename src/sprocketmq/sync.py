@@ -373,6 +373,7 @@ class PullConsumer(_Face[client.PullConsumer]):
     position = _on_loop(client.PullConsumer.position)
     pause = _on_loop(client.PullConsumer.pause)
     resume = _on_loop(client.PullConsumer.resume)
+    stats = _on_loop(client.PullConsumer.stats)
 
     @property
     def assignment(self) -> list[MessageQueue]:
@@ -397,6 +398,7 @@ class PushConsumer(_Face[client.PushConsumer]):
     seek = _on_loop(client.PushConsumer.seek)
     pause = _on_loop(client.PushConsumer.pause)
     resume = _on_loop(client.PushConsumer.resume)
+    stats = _on_loop(client.PushConsumer.stats)
 
     @property
     def assignment(self) -> list[MessageQueue]:

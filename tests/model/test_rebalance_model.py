@@ -129,14 +129,17 @@ class MemoryInstance:
     def oneway(self, code: int, *, ext: Any) -> None:
         self._broker.answer(code, ext, b"")
 
-    def heartbeat_soon(self) -> "asyncio.Task[None]":
-        return self.spawn(self._beat())
+    async def heartbeat_now(self) -> None:
+        await asyncio.wait([self.spawn(self._beat(), "heartbeat")])
 
     async def _beat(self) -> None:
         await self._turns()
         self._broker.join(self.member)
 
-    def spawn(self, work: Any) -> "asyncio.Task[Any]":
+    def keep(self, name: str, work: Any) -> None:
+        self.spawn(work(), name)
+
+    def spawn(self, work: Any, name: str) -> "asyncio.Task[Any]":
         task = asyncio.ensure_future(work)
         self.tasks.add(task)
         task.add_done_callback(self._ended)
@@ -147,7 +150,7 @@ class MemoryInstance:
         if not task.cancelled() and (error := task.exception()) is not None and self.state == OPEN:
             self.errors.append(error)
 
-    def every(self, period_s: float, job: Any) -> None:
+    def every(self, period_s: float, job: Any, name: str) -> None:
         """The model says when offsets are committed."""
 
     def shut(self) -> None:
@@ -284,7 +287,7 @@ class Rebalancing:
         async def start() -> None:
             member = Member(instance, orderly=self.orderly, share=self.share)
             self.members.append(member)
-            instance.spawn(member.group.join())
+            instance.spawn(member.group.join(), "join")
 
         self.run(start())
 

@@ -1,8 +1,8 @@
 """Administration: topics, groups, statistics, queue offsets (protocol, section 7.3, and 7.2.2 for 29 to 32)."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -10,6 +10,7 @@ from sprocketmq.broker.groups import GroupRefused
 from sprocketmq.broker.topics import NO_LITE_TOPICS, Topic, TopicRefused
 from sprocketmq.errors import ProtocolError, RemoteProtocolError, RetriableError
 from sprocketmq.net.server import ServerConnection
+from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.bodies import (
     BrokerConsumeStats,
     BrokerStats,
@@ -73,6 +74,7 @@ class AdminHandlers:
         self._offsets = broker.offsets
         self._store = broker.store
         self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background(f"broker {broker.config.broker_name}")
 
     def handlers(self) -> dict[int, Handler]:
         code = RequestCode
@@ -106,18 +108,16 @@ class AdminHandlers:
             code.GET_BROKER_CONFIG: self.config,
         }
 
-    def later(self, work: Awaitable[None]) -> None:
+    def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Run what takes longer than a request may; ``close`` waits for it a moment, then ends it."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
+        self._tasks.add(task := self._background.spawn(work, "an answer to an administrator"))
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
         """Wait for answers that are still being worked on."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=1.0)
-        for task in self._tasks:
-            task.cancel()
+        await self._background.close()
 
     # --- topics ---
 

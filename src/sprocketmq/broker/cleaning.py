@@ -26,6 +26,7 @@ from sprocketmq.broker.topics import TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import SprocketError
 from sprocketmq.net.server import ServerConnection
+from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.names import SYSTEM_TOPICS
@@ -83,7 +84,8 @@ class Cleaning:
         self._helpless = False
         self._unmeasured = False
         self._timer: asyncio.TimerHandle | None = None
-        self._round: asyncio.Task[None] | None = None
+        self._round: asyncio.Task[list[str]] | None = None
+        self._background = Background("broker")
         self._running = self._stopping = False
 
     def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
@@ -122,18 +124,17 @@ class Cleaning:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-            self._round = asyncio.get_running_loop().create_task(self._rounds())
+            self._round = self._background.spawn(self.clean(), "cleaning")
+            self._round.add_done_callback(self._over)
 
-    async def _rounds(self) -> None:
-        try:
-            await self.clean()
-        finally:
-            self._round = None
-            if self._running:
-                interval = self._config.clean_interval_s
-                if not self.writable:
-                    interval = min(interval, FULL_INTERVAL_S)
-                self._timer = asyncio.get_running_loop().call_later(interval, self._begin)
+    def _over(self, _: object) -> None:
+        """Have the next round come, whatever became of the last one."""
+        self._round = None
+        if self._running:
+            interval = self._config.clean_interval_s
+            if not self.writable:
+                interval = min(interval, FULL_INTERVAL_S)
+            self._timer = asyncio.get_running_loop().call_later(interval, self._begin)
 
     # --- one round ---
 

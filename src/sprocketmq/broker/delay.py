@@ -320,7 +320,20 @@ class DelayService:
             self._timer = self._loop.call_later(min(max(0, due - self.time.now_ms()) / 1000, MAX_WAIT_S), self.fire)
 
     def fire(self) -> None:
-        """Deliver what is due, as much as one turn of the loop should, and wait for the next."""
+        """Deliver what is due, as much as one turn of the loop should, and wait for the next. A failure is logged, and tried again soon."""
+        try:
+            self._fire()
+        except Exception:
+            log.exception("delayed messages have to wait")
+            self._store.discard()
+            again = self.time.now_ms() + AGAIN_MS
+            for level in self._levels.values():
+                if level.due_ms is not None:
+                    level.due_ms = max(level.due_ms, again)
+            self._timers_after_ms = again
+        self._arm()
+
+    def _fire(self) -> None:
         self._settle()
         now = self.time.now_ms()
         due = [level for level in self._levels.values() if level.due_ms is not None and level.due_ms <= now]
@@ -331,7 +344,6 @@ class DelayService:
             self._timers_after_ms = now + AGAIN_MS
         elif due or timed:
             self._deliver(due, now, timed=timed)
-        self._arm()
 
     def _deliver(self, due: list[_Level], now: int, *, timed: bool) -> None:
         before = [(level, level.next) for level in due]
@@ -360,7 +372,7 @@ class DelayService:
                     size += message.store_size
                     done.append(offset)
             self._store.commit()
-        except (RetriableError, FatalError, OSError) as e:
+        except Exception as e:
             self._store.discard()
             for level, offset in before:
                 level.next = offset
@@ -371,8 +383,10 @@ class DelayService:
             if isinstance(e, StoreFailed):
                 self.stop()
                 self._failed(e)
-            else:
+            elif isinstance(e, RetriableError | FatalError | OSError):
                 log.warning("delayed messages have to wait: %s", e)
+            else:
+                log.exception("delayed messages have to wait")
             return
         for offset in done:
             self.timers.mark(offset)

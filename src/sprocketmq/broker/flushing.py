@@ -64,7 +64,7 @@ class Flusher(Generic[_T]):
         self._timer: asyncio.TimerHandle | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._busy = False
-        self._settling: asyncio.Task[None] | None = None
+        self._settling: asyncio.Future[tuple[int, SprocketError | None]] | None = None
         self.flushed_end = 0
         self.settled_end = -1
         self.count = 0
@@ -142,7 +142,10 @@ class Flusher(Generic[_T]):
             and not self.acks.failed
             and self._store.commitlog_max_offset != self.settled_end
         ):
-            self._settling = self._loop.create_task(self._settle())
+            # No task, which could be cancelled while the thread goes on: two must not settle at a time.
+            flush = partial(self._store.flush, thorough=True)
+            self._settling = self._loop.run_in_executor(self._executor, self._attempt, flush)
+            self._settling.add_done_callback(self._settled)
 
     # --- flushing ---
 
@@ -166,6 +169,10 @@ class Flusher(Generic[_T]):
             tell(self._end)
         except RuntimeError:  # the loop was closed under us; nobody is left to tell
             log.debug("event loop closed before its flusher was stopped")
+        except BaseException as e:
+            tell(self.fail, StoreFailed(str(self._store.config.root), f"the thread that flushes has ended: {type(e).__name__}: {e}"))
+            tell(self._end)
+            raise
 
     def _attempt(self, flush: Callable[[], int]) -> tuple[int, SprocketError | None]:
         """Flush and return up to where, or what failed."""
@@ -191,19 +198,26 @@ class Flusher(Generic[_T]):
             self.count += 1
             self.total_s += took_s
             self.longest_s = max(self.longest_s, took_s)
-        self._note(end, error)
+        self._note_surely(end, error)
 
-    async def _settle(self) -> None:
-        assert self._loop is not None
-        flush = partial(self._store.flush, thorough=True)
-        end, error = await self._loop.run_in_executor(self._executor, self._attempt, flush)
+    def _settled(self, settling: "asyncio.Future[tuple[int, SprocketError | None]]") -> None:
         self._settling = None
+        if settling.cancelled():
+            return  # with the threads of a broker that is aborted
+        end, error = settling.result()
         if isinstance(error, StoreWriteFailed):
             log.warning("the log is flushed, what follows from it must wait: %s", error)
             return
         if error is None:
             self.settled_end = end
-        self._note(end, error)
+        self._note_surely(end, error)
+
+    def _note_surely(self, end: int, error: SprocketError | None) -> None:
+        try:
+            self._note(end, error)
+        except Exception as e:
+            log.exception("what a flush has brought to the disk cannot be answered")
+            self.fail(StoreFailed(str(self._store.config.root), f"{type(e).__name__}: {e}"))
 
     def _note(self, end: int, error: SprocketError | None) -> None:
         if error is not None or self.acks.failed:

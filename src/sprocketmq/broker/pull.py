@@ -5,6 +5,7 @@ pulls share one timer; none has a task of its own.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from functools import lru_cache
 from math import ceil
@@ -24,6 +25,8 @@ from sprocketmq.protocol.codes import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PUL
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.headers import PullRequest
 from sprocketmq.storage.store import MessageStore, ReadResult, ReadStatus
+
+log = logging.getLogger(__name__)
 
 TICK_S = 0.1
 MAX_SUSPEND_S = 120.0
@@ -325,9 +328,11 @@ class PullHandlers:
 
     def _deadline(self) -> None:
         self._timer = None
-        self.expire()
-        if self._ticks:
-            self._schedule(min(self._ticks))
+        try:
+            self.expire()
+        finally:
+            if self._ticks:
+                self._schedule(min(self._ticks))
 
     def expire(self) -> None:
         """Answer the held pulls whose time is over with what there is."""
@@ -335,7 +340,11 @@ class PullHandlers:
         for tick in [tick for tick in self._ticks if tick <= now]:
             for pull in list(self._ticks.get(tick, ())):
                 self._release(pull)
-                self._answer(pull, self._read(pull))
+                try:
+                    self._answer(pull, self._read(pull))
+                except Exception as e:  # the others that wait are answered all the same
+                    log.exception("a pull of topic %s, queue %d, that waited cannot be answered", pull.topic.name, pull.queue_id)
+                    pull.conn.respond(pull.command, ResponseCode.SYSTEM_ERROR, ext={}, remark=f"internal error: {type(e).__name__}: {e}")
 
     def arrived(self, topic: Topic, queue_id: int, tags_code: int | None) -> None:
         """Wake the pulls on a queue that let ``tags_code`` through; None stands for several tags."""

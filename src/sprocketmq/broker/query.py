@@ -10,10 +10,10 @@ time it was made at, which it holds; a key or a tag from the newest message back
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sprocketmq.broker.clients import ClientRegistry
 from sprocketmq.broker.topics import Topic, TopicTable
@@ -82,7 +82,7 @@ class QueryHandlers:
         topics: TopicTable,
         clients: ClientRegistry,
         *,
-        later: Callable[[Awaitable[None]], None],
+        later: Callable[[Coroutine[Any, Any, None]], None],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._store = store

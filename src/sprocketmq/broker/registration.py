@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from sprocketmq.errors import BrokerNameTaken, SprocketError
 from sprocketmq.net.client import ConnectionPool
+from sprocketmq.net.tasks import Background, all_of
 from sprocketmq.protocol.bodies import ClusterInfo, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import to_ext
@@ -60,7 +61,7 @@ class Registrar:
         self._reached: dict[str, bool] = {}
         # Nameservers where another broker of this name was found, and its address, so that it is logged once.
         self._rivals: dict[str, str] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._background = Background(f"broker {broker_name}")
         self._announcing: asyncio.Task[None] | None = None
         self._changed: dict[str, TopicConfig] = {}
         self._started = False
@@ -88,15 +89,12 @@ class Registrar:
         await self._refuse_rivals(
             [nameserver for nameserver in self._nameservers if self._reached[nameserver] or nameserver in self._rivals]
         )
-        self._task = asyncio.get_running_loop().create_task(self._keep_registered())
+        self._background.keep("registration", self._keep_registered)
 
     async def stop(self) -> None:
         """Unregister from the nameservers that know the broker and close the connections."""
         self._started = False
-        for task in (self._task, self._announcing):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait([task])
+        await self._background.close()
         ext = to_ext(BrokerIdentity(self._broker_name, self._address, self._cluster_name, self._broker_id))
         goodbyes = [
             conn.request(RequestCode.UNREGISTER_BROKER, ext=ext, timeout_s=GOODBYE_TIMEOUT_S)
@@ -109,9 +107,7 @@ class Registrar:
     def abort(self) -> None:
         """Drop the connections without a word, as a killed process does."""
         self._started = False
-        for task in (self._task, self._announcing):
-            if task is not None:
-                task.cancel()
+        self._background.cancel()
         for conn in self._pool.open_connections():
             conn.abort("broker aborted")
 
@@ -124,14 +120,19 @@ class Registrar:
             return None  # the first registration tells everything
         self._changed.update((topic.topic_name, topic) for topic in topics)
         if self._announcing is None or self._announcing.done():
-            self._announcing = asyncio.get_running_loop().create_task(self._announce())
+            self._announcing = self._background.spawn(self._announce(), "news of changed topics")
         return self._announcing
 
     async def _announce(self) -> None:
         while self._changed:
             topics, self._changed = list(self._changed.values()), {}
             # Who is not reached gets everything later; a part would pass for the whole there.
-            await self._tell(topics, [address for address in self._nameservers if self._is_connected(address)])
+            told = [address for address in self._nameservers if self._is_connected(address)]
+            try:
+                await self._tell(topics, told)
+            except BaseException:
+                self._reached.update(dict.fromkeys(told, False))  # they get everything within half a second
+                raise
 
     def _is_connected(self, address: str) -> bool:
         return bool(self._reached.get(address)) and self._pool.peek(address) is not None
@@ -166,7 +167,7 @@ class Registrar:
             body_crc32=crc32(body),
         )
         ext = to_ext(header)
-        await asyncio.gather(*(self._tell_one(address, ext, body, whole=topics is None) for address in nameservers))
+        await all_of(self._tell_one(address, ext, body, whole=topics is None) for address in nameservers)
 
     async def _tell_one(self, address: str, ext: dict[str, str], body: bytes, *, whole: bool) -> None:
         if whole and not await self._may_register(address):

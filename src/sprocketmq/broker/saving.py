@@ -3,10 +3,12 @@
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
 
+from sprocketmq.net.tasks import Background, share
 from sprocketmq.storage.config import ConfigFile
 
 log = logging.getLogger(__name__)
@@ -22,6 +24,8 @@ class SavedFile:
         self._file = file
         self._snapshot = snapshot
         self._threads = threads
+        self._writing = threading.Lock()
+        self._background = Background("broker")
         self._wanted = 0
         self._written = 0
         self._task: asyncio.Task[None] | None = None
@@ -54,7 +58,7 @@ class SavedFile:
         """
         self._wanted += 1
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._save())
+            self._task = self._background.spawn(self._save(), f"save of {self.path}", awaited=True)
             self._task.add_done_callback(self._report)
         return self._task
 
@@ -65,17 +69,24 @@ class SavedFile:
         return self.touch()
 
     async def saved(self) -> None:
-        """Write what has changed, if anything, and wait for it. Raises OSError."""
+        """Write what has changed, if anything, and wait for it. Raises OSError. Cancelling who waits does not end the save."""
         if self.dirty:
-            await self.saving()
+            await share(self.saving(), lambda: OSError(f"the save of {self.path} was cancelled"))
 
     async def _save(self) -> None:
         loop = asyncio.get_running_loop()
         while self._written < self._wanted:
             version = self._wanted
-            await loop.run_in_executor(self._threads, self._file.save, self._snapshot())
+            await loop.run_in_executor(self._threads, self._write, self._snapshot())
             self._written = version
 
+    def _write(self, tree: dict[Any, Any]) -> None:
+        with self._writing:  # a save that was cancelled may still be at work in its thread
+            self._file.save(tree)
+
     def _report(self, task: "asyncio.Task[None]") -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("cannot save %s: %s", self._file.path, error)
+        if task.cancelled():
+            log.error("the save of %s was cancelled; what it was to write comes with the next save", self.path)
+        elif (error := task.exception()) is not None:
+            expected = isinstance(error, OSError)
+            log.error("cannot save %s: %s", self.path, error if expected else repr(error), exc_info=None if expected else error)

@@ -494,10 +494,10 @@ class SendHandlers:
 
     def _resume(self, name: str, saving: "asyncio.Task[None]") -> None:
         waiting = self._parked.pop(name)
-        error = None if saving.cancelled() else saving.exception()
+        error = OSError("the save of the topic table was cancelled") if saving.cancelled() else saving.exception()
         for conn, command in waiting:
             self._parked_bytes -= len(command.body)
-            if conn.closed or saving.cancelled():
+            if conn.closed:
                 continue
             if error is not None:
                 self._unavailable(conn, command, error)

@@ -30,6 +30,7 @@ from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import ConfigError, RemoteProtocolError, SprocketError
 from sprocketmq.net.address import format_address, parse_address
 from sprocketmq.net.server import RemotingServer, ServerConnection
+from sprocketmq.net.tasks import Background, all_of
 from sprocketmq.protocol.bodies import TopicConfig
 from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.command import Command
@@ -141,8 +142,7 @@ class Broker:
         self._running = False
         self._opened = False
         self._failed = asyncio.Event()
-        self._offsets_timer: asyncio.TimerHandle | None = None
-        self._sample_timer: asyncio.TimerHandle | None = None
+        self._background = Background(f"broker {config.broker_name}")
 
     @property
     def address(self) -> str:
@@ -265,7 +265,7 @@ class Broker:
 
     async def _shut(self) -> None:
         self._running = False
-        self._cancel_timers()
+        await self._background.close()
         await self._registrar.stop()
         await self._admin.close()
         await self.cleaning.stop()
@@ -279,7 +279,7 @@ class Broker:
             if self._opened:
                 self._opened = False
                 files = (self._topics_file, self._groups_file, self._offsets_file, self._timers_file, self._delays_file)
-                await asyncio.gather(*(self._save(file) for file in files))
+                await all_of(self._save(file) for file in files)
                 await asyncio.get_running_loop().run_in_executor(self._threads, self.store.close)
         except SprocketError as e:
             if self.failure is None:
@@ -302,16 +302,10 @@ class Broker:
         with contextlib.suppress(OSError):  # logged where it happened; the store still has to be closed
             await file.saved()
 
-    def _cancel_timers(self) -> None:
-        for timer in (self._offsets_timer, self._sample_timer):
-            if timer is not None:
-                timer.cancel()
-        self._offsets_timer = self._sample_timer = None
-
     async def abort(self) -> None:
         """Leave everything as a killed process does: nothing saved, flushed or unregistered. For tests of recovery."""
         self._running = self._opened = False
-        self._cancel_timers()
+        await self._background.close()
         self.delays.stop()
         self._registrar.abort()
         for conn in list(self._server.connections):
@@ -326,13 +320,13 @@ class Broker:
     # --- from time to time ---
 
     def _housekeeping(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._offsets_timer = loop.call_later(self.config.save_offsets_interval_s, self._save_offsets)
-        self._sample_timer = loop.call_later(SAMPLE_INTERVAL_S, self._sample)
+        self._background.every(self.config.save_offsets_interval_s, self._save_offsets, "offset saves")
+        self._background.every(SAMPLE_INTERVAL_S, self._sample, "rates")
+        self._background.every(SAMPLE_INTERVAL_S, self.expire_clients, "silent clients")
+        # Queues and the recovery point follow the log at this distance; recovery after a crash reads what was written since.
+        self._background.every(SAMPLE_INTERVAL_S, self.flusher.settle, "settling")
 
     def _save_offsets(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._offsets_timer = loop.call_later(self.config.save_offsets_interval_s, self._save_offsets)
         if self.offsets.dirty:
             self.offsets.dirty = False
             self._offsets_file.touch()
@@ -345,11 +339,7 @@ class Broker:
             self._timers_file.touch()
 
     def _sample(self) -> None:
-        self._sample_timer = asyncio.get_running_loop().call_later(SAMPLE_INTERVAL_S, self._sample)
         self.stats.sample()
-        self.expire_clients()
-        # Queues and the recovery point follow the log at this distance; recovery after a crash reads what was written since.
-        self.flusher.settle()
 
     def expire_clients(self) -> None:
         """Close connections of clients that stopped sending heartbeats, and drop locks that ran out."""

@@ -1,6 +1,5 @@
 """Administration by way of nameservers and brokers: topics, routes, clusters, consumer groups, offsets, single messages."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -13,6 +12,7 @@ from sprocketmq.client.routes import Route
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import BrokerBusy, ConfigError, GroupNotFound, RemoteProtocolError, TopicNotFound
 from sprocketmq.net.address import format_address
+from sprocketmq.net.tasks import all_of
 from sprocketmq.protocol.bodies import (
     ClusterInfo,
     Connection,
@@ -157,7 +157,7 @@ class AdminClient:
         if not 0 <= perm <= PERM_READ | PERM_WRITE | PERM_INHERIT:
             raise ConfigError(f"perm must add up 4 (read), 2 (write) and 1 (inherit), not {perm}")
         masters = await self._masters(cluster, broker)
-        await asyncio.gather(*(self._create_on(address, topic, queues, perm, attributes or {}) for address in masters.values()))
+        await all_of(self._create_on(address, topic, queues, perm, attributes or {}) for address in masters.values())
         await self._instance.fetch_route(topic)
 
     async def _create_on(self, address: str, topic: str, queues: int, perm: int, attributes: Mapping[str, str]) -> None:
@@ -251,7 +251,7 @@ class AdminClient:
         """Return where ``group`` goes on in every queue of ``topic``, None where it never committed. Raises TopicNotFound."""
         check_group(group)
         queues = await self.queues(topic)
-        offsets = await asyncio.gather(*(self._offsets.committed(group, queue) for queue in queues))
+        offsets = await all_of(self._offsets.committed(group, queue) for queue in queues)
         return dict(zip(queues, offsets, strict=True))
 
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
@@ -277,7 +277,7 @@ class AdminClient:
     async def groups(self, *, cluster: str | None = None) -> dict[str, SubscriptionGroupConfig]:
         """Return all consumer groups by name, sorted, RocketMQ's own ones included. Where brokers differ, the first one's word counts."""
         masters = await self._masters(cluster, None)
-        tables = await asyncio.gather(*(self._groups_on(address) for address in masters.values()))
+        tables = await all_of(self._groups_on(address) for address in masters.values())
         found: dict[str, SubscriptionGroupConfig] = {}
         for table in tables:
             found = table | found
@@ -288,7 +288,7 @@ class AdminClient:
         check_group(group)
         masters = await self._masters(None, None)
         # Asking a broker for the one group would create it there.
-        tables = await asyncio.gather(*(self._groups_on(address) for address in masters.values()))
+        tables = await all_of(self._groups_on(address) for address in masters.values())
         found = {name: table[group] for name, table in zip(masters, tables, strict=True) if group in table}
         if not found:
             raise GroupNotFound(group)
@@ -352,7 +352,7 @@ class AdminClient:
         check_group(group)
         masters = await self._masters(None, None) if topic is None else (await self._route(topic)).masters
         ext = to_ext(ConsumeStatsRequest(group, topic))
-        answers = await asyncio.gather(*(self._ask(address, RequestCode.GET_CONSUME_STATS, ext) for address in masters.values()))
+        answers = await all_of(self._ask(address, RequestCode.GET_CONSUME_STATS, ext) for address in masters.values())
         queues: list[QueueProgress] = []
         tps = 0.0
         for address, answer in zip(masters.values(), answers, strict=True):
@@ -385,8 +385,8 @@ class AdminClient:
             return await self._offsets.offset_at(each, round(float(to) * 1000))
 
         # Queue by queue: asked for a time, Apache's broker fails on empty batch queues, and goes to the last batch of older ones.
-        offsets = await asyncio.gather(*map(place, queues))
-        await asyncio.gather(*(self._reset(group, *each) for each in zip(queues, addresses, offsets, strict=True)))
+        offsets = await all_of(map(place, queues))
+        await all_of(self._reset(group, *each) for each in zip(queues, addresses, offsets, strict=True))
         return dict(zip(queues, offsets, strict=True))
 
     async def reset_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
@@ -518,7 +518,7 @@ class AdminClient:
             raise ConfigError(f"max_count must be positive, not {max_count}")
         masters = (await self._route(topic)).masters
         ext = to_ext(QueryMessage(topic, key, max_count, begin_ms, end_ms, kind, kind == UNIQUE))
-        responses = await asyncio.gather(*(self._ask(address, RequestCode.QUERY_MESSAGE, ext) for address in masters.values()))
+        responses = await all_of(self._ask(address, RequestCode.QUERY_MESSAGE, ext) for address in masters.values())
         found: dict[tuple[str, int, int], ReceivedMessage] = {}
         not_searched = set()
         for (name, address), response in zip(masters.items(), responses, strict=True):

@@ -5,6 +5,7 @@ from functools import lru_cache
 from types import TracebackType
 from typing import Literal, Self
 
+from sprocketmq.client.consumer_stats import ConsumerStats
 from sprocketmq.client.group_member import ConsumeFrom, from_where
 from sprocketmq.client.inquiries import Inquiries
 from sprocketmq.client.instance import Instance, response_error
@@ -261,6 +262,10 @@ class PullConsumer:
             raise ConfigError("commit takes a queue and its offset, or nothing: everything that was polled")
 
     # --- polling ---
+
+    def stats(self) -> ConsumerStats:
+        """Return how the queues that are polled are doing, and for how long and why one of them is not pulled."""
+        return ConsumerStats(self.group, ()) if self._polling is None else self._polling.stats()
 
     async def subscribe(self, subscriptions: Mapping[str, str] | Iterable[str] | str) -> None:
         """Join the group and poll the queues that it gives: topics with ``"*"`` or ``"tag || tag"``, or topic names for everything of them.

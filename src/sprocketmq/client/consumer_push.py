@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from sprocketmq.client.consumer_stats import ConsumerStats
 from sprocketmq.client.group_member import ConsumeFrom, GroupMember
 from sprocketmq.client.inquiries import Inquiries
 from sprocketmq.client.instance import CLOSING, OPEN, Instance
@@ -156,6 +157,7 @@ class PushConsumer:
             found=self._offer,
             lost=self._rebalance_soon,
             refused=self._fail,
+            may_take=self._may_take,
             commits=not self._broadcasting,
         )
         locks = QueueLocks(self._instance, group) if orderly and not self._broadcasting else None
@@ -209,8 +211,9 @@ class PushConsumer:
             await self._member.end()
             await self._instance.close()
             raise
+        self._pulls.watch(lambda: self._member.pulled)
         if not self._orderly:
-            self._instance.every(min(60.0, self._timeout_s / 4), self._check_overdue)
+            self._instance.every(min(60.0, self._timeout_s / 4), self._check_overdue, "watch over slow handlers")
 
     async def close(self) -> None:
         """Take no more, let running handlers end (10 s), commit, leave the group, disconnect. Batches not consumed come again elsewhere."""
@@ -267,13 +270,26 @@ class PushConsumer:
         self._handler = handler
         task = asyncio.ensure_future(self._listen(handler, concurrency))
         self._listeners.add(task)
-        task.add_done_callback(self._listeners.discard)
+        task.add_done_callback(self._listened)
         return task
 
+    def _listened(self, task: "asyncio.Task[None]") -> None:
+        self._listeners.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and error is not self._failure:
+            log.error("consumer group %s: listening has ended, its handler is called no more", self.group, exc_info=error)
+
     async def _listen(self, handler: Handler, concurrency: int) -> None:
-        workers = [asyncio.ensure_future(self._work(handler)) for _ in range(concurrency)]
+        workers = {asyncio.ensure_future(self._work(handler)) for _ in range(concurrency)}
         try:
-            await asyncio.gather(*workers)
+            while workers:
+                done, workers = await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
+                for worker in done:
+                    if worker.cancelled():
+                        log.error("consumer group %s: a call of the handler was cancelled, and not by the consumer", self.group)
+                        workers.add(asyncio.ensure_future(self._work(handler)))
+                    else:
+                        worker.result()  # raises what ended the consumer
         finally:
             for worker in workers:
                 worker.cancel()
@@ -334,6 +350,11 @@ class PushConsumer:
                 self.group,
                 result,
             )
+
+    def stats(self) -> ConsumerStats:
+        """Return how this member is doing: each queue that it holds, and for how long and why one of them is not pulled."""
+        queues = tuple(self._pulls.stats(self._member.queues[queue]) for queue in sorted(self._member.queues))
+        return ConsumerStats(self.group, queues, str(self._failure or ""))
 
     @property
     def assignment(self) -> list[MessageQueue]:
@@ -415,6 +436,9 @@ class PushConsumer:
 
     def _rebalance_soon(self) -> None:
         self._member.rebalance_soon()
+
+    def _may_take(self, pq: ProcessQueue) -> bool:
+        return self._member.may_take(pq)
 
     # --- handing out ---
 
@@ -513,13 +537,20 @@ class PushConsumer:
         if rest is not None and self._orderly:
             self._suspend(pq, rest, again)
         elif rest is not None:
-            self._settle(self._send_back(pq, rest, again))
+            self._settle(self._send_back(pq, rest, again), rest, LOCAL_RETRY_S)
         self._settled(pq)
 
-    def _settle(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._instance.spawn(work)
+    def _settle(self, work: Coroutine[Any, Any, None], rest: ReceivedBatch, delay_s: float) -> None:
+        """Have ``work`` bring messages of ``rest`` to a broker. What is left when it ends, however it does, is handed out again later."""
+        task = self._instance.spawn(work, f"messages of {rest.queue} given back")
         self._settling.add(task)
-        task.add_done_callback(self._settling.discard)
+
+        def ended(_: object) -> None:
+            self._settling.discard(task)
+            if rest:
+                self._again_later(rest, delay_s)
+
+        task.add_done_callback(ended)
 
     def _settled(self, pq: ProcessQueue) -> None:
         if not pq.full:
@@ -539,8 +570,6 @@ class PushConsumer:
         self._settled(pq)
         for message in rest:
             message.failures += 1
-        if rest:
-            self._again_later(rest, LOCAL_RETRY_S)
 
     def _suspend(self, pq: ProcessQueue, rest: ReceivedBatch, marks: list[tuple[ReceivedMessage, int]]) -> None:
         """Have messages of an ordered queue again after a pause; what failed too often becomes a dead letter first."""
@@ -550,7 +579,7 @@ class PushConsumer:
             if message not in given_up:
                 message.failures += 1
         if given_up:
-            self._settle(self._give_up(pq, rest, given_up))
+            self._settle(self._give_up(pq, rest, given_up), rest, self._suspend_s)
         else:
             self._again_later(rest, self._suspend_s)
 
@@ -564,8 +593,6 @@ class PushConsumer:
             else:
                 pq.consumed(rest, [message])
         self._settled(pq)
-        if rest:
-            self._again_later(rest, self._suspend_s)
 
     def _again_later(self, rest: ReceivedBatch, delay_s: float) -> None:
         self._instance.timers.call_later(delay_s, lambda: self._give_back(rest))

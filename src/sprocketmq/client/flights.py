@@ -130,7 +130,12 @@ class Flight:
 
     def retry(self, failure: SprocketError | Command) -> None:
         """Go on in the background after a first try that ended with ``failure``."""
-        self.producer._instance.spawn(self._retry(failure))
+        retrying = self.producer._instance.spawn(self._retry(failure), f"second try of a send to {self.topic}")
+        retrying.add_done_callback(self._retried)
+
+    def _retried(self, task: "asyncio.Task[None]") -> None:
+        if task.cancelled():  # perhaps before it ever ran
+            self.fail(MaybeStoredError(f"the producer was closed while a message to {self.topic!r} was being sent"))
 
     async def _retry(self, failure: SprocketError | Command) -> None:
         job = Job(
@@ -148,9 +153,6 @@ class Flight:
         try:
             response = await self.producer._delivery.deliver(job, failure)
             self.stored(response, job.target)
-        except asyncio.CancelledError:
-            self.fail(MaybeStoredError(f"the producer was closed while a message to {self.topic!r} was being sent"))
-            raise
         except Exception as e:
             self.fail(e)
 

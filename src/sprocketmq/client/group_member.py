@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Literal, Protocol
 
 from sprocketmq.client.instance import OPEN, Instance
@@ -12,6 +13,7 @@ from sprocketmq.client.process_queue import ProcessQueue
 from sprocketmq.client.rebalance import Share, plan_assignment
 from sprocketmq.client.routes import Route
 from sprocketmq.errors import ClientClosed, ConfigError, SprocketError
+from sprocketmq.net.tasks import all_of
 from sprocketmq.protocol.bodies import ConsumerConnection, ConsumerData, ConsumerIdList, SubscriptionData
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import to_ext
@@ -120,11 +122,11 @@ class GroupMember:
         # Before the first heartbeat, as the group's wishes are this member's own after that.
         await self._compare_wishes()
         self._instance.consumers = self._describe
-        await self._instance.heartbeat_soon()
-        self._instance.spawn(self._keep_balanced())
-        self._instance.every(COMMIT_S, self._commit_behind)
+        await self._instance.heartbeat_now()
+        self._instance.keep("balance", self._keep_balanced)
+        self._instance.every(COMMIT_S, self._commit_behind, "commits")
         if self._locks is not None:
-            self._instance.spawn(self._keep_locked(self._locks))
+            self._instance.keep("queue locks", partial(self._keep_locked, self._locks))
 
     def stop_pulling(self) -> None:
         """Pull nothing more; what is here may still be handled."""
@@ -178,6 +180,9 @@ class GroupMember:
                 except SprocketError as e:
                     self._complain(topic, str(e))
                     balanced = False
+                except Exception as e:  # whatever is wrong with one topic, the others are balanced
+                    self._complain(topic, f"{type(e).__name__}: {e}", e)
+                    balanced = False
             if balanced and self._in_company:
                 await self._compare_wishes()
             timer = self._instance.timers.call_later(REBALANCE_S if balanced else REBALANCE_RETRY_S, self._rebalance_now.set)
@@ -205,24 +210,26 @@ class GroupMember:
             wanted = plan_assignment(everything, members, me, self._share)
             self._in_company = len(members) > 1
         going = [pq for queue, pq in self.queues.items() if queue.topic == topic and queue not in wanted]
-        await asyncio.gather(*(self._revoke(pq) for pq in going))
+        await all_of(self._revoke(pq) for pq in going)
         coming = mine = [queue for queue in wanted if queue not in self.queues]
         if self._locks is not None:
             mine = await self._lock(self._locks, coming)
         elif coming and self._in_company:
             await self._instance.timers.sleep(HANDOVER_S)
-        added = await asyncio.gather(*(self._assign(queue) for queue in mine))
+        added = await all_of(self._assign(queue) for queue in mine)
         if not listed:
-            await self._instance.heartbeat_soon()
+            await self._instance.heartbeat_now()
             return False
         # A queue that is wanted again while it is given up is taken over anew when that is done.
         return len(mine) == len(coming) and all(added) and not self._draining
 
-    def _complain(self, topic: str, trouble: str) -> None:
+    def _complain(self, topic: str, trouble: str, unexpected: BaseException | None = None) -> None:
         # Once for each trouble: while it lasts it is met each second.
-        level = logging.DEBUG if self._troubles.get(topic) == trouble else logging.WARNING
+        level = logging.WARNING if unexpected is None else logging.ERROR
+        if self._troubles.get(topic) == trouble:
+            level = logging.DEBUG
         self._troubles[topic] = trouble
-        log.log(level, "consumer group %s: %s not balanced: %s", self.group, topic, trouble)
+        log.log(level, "consumer group %s: %s not balanced: %s", self.group, topic, trouble, exc_info=unexpected)
 
     async def _members(self, route: Route) -> list[str]:
         ext = to_ext(ConsumerGroupRequest(self.group))
@@ -239,7 +246,7 @@ class GroupMember:
             if response.code == ResponseCode.SUCCESS:
                 return ConsumerIdList.decode(response.body).consumer_id_list
             # The broker has no member of the group: our heartbeat has not arrived.
-            await self._instance.heartbeat_soon()
+            await self._instance.heartbeat_now()
         if error is not None:
             raise error
         return []
@@ -270,20 +277,21 @@ class GroupMember:
             self._puller.end(pq)
             through = self._draining[pq.queue] = asyncio.get_running_loop().create_future()
             self.batch_ended(pq)
-            self._instance.spawn(self._drain(self._locks, pq, through))
+            draining = self._instance.spawn(self._drain(self._locks, pq, through), f"giving up of {pq.queue}")
+            draining.add_done_callback(lambda _: self._drained(pq))
 
     async def _drain(self, locks: QueueLocks, pq: ProcessQueue, through: "asyncio.Future[None]") -> None:
         """Give up a queue of an orderly group once no handler has messages of it, its lock last of all."""
-        try:
-            await through
-            if pq.dropped:
-                return  # the lock was lost meanwhile
-            self._let_go(pq)
-            await self._settle(pq)
-            await locks.unlock([pq.queue])
-        finally:
-            self._draining.pop(pq.queue, None)
-            self.rebalance_soon()
+        await through
+        if pq.dropped:
+            return  # the lock was lost meanwhile
+        self._let_go(pq)
+        await self._settle(pq)
+        await locks.unlock([pq.queue])
+
+    def _drained(self, pq: ProcessQueue) -> None:
+        self._draining.pop(pq.queue, None)
+        self.rebalance_soon()
 
     def batch_ended(self, pq: ProcessQueue) -> None:
         """Take note that a handler is through with a batch of ``pq``."""
@@ -301,6 +309,11 @@ class GroupMember:
             await self._store.settle([pq])
         except SprocketError as e:
             log.warning("consumer group %s: offset of %s not committed when it was given up: %s", self.group, pq.queue, e)
+
+    @property
+    def pulled(self) -> list[ProcessQueue]:
+        """The queues that are to be pulled: all but those that are being given up."""
+        return [pq for queue, pq in self.queues.items() if queue not in self._draining]
 
     # --- order ---
 

@@ -90,7 +90,7 @@ class Inquiries:
             self._seek(queue, offset)
             moved = True
         if moved:
-            self._instance.spawn(self._commit())
+            self._instance.spawn(self._commit(), "commit of offsets that were reset")
 
     async def _commit(self) -> None:
         try:
@@ -156,7 +156,7 @@ class Inquiries:
             messages = [message for message in messages if message.msg_id == header.msg_id]
         if len(messages) != 1:
             raise RemoteProtocolError(f"it sent {len(messages)} messages to consume, not one")
-        self._instance.spawn(self._answer(conn, command, messages[0]))
+        self._instance.spawn(self._answer(conn, command, messages[0]), "message consumed directly")
 
     async def _answer(self, conn: Connection, command: Command, message: ReceivedMessage) -> None:
         result = await self._consume(message)

@@ -33,6 +33,7 @@ from sprocketmq.errors import (
 from sprocketmq.net.address import parse_addresses
 from sprocketmq.net.client import Connection, ConnectionPool
 from sprocketmq.net.memory import keep_freed_memory
+from sprocketmq.net.tasks import Background, Kept, all_of, settled, share
 from sprocketmq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, TopicRoute
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command, to_ext
@@ -179,7 +180,7 @@ class Instance:
         self.state = NEW
         self._on_route = on_route
         self._lookups: dict[str, asyncio.Task[Route | None]] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._background = Background(kind)
         self._refreshed_at: dict[str, float] = {}
         self._refreshing: set[str] = set()
         # Topics sent to by the template's route: they exist from the first message on, and have a route of their own soon.
@@ -222,8 +223,8 @@ class Instance:
         self.client_id = f"{self.namesrv.local_ip}@{os.getpid()}#{time.monotonic_ns()}"
         self.state = OPEN
         keep_freed_memory()
-        self.every(ROUTE_REFRESH_S, self.refresh_routes)
-        self.every(HEARTBEAT_S, self.heartbeat)
+        self.every(ROUTE_REFRESH_S, self.refresh_routes, "route refresh")
+        self.every(HEARTBEAT_S, self.heartbeat, "heartbeats")
 
     async def close(self) -> None:
         """Unregister the groups, end background work, close connections. Harmless when closed already, or in a forked child.
@@ -235,6 +236,7 @@ class Instance:
         try:
             if self.state in (OPEN, CLOSING):
                 self.state = CLOSED
+                self._background.retire()
                 self.timers.close()
                 await self._unregister()
         finally:
@@ -242,40 +244,28 @@ class Instance:
             await self._shut()
 
     async def _shut(self) -> None:
+        self._background.retire()
         self.timers.close()
-        tasks = [task for task in (*self._tasks, *self._lookups.values()) if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._background.close()
         await self.brokers.close()
         await self.namesrv.pool.close()
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any]":
         """Run ``work`` in the background until it ends or the client closes; a failure is logged."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
+        return self._background.spawn(work, name)
 
-    def _ended(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("%s: background work failed", self.kind, exc_info=error)
+    def keep(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> Kept:
+        """Run ``work()`` until it returns, is stopped, or the client closes; should it end otherwise, it is logged and run again."""
+        return self._background.keep(name, work)
 
-    def every(self, period_s: float, job: Callable[[], Awaitable[Any]]) -> None:
-        """Run ``job`` each ``period_s`` seconds while the client is open; its typed errors are logged, and the next run tries again."""
+    def every(self, period_s: float, job: Callable[[], Awaitable[Any]], name: str) -> None:
+        """Run ``job`` each ``period_s`` seconds while the client is open; its errors are logged, and the next run tries again."""
 
-        async def repeat() -> None:
-            while True:
-                await self.timers.sleep(period_s)
-                if self.state != OPEN:
-                    return
-                try:
-                    await job()
-                except SprocketError as e:
-                    log.warning("%s: %s", self.kind, e)
+        async def when_open() -> None:
+            if self.state == OPEN:
+                await job()
 
-        self.spawn(repeat())
+        self._background.every(period_s, when_open, name, self.timers.sleep)
 
     # --- routes ---
 
@@ -312,19 +302,14 @@ class Instance:
         """
         task = self._lookups.get(topic)
         if task is None:
-            task = self._lookups[topic] = asyncio.ensure_future(self._lookup(topic, budget_s))
-            task.add_done_callback(lambda done: self._looked_up(topic, done))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if task.cancelled():  # by ``close``, not the caller
-                raise ClientClosed(f"this {self.kind} was closed while it looked for the route of {topic}") from None
-            raise
+            task = self._lookups[topic] = self._background.spawn(self._lookup(topic, budget_s), f"route of {topic}", awaited=True)
+            task.add_done_callback(lambda _: self._lookups.pop(topic, None))
+        return await share(task, lambda: self._lookup_ended(topic))
 
-    def _looked_up(self, topic: str, task: "asyncio.Task[Route | None]") -> None:
-        self._lookups.pop(topic, None)
-        if not task.cancelled():
-            task.exception()  # nobody may be left to read it
+    def _lookup_ended(self, topic: str) -> SprocketError:
+        if self.state != OPEN:
+            return ClientClosed(f"this {self.kind} was closed while it looked for the route of {topic}")
+        return RetriableError(f"the look-up of the route of {topic} was cancelled")
 
     async def _lookup(self, topic: str, budget_s: float) -> Route | None:
         data = await self._fetch(topic, budget_s)
@@ -357,9 +342,17 @@ class Instance:
             self.heartbeat_soon()
 
     async def refresh_routes(self) -> None:
-        """Fetch the route of every topic in use again. What cannot be had stays as it is."""
+        """Fetch the route of every topic in use again. What cannot be had stays as it is; the last error is raised when all were tried."""
+        error: SprocketError | None = None
         for topic in {*self.routes, *self._awaited}:
-            await self.fetch_route(topic)
+            try:
+                await self.fetch_route(topic)
+            except NameserverUnavailable:
+                raise  # as it will be for the others
+            except SprocketError as e:
+                error = e
+        if error is not None:
+            raise error
 
     def refresh_soon(self, topic: str) -> None:
         """Fetch the route of ``topic`` in the background: now, or a second after the last time."""
@@ -374,7 +367,8 @@ class Instance:
             self._refresh(topic)
 
     def _refresh(self, topic: str) -> None:
-        self.spawn(self._try_refresh(topic))
+        refreshing = self.spawn(self._try_refresh(topic), f"fresh route of {topic}")
+        refreshing.add_done_callback(lambda _: self._refreshing.discard(topic))
 
     async def _try_refresh(self, topic: str) -> None:
         try:
@@ -383,8 +377,6 @@ class Instance:
             pass  # nobody needs the route any more
         except SprocketError as e:
             log.warning("%s: route of %s not refreshed: %s", self.kind, topic, e)
-        finally:
-            self._refreshing.discard(topic)
 
     # --- heartbeats ---
 
@@ -404,16 +396,23 @@ class Instance:
             return
         beat = HeartbeatData(self.client_id, [ProducerData(name) for name in self.producer_groups], consumers)
         body = beat.encode()
-        await asyncio.gather(*(self._heartbeat_one(address, body) for address in self.broker_addresses()))
+        await all_of(self._heartbeat_one(address, body) for address in self.broker_addresses())
 
-    def heartbeat_soon(self) -> "asyncio.Task[None]":
+    def heartbeat_soon(self) -> None:
         """Send heartbeats now, in the background; a call while one is on its way has it go round once more."""
+        self._beat()
+
+    async def heartbeat_now(self) -> None:
+        """Do as ``heartbeat_soon`` and wait for the answers; how they went is logged. Any number of tasks may wait."""
+        await settled(self._beat())
+
+    def _beat(self) -> "asyncio.Task[None]":
         self._beat_again = True
         if self._heartbeat is None or self._heartbeat.done():
-            self._heartbeat = self.spawn(self._beat())
+            self._heartbeat = self.spawn(self._beat_round(), "a heartbeat")
         return self._heartbeat
 
-    async def _beat(self) -> None:
+    async def _beat_round(self) -> None:
         while self._beat_again:  # a broker may have appeared meanwhile
             self._beat_again = False
             await self.heartbeat()

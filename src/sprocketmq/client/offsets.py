@@ -1,11 +1,11 @@
 """Questions about queue offsets and consumer offsets, asked by consumers and the admin client (protocol, section 7.2.2)."""
 
-import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable
 
 from sprocketmq.client.instance import Instance, response_error
 from sprocketmq.client.process_queue import ProcessQueue
 from sprocketmq.errors import ConfigError
+from sprocketmq.net.tasks import all_of
 from sprocketmq.protocol.bodies import TopicStats
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command, to_ext
@@ -123,11 +123,11 @@ class GroupOffsets:
 
     async def commit(self, pqs: Iterable[ProcessQueue]) -> None:
         """Commit what was consumed and return when the brokers have it. Raises the first broker's error; others are committed."""
-        await _all(self._commit(pq) for pq in pqs)
+        await all_of(self._commit(pq) for pq in pqs)
 
     async def settle(self, pqs: Iterable[ProcessQueue]) -> None:
         """Commit queues that are pulled no more, and see to it that this stays the last word. Raises as ``commit`` does."""
-        await _all(self._settle(pq) for pq in pqs)
+        await all_of(self._settle(pq) for pq in pqs)
 
     async def commit_behind(self, pqs: Iterable[ProcessQueue]) -> None:
         """Commit without waiting for answers; one that is lost is made up for by the next."""
@@ -156,13 +156,6 @@ class GroupOffsets:
             if committed is None or committed >= pq.commit_offset:
                 return
             await self._offsets.commit(self._group, pq.queue, pq.commit_offset)
-
-
-async def _all(commits: Iterable[Awaitable[None]]) -> None:
-    """Let all of them end, then raise the first error."""
-    for result in await asyncio.gather(*commits, return_exceptions=True):
-        if isinstance(result, BaseException):
-            raise result
 
 
 def _offset_of(response: Command, address: str, queue: MessageQueue) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from sprocketmq.client.instance import Instance
 from sprocketmq.clock import Clock
 from sprocketmq.errors import RemoteProtocolError, SprocketError
+from sprocketmq.net.tasks import all_of
 from sprocketmq.protocol.bodies import LockBatchRequest, LockBatchResponse, QueueRef
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.message import MessageQueue
@@ -73,7 +74,7 @@ class QueueLocks:
         """Ask each queue's broker (41) for its lock, or to have it longer."""
         result = Locked()
         async with self._asking:
-            await asyncio.gather(*(self._lock(address, part, result) for address, part in self._by_broker(queues, result).items()))
+            await all_of(self._lock(address, part, result) for address, part in self._by_broker(queues, result).items())
         return result
 
     async def _lock(self, address: str, queues: list[MessageQueue], result: Locked) -> None:
@@ -100,7 +101,7 @@ class QueueLocks:
         async with self._asking:
             for queue in queues:
                 self.leases.drop(queue)
-            await asyncio.gather(*(self._unlock(address, part) for address, part in self._by_broker(queues, Locked()).items()))
+            await all_of(self._unlock(address, part) for address, part in self._by_broker(queues, Locked()).items())
 
     async def _unlock(self, address: str, queues: list[MessageQueue]) -> None:
         with suppress(SprocketError):  # the lock runs out then

@@ -5,6 +5,7 @@ import logging
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 
+from sprocketmq.client.consumer_stats import ConsumerStats
 from sprocketmq.client.group_member import COMMIT_S, ConsumeFrom, GroupMember, from_where, start_offset
 from sprocketmq.client.instance import OPEN, Instance
 from sprocketmq.client.offsets import GroupOffsets, Offsets
@@ -12,6 +13,7 @@ from sprocketmq.client.process_queue import Limits, ProcessQueue, ReceivedBatch
 from sprocketmq.client.pull_loop import PullLoops, PullSize
 from sprocketmq.client.rebalance import Share
 from sprocketmq.errors import ConfigError, SprocketError
+from sprocketmq.net.tasks import all_of
 from sprocketmq.protocol.bodies import SubscriptionData
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.records import ReceivedMessage
@@ -50,6 +52,7 @@ class Polling:
     ) -> None:
         from_where(consume_from)
         self._instance = instance
+        self._group = group
         self._consume_from = consume_from
         self._offsets = Offsets(instance)
         self._store = GroupOffsets(instance, group) if auto_commit else ManualOffsets(instance, group)
@@ -94,7 +97,8 @@ class Polling:
         if self.member is not None:
             await self.member.join()
         else:
-            self._instance.every(COMMIT_S, lambda: self._store.commit_behind(list(self._queues.values())))
+            self._instance.every(COMMIT_S, lambda: self._store.commit_behind(list(self._queues.values())), "commits")
+        self._pulls.watch(self._queues.values)
 
     async def end(self) -> None:
         """Pull nothing more; commit what was consumed, unless only the caller commits."""
@@ -108,6 +112,11 @@ class Polling:
         for pq in self._queues.values():
             pq.dropped = True
         self._wake()
+
+    def stats(self) -> ConsumerStats:
+        """Return how the queues are doing."""
+        queues = tuple(self._pulls.stats(self._queues[queue]) for queue in self.assignment)
+        return ConsumerStats(self._group, queues, str(self._failure or ""))
 
     # --- which queues ---
 
@@ -124,7 +133,7 @@ class Polling:
             self._pulls.end(pq)
         await self._store.settle(going)
         coming = [queue for queue in dict.fromkeys(queues) if queue not in self._queues]
-        starts = await asyncio.gather(*(start_offset(self._store, self._offsets, queue, self._consume_from) for queue in coming))
+        starts = await all_of(start_offset(self._store, self._offsets, queue, self._consume_from) for queue in coming)
         for queue, offset in zip(coming, starts, strict=True):
             pq = self._queues[queue] = self._open(queue, offset)
             self._pulls.begin(pq)
@@ -202,7 +211,9 @@ class Polling:
             self._waiter.set_result(None)
 
     def _fail(self, error: SprocketError) -> None:
-        self._failure = self._failure or error
+        if self._failure is None:
+            log.error("consumer group %s ends: %s", self._group, error)
+            self._failure = error
         self._wake()
 
     # --- steering ---

@@ -22,6 +22,7 @@ from sprocketmq.errors import (
     ConfigError,
     ConnectFailed,
     InvalidMessage,
+    RetriableError,
     SendQueueFull,
     SendTimeout,
     SprocketError,
@@ -579,7 +580,8 @@ class Producer:
         backlog = self._backlogs.get(topic)
         if backlog is None:
             backlog = self._backlogs[topic] = deque()
-            self._instance.spawn(self._work_off(topic, backlog))
+            working = self._instance.spawn(self._work_off(topic, backlog), f"first sends to {topic}")
+            working.add_done_callback(lambda _: self._worked_off(topic, backlog))
         backlog.append(flight)
 
     def _landed(self, count: int, size: int) -> None:
@@ -651,16 +653,29 @@ class Producer:
                 else:
                     pending.fire(publisher, target, conn)
                 pending = None
-        except asyncio.CancelledError:
-            error: BaseException = ClientClosed("the producer was closed before the message was sent")
-            for left in [*([pending] if pending else []), *backlog]:
-                left.fail(error)
-            raise
         except Exception as e:
-            for left in backlog:
-                left.fail(e)
+            if pending is not None:
+                backlog.appendleft(pending)
+            while backlog:
+                backlog.popleft().fail(e)
+        except asyncio.CancelledError:
+            if pending is not None:
+                backlog.appendleft(pending)
+            raise
         finally:
             del self._backlogs[topic]
+
+    def _worked_off(self, topic: str, backlog: "deque[Flight]") -> None:
+        """See to it that what is left is told: the task was cancelled then, perhaps before it ever ran."""
+        if self._backlogs.get(topic) is backlog:
+            del self._backlogs[topic]
+        while backlog:
+            closed = self._instance.state != OPEN
+            error = ClientClosed("the producer was closed before the message was sent") if closed else RetriableError(_CANCELLED)
+            backlog.popleft().fail(error)
+
+
+_CANCELLED = "the task that was to send the message was cancelled: it is not sent"
 
 
 def _check_time(timeout_s: float) -> None:

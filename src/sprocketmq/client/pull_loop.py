@@ -2,14 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
+from sprocketmq.client.consumer_stats import QueueStats
 from sprocketmq.client.instance import Instance
 from sprocketmq.client.process_queue import ProcessQueue
 from sprocketmq.client.pulling import PullResult, PullStatus, pull_header, read_pull, subscription_tags
 from sprocketmq.client.routes import MASTER_ID
 from sprocketmq.errors import BrokerError, SprocketError, TopicNotFound
+from sprocketmq.net.tasks import Kept
 from sprocketmq.protocol.bodies import SubscriptionData
 from sprocketmq.protocol.codes import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, LanguageCode, RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
@@ -23,6 +26,10 @@ PULL_TIMEOUT_S = 30.0
 PULL_PAUSE_S = 1.0
 # What our brokers say they are written in.
 OWN_LANGUAGE = LanguageCode.PYTHON
+# Held queues are looked at this often. One that is idle for IDLE_S is logged, and again after twice the time, up to each hour.
+WATCH_S = 5.0
+IDLE_S = 60.0
+LONGEST_IDLE_PAUSE_S = 3600.0
 # A broker may refuse a group for a moment, as it has not heard of it yet; after this many times in a row it means it.
 REFUSALS = 5
 
@@ -40,12 +47,54 @@ class PullSize:
     size_bytes: int
 
 
+_FULL = {
+    "paused": "it is paused",
+    "messages": "{pq.held_messages} messages of it wait for handlers, the limit is {pq.limits.messages}",
+    "bytes": "{pq.held_bytes} bytes of it wait for handlers, the limit is {pq.limits.size_bytes}",
+    "span": "offset {pq.commit_offset} is not consumed, and pulls are {pq.limits.span} ahead of it",
+}
+
+
+class _Loop:
+    """The loop of one queue, and how it is doing. Times are monotonic seconds."""
+
+    __slots__ = ("asking", "error", "failing", "idle_since", "kept", "pq", "refusals", "room", "warned_s")
+
+    kept: Kept
+
+    def __init__(self, pq: ProcessQueue, now: float) -> None:
+        self.pq = pq
+        # Whether a pull is on its way, or held by the broker.
+        self.asking = False
+        # What the last pull that failed ended with, and whether no pull was answered since.
+        self.error: BaseException | None = None
+        self.failing = False
+        self.refusals = 0
+        # Resolved when there is room again; there while the queue is too full.
+        self.room: asyncio.Future[None] | None = None
+        # When the last pull was answered, and how long the queue had been idle when that was logged last.
+        self.idle_since = now
+        self.warned_s = 0.0
+
+    def why_idle(self) -> str:
+        """Say what keeps the queue from being pulled; empty when nothing does."""
+        if self.failing:
+            return f"its pulls fail: {self.error}"
+        if self.asking:
+            return ""
+        if not self.kept.alive:
+            return "its pull loop has ended"
+        full = self.pq.full
+        return _FULL[full].format(pq=self.pq) if full else ""
+
+
 class PullLoops:
     """Pull every queue that was begun until it is ended.
 
     ``found(pq)`` is called when messages came; ``lost()`` when a queue's topic has no route any more; ``refused(error)`` when a broker
     refuses the group for good, which ends the loop of that queue. With ``commits`` each pull tells the broker what was consumed,
-    with ``tells`` what is subscribed to, which no heartbeat may have told it.
+    with ``tells`` what is subscribed to, which no heartbeat may have told it. ``may_take`` tells whether messages of a queue may be handed
+    out now: one that is full although it may not has lost its lock.
     """
 
     def __init__(
@@ -58,6 +107,7 @@ class PullLoops:
         found: Callable[[ProcessQueue], None],
         lost: Callable[[], None],
         refused: Callable[[SprocketError], None],
+        may_take: Callable[[ProcessQueue], bool] = lambda _: True,
         commits: bool = True,
         tells: bool = False,
     ) -> None:
@@ -68,66 +118,134 @@ class PullLoops:
         self._found = found
         self._lost = lost
         self._refused = refused
+        self._may_take = may_take
         self._commits = commits
         self._flags = PULL_SUSPEND | (PULL_SUBSCRIPTION if tells else 0)
-        self._loops: dict[MessageQueue, asyncio.Task[None]] = {}
-        self._waiting: dict[MessageQueue, asyncio.Future[None]] = {}
+        self._loops: dict[MessageQueue, _Loop] = {}
 
     def begin(self, pq: ProcessQueue) -> None:
         """Pull ``pq`` from its ``next_offset`` on."""
-        self._loops[pq.queue] = self._instance.spawn(self._loop(pq))
+        loop = self._loops[pq.queue] = _Loop(pq, self._instance.clock.monotonic())
+        loop.kept = self._instance.keep(f"pull loop of {pq.queue}", partial(self._pull_on, loop))
 
     def end(self, pq: ProcessQueue) -> None:
         """Pull ``pq`` no more; a pull under way is given up. Harmless when it was ended."""
-        self._waiting.pop(pq.queue, None)
         loop = self._loops.pop(pq.queue, None)
-        if loop is not None and loop is not asyncio.current_task():
-            loop.cancel()
+        if loop is not None:
+            loop.kept.stop()
 
     def go_on(self, pq: ProcessQueue) -> None:
         """Wake the loop of a queue that was too full to be pulled."""
-        waiting = self._waiting.pop(pq.queue, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(None)
+        loop = self._loops.get(pq.queue)
+        if loop is not None and loop.room is not None and not loop.room.done():
+            loop.room.set_result(None)
 
-    async def _loop(self, pq: ProcessQueue) -> None:
+    # --- queues that are not pulled ---
+
+    def watch(self, held: Callable[[], Iterable[ProcessQueue]]) -> None:
+        """From time to time see to it that the queues that ``held`` returns are pulled, and log which are not and why."""
+
+        async def look() -> None:
+            self.check(held())
+
+        self._instance.every(WATCH_S, look, "watch over pull loops")
+
+    def check(self, held: Iterable[ProcessQueue]) -> None:
+        """Log which of ``held`` are idle and why, and have those pulled that should be."""
+        now = self._instance.clock.monotonic()
+        for pq in list(held):
+            loop = self._loops.get(pq.queue)
+            if loop is None or (not loop.kept.alive and loop.refusals < REFUSALS):
+                log.error("consumer group %s: %s is held and not pulled: its pull loop is gone; it begins again", self._group, pq.queue)
+                self.begin(pq)
+                continue
+            if loop.room is not None and not loop.room.done() and not pq.full:
+                log.error("consumer group %s: the pull loop of %s was not told that there is room; it goes on", self._group, pq.queue)
+                self.go_on(pq)
+            why = self._why_idle(loop)
+            idle_s = now - loop.idle_since
+            if why and not pq.paused and idle_s >= IDLE_S and idle_s >= min(2 * loop.warned_s, loop.warned_s + LONGEST_IDLE_PAUSE_S):
+                log.warning("consumer group %s: %s idle for %.0f s: %s", self._group, pq.queue, idle_s, why)
+                loop.warned_s = idle_s
+
+    def stats(self, pq: ProcessQueue) -> QueueStats:
+        """Return how a queue that is held is doing."""
+        loop = self._loops.get(pq.queue)
+        now = self._instance.clock.monotonic()
+        why = self._why_idle(loop) if loop is not None else "it is being given up: its handler still has messages of it"
+        since = loop.idle_since if loop is not None else pq.pulled_at
+        return QueueStats(
+            pq.queue,
+            pq.commit_offset,
+            pq.next_offset,
+            pq.held_messages,
+            pq.held_bytes,
+            idle_s=now - since if why else 0.0,
+            why_idle=why,
+            last_error=str(loop.error) if loop is not None and loop.error is not None else "",
+        )
+
+    def _why_idle(self, loop: _Loop) -> str:
+        why = loop.why_idle()
+        if why and not loop.failing and not loop.pq.paused and not self._may_take(loop.pq):
+            return f"this member has lost its lock for now, and {why}"
+        return why
+
+    def _answered(self, loop: _Loop) -> None:
+        now = self._instance.clock.monotonic()
+        if loop.warned_s:
+            log.warning("consumer group %s: %s going on again after %.0f s", self._group, loop.pq.queue, now - loop.idle_since)
+            loop.warned_s = 0.0
+        loop.idle_since = now
+        loop.failing = False
+        loop.refusals = 0
+
+    # --- one queue ---
+
+    async def _pull_on(self, loop: _Loop) -> None:
+        pq = loop.pq
         queue = pq.queue
         tags = subscription_tags(self._subscriptions[queue.topic])
         broker_id = MASTER_ID
-        refusals = 0
-        failing = False
         restored = queue.topic.startswith(RETRY_PREFIX)
+        loop.asking = False
         while not pq.dropped:
             if pq.full:
-                waiting = self._waiting[queue] = asyncio.get_running_loop().create_future()
-                await waiting
+                loop.room = asyncio.get_running_loop().create_future()
+                try:
+                    await loop.room
+                finally:
+                    loop.room = None
                 continue
             commit = pq.commit_offset if self._commits else 0
             pq.pulled_at = self._instance.clock.monotonic()
             try:
+                loop.asking = True
                 response, address = await self._pull(pq, commit, broker_id)
+                loop.asking = False
                 if response.code in _FOR_GOOD:
-                    refusals += 1
+                    loop.refusals += 1
                     error = BrokerError(response.code, response.remark, address=address)
-                    if refusals >= REFUSALS:
+                    if loop.refusals >= REFUSALS:
+                        loop.error, loop.failing = error, True
                         self._refused(error)
                         return
                     if response.code in _NOT_KNOWN_YET:
-                        await self._instance.heartbeat_soon()
+                        await self._instance.heartbeat_now()
                     raise error
                 result = read_pull(response, address, queue, pq.next_offset, tags)
                 messages = result.located
             except SprocketError as e:
+                loop.asking = False
                 # Once for each outage: every queue comes by here each second while it lasts.
-                level = logging.DEBUG if failing else logging.WARNING
+                level = logging.DEBUG if loop.failing else logging.WARNING
                 log.log(level, "consumer group %s: pull of %s failed, again every %g s: %s", self._group, queue, PULL_PAUSE_S, e)
-                failing = True
+                loop.error, loop.failing = e, True
                 if isinstance(e, TopicNotFound):
                     self._lost()
                 await self._instance.timers.sleep(PULL_PAUSE_S)
                 continue
-            refusals = 0
-            failing = False
+            self._answered(loop)
             if commit and broker_id == MASTER_ID:
                 pq.persisted = max(pq.persisted, commit)
             broker_id = result.suggested_broker_id

@@ -61,10 +61,17 @@ class SendBack:
             for (message, _), result in zip(piece, results, strict=True):
                 if result is None:
                     sent.append(message)
-                elif isinstance(result, SprocketError):
-                    log.warning("consumer group %s: message %s of %s was not taken back: %s", self._group, message.msg_id, pq.queue, result)
                 else:
-                    raise result
+                    expected = isinstance(result, SprocketError)
+                    log.log(
+                        logging.WARNING if expected else logging.ERROR,
+                        "consumer group %s: message %s of %s was not taken back: %s",
+                        self._group,
+                        message.msg_id,
+                        pq.queue,
+                        result if expected else repr(result),
+                        exc_info=None if expected else result,
+                    )
         if sent and self._retry_topic not in self._instance.routes:
             self._instance.refresh_soon(self._retry_topic)
         return sent

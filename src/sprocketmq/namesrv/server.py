@@ -1,6 +1,5 @@
 """The nameserver: answers brokers that register and clients that ask for routes (protocol, section 7.4)."""
 
-import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -12,6 +11,7 @@ from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.namesrv.routes import RegistrationRefused, RouteTables
 from sprocketmq.net.address import format_address
 from sprocketmq.net.server import RemotingServer, ServerConnection
+from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.bodies import BrokerData, DataVersion, KvTable, RegisterBrokerBody, RuntimeInfo, TopicList, TopicRoute
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
@@ -58,7 +58,7 @@ class NameServer:
         self._clock = clock
         self._kv: dict[str, dict[str, str]] = {}
         self._server = RemotingServer(self, name="nameserver", max_connections=self.config.max_connections)
-        self._scan_timer: asyncio.TimerHandle | None = None
+        self._background = Background("nameserver")
         self._port = self.config.port
         code = RequestCode
         self._handlers: Mapping[int, Callable[[ServerConnection, Command], None]] = {
@@ -92,21 +92,13 @@ class NameServer:
     async def start(self) -> None:
         """Listen. Raises PortInUse when the address cannot be had."""
         self._port = await self._server.start(self.config.host, self.config.port)
-        self._schedule_scan()
+        self._background = Background("nameserver")
+        self._background.every(SCAN_INTERVAL_S, self.expire_brokers, "scan for silent brokers")
 
     async def stop(self) -> None:
         """Close all connections and stop listening; may be called twice."""
-        if self._scan_timer is not None:
-            self._scan_timer.cancel()
-            self._scan_timer = None
+        await self._background.close()
         await self._server.stop()
-
-    def _schedule_scan(self) -> None:
-        self._scan_timer = asyncio.get_running_loop().call_later(SCAN_INTERVAL_S, self._scan)
-
-    def _scan(self) -> None:
-        self.expire_brokers()
-        self._schedule_scan()
 
     def expire_brokers(self) -> None:
         """Drop brokers that were silent for too long, with their connections."""

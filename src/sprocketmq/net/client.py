@@ -7,6 +7,7 @@ from typing import Protocol
 from sprocketmq.errors import ClientClosed, ConnectFailed, ConnectionLost, NotRocketMQ, RequestTimeout, SprocketError
 from sprocketmq.net.address import parse_address
 from sprocketmq.net.link import Buffers, Link, buffers_length
+from sprocketmq.net.tasks import Background, share
 from sprocketmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, SerializeType
 from sprocketmq.protocol.command import Command, encode_head
 from sprocketmq.protocol.frame import FrameError, ReceiveBuffer
@@ -180,6 +181,7 @@ class ConnectionPool:
         self._serialize = serialize
         self._connections: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
+        self._background = Background(f"connections to {expected}s")
         self._closed = False
         self._receive = ReceiveBuffer(patience=LARGE_FRAME_PATIENCE)
 
@@ -205,15 +207,15 @@ class ConnectionPool:
             raise ClientClosed("this client is closed")
         task = self._opening.get(address)
         if task is None:
-            task = asyncio.ensure_future(self._open(address, timeout_s, expected or self._expected))
-            self._opening[address] = task
-            task.add_done_callback(lambda done: self._opened(address, done))
-        return await asyncio.shield(task)
+            opening = self._open(address, timeout_s, expected or self._expected)
+            task = self._opening[address] = self._background.spawn(opening, address, awaited=True)
+            task.add_done_callback(lambda _: self._opening.pop(address, None))
+        return await share(task, lambda: self._given_up(address))
 
-    def _opened(self, address: str, task: "asyncio.Task[Connection]") -> None:
-        self._opening.pop(address, None)
-        if not task.cancelled():
-            task.exception()  # callers that were cancelled meanwhile leave it unread
+    def _given_up(self, address: str) -> SprocketError:
+        if self._closed:
+            return ClientClosed("this client is closed")
+        return ConnectFailed(address, self._expected, "the attempt was cancelled")
 
     async def _open(self, address: str, timeout_s: float, expected: str) -> Connection:
         host, port = parse_address(address)
@@ -246,8 +248,7 @@ class ConnectionPool:
     async def close(self) -> None:
         """Close every connection; requests in flight fail with ConnectionLost."""
         self._closed = True
-        for task in list(self._opening.values()):
-            task.cancel()
+        await self._background.close()
         for conn in self._connections.values():
             conn.close()
         self._connections.clear()

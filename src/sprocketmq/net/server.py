@@ -5,12 +5,14 @@ import logging
 import socket
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from sprocketmq.errors import ConnectionLost, LocalProtocolError, PortInUse, ProtocolError, RequestTimeout, SprocketError
 from sprocketmq.net.address import parse_address
 from sprocketmq.net.link import Buffers, Link, buffers_length
 from sprocketmq.net.peerlog import PeerLog
+from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode, SerializeType
 from sprocketmq.protocol.command import Command, encode_head
 from sprocketmq.protocol.frame import FrameError, ReceiveBuffer
@@ -204,7 +206,7 @@ class RemotingServer:
         self.broken_connections = self.refused_connections = self.failed_requests = 0
         self._descriptors = 0
         self._server: asyncio.Server | None = None
-        self._sweep: asyncio.TimerHandle | None = None
+        self._background = Background(name)
 
     async def start(self, host: str, port: int) -> int:
         """Listen on ``host:port`` (port 0: any free one) and return the port. Raises PortInUse when that cannot be had."""
@@ -216,7 +218,8 @@ class RemotingServer:
             raise PortInUse(host, port, e.strerror or str(e)) from None
         except OverflowError:
             raise PortInUse(host, port, "a port is a number from 0 to 65535") from None
-        self._sweep = loop.call_later(SWEEP_INTERVAL_S, self._close_idle, loop)
+        self._background = Background(self.name)
+        self._background.every(SWEEP_INTERVAL_S, partial(self._close_idle, loop), "sweep of idle connections")
         return int(self._server.sockets[0].getsockname()[1])
 
     def counters(self) -> dict[str, str]:
@@ -244,8 +247,7 @@ class RemotingServer:
 
     async def stop(self) -> None:
         """Stop listening and close every connection after its queued responses."""
-        if self._sweep is not None:
-            self._sweep.cancel()
+        await self._background.close()
         if self._server is None:
             return
         self._server.close()
@@ -265,7 +267,6 @@ class RemotingServer:
         for conn in list(self.connections):
             if conn.last_active < limit:
                 conn.close("idle")
-        self._sweep = loop.call_later(SWEEP_INTERVAL_S, self._close_idle, loop)
 
 
 def _descriptor_limit() -> int:

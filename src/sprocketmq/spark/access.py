@@ -15,6 +15,7 @@ from sprocketmq.client.consumer_pull import PULL_TIMEOUT_S, ExpressionType, Pull
 from sprocketmq.client.pulling import PullResult, pull_subscription
 from sprocketmq.errors import BrokerError, ConfigError, NameserverUnavailable, RetriableError, SprocketError, TopicNotFound
 from sprocketmq.net.loops import new_event_loop
+from sprocketmq.net.tasks import Background, all_of
 from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.message import MessageQueue
@@ -89,7 +90,7 @@ class ClusterAccess:
         self._consumer = PullConsumer(group, namesrv=nameserver)
         # Connects when it is first needed: tasks never do.
         self._admin = AdminClient(namesrv=nameserver)
-        self._pulling: set[asyncio.Task[PullResult]] = set()
+        self._background = Background("Spark reader")
         # How queues are pulled that are read now; a task reads one after the other, so few are enough.
         self._pulls_at_once = lru_cache(maxsize=PULLED_QUEUES)(partial(_pulls_at_once, self._consumer, self._timeout_s))
         self._loop = new_event_loop()
@@ -114,9 +115,7 @@ class ClusterAccess:
     async def _end(self) -> None:
         await self._consumer.close()
         await self._admin.close()
-        for task in self._pulling:
-            task.cancel()
-        await asyncio.gather(*self._pulling, return_exceptions=True)
+        await self._background.close()
 
     # --- topics and queues ---
 
@@ -253,18 +252,15 @@ class ClusterAccess:
             pulls = self._pulls_at_once(queue, max_bytes, filter, read_from)
             if hold_ms or not answer.sent(pulls, pulls.send(answer, offset, max_messages)):
                 self._pull_patiently(answer)
-        except SprocketError as e:
+        except Exception as e:  # who asked waits for an answer, whatever is wrong
             answer.settle(e)
         return answer
 
     def _pull_patiently(self, answer: "PullAnswer") -> None:
         def ended(task: "asyncio.Task[PullResult]") -> None:
-            self._pulling.discard(task)
             answer.settle(CancelledError() if task.cancelled() else task.exception() or task.result())
 
-        task = self._loop.create_task(self._pull(answer.asked))
-        self._pulling.add(task)
-        task.add_done_callback(ended)
+        self._background.spawn(self._pull(answer.asked), "pull", awaited=True).add_done_callback(ended)
 
     async def _pull(self, asked: "_Asked") -> PullResult:
         queue, offset, max_messages, max_bytes, hold_ms, filter, read_from = asked  # noqa: A001
@@ -308,15 +304,7 @@ class ClusterAccess:
 
     def _all(self, ask: Callable[[Any], Awaitable[_R]], about: Iterable[Any]) -> list[_R]:
         """Ask about everything at once and return the answers; when some failed, the first error is raised after the last answer."""
-
-        async def together() -> list[_R]:
-            answers = await asyncio.gather(*map(ask, about), return_exceptions=True)
-            for answer in answers:
-                if isinstance(answer, BaseException):
-                    raise answer
-            return answers  # type: ignore[return-value]  # none is an exception
-
-        return self._submit(together()).result()
+        return self._submit(all_of(map(ask, about))).result()
 
     def _administer(self, ask: Callable[[], Awaitable[_R]]) -> _R:
         return self._administer_all(lambda _: ask(), (None,))[0]
@@ -381,7 +369,7 @@ class PullAnswer:
     def set_result(self, response: Command, /) -> None:
         try:
             result = self._pulls.read(response, self._address, self.asked[1])
-        except SprocketError:
+        except Exception:  # the long way tells what is wrong, should it be wrong there too
             self._otherwise(self)
         else:
             self.settle(result)

@@ -6,11 +6,13 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from sprocketmq.client import Producer
 from sprocketmq.errors import BrokerError, ClientClosed, SprocketError
 from sprocketmq.net.loops import new_event_loop
+from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.ids import MessageIdFactory
 from sprocketmq.protocol.message import MessageQueue
@@ -31,6 +33,7 @@ class ProducerAccess:
             group, namesrv=nameserver, retries=retries, timeout_s=timeout_s, max_in_flight=1 << 30, max_in_flight_bytes=1 << 40, **more
         )
         self.ids = MessageIdFactory()
+        self.background = Background("Spark sink")
         try:
             self.wait(self.producer.start())
         except BaseException:
@@ -43,6 +46,7 @@ class ProducerAccess:
         if self.loop.is_closed():
             return
         self.wait(self.producer.close())
+        self.wait(self.background.close())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
@@ -109,7 +113,6 @@ class Sender:
         self._calls: deque[Lot] = deque()
         self._lanes: dict[MessageQueue, deque[Lot]] = {}
         self._waking = False
-        self._tasks: set[asyncio.Task[None]] = set()
         self._error: BaseException | None = None
         self.rows = self.requests = self.bytes = 0
 
@@ -150,37 +153,41 @@ class Sender:
         while calls:
             lot = calls.popleft()
             if not self._ordered or lot.queue is None:
-                self._spawn(self._one(lot))
+                self._spawn(deque([lot]))
                 continue
             lane = self._lanes.get(lot.queue)
             if lane is not None:
                 lane.append(lot)
             else:
-                self._lanes[lot.queue] = deque([lot])
-                self._spawn(self._lane(lot.queue))
+                self._lanes[lot.queue] = lane = deque([lot])
+                self._spawn(lane)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._access.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _spawn(self, lane: deque[Lot]) -> None:
+        task = self._access.background.spawn(self._lane(lane), "sends of a task", awaited=True)
+        task.add_done_callback(partial(self._ended, lane))
 
-    async def _lane(self, queue: MessageQueue) -> None:
-        lane = self._lanes[queue]
+    async def _lane(self, lane: deque[Lot]) -> None:
+        """Send the lots of one queue, one after the other, or a single one."""
+        queue = lane[0].queue
         while lane:
-            await self._one(lane.popleft())
-        del self._lanes[queue]
-
-    async def _one(self, lot: Lot) -> None:
-        try:
             if self._error is None:
-                await self._send(lot)
-        except BaseException as e:
-            if self._error is None:
-                self._error = e
-            if not isinstance(e, Exception):
-                raise
-        finally:
+                await self._send(lane[0])
+            lane.popleft()
             self._room.release()
+        if self._ordered and queue is not None:
+            del self._lanes[queue]
+
+    def _ended(self, lane: deque[Lot], task: "asyncio.Task[None]") -> None:
+        """Let nobody wait for what a task has left, whatever ended it."""
+        if not lane:
+            return
+        error = ClientClosed("the task that was to send was cancelled") if task.cancelled() else task.exception()
+        if self._error is None:
+            self._error = error
+        if self._lanes.get(queue := lane[0].queue) is lane:  # type: ignore[arg-type]
+            del self._lanes[queue]  # type: ignore[arg-type]
+        self._room.release(len(lane))
+        lane.clear()
 
     async def _send(self, lot: Lot) -> None:
         access = self._access

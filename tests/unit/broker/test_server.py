@@ -386,7 +386,7 @@ async def test_the_log_is_flushed_soon_after_a_send(start_broker, connect):
     ask = await connect(broker)
     await ask.send("orders")
     await until(lambda: broker.unflushed_bytes == 0)
-    broker._sample()
+    broker.flusher.settle()
     await until(lambda: broker.flusher.settled_end == broker.store.commitlog_max_offset)
 
 

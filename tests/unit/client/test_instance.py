@@ -226,7 +226,7 @@ async def test_a_broker_that_refuses_heartbeats_is_logged(cluster, caplog):
         async with Producer("pg", namesrv=cluster.namesrv.address) as producer:
             await producer.send(Message("t", b"x"))
             await cluster.broker.until(lambda: cluster.broker.count(Q.HEART_BEAT) == 1)
-            await producer._instance.heartbeat_soon()
+            await producer._instance.heartbeat_now()
     assert "no room" in caplog.text
 
 

@@ -1,0 +1,215 @@
+"""Background tasks: who owns them, and what happens when one ends although its owner lives.
+
+Every task of a client, broker or nameserver is made here. One that fails, or is cancelled by somebody who does not own it, is logged as an
+error; one that is to live as long as its owner is started again::
+
+    background = Background("broker-a")
+    background.keep("registration", self._keep_registered)     # started again, after 0.1 s, 0.2 s ... 30 s
+    background.every(5.0, self._save_offsets, "offset saves")  # a run that fails is logged, the next one comes
+    background.spawn(self._answer(request), "an answer")       # once
+    await background.close()                                   # cancelled by the owner: nothing is logged
+
+Several tasks may wait for one: by ``share`` or ``settled``, so that cancelling one of those who wait cancels nothing else.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from inspect import isawaitable
+from typing import Any, TypeVar
+
+from sprocketmq.errors import SprocketError
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+# How long a kept task that ended stays away: longer each time, from the beginning again after it ran for SOUND_S.
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 30.0
+SOUND_S = 60.0
+
+
+class _Stray(RuntimeError):
+    """A task was cancelled by somebody who does not own it."""
+
+
+class Background:
+    """The background tasks of one ``owner``, which is how log lines name it. Belongs to one event loop."""
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+        self.closed = False
+        self.kept: set[Kept] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, _T], name: str, *, awaited: bool = False) -> "asyncio.Task[_T]":
+        """Run ``work`` once, until it ends or the owner closes; a failure is logged, unless it is ``awaited`` by others, who get it."""
+        task = asyncio.get_running_loop().create_task(work, name=f"{self.owner}: {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._heard if awaited else self._ended)
+        return task
+
+    def keep(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> "Kept":
+        """Run ``work()`` until it returns, is stopped, or the owner closes; when it ends otherwise, that is logged and it is run again."""
+        kept = Kept(self, name, work)
+        self.kept.add(kept)
+        return kept
+
+    def every(
+        self,
+        period_s: float,
+        job: Callable[[], Awaitable[Any] | None],
+        name: str,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> "Kept":
+        """Run ``job`` each ``period_s`` seconds. Errors of any kind are logged, and the next run tries again."""
+
+        async def repeat() -> None:
+            while True:
+                await sleep(period_s)
+                if self.closed:
+                    return
+                try:
+                    done = job()
+                    if isawaitable(done):
+                        await done
+                except SprocketError as e:
+                    log.warning("%s: %s: %s", self.owner, name, e)
+                except Exception:
+                    log.exception("%s: %s failed, again in %g s", self.owner, name, period_s)
+
+        return self.keep(name, repeat)
+
+    def retire(self) -> None:
+        """Start nothing again; what runs goes on until ``close``."""
+        self.closed = True
+
+    def cancel(self) -> list["asyncio.Task[Any]"]:
+        """Cancel everything, but for the caller's own task, and return what may not have ended yet."""
+        self.closed = True
+        current = _current_task()
+        for task in self._tasks:
+            if task is not current:
+                task.cancel()
+        ending = [*self._tasks, *(kept.task for kept in list(self.kept) if kept.stop())]
+        return [task for task in ending if task is not current]
+
+    async def close(self) -> None:
+        """Cancel everything and return when it has ended. May be called twice."""
+        ending = self.cancel()
+        if ending:
+            await asyncio.wait(ending)
+
+    def _heard(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # those who waited may be gone: nobody else would read it
+
+    def _ended(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            if (error := task.exception()) is not None:
+                log.error("%s failed", task.get_name(), exc_info=error)
+        elif not self.closed:
+            # A loop that shuts down cancels all tasks, too: what comes later is not reached then.
+            task.get_loop().call_later(FIRST_PAUSE_S, self._report_cancelled, task.get_name())
+
+    def _report_cancelled(self, name: str) -> None:
+        if not self.closed:
+            log.error("%s was cancelled, and not by its owner: what it was to do is not done", name)
+
+
+class Kept:
+    """One task that is to live as long as its owner. ``task`` is the one that runs now, or ran last."""
+
+    def __init__(self, background: Background, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self.name = name
+        self._background = background
+        self._work = work
+        self._loop = asyncio.get_running_loop()
+        self._stopped = False
+        self._cancelled = False
+        self._pause_s = FIRST_PAUSE_S
+        self._timer: asyncio.TimerHandle | None = None
+        self._run()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs, or will again."""
+        return not self._stopped
+
+    def stop(self) -> bool:
+        """Cancel it for good, unless it is the caller itself; tells whether it was alive."""
+        if self._stopped:
+            return False
+        self._finish()
+        if self.task is not _current_task():
+            self.task.cancel()
+        return True
+
+    def _finish(self) -> None:
+        self._stopped = True
+        self._background.kept.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _run(self) -> None:
+        self._timer = None
+        if self._cancelled:
+            self._cancelled = False
+            log.error("%s: %s was cancelled, and not by its owner; it runs again", self._background.owner, self.name)
+        self._began = self._loop.time()
+        self.task = self._loop.create_task(self._work(), name=f"{self._background.owner}: {self.name}")
+        self.task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._cancelled = task.cancelled()
+        error = None if self._cancelled else task.exception()
+        if self._stopped or self._background.closed or not (self._cancelled or error):
+            self._finish()
+            if error is not None and not isinstance(error, SprocketError):
+                log.error("%s: %s failed while it was stopped", self._background.owner, self.name, exc_info=error)
+            return
+        if self._loop.time() - self._began >= SOUND_S:
+            self._pause_s = FIRST_PAUSE_S
+        if error is not None:
+            log.error("%s: %s failed, it runs again in %g s", self._background.owner, self.name, self._pause_s, exc_info=error)
+        self._timer = self._loop.call_later(self._pause_s, self._run)
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+
+
+def _current_task() -> "asyncio.Task[Any] | None":
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no loop runs: the owner is ended from outside
+        return None
+
+
+async def share(task: "asyncio.Future[_T]", gone: Callable[[], BaseException]) -> _T:
+    """Wait for a task of somebody else's and return its result.
+
+    Cancelling who waits leaves the task alone. When its owner cancels it, those who wait get ``gone()``, not a CancelledError: none of
+    them was cancelled.
+    """
+    await settled(task)
+    if task.cancelled():
+        raise gone()
+    return task.result()
+
+
+async def settled(task: "asyncio.Future[Any]") -> None:
+    """Wait until a task of somebody else's has ended, however it did. Cancelling who waits leaves the task alone."""
+    if not task.done():
+        await asyncio.wait((task,))
+
+
+async def all_of(works: Iterable[Awaitable[_T]]) -> list[_T]:
+    """Let all of them end and return their results, or raise the first error: none goes on unseen when another one has failed."""
+    results = await asyncio.gather(*works, return_exceptions=True)
+    for error in [result for result in results if isinstance(result, BaseException)]:
+        raise (
+            _Stray("a part of the work was cancelled, and not by who waits for it") if isinstance(error, asyncio.CancelledError) else error
+        )
+    return results  # type: ignore[return-value]  # none is an exception
