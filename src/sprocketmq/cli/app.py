@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             from sprocketmq.cli.commands import app
 
-            logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="sprocketmq: %(message)s")
+            logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="sprocketmq: %(asctime)s %(message)s", datefmt="%H:%M:%S")
             app(args=arguments, prog_name="sprocketmq")
         except SystemExit as e:
             code = e.code if isinstance(e.code, int) else EXIT_FAILURE if e.code else 0

@@ -17,7 +17,9 @@ from sprocketmq import MessageQueue, PullConsumer, PushConsumer, ReceivedMessage
 from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, fail
 from sprocketmq.cli.output import plural
 from sprocketmq.cli.progress import Progress
-from sprocketmq.errors import ConfigError
+from sprocketmq.client.outages import broker_label
+from sprocketmq.clock import SYSTEM_CLOCK
+from sprocketmq.errors import ConfigError, RetriableError
 from sprocketmq.net.loops import new_event_loop
 from sprocketmq.protocol.bodies import build_subscription
 from sprocketmq.protocol.names import check_group, check_topic
@@ -27,6 +29,7 @@ VIEWER_GROUP = "sprocketmq-cli"
 PULL_MESSAGES = 1024
 PULL_BYTES = 1 << 20
 WAIT_MS = 15_000
+PULL_PAUSE_S = 1.0
 # New queues of a topic are looked for this often.
 ROUTE_REFRESH_S = 30.0
 
@@ -211,17 +214,19 @@ async def _as_member(namesrv: str, options: Options, writer: _Writer) -> None:
 async def _as_viewer(namesrv: str, options: Options, writer: _Writer) -> None:
     """Read every queue from its start position, changing nobody's."""
     async with PullConsumer(VIEWER_GROUP, namesrv=namesrv) as consumer, _first_error(), asyncio.TaskGroup() as tasks:
-        known: set[MessageQueue] = set()
         start = start_of(options.start)
+        known = set(await consumer.queues(options.topic))
+        for queue in known:
+            tasks.create_task(_follow(consumer, queue, await _offset_of(consumer, queue, start), options.expression, writer))
         while True:
-            found_before = bool(known)
-            for queue in await consumer.queues(options.topic):
-                if queue not in known:
-                    known.add(queue)
-                    # Queues that appear later hold nothing but news.
-                    at: Literal["first", "last"] | float = "first" if found_before and start == "last" else start
-                    tasks.create_task(_follow(consumer, queue, at, options.expression, writer))
             await asyncio.sleep(ROUTE_REFRESH_S)
+            # Who is away is in the log; what cannot be asked for now is asked for next time.
+            with contextlib.suppress(RetriableError):
+                for queue in set(await consumer.queues(options.topic)) - known:
+                    # Queues that appear later hold nothing but news.
+                    offset = await _offset_of(consumer, queue, "first" if start == "last" else start)
+                    known.add(queue)
+                    tasks.create_task(_follow(consumer, queue, offset, options.expression, writer))
 
 
 @contextlib.asynccontextmanager
@@ -236,18 +241,31 @@ async def _first_error() -> AsyncIterator[None]:
         raise error from None
 
 
-async def _follow(
-    consumer: PullConsumer, queue: MessageQueue, start: Literal["first", "last"] | float, expression: str, writer: _Writer
-) -> None:
+async def _offset_of(consumer: PullConsumer, queue: MessageQueue, start: Literal["first", "last"] | float) -> int:
     if start == "first":
-        offset = await consumer.min_offset(queue)
-    elif start == "last":
-        offset = await consumer.max_offset(queue)
-    else:
-        offset = await consumer.offset_at(queue, int(start * 1000))
+        return await consumer.min_offset(queue)
+    if start == "last":
+        return await consumer.max_offset(queue)
+    return await consumer.offset_at(queue, int(start * 1000))
+
+
+async def _follow(consumer: PullConsumer, queue: MessageQueue, offset: int, expression: str, writer: _Writer) -> None:
+    """Write the messages of a queue from ``offset`` on, also when its broker is away for a while."""
+    who, broker = f"consume {queue.topic}", broker_label(queue)
+    lost = False
     while True:
-        result = await consumer.pull(
-            queue, offset, max_messages=PULL_MESSAGES, max_bytes=PULL_BYTES, expression=expression, wait_ms=WAIT_MS
-        )
+        asked_at = SYSTEM_CLOCK.monotonic()
+        try:
+            result = await consumer.pull(
+                queue, offset, max_messages=PULL_MESSAGES, max_bytes=PULL_BYTES, expression=expression, wait_ms=WAIT_MS
+            )
+        except RetriableError as e:
+            lost = True
+            consumer.outages.failed(broker, asked_at, who, e)
+            await asyncio.sleep(PULL_PAUSE_S)
+            continue
+        if lost:
+            lost = False
+            consumer.outages.answered(broker, who)
         writer.write(result.messages)
         offset = result.next_offset

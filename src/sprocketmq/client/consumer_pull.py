@@ -10,6 +10,7 @@ from sprocketmq.client.group_member import ConsumeFrom, from_where
 from sprocketmq.client.inquiries import Inquiries
 from sprocketmq.client.instance import Instance, response_error
 from sprocketmq.client.offsets import Offsets
+from sprocketmq.client.outages import Outages
 from sprocketmq.client.polling import Polling
 from sprocketmq.client.pulling import (
     DEFAULT_MAX_BYTES,
@@ -111,6 +112,11 @@ class PullConsumer:
         await self.close()
 
     # --- reading by queue and offset ---
+
+    @property
+    def outages(self) -> Outages:
+        """What this consumer knows of brokers that do not answer; a caller who repeats a failed ``pull`` has it logged once here."""
+        return self._instance.outages
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the readable queues of ``topic``, sorted, as the nameserver has them now. Raises TopicNotFound when it is unknown."""

@@ -225,7 +225,7 @@ class GroupMember:
 
     def _complain(self, topic: str, trouble: str, unexpected: BaseException | None = None) -> None:
         # Once for each trouble: while it lasts it is met each second.
-        level = logging.WARNING if unexpected is None else logging.ERROR
+        level = self._instance.outages.log_level if unexpected is None else logging.ERROR
         if self._troubles.get(topic) == trouble:
             level = logging.DEBUG
         self._troubles[topic] = trouble

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from sprocketmq.client.guard import guard
+from sprocketmq.client.outages import Outages
 from sprocketmq.client.routes import MASTER_ID, Route, read_route
 from sprocketmq.client.timers import Timers
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
@@ -171,6 +172,7 @@ class Instance:
         self.kind = kind
         self.clock = clock
         self.timers = Timers(clock)
+        self.outages = Outages(clock)
         self.namesrv = Nameservers(namesrv_addresses(namesrv), self.timers)
         self.brokers = ConnectionPool(expected="broker", on_request=on_request)
         self.routes: dict[str, Route] = {}
@@ -263,7 +265,10 @@ class Instance:
 
         async def when_open() -> None:
             if self.state == OPEN:
-                await job()
+                try:
+                    await job()
+                except RetriableError as e:
+                    log.log(self._level_of(e), "%s: %s: %s", self.kind, name, e)
 
         self._background.every(period_s, when_open, name, self.timers.sleep)
 
@@ -376,7 +381,7 @@ class Instance:
         except ClientClosed:
             pass  # nobody needs the route any more
         except SprocketError as e:
-            log.warning("%s: route of %s not refreshed: %s", self.kind, topic, e)
+            log.log(self._level_of(e), "%s: route of %s not refreshed: %s", self.kind, topic, e)
 
     # --- heartbeats ---
 
@@ -424,7 +429,11 @@ class Instance:
             if response.code != ResponseCode.SUCCESS:
                 log.warning("%s: broker %s refused a heartbeat, code %d: %s", self.kind, address, response.code, response.remark)
         except SprocketError as e:
-            log.warning("%s: no heartbeat to broker %s: %s", self.kind, address, e)
+            log.log(self._level_of(e), "%s: no heartbeat to broker %s: %s", self.kind, address, e)
+
+    def _level_of(self, error: SprocketError) -> int:
+        """Return how to log a failure of background work: an outage that pulls have met is in the log already."""
+        return self.outages.log_level if isinstance(error, RetriableError) else logging.WARNING
 
     async def _unregister(self) -> None:
         headers = [UnregisterClient(self.client_id, producer_group=group) for group in self.producer_groups]

@@ -8,10 +8,11 @@ from functools import partial
 
 from sprocketmq.client.consumer_stats import QueueStats
 from sprocketmq.client.instance import Instance
+from sprocketmq.client.outages import broker_label
 from sprocketmq.client.process_queue import ProcessQueue
 from sprocketmq.client.pulling import PullResult, PullStatus, pull_header, read_pull, subscription_tags
 from sprocketmq.client.routes import MASTER_ID
-from sprocketmq.errors import BrokerError, SprocketError, TopicNotFound
+from sprocketmq.errors import BrokerError, RetriableError, SprocketError, TopicNotFound
 from sprocketmq.net.tasks import Kept
 from sprocketmq.protocol.bodies import SubscriptionData
 from sprocketmq.protocol.codes import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, LanguageCode, RequestCode, ResponseCode
@@ -133,6 +134,7 @@ class PullLoops:
         loop = self._loops.pop(pq.queue, None)
         if loop is not None:
             loop.kept.stop()
+            self._instance.outages.forget(broker_label(pq.queue))
 
     def go_on(self, pq: ProcessQueue) -> None:
         """Wake the loop of a queue that was too full to be pulled."""
@@ -205,6 +207,7 @@ class PullLoops:
     async def _pull_on(self, loop: _Loop) -> None:
         pq = loop.pq
         queue = pq.queue
+        who, broker = f"consumer group {self._group}", broker_label(queue)
         tags = subscription_tags(self._subscriptions[queue.topic])
         broker_id = MASTER_ID
         restored = queue.topic.startswith(RETRY_PREFIX)
@@ -237,14 +240,19 @@ class PullLoops:
                 messages = result.located
             except SprocketError as e:
                 loop.asking = False
-                # Once for each outage: every queue comes by here each second while it lasts.
-                level = logging.DEBUG if loop.failing else logging.WARNING
-                log.log(level, "consumer group %s: pull of %s failed, again every %g s: %s", self._group, queue, PULL_PAUSE_S, e)
+                if isinstance(e, RetriableError):
+                    self._instance.outages.failed(broker, pq.pulled_at, who, e)
+                else:
+                    # Once for each trouble: a queue comes by here each second while it lasts.
+                    level = logging.DEBUG if loop.failing else logging.WARNING
+                    log.log(level, "%s: pull of %s failed, again every %g s: %s", who, queue, PULL_PAUSE_S, e)
                 loop.error, loop.failing = e, True
                 if isinstance(e, TopicNotFound):
                     self._lost()
                 await self._instance.timers.sleep(PULL_PAUSE_S)
                 continue
+            if loop.failing:
+                self._instance.outages.answered(broker, who)
             self._answered(loop)
             if commit and broker_id == MASTER_ID:
                 pq.persisted = max(pq.persisted, commit)

@@ -56,6 +56,24 @@ def cli(mq, monkeypatch, tmp_path, capfd):
     return run
 
 
+@pytest.fixture
+def spawn():
+    """Return ``spawn(mq, *arguments)``: start a command against a cluster as a process, with pipes unless ``streams`` says otherwise."""
+
+    def start(mq, *arguments, **streams):
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        environ = os.environ | {"NAMESRV_ADDR": mq.namesrv}
+        processes.append(subprocess.Popen([sys.executable, "-m", "sprocketmq", *arguments], env=environ, **(pipes | streams)))
+        return processes[-1]
+
+    processes = []
+    yield start
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
 class Serving:
     """A serving verb as a process of its own."""
 
