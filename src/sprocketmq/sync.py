@@ -509,6 +509,7 @@ class AdminClient(_Face[client.AdminClient]):
     delete_topic = _blocking(client.AdminClient.delete_topic)
     topics = _blocking(client.AdminClient.topics)
     topic_config = _blocking(client.AdminClient.topic_config)
+    topic_configs = _blocking(client.AdminClient.topic_configs)
     topic_stats = _blocking(client.AdminClient.topic_stats)
     route = _blocking(client.AdminClient.route)
     cluster = _blocking(client.AdminClient.cluster)

@@ -67,7 +67,7 @@ def topic_list(
     system: Annotated[bool, typer.Option("--all", help="Also RocketMQ's own topics.")] = False,
     json: Json = False,
 ) -> None:
-    """List topics, one a line."""
+    """List topics, one a line, with the type of their queues and messages."""
     from sprocketmq.cli import topic
 
     topic.list_topics(namesrv, cluster=cluster, system=system, as_json=json)
@@ -224,18 +224,23 @@ def produce(
     tag: Annotated[str | None, typer.Option(help="Tag of every message.")] = None,
     key: Annotated[list[str] | None, typer.Option(help="Key of every message; may be repeated.")] = None,
     batch: Annotated[bool, typer.Option("--batch/--no-batch", help="Gather messages into batches, or send each by itself.")] = True,
-    plain: Annotated[bool, typer.Option("--plain", help="Leave a missing topic to the brokers, which give it plain queues.")] = False,
+    batch_queues: Annotated[
+        bool, typer.Option("--batch-queues", help="Create a missing topic, with batch queues, which store a batch as one record.")
+    ] = False,
     group: Annotated[str, typer.Option(help="Producer group.")] = "sprocketmq-cli",
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
 ) -> None:
     """Send standard input to a topic: a message for each line, unless told otherwise. Empty lines are left out.
 
-    A topic that does not exist yet gets batch queues, which store a batch as one record.
+    A topic that does not exist yet is created by the brokers, with plain queues, unless --batch-queues asks for others. SIGINT and SIGTERM
+    end the input: what was read is sent, answered and counted.
     """
     from sprocketmq.cli import produce
 
-    options = produce.Options(topic, file, jsonl=jsonl, whole=whole, tag=tag, keys=tuple(key or ()), batch=batch, plain=plain, group=group)
+    options = produce.Options(
+        topic, file, jsonl=jsonl, whole=whole, tag=tag, keys=tuple(key or ()), batch=batch, batch_queues=batch_queues, group=group
+    )
     raise typer.Exit(produce.run(namesrv, options, as_json=json))
 
 

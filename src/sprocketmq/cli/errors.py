@@ -9,6 +9,8 @@ from sprocketmq.errors import BrokerNameTaken, ConfigError, PortInUse, SprocketE
 EXIT_OK = 0
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
+# And the signal's number: 130 for SIGINT, 143 for SIGTERM.
+EXIT_SIGNAL = 128
 
 # Set to anything, this environment variable shows tracebacks: for bug reports.
 DEBUG_VARIABLE = "SPROCKETMQ_DEBUG"

@@ -6,7 +6,7 @@ from sprocketmq import sync
 from sprocketmq.cli.consume import start_of
 from sprocketmq.cli.output import plural, print_json, print_table
 from sprocketmq.client.admin import QueueProgress
-from sprocketmq.errors import ConfigError
+from sprocketmq.errors import ConfigError, FatalError, GroupNotFound
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import SYSTEM_GROUPS
 
@@ -92,9 +92,12 @@ def create(
 
 
 def delete(namesrv: str, group: str, *, keep_offsets: bool, dead_letters: bool, as_json: bool) -> None:
-    """Delete a group. Raises GroupNotFound when there is none: a misspelt name should not look deleted."""
+    """Delete a group. Raises FatalError when there is none: a misspelt name should not look deleted."""
     with sync.AdminClient(namesrv=namesrv) as admin:
-        admin.group_config(group)
+        try:
+            admin.group_config(group)
+        except GroupNotFound as e:
+            raise FatalError(f"no broker knows a consumer group {group!r}: nothing was deleted") from e
         admin.delete_group(group, offsets=not keep_offsets, dead_letters=dead_letters)
     if as_json:
         print_json({"group": group, "deleted": True})

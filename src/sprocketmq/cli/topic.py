@@ -1,17 +1,55 @@
 """``sprocketmq topic``: list, create, delete, route, status."""
 
 import time
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from sprocketmq import sync
 from sprocketmq.cli.output import plural, print_json, print_table
-from sprocketmq.errors import ConfigError
+from sprocketmq.errors import ConfigError, FatalError, RetriableError, TopicNotFound
+from sprocketmq.protocol.bodies import TopicConfig
 from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_topic, is_system_topic
+
+# The attribute that says how a topic's queues keep batches, and its value for batch queues; without it they are plain.
+QUEUE_TYPE = "queue.type"
+BATCH_QUEUES = "BatchCQ"
+
+
+class TopicType(NamedTuple):
+    """What a topic is on one broker: ``queues`` "plain" or "BatchCQ", ``messages`` the attribute message.type, NORMAL unless it is set."""
+
+    queues: str
+    messages: str
+
+
+def type_of(config: TopicConfig) -> TopicType:
+    """Return what a topic is by its configuration on a broker."""
+    batch = config.attributes.get(QUEUE_TYPE) == BATCH_QUEUES
+    return TopicType(BATCH_QUEUES if batch else "plain", config.attributes.get("message.type", "NORMAL"))
+
+
+def _together(types: Iterable[TopicType]) -> TopicType:
+    """Return one type for several brokers: values that differ are joined by a slash; "?" where no broker says."""
+    queues, messages = zip(*types, strict=True) if (types := list(types)) else ((), ())
+    return TopicType("/".join(sorted(set(queues))) or "?", "/".join(sorted(set(messages))) or "?")
+
+
+def _types(admin: sync.AdminClient, topic: str) -> dict[str, TopicType]:
+    """Return the type of a topic by broker; none when a broker does not answer, as where it is can be told all the same."""
+    try:
+        return {broker: type_of(config) for broker, config in admin.topic_config(topic).items()}
+    except RetriableError:
+        return {}
+
+
+_UNKNOWN = TopicType("?", "?")
 
 
 def list_topics(namesrv: str, *, cluster: str | None, system: bool, as_json: bool) -> None:
-    """Print topic names; RocketMQ's own ones, and those named for brokers and clusters, only with ``system``."""
+    """Print topics and their types; RocketMQ's own ones, and those named for brokers and clusters, only with ``system``."""
     with sync.AdminClient(namesrv=namesrv) as admin:
         names = admin.topics(cluster=cluster)
+        configs = admin.topic_configs() if names else {}
         if not system:
             info = admin.cluster()
             own = {*info.broker_addr_table, *info.cluster_addr_table}
@@ -19,11 +57,11 @@ def list_topics(namesrv: str, *, cluster: str | None, system: bool, as_json: boo
             names = [
                 name for name in names if not is_system_topic(name) and name not in own and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))
             ]
+    types = [(name, _together(map(type_of, configs.get(name, {}).values()))) for name in names]
     if as_json:
-        print_json(names)
+        print_json([{"topic": name, "queue_type": of.queues, "message_type": of.messages} for name, of in types])
     else:
-        for name in names:
-            print(name)
+        print_table(("topic", "queue type", "message type"), [(name, *of) for name, of in types])
 
 
 def create(namesrv: str, topic: str, *, queues: int, cluster: str | None, broker: str | None, attributes: list[str], as_json: bool) -> None:
@@ -44,10 +82,13 @@ def create(namesrv: str, topic: str, *, queues: int, cluster: str | None, broker
 
 
 def delete(namesrv: str, topic: str, *, as_json: bool) -> None:
-    """Delete a topic. Raises TopicNotFound when there is none: a misspelt name should not look deleted."""
+    """Delete a topic. Raises FatalError when there is none: a misspelt name should not look deleted."""
     check_topic(topic)
     with sync.AdminClient(namesrv=namesrv) as admin:
-        admin.route(topic)
+        try:
+            admin.route(topic)
+        except TopicNotFound as e:
+            raise FatalError(f"no nameserver knows a topic {topic!r} (asked: {e.namesrv or namesrv}): nothing was deleted") from e
         admin.delete_topic(topic)
     if as_json:
         print_json({"topic": topic, "deleted": True})
@@ -59,6 +100,7 @@ def route(namesrv: str, topic: str, *, as_json: bool) -> None:
     """Print where a topic is."""
     with sync.AdminClient(namesrv=namesrv) as admin:
         found = admin.route(topic)
+        types = _types(admin, topic)
     addresses = {broker.broker_name: sorted(broker.broker_addrs.items()) for broker in found.broker_datas}
     queues = sorted(found.queue_datas, key=lambda q: q.broker_name)
     if as_json:
@@ -68,6 +110,8 @@ def route(namesrv: str, topic: str, *, as_json: bool) -> None:
                 "read_queues": q.read_queue_nums,
                 "write_queues": q.write_queue_nums,
                 "perm": q.perm,
+                "queue_type": types.get(q.broker_name, _UNKNOWN).queues,
+                "message_type": types.get(q.broker_name, _UNKNOWN).messages,
                 "addresses": {str(broker_id): address for broker_id, address in addresses.get(q.broker_name, ())},
             }
             for q in queues
@@ -75,9 +119,13 @@ def route(namesrv: str, topic: str, *, as_json: bool) -> None:
         print_json({"topic": topic, "brokers": brokers})
         return
     print_table(
-        ("broker", "read queues", "write queues", "perm", "address"),
+        ("broker", "read queues", "write queues", "perm", "queue type", "message type", "address"),
         [
-            (q.broker_name, q.read_queue_nums, q.write_queue_nums, _perm(q.perm), " ".join(a for _, a in addresses.get(q.broker_name, ())))
+            (
+                *(q.broker_name, q.read_queue_nums, q.write_queue_nums, _perm(q.perm)),
+                *types.get(q.broker_name, _UNKNOWN),
+                " ".join(a for _, a in addresses.get(q.broker_name, ())),
+            )
             for q in queues
         ],
     )
@@ -87,11 +135,14 @@ def status(namesrv: str, topic: str, *, as_json: bool) -> None:
     """Print the offsets of a topic's queues."""
     with sync.AdminClient(namesrv=namesrv) as admin:
         table = sorted(admin.topic_stats(topic).offset_table.items())
+        types = _types(admin, topic)
+    together = _together(types.values())
     if as_json:
         queues = [
             {
                 "broker_name": q.broker_name,
                 "queue_id": q.queue_id,
+                "queue_type": types.get(q.broker_name, _UNKNOWN).queues,
                 "min_offset": o.min_offset,
                 "max_offset": o.max_offset,
                 "messages": o.max_offset - o.min_offset,
@@ -99,12 +150,16 @@ def status(namesrv: str, topic: str, *, as_json: bool) -> None:
             }
             for q, o in table
         ]
-        print_json({"topic": topic, "messages": sum(o.max_offset - o.min_offset for _, o in table), "queues": queues})
+        messages = sum(o.max_offset - o.min_offset for _, o in table)
+        print_json({"topic": topic, "message_type": together.messages, "messages": messages, "queues": queues})
         return
     print_table(
-        ("broker", "queue", "min offset", "max offset", "messages", "last message"),
+        ("broker", "queue", "queue type", "message type", "min offset", "max offset", "messages", "last message"),
         [
-            (q.broker_name, q.queue_id, o.min_offset, o.max_offset, o.max_offset - o.min_offset, _when(o.last_update_timestamp))
+            (
+                *(q.broker_name, q.queue_id, *types.get(q.broker_name, _UNKNOWN)),
+                *(o.min_offset, o.max_offset, o.max_offset - o.min_offset, _when(o.last_update_timestamp)),
+            )
             for q, o in table
         ],
     )

@@ -1,5 +1,6 @@
 """Administration by way of nameservers and brokers: topics, routes, clusters, consumer groups, offsets, single messages."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -8,9 +9,9 @@ from typing import Self
 from sprocketmq.client.instance import Instance, response_error
 from sprocketmq.client.lookup import BATCHES_SEARCHED, KEY, TAG, UNIQUE, Lookup, with_key
 from sprocketmq.client.offsets import Offsets
-from sprocketmq.client.routes import Route
+from sprocketmq.client.routes import MASTER_ID, Route
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
-from sprocketmq.errors import BrokerBusy, ConfigError, GroupNotFound, RemoteProtocolError, TopicNotFound
+from sprocketmq.errors import BrokerBusy, ConfigError, GroupNotFound, RemoteProtocolError, RetriableError, TopicNotFound
 from sprocketmq.net.address import format_address
 from sprocketmq.net.tasks import all_of
 from sprocketmq.protocol.bodies import (
@@ -24,6 +25,7 @@ from sprocketmq.protocol.bodies import (
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
     TopicConfig,
+    TopicConfigTable,
     TopicList,
     TopicRoute,
     TopicStats,
@@ -198,6 +200,19 @@ class AdminClient:
         for name, address in route.masters.items():
             response = await self._ask(address, RequestCode.GET_TOPIC_CONFIG, to_ext(TopicRequest(topic)))
             configs[name] = TopicConfig.decode(self._expect_success(response, address, topic).body)
+        return configs
+
+    async def topic_configs(self) -> dict[str, dict[str, TopicConfig]]:
+        """Return how every topic is set up, by topic and broker name. What only brokers know that do not answer now is left out."""
+        configs: dict[str, dict[str, TopicConfig]] = {}
+        for name, brokers in (await self.cluster()).broker_addr_table.items():
+            address = brokers.broker_addrs.get(MASTER_ID)
+            if address is None:
+                continue
+            with contextlib.suppress(RetriableError):
+                response = self._expect_success(await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, {}), address)
+                for topic, config in TopicConfigTable.decode(response.body).topic_config_table.items():
+                    configs.setdefault(topic, {})[name] = config
         return configs
 
     async def topic_stats(self, topic: str) -> TopicStats:

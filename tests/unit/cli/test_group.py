@@ -97,7 +97,7 @@ def test_a_group_is_sent_elsewhere(cli, to, offset):
     ("arguments", "code", "words"),
     [
         (("show", "missing"), 1, "no broker knows the consumer group 'missing': create it (sprocketmq group create missing)"),
-        (("delete", "missing"), 1, "no broker knows the consumer group 'missing'"),
+        (("delete", "missing"), 1, "no broker knows a consumer group 'missing'"),
         (("progress", "missing"), 1, "no broker knows the consumer group 'missing'"),
         (("progress", "g", "--topic", "missing"), 1, "topic 'missing' has no route"),
         (("create", "no good"), 2, "group 'no good' is not valid"),

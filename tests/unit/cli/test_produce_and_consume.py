@@ -1,6 +1,7 @@
 """``sprocketmq produce`` and ``sprocketmq consume``."""
 
 import base64
+import fcntl
 import io
 import json
 import os
@@ -8,6 +9,7 @@ import pty
 import signal
 import subprocess
 import sys
+import termios
 import time
 
 import pytest
@@ -15,6 +17,7 @@ import pytest
 from sprocketmq import Message, sync
 from sprocketmq.cli.errors import EXIT_USAGE
 from sprocketmq.embedded import LocalCluster
+from sprocketmq.testing import wait_until
 
 
 @pytest.fixture
@@ -42,22 +45,30 @@ def test_the_json_summary_says_where_messages_went(cli, topic):
     assert summary["failures"] == []
 
 
-def test_a_new_topic_gets_batch_queues_and_lines_share_its_records(cli, mq, topic):
-    cli("produce", topic, stdin=b"a\nb\nc\n")
-    messages = mq.messages(topic, count=3)
-    assert len({m.offset_msg_id for m in messages}) == 1
-    assert [m.queue_offset for m in messages] == [0, 1, 2]
+def test_a_new_topic_gets_plain_queues_as_from_any_producer(cli, mq, topic):
+    summary = cli("produce", topic, "--json", stdin=b"a\nb\nc\n").json
+    assert (summary["messages"], summary["batches"]) == (3, 1)
+    with sync.AdminClient(namesrv=mq.namesrv) as admin:
+        assert not admin.topic_config(topic)["broker-a"].attributes
+    assert len({m.offset_msg_id for m in mq.messages(topic, count=3)}) == 3
+
+
+@pytest.mark.parametrize("way", [(), ("--no-batch",)])
+def test_batch_queues_that_are_asked_for_are_made_and_lines_share_their_records(cli, mq, topic, way):
+    for _ in range(2):
+        assert cli("produce", topic, "--batch-queues", *way, stdin=b"a\nb\nc\n").code == 0
+    messages = mq.messages(topic, count=6)
+    assert len({m.offset_msg_id for m in messages}) == (6 if way else 2)
     with sync.AdminClient(namesrv=mq.namesrv) as admin:
         assert admin.topic_config(topic)["broker-a"].attributes == {"queue.type": "BatchCQ"}
 
 
-@pytest.mark.parametrize("option", ["--plain", "--no-batch"])
-def test_a_new_topic_keeps_plain_queues_when_told_so(cli, mq, topic, option):
-    summary = cli("produce", topic, option, "--json", stdin=b"a\nb\nc\n").json
-    assert (summary["messages"], summary["batches"]) == (3, 1 if option == "--plain" else 3)
-    with sync.AdminClient(namesrv=mq.namesrv) as admin:
-        assert not admin.topic_config(topic)["broker-a"].attributes
-    assert len({m.offset_msg_id for m in mq.messages(topic, count=3)}) == 3
+def test_batch_queues_cannot_be_asked_for_where_a_topic_has_plain_ones(cli, mq, topic):
+    mq.create_topic(topic)
+    done = cli("produce", topic, "--batch-queues", stdin=b"a\n")
+    assert (done.code, done.out) == (EXIT_USAGE, "")
+    assert f"topic '{topic}' has plain queues on broker-a" in done.err
+    assert mq.messages(topic) == []
 
 
 def test_no_topic_is_made_where_brokers_make_none(tmp_path, command):
@@ -190,7 +201,8 @@ def test_a_message_that_comes_again_after_a_failure_is_told_of(cli, mq, topic):
         (("t", "--group", "no good"), b"", EXIT_USAGE, "group 'no good' is not valid"),
         (("t", "--jsonl", "--whole"), b"", EXIT_USAGE, "exclude each other"),
         (("t", "--whole"), b"", 1, "the input is empty"),
-        (("t", "--whole"), b"x" * (4 << 20) + b"x", 1, "the limit is 4194304"),
+        (("t", "--whole"), b"x" * (10 << 20), 1, "the input has more than 4194304 bytes, which is the most a message may have"),
+        (("t",), b"short\n" + b"x" * (10 << 20) + b"\n", 1, "line 2 has more than 4194304 bytes, which is the most a message may have"),
         (("t", "--file", "/nowhere/x"), b"", 1, "No such file or directory: /nowhere/x"),
         (("t", "--jsonl"), b"[1]\n", 1, "line 1 is not a message: Expected `object`, got `array`"),
         (("t", "--jsonl"), b"not json\n", 1, "line 1 is not a message: JSON is malformed"),
@@ -257,15 +269,49 @@ def test_lines_of_a_slow_pipe_are_sent_as_they_come_and_consumed_as_they_arrive(
         assert (reader.wait(10), writer.wait(10)) == (0, 0)
 
 
-def test_an_interrupted_produce_says_what_was_sent(mq, topic):
-    with start(mq, "produce", topic, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as writer:
-        writer.stdin.write(b"one\ntwo\n")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("batch", ["--batch", "--no-batch"])
+def test_a_produce_that_is_stopped_says_what_was_sent(mq, spawn, topic, number, batch):
+    writer = spawn(mq, "produce", topic, batch, "--json")
+    writer.stdin.write(b"one\ntwo\nnot a whole line")
+    writer.stdin.flush()
+    mq.messages(topic, count=2)
+    writer.send_signal(number)
+    out, err = writer.stdout.read(), writer.stderr.read()
+    assert (writer.wait(10), err.decode()) == (128 + number, f"sprocketmq: stopped by {number.name} before the input ended\n")
+    summary = json.loads(out)
+    assert (summary["messages"], summary["unknown"], summary["failures"]) == (2, 0, [])
+    assert sorted(m.body for m in mq.messages(topic)) == [b"one", b"two"]
+
+
+def test_a_produce_that_is_stopped_twice_does_not_wait_for_answers_and_counts_them_as_unknown(spawn, topic):
+    with LocalCluster(in_process=False) as cluster:
+        cluster.create_topic(topic)
+        writer = spawn(cluster, "produce", topic, "--no-batch", "--json")
+        writer.stdin.write(b"one\n")
         writer.stdin.flush()
-        mq.messages(topic, count=2)
-        writer.send_signal(signal.SIGINT)
-        out, err = writer.stdout.read(), writer.stderr.read()
-    assert (writer.returncode, err) == (1, b"sprocketmq: interrupted\n")
-    assert out.startswith(b"sent 2 messages to")
+        cluster.messages(topic, count=1)
+        (broker,) = cluster.pids
+        os.kill(broker, signal.SIGSTOP)  # it takes requests, and answers none
+        try:
+            writer.stdin.write(b"two\n")
+            writer.stdin.flush()
+            wait_until(lambda: not unread(writer.stdin))
+            writer.terminate()
+            writer.send_signal(signal.SIGINT)
+            writer.wait(20)
+        finally:
+            os.kill(broker, signal.SIGCONT)
+    summary = json.loads(writer.stdout.read())
+    assert (writer.returncode, summary["messages"], summary["unknown"]) == (1, 1, 1)
+    error = writer.stderr.read()
+    assert b"line 2 may be stored or not: " in error
+    assert b"closed here" in error, "not a time-out"
+
+
+def unread(pipe):
+    """Return how many bytes the other end has not read yet."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def test_an_interrupted_consume_ends_cleanly(cli, mq, topic):

@@ -6,11 +6,21 @@ import pytest
 def test_a_topic_is_created_listed_routed_and_deleted(cli, mq):
     done = cli("topic", "create", "t1", "--queues", "3")
     assert (done.code, done.out) == (0, "topic t1: 3 queues on broker-a\n")
-    assert "t1" in cli("topic", "list").out.split()
+    assert "t1\tplain\tNORMAL" in cli("topic", "list").out.splitlines()
     route = cli("topic", "route", "t1", "--json").json
     assert route == {
         "topic": "t1",
-        "brokers": [{"broker_name": "broker-a", "read_queues": 3, "write_queues": 3, "perm": 6, "addresses": {"0": mq.brokers[0]}}],
+        "brokers": [
+            {
+                "broker_name": "broker-a",
+                "read_queues": 3,
+                "write_queues": 3,
+                "perm": 6,
+                "queue_type": "plain",
+                "message_type": "NORMAL",
+                "addresses": {"0": mq.brokers[0]},
+            }
+        ],
     }
     assert cli("topic", "delete", "t1").out == "topic t1 deleted\n"
     assert "t1" not in cli("topic", "list").out.split()
@@ -25,17 +35,34 @@ def test_status_counts_messages_by_queue(cli):
     assert (queue["broker_name"], queue["queue_id"], queue["min_offset"], queue["max_offset"]) == ("broker-a", 0, 0, 3)
     assert queue["last_update_ms"] > 0
     heading, row = cli("topic", "status", "t2").out.splitlines()
-    assert heading.split("\t") == ["broker", "queue", "min offset", "max offset", "messages", "last message"]
-    assert row.split("\t")[:5] == ["broker-a", "0", "0", "3", "3"]
+    assert heading.split("\t") == [
+        *("broker", "queue", "queue type", "message type", "min offset", "max offset", "messages", "last message")
+    ]
+    assert row.split("\t")[:7] == ["broker-a", "0", "plain", "NORMAL", "0", "3", "3"]
+
+
+def test_list_status_and_route_say_of_what_type_a_topic_is(cli):
+    attributes = ("--attribute", "queue.type=BatchCQ", "--attribute", "message.type=DELAY")
+    cli("topic", "create", "typed", "--queues", "1", *attributes)
+    assert {"topic": "typed", "queue_type": "BatchCQ", "message_type": "DELAY"} in cli("topic", "list", "--json").json
+    assert "typed\tBatchCQ\tDELAY" in cli("topic", "list").out.splitlines()
+    status = cli("topic", "status", "typed", "--json").json
+    assert (status["message_type"], status["queues"][0]["queue_type"]) == ("DELAY", "BatchCQ")
+    (broker,) = cli("topic", "route", "typed", "--json").json["brokers"]
+    assert (broker["message_type"], broker["queue_type"]) == ("DELAY", "BatchCQ")
+    for verb in ("status", "route"):
+        heading, row = (line.split("\t") for line in cli("topic", verb, "typed").out.splitlines())
+        said = dict(zip(heading, row, strict=True))
+        assert (said["queue type"], said["message type"]) == ("BatchCQ", "DELAY")
 
 
 def test_lists_leave_out_rocketmqs_own_topics_unless_asked(cli):
     cli("topic", "create", "mine")
-    names = cli("topic", "list", "--json").json
+    names = [topic["topic"] for topic in cli("topic", "list", "--json").json]
     assert "mine" in names
     assert "TBW102" not in names
     everything = cli("topic", "list", "--all", "--json").json
-    assert {"mine", "TBW102"} <= set(everything)
+    assert {"mine", "TBW102"} <= {topic["topic"] for topic in everything}
     assert cli("topic", "list", "--cluster", "nowhere", "--json").json == []
 
 
@@ -52,7 +79,7 @@ def test_create_says_json_too_and_takes_attributes(cli):
         (("topic", "create", "t", "--queues", "0"), 2, "queues must be from 1 to"),
         (("topic", "create", "t", "--attribute", "half"), 2, "written NAME=VALUE"),
         (("topic", "create", "t", "--cluster", "nowhere"), 2, "no cluster 'nowhere' is registered"),
-        (("topic", "delete", "missing"), 1, "topic 'missing' has no route"),
+        (("topic", "delete", "missing"), 1, "no nameserver knows a topic 'missing'"),
         (("topic", "route", "missing"), 1, "topic 'missing' has no route"),
         (("topic", "status", "missing"), 1, "sprocketmq topic create missing"),
         (("topic", "status"), 2, "Missing argument 'TOPIC'"),

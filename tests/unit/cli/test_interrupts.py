@@ -1,0 +1,49 @@
+"""Commands that are stopped in the middle: what they leave behind, and their exit codes."""
+
+import os
+import signal
+
+import pytest
+
+from sprocketmq import sync
+from sprocketmq.storage.verification import verify
+from sprocketmq.testing import wait_until
+
+
+@pytest.fixture(params=[signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def number(request):
+    return request.param
+
+
+def test_a_command_that_a_signal_ends_says_so_and_exits_as_shells_expect(command, store, monkeypatch, number):
+    def stopped(*_args, **_kwargs):
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr("sprocketmq.cli.verify.verify", stopped)
+    assert command("verify", store) == (128 + number, "", f"sprocketmq: stopped by {number.name}\n")
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_rebuild_that_is_stopped_leaves_the_store_as_it_was(command, store, monkeypatch, number):
+    before = sorted(path.relative_to(store) for path in store.rglob("*"))
+
+    def stopped(*_args):
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr("sprocketmq.storage.rebuild._Rebuild._keep_expired", stopped)
+    code, out, err = command("rebuild", store)
+    assert (code, out, err) == (128 + number, "", f"sprocketmq: stopped by {number.name}\n")
+    assert [path for path in sorted(path.relative_to(store) for path in store.rglob("*")) if path.name != "lock"] == [
+        path for path in before if path.name != "lock"
+    ]
+    assert verify(str(store)).ok
+
+
+def test_a_benchmark_that_is_stopped_deletes_its_topics(mq, spawn, number):
+    run = spawn(mq, "bench", "batch", "--namesrv", mq.namesrv, "--seconds", "600", "--json")
+    with sync.AdminClient(namesrv=mq.namesrv) as admin:
+        wait_until(lambda: [name for name in admin.topics() if name.startswith("bench-")])
+        run.send_signal(number)
+        out, err = run.communicate(timeout=20)
+        assert (run.returncode, out, err.decode()) == (128 + number, b"", f"sprocketmq: stopped by {number.name}\n")
+        assert not [name for name in admin.topics() if name.startswith("bench-")]
