@@ -14,6 +14,7 @@ from sprocketmq.spark.checks import check_packages
 from sprocketmq.spark.classdata import ClassData, note_at_exit
 from sprocketmq.spark.errors import DEBUG_VARIABLE, explain, show_errors_briefly
 from sprocketmq.spark.jre import find_java
+from sprocketmq.spark.jvm_process import ended_unless_started
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,7 +107,7 @@ def session(
     for name, value in (settings | given).items():
         builder = builder.config(name, value)
     try:
-        with _environment(launch), contextlib.nullcontext() if log_file is None else _stderr_to(log_file):
+        with _environment(launch), ended_unless_started(), contextlib.nullcontext() if log_file is None else _stderr_to(log_file):
             spark: SparkSession = builder.getOrCreate()
     except Exception as e:
         where = "is above, on standard error" if log_file is None else f"is in {os.fspath(log_file)}"
