@@ -1,4 +1,4 @@
-"""Subscription groups: what the broker knows about each consumer group, whether it is online or not."""
+"""Subscription groups: what the broker knows about each consumer group, whether it is online or not, and which topics it may not read."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,12 +7,19 @@ import msgspec
 
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import FatalError
-from sprocketmq.protocol.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
-from sprocketmq.protocol.codes import ResponseCode
+from sprocketmq.net.server import ServerConnection
+from sprocketmq.protocol.bodies import DataVersion, GroupForbidden, SubscriptionGroupConfig, SubscriptionGroupTable
+from sprocketmq.protocol.codes import RequestCode, ResponseCode
+from sprocketmq.protocol.command import Command
+from sprocketmq.protocol.headers import GroupForbiddenRequest
 from sprocketmq.protocol.names import MAX_GROUP_LENGTH, SYSTEM_GROUPS, name_problem
 
 # Groups create themselves by asking; the limit keeps a client that invents names from growing the table for ever.
 MAX_GROUPS = 100_000
+# Pairs of group and topic that are forbidden; the table is saved whole with each change.
+MAX_FORBIDDEN = 10_000
+# The bit of a forbidden table's number that stands for reading.
+READ_BIT = 1 << 2
 
 
 # What groups can be given in the reference; all of it is about consumers that this broker does not have.
@@ -98,10 +105,31 @@ class GroupTable:
 
     def delete(self, name: str) -> bool:
         """Remove a group; False when there was none."""
-        if self._groups.pop(name, None) is None:
+        forbidden = self._forbidden.pop(name, None)
+        if self._groups.pop(name, None) is None and forbidden is None:
             return False
         self._touch()
         return True
+
+    def may_read(self, group: str, topic: str) -> bool:
+        """Tell whether an administrator lets a group read a topic."""
+        topics = self._forbidden.get(group)
+        return topics is None or max(topics.get(topic, 0), 0) & READ_BIT == 0
+
+    def forbid_reading(self, group: str, topic: str, *, forbidden: bool) -> None:
+        """Keep a group from reading a topic, or no longer. Raises GroupRefused when too many are kept from it already."""
+        if self.may_read(group, topic) != forbidden:
+            return
+        if forbidden and sum(map(len, self._forbidden.values())) >= MAX_FORBIDDEN:
+            remark = f"{MAX_FORBIDDEN} pairs of group and topic are forbidden on this broker, its limit"
+            raise GroupRefused(ResponseCode.SYSTEM_ERROR, remark)
+        topics = self._forbidden.setdefault(group, {})
+        topics[topic] = max(topics.get(topic, 0), 0) ^ READ_BIT
+        if not topics[topic]:
+            del topics[topic]
+        if not topics:
+            del self._forbidden[group]
+        self._touch()
 
     def _touch(self) -> None:
         self.data_version = self.data_version.next(self._clock.time_ms())
@@ -112,3 +140,28 @@ def _attributes_problem(attributes: Mapping[str, str]) -> str:
     name = next(iter(attributes)).lstrip("+-")
     lacks = _ATTRIBUTES.get(name)
     return f"unsupported key: {name}" if lacks is None else f"the attribute {name} cannot be set: this broker has no {lacks}"
+
+
+class ForbiddingHandlers:
+    """Answer 353. ``told`` learns of a group and a topic that it may no longer read."""
+
+    def __init__(self, groups: GroupTable, *, told: Callable[[str, str], None]) -> None:
+        self._groups = groups
+        self._told = told
+
+    def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
+        return {RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: self.forbid}
+
+    def forbid(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 353: keep a group from reading a topic or let it, where ``readable`` says so, and tell how that stands then."""
+        request = command.header(GroupForbiddenRequest)
+        if request.readable is not None:
+            try:
+                self._groups.forbid_reading(request.group, request.topic, forbidden=not request.readable)
+            except GroupRefused as e:
+                conn.respond(command, e.code, remark=e.remark)
+                return
+        readable = self._groups.may_read(request.group, request.topic)
+        if not readable:
+            self._told(request.group, request.topic)
+        conn.respond(command, ResponseCode.SUCCESS, remark="", body=GroupForbidden(request.group, request.topic, readable).encode())

@@ -15,7 +15,7 @@ from sprocketmq.broker.clients import ClientHandlers, ClientRegistry
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.delay import DelayService
 from sprocketmq.broker.flushing import Flusher
-from sprocketmq.broker.groups import GroupTable
+from sprocketmq.broker.groups import ForbiddingHandlers, GroupTable
 from sprocketmq.broker.locks import LockHandlers, QueueLocks
 from sprocketmq.broker.offsets import OffsetHandlers, OffsetTable
 from sprocketmq.broker.pull import PullHandlers
@@ -132,6 +132,7 @@ class Broker:
             **OffsetHandlers(self.offsets, self.topics, self.groups, self.clients, self.store).handlers(),
             **LockHandlers(self.locks, self.topics).handlers(),
             **self._admin.handlers(),
+            **ForbiddingHandlers(self.groups, told=self.pulls.reading_forbidden).handlers(),
             **self.queries.handlers(),
             **self.cleaning.handlers(),
             **RetryHandlers(self.store, rules, self.sends, self.delays, self.offsets).handlers(),

@@ -35,7 +35,7 @@ class Settings:
     max_message_bytes: int = 4 << 20
     max_transfer_count: int = 4096
     max_transfer_bytes: int = 4 << 20
-    max_filter_units: int = 16_000
+    max_filter_units: int = 800
     max_connections: int = 10_000
     max_held_pulls: int = 100_000
     register_interval_s: float = 30.0

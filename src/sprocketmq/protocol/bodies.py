@@ -404,6 +404,14 @@ class SubscriptionGroupTable(Body):
     data_version: DataVersion = DataVersion()
 
 
+class GroupForbidden(Body):
+    """Whether a group may read a topic (353)."""
+
+    group: str
+    topic: str
+    readable: bool
+
+
 class Connection(Body):
     """One connected client; ``language`` is the enum's name."""
 

@@ -348,6 +348,14 @@ class GroupTopicRequest(msgspec.Struct):
     topic: str
 
 
+class GroupForbiddenRequest(msgspec.Struct):
+    """Header of 353: may ``group`` read ``topic``? Without ``readable`` it only asks."""
+
+    group: str
+    topic: str
+    readable: bool | None = None
+
+
 class PageRequest(msgspec.Struct, rename="camel"):
     """Header of 21 and 201: tables may be asked for in pages."""
 

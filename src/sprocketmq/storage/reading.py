@@ -11,7 +11,7 @@ from sprocketmq.protocol.codes import SYSFLAG_BORN_HOST_V6
 from sprocketmq.protocol.records import MAGIC_V1, MAGIC_V2
 from sprocketmq.storage.batchqueue import BATCH_UNIT, BATCH_UNIT_BYTES, COMPACTED, UNIT_COVERS, BatchConsumeQueue, BatchUnit
 from sprocketmq.storage.commitlog import CommitLog, Segment
-from sprocketmq.storage.consumequeue import UNIT, ConsumeQueue
+from sprocketmq.storage.consumequeue import UNIT, UNIT_BYTES, ConsumeQueue
 from sprocketmq.storage.queues import Queue, QueueTable
 from sprocketmq.storage.recovery import LogScan, Scanned, parse_record
 
@@ -23,6 +23,8 @@ _LONG = Struct(">q")
 _LOWEST_TAG_CODE = -(1 << 31)
 # Units of a batch queue fetched in one go: a read takes few, as its bytes are limited.
 _UNITS_AT_ONCE = 64
+# Looking at a unit of a batch queue takes so many times as long as at one of a plain queue, as its record is looked at as well.
+_BATCH_UNIT_WORK = 10
 # Units that replace damaged ones are written in portions of this many.
 _REPAIR_UNITS = 4096
 # A read that finds more runs than this gives one joined copy: sending thousands of small pieces costs more than copying them.
@@ -47,7 +49,7 @@ class ReadResult(msgspec.Struct, frozen=True):
     """What a read found: ``buffers`` hold whole records in queue order, neighbours in the log sharing one view.
 
     ``count`` is how many messages they are; an inner batch counts with all it holds. ``next_offset`` is where the next read should begin.
-    Views are read-only and stay valid as long as they are held.
+    ``work`` is what the read took, in looks at a unit of a plain queue, of which 12,000 take about a millisecond. Views are read-only and stay valid as long as they are held.
     """
 
     status: ReadStatus
@@ -56,6 +58,7 @@ class ReadResult(msgspec.Struct, frozen=True):
     max_offset: int
     buffers: list[memoryview]
     count: int
+    work: int = 0
 
 
 class QueueReader:
@@ -65,7 +68,8 @@ class QueueReader:
         self._log = log
         self._table = table
         self._queues = table.queues
-        self._max_filter_units = max_filter_units
+        self._filter_messages = max_filter_units
+        self._filter_batched_messages = -(-max_filter_units * UNIT_BYTES // BATCH_UNIT_BYTES)
         self._written_from = _NEVER
 
     def opened(self) -> None:
@@ -119,7 +123,7 @@ class QueueReader:
         end = -1
         unchecked = False
         written_from = self._written_from
-        stop = min(offset + (max_count if tag_codes is None else max(self._max_filter_units, max_count)), high)
+        stop = min(offset + (max_count if tag_codes is None else max(self._filter_messages, max_count)), high)
         identity = _IDENTITY.unpack_from
         for physical, size, code in UNIT.iter_unpack(queue.read_units(offset, stop)):
             if tag_codes is not None and code not in tag_codes and code >= _LOWEST_TAG_CODE and size > 0:
@@ -176,11 +180,11 @@ class QueueReader:
             return self._read_doubting(queue, offset, max_count, max_bytes, tag_codes)
         if not count:
             status = ReadStatus.MESSAGE_WAS_REMOVING if missing else ReadStatus.NO_MATCHED_MESSAGE
-            return ReadResult(status, position, low, high, [], 0)
+            return ReadResult(status, position, low, high, [], 0, position - offset)
         buffers.append(run_view[start - run_start : end - run_start])
         if len(buffers) > MAX_RUNS:
             buffers = [memoryview(b"".join(buffers))]
-        return ReadResult(ReadStatus.FOUND, position, low, high, buffers, count)
+        return ReadResult(ReadStatus.FOUND, position, low, high, buffers, count, position - offset)
 
     def _read_doubting(
         self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int, tag_codes: frozenset[int] | None
@@ -199,7 +203,10 @@ class QueueReader:
     ) -> ReadResult:
         low, high = queue.min_offset, queue.visible
         number, units = self._find(queue, offset)
-        last = min(queue.end_unit, number + max(self._max_filter_units, max_count))
+        # As in the reference it is the messages of the units that count, not the units.
+        reach = max(self._filter_batched_messages, max_count)
+        first = number
+        last = min(queue.end_unit, number + reach)
         position = offset if number < queue.end_unit else high
         count = total = 0
         units = units[: (last - number) * BATCH_UNIT_BYTES]
@@ -221,7 +228,7 @@ class QueueReader:
                     missing = True
                     number += 1
                     continue
-                if base >= high:  # committed, but not for readers yet
+                if base >= high or base - offset >= reach:  # committed, but not for readers yet; or far enough
                     full = True
                     break
                 if before >= 0 and not self._has_count(queue, before) and self._repair_batches(queue, before):
@@ -245,11 +252,12 @@ class QueueReader:
             status = ReadStatus.NO_MATCHED_MESSAGE if seen else ReadStatus.MESSAGE_WAS_REMOVING
             if missing and not seen:
                 position = high if number >= queue.end_unit else queue.unit(number)[4]
-            return ReadResult(status, min(max(position, offset + 1), high), low, high, [], 0)
+            work = _BATCH_UNIT_WORK * (number - first)
+            return ReadResult(status, min(max(position, offset + 1), high), low, high, [], 0, work)
         buffers = [segment.view[start - segment.start : end - segment.start] for segment, start, end in pieces]
         if len(buffers) > MAX_RUNS:
             buffers = [memoryview(b"".join(buffers))]
-        return ReadResult(ReadStatus.FOUND, position, low, high, buffers, count)
+        return ReadResult(ReadStatus.FOUND, position, low, high, buffers, count, _BATCH_UNIT_WORK * (number - first))
 
     def _find(self, queue: BatchConsumeQueue, offset: int) -> tuple[int, bytes | bytearray]:
         """Return the number of the unit to begin a read of ``offset`` with, and units from there on, as far as they were read to find it.

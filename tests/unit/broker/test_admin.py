@@ -1,10 +1,12 @@
 """What administrators and tools ask a broker."""
 
+import json
 import re
 
 import pytest
 from asking import Asking, exchange
 
+from sprocketmq.broker import groups
 from sprocketmq.net.client import ConnectionPool
 from sprocketmq.protocol.bodies import (
     BrokerConsumeStats,
@@ -27,6 +29,7 @@ from sprocketmq.protocol.bodies import (
 from sprocketmq.protocol.command import Command, encode_command
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.records import decode_records
+from sprocketmq.storage.config import ConfigFile
 from sprocketmq.testing import eventually
 
 
@@ -110,6 +113,71 @@ async def test_groups_are_put_looked_up_listed_and_deleted(ask, broker, tmp_path
     assert '"retryMaxTimes":3' in (tmp_path / "store/config/subscriptionGroup.json").read_text()
     assert (await ask(207, {"groupName": "billing", "cleanOffset": "true"})).code == 0
     assert "billing" not in broker.groups
+
+
+async def forbid(ask, topic="orders", group="cg", **fields):
+    answer = await ask(353, {"group": group, "topic": topic, **fields})
+    assert answer.code == 0
+    return json.loads(answer.body)
+
+
+async def test_a_group_can_be_kept_from_reading_a_topic(ask, broker, tmp_path):
+    assert await forbid(ask) == {"group": "cg", "topic": "orders", "readable": True}
+    assert (await forbid(ask, readable="false"))["readable"] is False
+    assert (await forbid(ask, "other", readable="false"))["readable"] is False
+    assert (await forbid(ask))["readable"] is False
+    assert SubscriptionGroupTable.decode((await ask(201)).body).forbidden_table == {"cg": {"orders": 4, "other": 4}}
+    await broker._groups_file.saved()
+    saved = ConfigFile(tmp_path / "store/config/subscriptionGroup.json").load()
+    assert saved["forbiddenTable"] == {"cg": {"orders": 4, "other": 4}}
+    assert (await forbid(ask, readable="true"))["readable"] is True
+    assert (await forbid(ask, "other"))["readable"] is False, "the prohibition of another topic stays"
+    assert (await ask(207, {"groupName": "cg"})).code == 0
+    assert broker.groups.table().forbidden_table == {}
+
+
+async def test_pulls_of_a_forbidden_topic_are_refused_and_those_that_bring_their_subscription_are_not(ask, broker):
+    await ask.heartbeat(consumers=["cg"])
+    await ask.send("orders", b"x")
+    await forbid(ask, readable="false")
+    answer = await ask.pull("orders", 0, sysFlag="0")
+    assert (answer.code, answer.ext) == (16, {"forbiddenType": "5"})
+    assert answer.remark == "the consumer group[cg] is forbidden for topic[orders]"
+    assert await ask.bodies("orders") == [b"x"]
+    await forbid(ask, readable="true")
+    assert await ask.bodies("orders", sysFlag="0") == [b"x"]
+
+
+async def test_waiting_pulls_are_refused_when_their_topic_is_forbidden(ask, broker):
+    await ask.heartbeat(consumers=["cg", "others"])
+    waiting = ask.pull("orders", 0, wait_ms=30_000, sysFlag="2")
+    brings_its_own = ask.pull("orders", 0, wait_ms=30_000)
+    another_group = ask.pull("orders", 0, wait_ms=30_000, sysFlag="2", group="others")
+    await eventually(lambda: broker.pulls.held_count == 3)
+    await forbid(ask, readable="false")
+    answer = await waiting
+    assert (answer.code, answer.ext) == (16, {"forbiddenType": "5"})
+    assert broker.pulls.held_count == 2
+    await ask.send("orders", b"x")
+    assert [(await pull).code for pull in (brings_its_own, another_group)] == [0, 0]
+
+
+async def test_what_is_forbidden_outlives_a_restart_and_other_bits_are_kept(start_broker, connect, tmp_path):
+    path = tmp_path / "store/config/subscriptionGroup.json"
+    ConfigFile(path).save({"subscriptionGroupTable": {}, "forbiddenTable": {"cg": {"orders": 6, "strange": -1}}, "dataVersion": {}})
+    broker = await start_broker()
+    assert not broker.groups.may_read("cg", "orders")
+    assert broker.groups.may_read("cg", "strange"), "numbers below 0 forbid nothing, as in Apache's broker"
+    broker.groups.forbid_reading("cg", "orders", forbidden=False)
+    assert broker.groups.table().forbidden_table["cg"]["orders"] == 2
+
+
+async def test_the_number_of_forbidden_topics_is_bounded(ask, monkeypatch):
+    monkeypatch.setattr(groups, "MAX_FORBIDDEN", 1)
+    await forbid(ask, readable="false")
+    await forbid(ask, readable="false")
+    answer = await ask(353, {"group": "cg", "topic": "more", "readable": "false"})
+    assert (answer.code, answer.remark) == (1, "1 pairs of group and topic are forbidden on this broker, its limit")
 
 
 async def test_looking_for_a_group_creates_it_where_that_is_allowed(ask, broker, start_broker, connect):

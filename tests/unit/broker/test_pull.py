@@ -1,13 +1,17 @@
 """Pulls: what is found, what is refused, who waits and what wakes them."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 
+from sprocketmq.broker import pull
 from sprocketmq.broker.pull import response_code
+from sprocketmq.errors import ConnectionLost
 from sprocketmq.protocol.hashing import java_hash
 from sprocketmq.protocol.records import decode_records
 from sprocketmq.storage.store import ReadStatus
+from sprocketmq.testing import eventually
 
 
 async def held(broker, count):
@@ -361,6 +365,178 @@ async def test_an_earlier_deadline_comes_first(start_broker, connect):
     assert (await asyncio.wait_for(early, 5)).code == 19
     assert not late.done()
     assert (await asyncio.wait_for(late, 5)).code == 19
+
+
+# --- long scans -----------------------------------------------------------------------------------------------------------
+
+
+class Turns:
+    """Counts the turns of the loop and, for each, the work of the reads for held pulls."""
+
+    def __init__(self, broker, monkeypatch):
+        self.now = 0
+        self.work = Counter()
+        self.reads = Counter()
+        read = broker.store.read
+
+        def counted(*arguments, **options):
+            result = read(*arguments, **options)
+            self.work[self.now] += result.work + pull.READ_WORK
+            self.reads[self.now] += 1
+            return result
+
+        monkeypatch.setattr(broker.store, "read", counted)
+        self._next()
+
+    def _next(self):
+        self.now += 1
+        asyncio.get_running_loop().call_soon(self._next)
+
+
+@pytest.fixture
+async def narrow(start_broker, monkeypatch):
+    """A broker that looks at 4 units a read and at about 20 a turn, with topic ``rare`` of one queue."""
+    monkeypatch.setattr(pull, "TURN_WORK", 20)
+    monkeypatch.setattr(pull, "READ_WORK", 1)
+    broker = await start_broker("narrow", store={"max_filter_units": 4})
+    broker.topics.create_internal("rare", 1)
+    return broker
+
+
+def stage(broker, topic, tag, count=1):
+    """Store messages as if sent, without telling the waiting pulls."""
+    for _ in range(count):
+        common = {"tags_code": java_hash(tag), "born_timestamp_ms": 1, "born_host": b"12345678"}
+        broker.store.stage_message(topic, 0, tag.encode(), f"TAGS\x01{tag}\x02".encode(), **common)
+    broker.store.commit()
+
+
+async def wait_for_mine(client, broker, others=300):
+    """Return a pull for the tag ``mine`` that waits behind so many messages of other tags."""
+    waiting = client.pull("rare", 0, expression="mine", count=1, wait_ms=30_000)
+    await held(broker, 1)
+    stage(broker, "rare", "theirs", others)
+    return waiting
+
+
+def wake(broker):
+    broker.pulls.arrived(broker.topics.get("rare"), 0, None)
+
+
+async def test_a_long_scan_for_a_rare_tag_takes_a_bounded_part_of_each_turn(narrow, connect, monkeypatch):
+    client = await connect(narrow)
+    waiting = await wait_for_mine(client, narrow)
+    stage(narrow, "rare", "mine")
+    turns = Turns(narrow, monkeypatch)
+    wake(narrow)
+    answer = await waiting
+    assert [bytes(m.body) for m in decode_records(answer.body)] == [b"mine"]
+    assert max(turns.work.values()) <= 20 + 5
+    assert sum(turns.reads.values()) == 301 // 4 + 1
+    assert len(turns.reads) >= 15
+    assert narrow.pulls.held_count == 0
+
+
+async def test_other_connections_have_their_turn_during_a_long_scan(narrow, connect):
+    client, other = await connect(narrow), await connect(narrow)
+    waiting = await wait_for_mine(client, narrow, 5000)
+    stage(narrow, "rare", "mine")
+    wake(narrow)
+    assert (await other.send("orders")).code == 0
+    assert not waiting.done()
+    assert (await waiting).code == 0
+
+
+async def test_several_long_scans_advance_together(narrow, connect):
+    clients = [await connect(narrow) for _ in range(3)]
+    pulls = [client.pull("rare", 0, expression="mine", count=1, wait_ms=30_000) for client in clients]
+    await held(narrow, 3)
+    stage(narrow, "rare", "theirs", 300)
+    wake(narrow)
+    assert narrow.pulls.held_count == 3
+    for _ in range(5):
+        offsets = sorted(p.offset for p in narrow.topics.get("rare").held[0])
+        assert offsets[-1] - offsets[0] <= 4
+        await asyncio.sleep(0)
+    stage(narrow, "rare", "mine")
+    assert [(await answer).code for answer in pulls] == [0, 0, 0]
+
+
+async def test_a_scan_that_finds_nothing_waits_at_the_end_and_misses_nothing_that_comes_later(narrow, connect):
+    client = await connect(narrow)
+    waiting = await wait_for_mine(client, narrow)
+    wake(narrow)
+    await eventually(lambda: next(iter(narrow.topics.get("rare").held[0])).offset == 300)
+    assert narrow.pulls.held_count == 1
+    await client.send("rare", b"mine", properties="TAGS\x01mine\x02")
+    answer = await waiting
+    assert [bytes(m.body) for m in decode_records(answer.body)] == [b"mine"]
+
+
+async def test_messages_that_arrive_during_a_scan_are_delivered_once(narrow, connect):
+    client = await connect(narrow)
+    waiting = await wait_for_mine(client, narrow)
+    wake(narrow)
+    stage(narrow, "rare", "mine")
+    wake(narrow)
+    wake(narrow)
+    answer = await waiting
+    assert fields(answer)[0] == 0
+    assert [m.queue_offset for m in decode_records(answer.body)] == [300]
+    assert fields(await client.pull("rare", 301, expression="mine")) == (19, "OFFSET_OVERFLOW_ONE", 301, 0, 301)
+
+
+@pytest.mark.parametrize("end", ["connection", "topic", "broker"])
+async def test_what_ends_during_a_scan_is_left_alone(narrow, connect, end):
+    client = await connect(narrow)
+    waiting = await wait_for_mine(client, narrow, 5000)
+    stage(narrow, "rare", "mine")
+    wake(narrow)
+    if end == "connection":
+        await client.close()
+        await held(narrow, 0)
+    elif end == "topic":
+        other = await connect(narrow)
+        assert (await other(215, {"topic": "rare"})).code == 0
+        assert (await waiting).code == 17
+    else:
+        await narrow.stop()
+    if end != "topic":
+        with pytest.raises(ConnectionLost):
+            await waiting
+    assert narrow.pulls.held_count == 0 or end == "broker"
+
+
+async def test_a_queue_that_shrinks_during_a_scan_tells_where_it_begins(narrow, connect):
+    client = await connect(narrow)
+    waiting = await wait_for_mine(client, narrow)
+    wake(narrow)
+    narrow.store._queues["rare", 0].min_offset = 250  # as the deletion of old segments leaves it
+    assert fields(await waiting) == (21, "OFFSET_TOO_SMALL", 250, 250, 300)
+
+
+async def test_a_deadline_during_a_scan_answers_with_where_it_got_to(narrow, connect, clock):
+    client = await connect(narrow)
+    waiting = await wait_for_mine(client, narrow, 5000)
+    wake(narrow)
+    clock.advance(31)
+    narrow.pulls.expire()
+    answer = await waiting
+    assert answer.code == 20
+    assert 0 < int(answer.ext["nextBeginOffset"]) < 5000
+    assert narrow.pulls.held_count == 0
+
+
+async def test_thousands_of_deadlines_are_answered_over_several_turns(narrow, connect, clock, monkeypatch):
+    client = await connect(narrow)
+    pulls = [client.pull("rare", 0, wait_ms=30_000) for _ in range(300)]
+    await held(narrow, 300)
+    turns = Turns(narrow, monkeypatch)
+    clock.advance(31)
+    narrow.pulls.expire()
+    assert {(await answer).code for answer in pulls} == {19}
+    assert max(turns.reads.values()) <= 20
+    assert narrow.pulls.held_count == 0
 
 
 async def test_a_wake_up_scans_past_many_messages_of_other_tags(ask, broker, start_broker, connect):

@@ -203,6 +203,14 @@ def test_only_wanted_tags_come_and_the_scan_moves_on(make_bench: Any) -> None:
     assert (nothing.status, nothing.next_offset) == (ReadStatus.NO_MATCHED_MESSAGE, 50)
 
 
+@pytest.mark.parametrize(("max_count", "reached"), [(1, 800), (32, 800), (900, 900)])
+def test_a_filtered_read_looks_at_16000_bytes_of_units_or_what_was_asked_for(bench: Any, max_count: int, reached: int) -> None:
+    for _ in range(10):
+        bench.send_batch([b"x"] * 100)
+    result = bench.store.read("orders", 0, 0, max_count=max_count, tag_codes=frozenset({12345}))
+    assert (result.status, result.next_offset, result.work) == (ReadStatus.NO_MATCHED_MESSAGE, reached, reached)
+
+
 def test_tags_of_a_batch_are_found_wherever_they_stand(bench: Any) -> None:
     properties = [
         b"TAGS\x01a\x02KEYS\x01k\x02",

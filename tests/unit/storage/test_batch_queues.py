@@ -234,6 +234,15 @@ def test_every_offset_finds_its_batch_in_memory_and_in_any_file(batches: Any) ->
         batches.restart()
 
 
+def test_a_filtered_read_looks_at_16000_bytes_of_units_counted_by_their_messages(batches: Any) -> None:
+    fill(batches, [10] * 50, tag="a")
+    nobody = frozenset({tags_code("b")})
+    result = batches.store.read("orders", 0, 0, tag_codes=nobody)
+    assert (result.status, result.next_offset, result.work) == (ReadStatus.NO_MATCHED_MESSAGE, 350, 350)
+    assert batches.store.read("orders", 0, 350, tag_codes=nobody).next_offset == 500
+    assert batches.store.read("orders", 0, 0, max_count=400, tag_codes=nobody).next_offset == 400
+
+
 def test_a_filtered_read_passes_over_batches_with_other_tags(batches: Any) -> None:
     fill(batches, [3, 3], tag="a")
     fill(batches, [4], tag="b")
