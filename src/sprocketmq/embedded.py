@@ -33,7 +33,7 @@ from sprocketmq.errors import ClientClosed, ConfigError, FatalError
 from sprocketmq.namesrv.server import NameServer, NameServerConfig
 from sprocketmq.net.loops import new_event_loop
 from sprocketmq.protocol.records import ReceivedMessage
-from sprocketmq.storage.config import DELAY_LEVELS, StoreConfig
+from sprocketmq.storage.config import DELAY_LEVELS, KV_CONFIG_FILE, ConfigFile, StoreConfig
 
 log = logging.getLogger(__name__)
 
@@ -439,7 +439,8 @@ class _ThreadServers:
 
     async def _start_namesrv(self) -> None:
         port = int(self.namesrv.rpartition(":")[2]) if self.namesrv else self._cluster._namesrv_port
-        namesrv = NameServer(NameServerConfig(port=port))
+        first = self._cluster.store_of(self._cluster.broker_names[0])
+        namesrv = NameServer(NameServerConfig(port=port), kv_file=ConfigFile(first / KV_CONFIG_FILE))
         await namesrv.start()
         self._namesrv = namesrv
         self.namesrv = namesrv.address

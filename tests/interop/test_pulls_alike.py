@@ -79,7 +79,10 @@ async def test_a_group_that_may_not_read_a_topic_is_refused_alike(side: Side, co
     assert (await pull(conn, "ForbiddenAlike", 0)).code == 19, "a pull that brings its own subscription is not looked at"
     table = json.loads((await ask(conn, 201)).body)["forbiddenTable"]
     assert table == {GROUP: {"ForbiddenAlike": 4}}
+    assert (await ask(conn, 353, group=GROUP, topic="AnotherTopic", readable="false")).code == 0
     assert await forbidden(readable="true") == (0, None, {**said, "readable": True})
+    table = json.loads((await ask(conn, 201)).body)["forbiddenTable"]
+    assert table == ({} if side.make == "apache" else {GROUP: {"AnotherTopic": 4}}), "Apache's broker forgets the group's other topics"
     assert (await pull(conn, "ForbiddenAlike", 0, flags=0)).code == 19
 
 

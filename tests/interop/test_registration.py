@@ -15,6 +15,7 @@ from tests.interop.ours import OurProcess
 from tests.interop.reading import java_pull_all, pull_all
 
 from sprocketmq import AdminClient, Producer
+from sprocketmq.net.client import ConnectionPool
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
 
@@ -146,3 +147,28 @@ def test_a_broker_of_ours_with_the_name_of_a_live_one_of_apaches_does_not_start(
 ) -> None:
     namesrv, _ = apache_broker_at_ours
     assert "has a broker apache-b at " in refused_newcomer(home / "newcomer-2", namesrv.namesrv, "apache-b")
+
+
+async def test_either_nameserver_goes_on_with_the_key_value_configuration_of_the_other(java: apache.JavaClient, home: Path) -> None:
+    directory = home / "kv"
+    pair = ("-s", "ns", "-k", "key")
+    with OurProcess(directory, "namesrv", "--port", "0", "--store", str(directory)) as ours_first:
+        assert "success" in java.mqadmin("updateKvConfig", "-n", ours_first.namesrv, *pair, "-v", "ours, ü")
+    theirs = apache.ApacheNamesrv(directory)  # which keeps it in namesrv/kvConfig.json of its home, too
+    try:
+        assert await kv_value(theirs.address) == "ours, ü"
+        assert "success" in java.mqadmin("updateKvConfig", "-n", theirs.address, *pair, "-v", "theirs")
+    finally:
+        theirs.stop()
+    with OurProcess(directory, "namesrv", "--port", "0", "--store", str(directory)) as ours_again:
+        assert await kv_value(ours_again.namesrv) == "theirs"
+        assert "success" in java.mqadmin("deleteKvConfig", "-n", ours_again.namesrv, *pair)
+        assert await kv_value(ours_again.namesrv) is None
+
+
+async def kv_value(namesrv: str) -> str | None:
+    """Ask a nameserver for the item `key` of the namespace `ns`."""
+    pool = ConnectionPool(expected="nameserver")
+    answer = await (await pool.get(namesrv)).request(101, ext={"namespace": "ns", "key": "key"}, timeout_s=10)
+    await pool.close()
+    return (answer.ext or {}).get("value")

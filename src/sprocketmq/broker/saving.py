@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -36,10 +35,14 @@ class SavedFile:
         return self._file.path
 
     def load(self) -> dict[Any, Any] | None:
-        """Return the file's content, or None when there is none or it cannot be read, of which the log tells; blocks."""
-        tree = self._file.load()
-        if tree is None and os.path.exists(self.path) and os.path.getsize(self.path):  # noqa: PTH110, PTH202
-            log.error("%s is damaged and there is no good %s.bak: the broker begins without what was in it", self.path, self.path)
+        """Return the file's content, or None when there is none or it cannot be read; damaged files are kept aside, the log tells; blocks.
+
+        Raises OSError.
+        """
+        tree, aside = self._file.load_or_set_aside()
+        for path in aside:
+            taken = "what its .bak has is taken" if tree is not None else "there is no good .bak: the broker begins without what was in it"
+            log.error("%s is damaged and kept as %s; %s", self.path, path, taken)
         return tree
 
     @property

@@ -214,7 +214,10 @@ class Broker:
             (self._timers_file, self.delays.take_timers),
             (self._delays_file, self.delays.open),
         ):
-            tree = file.load()
+            try:
+                tree = file.load()
+            except OSError as e:
+                raise ConfigError(f"{file.path} cannot be read: {e.strerror or e}") from None
             if tree is not None or file in (self._timers_file, self._delays_file):
                 try:
                     take(tree or {})

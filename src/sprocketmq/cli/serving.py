@@ -24,6 +24,7 @@ from sprocketmq.net.loops import new_event_loop
 
 if TYPE_CHECKING:
     from sprocketmq.broker.config import BrokerConfig
+    from sprocketmq.storage.config import ConfigFile
 
 STOP_TIMEOUT_S = 30.0
 
@@ -62,8 +63,9 @@ def parser(verb: str) -> argparse.ArgumentParser:
         p.add_argument("--namesrv", metavar="HOST:PORT[;HOST:PORT]", help="nameservers to register at (default: NAMESRV_ADDR)")
     default_port = 9876 if verb == "namesrv" else 10911
     p.add_argument("--port", type=_port, help=f"port of the {'nameserver' if verb == 'namesrv' else 'broker'} (default {default_port})")
+    kept, name = ("key-value configuration", "namesrv-PORT") if verb == "namesrv" else ("messages", "BROKER_NAME")
+    p.add_argument("--store", metavar="DIR", help=f"directory to keep {kept} in (default {data_directory()}/{name})")
     if verb != "namesrv":
-        p.add_argument("--store", metavar="DIR", help=f"directory to keep messages in (default {data_directory()}/BROKER_NAME)")
         p.add_argument("--name", metavar="BROKER_NAME", help="name of the broker (default broker-a)")
         p.add_argument("--cluster", metavar="CLUSTER_NAME", help="name of the cluster (default DefaultCluster)")
         p.add_argument("--advertise", metavar="HOST", help="host that clients are told to connect to (default: --host)")
@@ -148,6 +150,17 @@ def _broker_config(settings: Settings) -> "BrokerConfig":
     )
 
 
+def _kv_file(settings: Settings, broker: "BrokerConfig | None") -> "ConfigFile | None":
+    """Return the file of a nameserver's key-value configuration; None for one on any free port without a directory, as it has no name."""
+    from sprocketmq.storage.config import KV_CONFIG_FILE, ConfigFile
+
+    if broker is not None:
+        return ConfigFile(broker.store.root / KV_CONFIG_FILE)
+    if settings.store:
+        return ConfigFile(Path(settings.store).expanduser().absolute() / KV_CONFIG_FILE)
+    return ConfigFile(data_directory() / f"namesrv-{settings.namesrv_port}" / KV_CONFIG_FILE) if settings.namesrv_port else None
+
+
 async def _serve(verb: str, settings: Settings, *, take_over: bool, stop_with_stdin: bool) -> int:
     """Start what ``verb`` names, say so, and stop it again on a signal (0) or when the store fails (1)."""
     stop = asyncio.Event()
@@ -164,7 +177,8 @@ async def _serve(verb: str, settings: Settings, *, take_over: bool, stop_with_st
         if verb != "broker":
             from sprocketmq.namesrv.server import NameServer, NameServerConfig
 
-            nameserver = NameServer(NameServerConfig(settings.host, settings.namesrv_port, settings.max_connections))
+            server_config = NameServerConfig(settings.host, settings.namesrv_port, settings.max_connections)
+            nameserver = NameServer(server_config, kv_file=_kv_file(settings, config))
             await nameserver.start()
             started.append(nameserver)
             if config is not None:

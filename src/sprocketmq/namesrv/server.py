@@ -1,6 +1,7 @@
 """The nameserver: answers brokers that register and clients that ask for routes (protocol, section 7.4)."""
 
 import json
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
+from sprocketmq.namesrv.kvconfig import KvKeeper, KvRefused, TableFile
 from sprocketmq.namesrv.routes import RegistrationRefused, RouteTables
 from sprocketmq.net.address import format_address
 from sprocketmq.net.server import RemotingServer, ServerConnection
@@ -33,7 +35,6 @@ from sprocketmq.protocol.headers import (
 log = logging.getLogger(__name__)
 
 SCAN_INTERVAL_S = 5.0
-MAX_KV_ITEMS = 100_000
 ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 # From release 4.9.4 on clients read standard JSON only; older ones expect bare integer keys.
@@ -50,13 +51,16 @@ class NameServerConfig:
 
 
 class NameServer:
-    """One nameserver. It keeps everything in memory: brokers tell it again every 30 seconds."""
+    """One nameserver. It keeps brokers and topics in memory, as brokers tell it again every 30 seconds, and its key-value configuration in
+    ``kv_file``, in memory as well without one.
+    """
 
-    def __init__(self, config: NameServerConfig | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, config: NameServerConfig | None = None, *, kv_file: TableFile | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         self.config = config or NameServerConfig()
         self.routes = RouteTables()
         self._clock = clock
-        self._kv: dict[str, dict[str, str]] = {}
+        self._kv = KvKeeper(kv_file)
+        self._saves: set[asyncio.Task[None]] = set()
         self._server = RemotingServer(self, name="nameserver", max_connections=self.config.max_connections)
         self._background = Background("nameserver")
         self._port = self.config.port
@@ -90,13 +94,16 @@ class NameServer:
         return format_address(self.config.host, self._port)
 
     async def start(self) -> None:
-        """Listen. Raises PortInUse when the address cannot be had."""
+        """Listen. Raises PortInUse when the address cannot be had, ConfigError when the key-value configuration cannot be read."""
+        await self._kv.load()
         self._port = await self._server.start(self.config.host, self.config.port)
         self._background = Background("nameserver")
         self._background.every(SCAN_INTERVAL_S, self.expire_brokers, "scan for silent brokers")
 
     async def stop(self) -> None:
         """Close all connections and stop listening; may be called twice."""
+        if self._saves:
+            await asyncio.wait(self._saves)
         await self._background.close()
         await self._server.stop()
 
@@ -149,8 +156,8 @@ class NameServer:
         ext = {}
         if result.master_address is not None and result.ha_address is not None:
             ext = {"haServerAddr": result.ha_address, "masterAddr": result.master_address}
-        order_topics = self._kv.get(ORDER_TOPIC_NAMESPACE)
-        conn.respond(command, ResponseCode.SUCCESS, ext=ext, body=KvTable(order_topics).encode() if order_topics else b"")
+        order_topics = self._kv.namespace(ORDER_TOPIC_NAMESPACE)
+        conn.respond(command, ResponseCode.SUCCESS, ext=ext, body=KvTable(dict(order_topics)).encode() if order_topics else b"")
 
     def _unregister(self, conn: ServerConnection, command: Command) -> None:
         header = command.header(BrokerIdentity)
@@ -230,17 +237,35 @@ class NameServer:
 
     def _kv_put(self, conn: ServerConnection, command: Command) -> None:
         header = command.header(KvConfig)
-        items = self._kv.get(header.namespace, {})
-        if header.key not in items and sum(map(len, self._kv.values())) >= MAX_KV_ITEMS:
-            conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"this nameserver holds {MAX_KV_ITEMS} config items, its limit")
+        try:
+            self._kv.put(header.namespace, header.key, header.value)
+        except KvRefused as e:
+            conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=str(e))
             return
-        items[header.key] = header.value
-        self._kv[header.namespace] = items
-        conn.respond(command, ResponseCode.SUCCESS)
+        self._answer_when_kept(conn, command)
+
+    def _answer_when_kept(self, conn: ServerConnection, command: Command) -> None:
+        if self._kv.kept:
+            conn.respond(command, ResponseCode.SUCCESS)
+            return
+        command.body = b""
+        task = self._background.spawn(self._keep(conn, command), "save of the key-value configuration")
+        self._saves.add(task)
+        task.add_done_callback(self._saves.discard)
+
+    async def _keep(self, conn: ServerConnection, command: Command) -> None:
+        try:
+            await self._kv.save()
+        except OSError as e:
+            log.error("the key-value configuration cannot be saved: %s", e)  # noqa: TRY400 - the reason says all
+            remark = f"done, but lost when this nameserver stops: the key-value configuration cannot be saved: {e}"
+            conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=remark)
+        else:
+            conn.respond(command, ResponseCode.SUCCESS)
 
     def _kv_get(self, conn: ServerConnection, command: Command) -> None:
         header = command.header(KvConfig)
-        value = self._kv.get(header.namespace, {}).get(header.key)
+        value = self._kv.get(header.namespace, header.key)
         if value is None:
             remark = f"No config item, Namespace: {header.namespace} Key: {header.key}"
             conn.respond(command, ResponseCode.QUERY_NOT_FOUND, ext={}, remark=remark)
@@ -249,18 +274,16 @@ class NameServer:
 
     def _kv_delete(self, conn: ServerConnection, command: Command) -> None:
         header = command.header(KvConfig)
-        items = self._kv.get(header.namespace, {})
-        if items.pop(header.key, None) is not None and not items:
-            del self._kv[header.namespace]
-        conn.respond(command, ResponseCode.SUCCESS)
+        self._kv.delete(header.namespace, header.key)
+        self._answer_when_kept(conn, command)
 
     def _kv_list(self, conn: ServerConnection, command: Command) -> None:
         namespace = command.header(KvNamespace).namespace
-        items = self._kv.get(namespace)
+        items = self._kv.namespace(namespace)
         if items is None:
             conn.respond(command, ResponseCode.QUERY_NOT_FOUND, remark=f"No config item, Namespace: {namespace}")
         else:
-            conn.respond(command, ResponseCode.SUCCESS, body=KvTable(items).encode())
+            conn.respond(command, ResponseCode.SUCCESS, body=KvTable(dict(items)).encode())
 
     def _get_config(self, conn: ServerConnection, command: Command) -> None:
         lines = (

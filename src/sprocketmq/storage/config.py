@@ -12,7 +12,9 @@ r"""What a store is opened with, and the JSON files under ``config/``, in the re
     }
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +123,10 @@ class StoreConfig:
         return delay_levels_ms(self.message_delay_level)
 
 
+# Where a nameserver keeps its key-value configuration, in the directory it is given: beside the broker's files where they share one.
+KV_CONFIG_FILE = "namesrv/kvConfig.json"
+
+
 class ConfigFile:
     """One file and its predecessor (``NAME.bak``).
 
@@ -147,6 +153,30 @@ class ConfigFile:
             if isinstance(value, dict):
                 return value
         return None
+
+    def load_or_set_aside(self, accepts: Callable[[dict[Any, Any]], bool] = lambda _: True) -> tuple[dict[Any, Any] | None, list[str]]:
+        """Return what ``load`` does, and the new names of files that were damaged: the next saves would take them away.
+
+        ``accepts`` tells whether an object is what such a file should hold. Empty files are nothing to keep. Raises OSError.
+        """
+        aside: list[str] = []
+        for path in (self.path, self.path + ".bak"):
+            try:
+                data = self._fs.read(path)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            try:
+                value = loads(data)
+            except RemoteProtocolError:
+                value = None
+            if isinstance(value, dict) and accepts(value):
+                return value, aside
+            if data:
+                number = next(n for n in count(1) if not self._fs.exists(f"{path}.damaged-{n}"))
+                aside.append(f"{path}.damaged-{number}")
+                self._fs.rename(path, aside[-1])
+                self._fs.fsync_dir(self._directory)
+        return None, aside
 
     def save(self, value: dict[Any, Any]) -> None:
         """Write ``value`` durably and keep the previous text as ``.bak``. Raises OSError; the old file then still stands."""

@@ -302,6 +302,13 @@ async def test_damaged_configuration_files_do_not_keep_a_broker_from_starting(st
         (tmp_path / "store/config" / name).write_bytes(b'{"dataVersion":')
     again = await start_broker()
     assert "TBW102" in again.topics
+    assert (tmp_path / "store/config/topics.json.damaged-1").read_bytes() == b'{"dataVersion":', "what can still be read of it is kept"
+
+
+async def test_a_configuration_file_that_cannot_be_read_keeps_a_broker_from_starting(start_broker, tmp_path):
+    (tmp_path / "store/config/consumerOffset.json").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"consumerOffset\.json cannot be read: Is a directory"):
+        await start_broker()
 
 
 # --- starts that cannot work --------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """``serve``, ``namesrv`` and ``broker`` as processes."""
 
+import asyncio
 import errno
 import os
 import signal
@@ -13,7 +14,9 @@ import pytest
 from sprocketmq import Message, sync
 from sprocketmq.cli.app import main
 from sprocketmq.cli.config import KEYS, Settings, data_directory
+from sprocketmq.cli.serving import _kv_file
 from sprocketmq.errors import ConfigError, SprocketError
+from sprocketmq.net.client import ConnectionPool
 from sprocketmq.storage.store import MessageStore
 from sprocketmq.testing import wait_until
 
@@ -57,6 +60,39 @@ def test_a_killed_server_loses_nothing_acknowledged(serving, tmp_path):
     server = serving("serve", *FREE, "--store", str(tmp_path))
     assert bodies(server.address["namesrv"]) == sent
     assert server.end() == (0, "")
+
+
+def keep(namesrv, value=None):
+    """Set the nameserver's item ``n/a`` when there is a value, and return it."""
+
+    async def run():
+        pool = ConnectionPool(expected="nameserver")
+        conn = await pool.get(namesrv)
+        if value is not None:
+            assert (await conn.request(100, ext={"namespace": "n", "key": "a", "value": value}, timeout_s=5)).code == 0
+        answer = await conn.request(101, ext={"namespace": "n", "key": "a"}, timeout_s=5)
+        await pool.close()
+        return answer.ext.get("value")
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("verb", ["serve", "namesrv"])
+def test_the_key_value_configuration_outlives_a_kill(serving, tmp_path, verb):
+    command = (verb, *(FREE if verb == "serve" else ("--port", "0")), "--store", str(tmp_path))
+    server = serving(*command)
+    assert keep(server.address["namesrv"], "kept") == "kept"
+    server.end(signal.SIGKILL)
+    server = serving(*command)
+    assert keep(server.address["namesrv"]) == "kept"
+    assert server.end() == (0, "")
+    assert (tmp_path / "namesrv" / "kvConfig.json").exists()
+
+
+def test_a_nameserver_without_a_directory_has_one_named_after_its_port(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert str(_kv_file(Settings(), None).path) == f"{tmp_path}/sprocketmq/namesrv-9876/namesrv/kvConfig.json"
+    assert _kv_file(Settings(namesrv_port=0), None) is None
 
 
 def test_namesrv_and_broker_run_apart(serving, tmp_path):

@@ -1,5 +1,6 @@
 """LocalCluster in a thread and in child processes."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ import pytest
 from sprocketmq import Message, Producer, PullConsumer, sync
 from sprocketmq.embedded import ClusterFailed, LocalCluster
 from sprocketmq.errors import ClientClosed, ConfigError, PortInUse, RetriableError, StoreLocked, StoreNotWritable
+from sprocketmq.net.client import ConnectionPool
 from sprocketmq.testing import wait_until
 
 
@@ -130,6 +132,20 @@ def test_sends_go_on_without_the_nameserver_and_clients_start_again_when_it_is_b
             producer.send(Message("orders", b"during"))
         mq.start_namesrv()
         wait_until(lambda: len(mq.messages("orders")) == 2, timeout_s=40)
+
+
+@pytest.mark.parametrize("in_process", [True, False])
+def test_a_given_store_keeps_the_nameservers_key_value_configuration(tmp_path, in_process):
+    async def ask(namesrv, code, **ext):
+        pool = ConnectionPool(expected="nameserver")
+        answer = await (await pool.get(namesrv)).request(code, ext={"namespace": "n", "key": "a", **ext}, timeout_s=5)
+        await pool.close()
+        return answer
+
+    with LocalCluster(tmp_path, in_process=in_process) as mq:
+        assert asyncio.run(ask(mq.namesrv, 100, value="kept")).code == 0
+    with LocalCluster(tmp_path, in_process=in_process) as mq:
+        assert asyncio.run(ask(mq.namesrv, 101)).ext == {"value": "kept"}
 
 
 def test_stopping_twice_is_harmless_and_a_stopped_cluster_says_so():

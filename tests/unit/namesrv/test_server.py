@@ -9,7 +9,7 @@ import pytest
 
 from sprocketmq.clock import ManualClock
 from sprocketmq.errors import PortInUse
-from sprocketmq.namesrv import NameServer, NameServerConfig
+from sprocketmq.namesrv import NameServer, NameServerConfig, kvconfig
 from sprocketmq.net.address import parse_address
 from sprocketmq.net.client import ConnectionPool
 from sprocketmq.protocol.bodies import DataVersion, RegisterBrokerBody, RuntimeInfo, TopicConfig, TopicConfigTable
@@ -276,9 +276,7 @@ async def test_one_topic_of_an_unknown_broker_is_refused(ask):
 
 
 async def test_configuration_items_are_bounded(ask, monkeypatch):
-    from sprocketmq.namesrv import server
-
-    monkeypatch.setattr(server, "MAX_KV_ITEMS", 1)
+    monkeypatch.setattr(kvconfig, "MAX_ITEMS", 1)
     assert (await ask(100, {"namespace": "n", "key": "a", "value": "1"})).code == 0
     assert (await ask(100, {"namespace": "n", "key": "a", "value": "2"})).code == 0
     assert (await ask(100, {"namespace": "m", "key": "b", "value": "1"})).code == 1
