@@ -220,7 +220,7 @@ class LocalCluster:
         with sync.AdminClient(namesrv=self.namesrv) as admin:
             admin.create_topic(topic, queues=queues, attributes=attributes)
 
-    def messages(self, topic: str, *, count: int | None = None, timeout_s: float = 5.0) -> list[ReceivedMessage]:
+    def messages(self, topic: str, *, count: int | None = None, timeout_s: float = 30.0) -> list[ReceivedMessage]:
         """Return what ``topic`` holds, by queue and offset; nobody's position is changed.
 
         With ``count``, wait until there are so many, for at most ``timeout_s``, and raise TimeoutError saying how many there were; without,

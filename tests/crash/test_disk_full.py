@@ -41,7 +41,7 @@ CYCLE_BYTES = 3 << 20
 # How much is left on a full disk, cycle by cycle: a little, so that a write fails in its middle, or nothing at all.
 ROOM_LEFT = (100_000, 0, 5000)
 REFUSED = 14
-WAIT_S = 20
+WAIT_S = 60
 
 pytestmark = pytest.mark.timeout(0 if CYCLES > 3 else 120)
 

@@ -41,10 +41,11 @@ class Life:
         self.done = {"singles": 0, "lists": 0, RETRY: 0}
         self.delayed: dict[str, bool] = {}
         self.conn: Connection | None = None
+        self.prepared = False
 
     async def ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
         assert self.conn is not None
-        return await self.conn.request(code, ext=ext, body=body, timeout_s=10)
+        return await self.conn.request(code, ext=ext, body=body, timeout_s=60)
 
     async def send(self, topic: str, identity: str, body: bytes = b"", *, properties: str = "", batch: bool = False) -> None:
         properties = f"UNIQ_KEY\x01{identity}\x02WAIT\x01true\x02{properties}"
@@ -104,8 +105,9 @@ class Life:
         loop = asyncio.get_running_loop()
         try:
             self.conn = await pool.get(f"127.0.0.1:{self.server.port}")
-            if not self.done["singles"] and not self.delayed:
+            if not self.prepared:
                 await self.prepare()
+                self.prepared = True
             if kill_after_s is not None:
                 loop.call_later(kill_after_s, self.server.kill)
             deadline = time.monotonic() + ENOUGH_S

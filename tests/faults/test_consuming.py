@@ -136,7 +136,7 @@ async def test_a_group_handles_everything_whatever_happens_to_its_broker(tmp_pat
         ):
             for consumer in (first, second):
                 consumer.listen(handler, concurrency=2)
-            await eventually(lambda: handled, timeout_s=20)
+            await eventually(lambda: handled, timeout_s=60)
             faults = cluster.faults
             rng.shuffle(faults)
             for fault in faults:

@@ -192,7 +192,7 @@ async def read_to_the_end(books: Books, namesrv: str) -> None:
             return not books.stored
 
         missing = f"the messages that are missing, among them {list(books.stored)[:5]} (seed {SEED})"
-        await eventually(all_found, timeout_s=20, what=missing)
+        await eventually(all_found, timeout_s=60, what=missing)
 
 
 async def read(books: Books, consumer: PullConsumer) -> None:
@@ -405,7 +405,7 @@ async def test_every_send_ends_once_and_as_it_says(tmp_path: Path, caplog: pytes
             together, lasting_s = plan.pop()
             senders.first.clear()
             sending = asyncio.create_task(senders.round(ROUND, lasting_s))
-            await asyncio.wait_for(senders.first.wait(), 10)
+            await asyncio.wait_for(senders.first.wait(), 60)
             await asyncio.gather(*(fault(lasting_s) for fault in together))
             await cluster.heal()
             await sending

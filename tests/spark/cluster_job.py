@@ -1,6 +1,7 @@
 """What test_cluster.py runs on a cluster master, in a process of its own, as one process has one JVM: ``python -m tests.spark.cluster_job PLAN``.
 
-PLAN is a JSON object: `master`, `nameserver`, `topics`, `copies` (the topic to write to) and `home`, with a `store` in it. Prints one JSON object with what was found.
+PLAN is a JSON object: `master`, `nameserver`, `topics`, `copies` (the topic to write to) `home`, with a `store` in it, and `whole`: whether
+to stream, and to make a store anew, too. Prints one JSON object with what was found.
 """
 
 from __future__ import annotations
@@ -56,8 +57,23 @@ def main(text: str) -> None:
     copies.write.format("rocketmq").option("nameserver", plan["nameserver"]).mode("append").save()
     print("copied", flush=True)
 
+    if plan["whole"]:
+        result |= stream_copies(spark, place, plan["copies"], home)
+        rebuilt = rebuild_index(spark, home / "store", split_bytes=20_000)
+        result["rebuilt units"] = rebuilt.units
+        result["audit"] = audit(spark, home / "store", split_bytes=20_000).verdict
+
+    summary = land(spark, plan["topics"], str(home / "landed"), nameserver=plan["nameserver"])
+    result["landed"] = summary.as_dict()
+    result["landed rows"] = landed(spark, home / "landed").count()
+    print(json.dumps(result), flush=True)
+    spark.stop()
+
+
+def stream_copies(spark: Any, place: dict[str, str], topic: str, home: Path) -> dict[str, Any]:
+    """Read the topic of the copies as a stream; return its bodies and how many micro-batches had rows."""
     table, checkpoint = str(home / "table"), str(home / "checkpoint")
-    stream = spark.readStream.format("rocketmq").options(**place, subscribe=plan["copies"], maxOffsetsPerTrigger="300").load()
+    stream = spark.readStream.format("rocketmq").options(**place, subscribe=topic, maxOffsetsPerTrigger="300").load()
     writer = stream.writeStream.format("parquet").option("checkpointLocation", checkpoint).trigger(availableNow=True)
     while True:
         query = writer.start(table)
@@ -67,18 +83,8 @@ def main(text: str) -> None:
         except StreamingQueryException as e:
             if TOO_BUSY not in str(e):
                 raise
-    result["streamed"] = sorted(bytes(row.body).decode() for row in spark.read.parquet(table).collect())
-    result["batches"] = sum(progress["numInputRows"] > 0 for progress in query.recentProgress)
-
-    summary = land(spark, plan["topics"], str(home / "landed"), nameserver=plan["nameserver"])
-    result["landed"] = summary.as_dict()
-    result["landed rows"] = landed(spark, home / "landed").count()
-
-    rebuilt = rebuild_index(spark, home / "store", split_bytes=20_000)
-    result["rebuilt units"] = rebuilt.units
-    result["audit"] = audit(spark, home / "store", split_bytes=20_000).verdict
-    print(json.dumps(result), flush=True)
-    spark.stop()
+    streamed = sorted(bytes(row.body).decode() for row in spark.read.parquet(table).collect())
+    return {"streamed": streamed, "batches": sum(progress["numInputRows"] > 0 for progress in query.recentProgress)}
 
 
 if __name__ == "__main__":

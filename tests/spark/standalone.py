@@ -59,7 +59,7 @@ class StandaloneCluster:
             for one in (*psutil.Process(process.pid).children(recursive=True), process):
                 one.kill()
         for process in self._processes:
-            process.wait(30)
+            process.wait(120)
         for log in self._logs:
             log.close()
         self._processes.clear()

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.spark.standalone import StandaloneCluster
@@ -41,23 +42,34 @@ def filled():
         yield mq, sorted(held)
 
 
+def run_job(home: Path, mq: LocalCluster, master: str, *, whole: bool) -> dict[str, Any]:
+    plan = {"master": master, "nameserver": mq.namesrv, "topics": TOPICS, "copies": "ClusterCopies", "home": str(home), "whole": whole}
+    with (home / "job.log").open("w+") as said:
+        job = subprocess.run(
+            [sys.executable, "-m", "tests.spark.cluster_job", json.dumps(plan)], cwd=ROOT, stdout=subprocess.PIPE, stderr=said, check=False
+        )
+        said.seek(0)
+        assert job.returncode == 0, said.read()[-4000:]
+    return json.loads(job.stdout.splitlines()[-1])
+
+
+def test_source_sink_and_landing_run_on_executors_of_their_own(tmp_path, filled):
+    mq, held = filled
+    found = run_job(tmp_path, mq, "local-cluster[2,1,512]", whole=False)
+    assert found["read"] == held
+    assert len(found["tasks"]) == 2
+    assert min(found["tasks"].values()) >= 1, "both executors read"
+    assert sorted(message.body.decode() for message in mq.messages("ClusterCopies")) == sorted(body for *_, body in held)
+    assert found["landed rows"] == len(held)
+
+
+@pytest.mark.long
 def test_source_sink_stream_and_landing_run_on_the_executors_of_a_cluster(tmp_path, filled):
     mq, held = filled
     store_jobs.filled(tmp_path / "store", 150)
     files = store_jobs.queue_files(tmp_path / "store")
     with StandaloneCluster(tmp_path / "cluster") as cluster:
-        plan = {"master": cluster.url, "nameserver": mq.namesrv, "topics": TOPICS, "copies": "ClusterCopies", "home": str(tmp_path)}
-        with (tmp_path / "job.log").open("w+") as said:
-            job = subprocess.run(
-                [sys.executable, "-m", "tests.spark.cluster_job", json.dumps(plan)],
-                cwd=ROOT,
-                stdout=subprocess.PIPE,
-                stderr=said,
-                check=False,
-            )
-            said.seek(0)
-            assert job.returncode == 0, said.read()[-4000:]
-    found = json.loads(job.stdout.splitlines()[-1])
+        found = run_job(tmp_path, mq, cluster.url, whole=True)
     assert found["read"] == held
     assert len(found["tasks"]) == 2
     assert min(found["tasks"].values()) >= 1, "both executors read"

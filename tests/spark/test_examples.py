@@ -41,16 +41,17 @@ def test_tries_are_counted_in_sessions(spark, capsys):
     assert [[cell.strip() for cell in row] for row in rows] == [["o1", "1", "0"], ["o1", "3", "240"], ["o2", "1", "0"]]
 
 
-def test_the_declared_pipeline_takes_in_a_topic(cluster, tmp_path):
+@pytest.mark.long
+def test_the_declared_pipeline_takes_in_a_topic(rocketmq, tmp_path):
     shutil.copytree(PIPELINE, tmp_path / "orders")
     spec = tmp_path / "orders" / "spark-pipeline.yml"
     spec.write_text(spec.read_text().replace("file:///tmp/sprocketmq-orders", (tmp_path / "storage").as_uri()))
-    with sync.Producer("pipeline", namesrv=cluster.namesrv) as producer:
+    with sync.Producer("pipeline", namesrv=rocketmq.namesrv) as producer:
         producer.send_batch([Message("orders", b"a teapot", tag="FR" if number % 2 else "IT", keys=[f"o{number}"]) for number in range(20)])
     environment = (
         os.environ
         | launch_environment()
-        | {"NAMESRV_ADDR": cluster.namesrv, "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+        | {"NAMESRV_ADDR": rocketmq.namesrv, "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
     )
     environment.pop("PYSPARK_GATEWAY_PORT", None)
     command = ["spark-pipelines", "run"]

@@ -94,6 +94,7 @@ spark.read.format("rocketmq").option("subscribe", "orders").load()
 """
 
 
+@pytest.mark.long
 def test_a_first_session_ends_with_one_sentence_and_leaves_an_archive_that_java_takes(tmp_path):
     """On the wheel's Java, which has no archive of its own classes and needs the wrapper."""
     from importlib.util import find_spec
@@ -130,5 +131,5 @@ def test_a_first_session_ends_with_one_sentence_and_leaves_an_archive_that_java_
     [logging] = Path(spark_home, "jars").glob("slf4j-api-*.jar")
     class_path = os.pathsep.join([f"{spark_home}/conf", str(logging), f"{spark_home}/jars/*"])
     command = [f"{wheel}/bin/java", options[0], "-Xshare:on", "-cp", class_path, "-version"]
-    taken = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    taken = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert taken.returncode == 0, taken.stderr

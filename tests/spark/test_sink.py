@@ -234,6 +234,22 @@ def small_batches(spark):
     spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
 
+def test_a_query_that_failed_on_its_way_sends_its_rows_again_with_the_same_ids(spark, cluster, topic, tmp_path, small_batches):
+    write(orders(spark, 400, WIDE), cluster, topic)
+    target = new_topic(cluster, queues=1)
+
+    def fail():
+        raise RuntimeError("a task that was to fail")
+
+    query = pipeline(spark, cluster, topic, target, str(tmp_path / "c"), stopped_on_the_way(cluster.namesrv, target, fail))
+    assert "a task that was to fail" in refusal(lambda: query.awaitTermination(120))
+    assert pipeline(spark, cluster, topic, target, str(tmp_path / "c")).awaitTermination(120)
+    rows, stored = once(spark, cluster, target)
+    assert rows == keys_of(400)
+    assert stored > 400, "the topic itself has rows from before the failure twice"
+    assert downstream(spark, cluster, target, tmp_path) == keys_of(400)
+
+
 KILLED = """
 import os, signal, sys
 from sprocketmq.spark import session
@@ -258,6 +274,7 @@ pipeline(spark, Cluster, source, target, checkpoint, work).awaitTermination()
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_task_tried_again_and_then_a_killed_driver_send_their_rows_with_the_same_ids(spark, cluster, topic, tmp_path, small_batches):
     write(orders(spark, 400, WIDE), cluster, topic)

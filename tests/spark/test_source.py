@@ -199,21 +199,22 @@ def test_what_is_wrong_is_said_before_a_job_starts(spark, cluster, topic, more, 
     assert says.replace("TOPIC", topic) in str(caught.value)
 
 
-def test_the_guide_s_programs_run(spark, cluster, producer, tmp_path, monkeypatch):
+def test_the_guide_s_programs_run(spark, rocketmq, tmp_path, monkeypatch):
     guide = (Path(__file__).parents[2] / "docs/guide/spark.md").read_text(encoding="utf-8")
-    cluster.create_topic("orders", queues=2)
-    send(producer, "orders", range(10))
+    rocketmq.create_topic("orders", queues=2)
+    with sync.Producer("tests", namesrv=rocketmq.namesrv) as producer:
+        send(producer, "orders", range(10))
     monkeypatch.chdir(tmp_path)
     names = {}
     for program in re.findall(r"```python\n(.*?)```", guide, re.DOTALL):
         for said, here in (
-            ("127.0.0.1:9876", cluster.namesrv),
+            ("127.0.0.1:9876", rocketmq.namesrv),
             ('"checkpoints/', f'"{tmp_path}/checkpoints/'),
             ('"tables/', f'"{tmp_path}/tables/'),
         ):
             program = program.replace(said, here)  # noqa: PLW2901 - the JVM stays in the directory it was started in
         exec(program, names)
-    assert spark.read.parquet(str(tmp_path / "tables/orders")).count() == len(cluster.messages("orders"))
+    assert spark.read.parquet(str(tmp_path / "tables/orders")).count() == len(rocketmq.messages("orders"))
 
 
 # --- streams ------------------------------------------------------------------------------------------------------------

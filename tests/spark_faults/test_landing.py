@@ -32,7 +32,7 @@ TOPIC = "orders"
 # On a busy machine everything takes its time; this bounds what would otherwise hang.
 LIMIT_S = 300.0
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(0 if KILLS > 2 else 900)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(0 if KILLS > 2 else 900)]
 
 
 class Producing:
@@ -71,7 +71,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     for victim in victims:
         with contextlib.suppress(psutil.NoSuchProcess):
             victim.kill()
-    process.wait(30)
+    process.wait(120)
 
 
 def batches(table: Path) -> int:

@@ -122,7 +122,7 @@ class Driver:
         self._said.close()
 
     def _gone(self) -> None:
-        self.process.wait(30)
+        self.process.wait(120)
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
@@ -384,6 +384,23 @@ async def running_scene(home: Path, copies: str | None = None) -> AsyncIterator[
         await server.stop()
 
 
+async def test_one_kill_of_each_kind_loses_and_repeats_no_row(tmp_path: Path) -> None:
+    """The short one of ``make test``; ``make test-long`` has more of them, at more moments."""
+    rng = random.Random(f"{SEED} one of each")
+    async with running_scene(tmp_path) as scene:
+        scene.driver.start()
+        await scene.driver.batches(1)
+        await scene.kill_workers(rng)
+        await scene.driver.batches(1)
+        await scene.kill_broker(rng)
+        await scene.driver.batches(1)
+        await scene.driver.under_way()
+        await scene.kill_driver()
+        scene.driver.start()
+        await scene.finish()
+
+
+@pytest.mark.long
 async def test_a_killed_driver_goes_on_without_loss_or_repetition(tmp_path: Path) -> None:
     rng = random.Random(f"{SEED} driver")
     began = time.monotonic()
@@ -397,6 +414,7 @@ async def test_a_killed_driver_goes_on_without_loss_or_repetition(tmp_path: Path
     print(f"{DRIVER_KILLS} kills of the driver in {time.monotonic() - began:.0f} s")
 
 
+@pytest.mark.long
 async def test_killed_workers_and_brokers_cost_a_retry_and_nothing_else(tmp_path: Path) -> None:
     rng = random.Random(f"{SEED} workers and brokers")
     began = time.monotonic()
@@ -413,6 +431,7 @@ async def test_killed_workers_and_brokers_cost_a_retry_and_nothing_else(tmp_path
     print(f"{len(kinds)} kills of workers and brokers in {time.monotonic() - began:.0f} s")
 
 
+@pytest.mark.long
 async def test_a_killed_copy_from_topic_to_topic_repeats_ids_and_loses_nothing(tmp_path: Path) -> None:
     rng = random.Random(f"{SEED} copies")
     async with running_scene(tmp_path, COPIES) as scene:

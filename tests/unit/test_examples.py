@@ -21,7 +21,7 @@ def run(*arguments: str, cwd: Path) -> str:
         env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,7 @@
 """The nameserver: answers brokers that register and clients that ask for routes (protocol, section 7.4)."""
 
-import json
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -10,7 +10,7 @@ from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.frame import FrameBuffer
 from sprocketmq.protocol.records import decode_records
 
-WAIT_S = 5
+WAIT_S = 60
 
 
 class Asking:

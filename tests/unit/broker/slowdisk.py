@@ -47,13 +47,13 @@ class SlowDisk(RealFileSystem):
 
     def flush(self):
         self.flushes += 1
-        assert self._open.wait(20), "the test never let the disk go on"
+        assert self._open.wait(60), "the test never let the disk go on"
         if self.error:
             raise OSError(self.error, os.strerror(self.error))
 
     def flush_queue(self):
         self.queue_flushes += 1
-        assert self._queues_open.wait(20), "the test never let the disk go on"
+        assert self._queues_open.wait(60), "the test never let the disk go on"
 
 
 class _SlowFile:

@@ -12,6 +12,7 @@ from sprocketmq.client.producer import Producer
 from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.message import Message
 from sprocketmq.protocol.records import Record, decode_records, walk_records
+from sprocketmq.testing import eventually
 
 TOPIC = "batches"
 KEY = "UNIQ_KEY\x01id{}\x02"
@@ -316,8 +317,7 @@ async def test_a_pull_returns_whole_batches_as_the_reference_does(ask):
 
 async def test_a_held_pull_is_woken_by_a_batch_its_tag_lets_through(ask, broker):
     waiting = asyncio.ensure_future(ask.bodies(TOPIC, wait_ms=20_000, expression="x"))
-    while not broker.pulls.held_count:
-        await asyncio.sleep(0.001)
+    await eventually(lambda: broker.pulls.held_count)
     await keyed(ask, [b"untagged"], number=1)
     await keyed(ask, [b"other"], number=2, properties="TAGS\x01y\x02")
     assert broker.pulls.held_count == 1

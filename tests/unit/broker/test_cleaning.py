@@ -403,7 +403,7 @@ async def test_a_consumer_group_behind_the_beginning_goes_on_there(tmp_path, clo
     assert low > 1
     found = []
     async with PushConsumer("late", {"orders": "*"}, namesrv=namesrv.address) as consumer:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             async for batch in consumer.batches():
                 found += [message.body for message in batch]
                 if len(found) >= len(sent) - low:

@@ -1,7 +1,5 @@
 """Heartbeats, groups that are online, and who is told when they change."""
 
-import asyncio
-
 from sprocketmq.clock import ManualClock
 from sprocketmq.protocol.bodies import (
     CheckClientConfig,
@@ -12,6 +10,7 @@ from sprocketmq.protocol.bodies import (
     ProducerTable,
     SubscriptionData,
 )
+from sprocketmq.testing import eventually
 
 
 async def ids(ask, group="cg"):
@@ -121,10 +120,7 @@ async def test_silent_clients_are_closed_after_two_minutes(ask, broker, connect,
     await ask.heartbeat("c1", consumers=["cg"])
     clock.advance(21)
     broker.expire_clients()
-    for _ in range(1000):
-        if broker.connection_count == 1:
-            break
-        await asyncio.sleep(0.002)
+    await eventually(lambda: broker.connection_count == 1)
     assert await ids(ask) == ["c1"]
 
 
@@ -168,9 +164,6 @@ async def test_nothing_is_left_of_clients_that_went(ask, broker, connect):
         other = await connect(broker)
         await other.heartbeat(f"c{n}", consumers=["cg", "cg2"], producers=["pg"])
         await other.close()
-    for _ in range(1000):
-        if broker.connection_count == 1:
-            break
-        await asyncio.sleep(0.002)
+    await eventually(lambda: broker.connection_count == 1)
     assert (broker.clients.producers, broker.clients.consumers, broker.clients._of) == ({}, {}, {})
     assert isinstance(broker.clock, ManualClock)

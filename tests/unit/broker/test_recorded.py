@@ -11,6 +11,7 @@ from sprocketmq.protocol.frame import FrameBuffer
 from sprocketmq.protocol.headers import CreateTopic
 from sprocketmq.protocol.jsondialect import loads
 from sprocketmq.protocol.records import Record, decode_records, walk_records
+from sprocketmq.testing import eventually
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "frames"
 with zipfile.ZipFile(FIXTURES / "frames.zip") as archive:
@@ -137,8 +138,7 @@ async def test_a_long_poll_ends_like_the_recorded_one(reference, clock):
 
     for kind in KINDS:
         waiting = asyncio.ensure_future(replay(reference, f"pull-long-poll-timeout.{kind}"))
-        while not reference.pulls.held_count:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: reference.pulls.held_count)
         clock.advance(1.2)
         reference.pulls.expire()
         answer, expected = await waiting, recorded(f"pull-long-poll-timeout.{kind}")

@@ -396,7 +396,7 @@ async def test_a_failed_flush_ends_all_writes(faulty):
     await ask.send("orders", b"before")
     disk.refused = {("commitlog", "fdatasync"): errno.EIO}
     broker.flusher.settle()
-    failure = await asyncio.wait_for(broker.wait_failed(), 5)
+    failure = await asyncio.wait_for(broker.wait_failed(), 60)
     assert isinstance(failure, StoreFailed)
     disk.refused = {}
     answer = await ask.send("orders", b"after")

@@ -95,7 +95,7 @@ class Serving:
         return self.wait()
 
     def wait(self):
-        _, err = self.process.communicate(timeout=20)
+        _, err = self.process.communicate(timeout=120)
         assert "Traceback" not in err
         return self.process.returncode, err
 

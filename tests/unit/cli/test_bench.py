@@ -77,7 +77,7 @@ def test_on_a_terminal_the_table_fills_while_it_is_measured(mq):
             break
         shown += chunk
     os.close(terminal)
-    assert process.wait(20) == 0
+    assert process.wait(120) == 0
     assert shown.count(b"way") > 4  # drawn again for every way
     assert "AutoBatch + BatchCQ" in shown.decode().rpartition("way")[2]
 

@@ -266,7 +266,7 @@ def test_lines_of_a_slow_pipe_are_sent_as_they_come_and_consumed_as_they_arrive(
             writer.stdin.flush()
             assert reader.stdout.readline() == line
         writer.stdin.close()
-        assert (reader.wait(10), writer.wait(10)) == (0, 0)
+        assert (reader.wait(120), writer.wait(120)) == (0, 0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -319,7 +319,7 @@ def test_an_interrupted_consume_ends_cleanly(cli, mq, topic):
     with start(mq, "consume", topic, "--from", "first", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reader:
         assert reader.stdout.readline() == b"a\n"
         reader.terminate()
-        out, err = reader.communicate(timeout=10)
+        out, err = reader.communicate(timeout=120)
     assert (reader.returncode, out, err) == (0, b"", b"")
 
 
@@ -330,7 +330,7 @@ def test_a_reader_that_goes_away_is_no_reason_to_complain(cli, mq, topic):
         reader.stdout.close()
         cli("produce", topic, stdin=b"".join(b"%d\n" % i for i in range(1000)))
         assert reader.stderr.read() == b""
-        reader.wait(10)
+        reader.wait(120)
 
 
 def test_progress_is_shown_on_a_terminal_only(cli, mq, topic, tmp_path):
@@ -348,7 +348,7 @@ def test_progress_is_shown_on_a_terminal_only(cli, mq, topic, tmp_path):
             if not chunk:
                 break
             shown.write(chunk)
-        out, _ = writer.communicate(timeout=10)
+        out, _ = writer.communicate(timeout=120)
     os.close(ours)
     assert b"sending" in shown.getvalue()
     assert b"500 messages" in shown.getvalue()

@@ -157,7 +157,7 @@ def test_a_store_that_fails_ends_the_process_with_one_clear_line(tmp_path, monke
 
     def use_it():
         namesrv = f"127.0.0.1:{port}"
-        wait_until(lambda: is_up(namesrv), timeout_s=20)
+        wait_until(lambda: is_up(namesrv), timeout_s=60)
         send(namesrv, b"one")
 
     user = threading.Thread(target=use_it)

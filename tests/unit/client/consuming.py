@@ -19,7 +19,7 @@ async def push(cluster: FakeCluster, subscriptions="t", group: str = "cg", **opt
 async def take(consumer: PushConsumer, amount: int) -> list[bytes]:
     """Consume ``amount`` messages, acknowledge them all."""
     bodies: list[bytes] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for batch in consumer.batches():
             bodies += [m.body for m in batch]
             if len(bodies) >= amount:

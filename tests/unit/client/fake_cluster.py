@@ -62,7 +62,7 @@ class FakeServer:
     def count(self, code: int) -> int:
         return sum(command.code == code for command in self.seen)
 
-    async def until(self, condition: Callable[[], object], seconds: float = 5.0) -> None:
+    async def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
         """Wait until ``condition`` holds; it is looked at after each request."""
         async with asyncio.timeout(seconds):
             while not condition():

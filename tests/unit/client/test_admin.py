@@ -190,7 +190,7 @@ async def test_resets_that_cannot_be_are_refused(admin):
 async def test_running_members_go_where_their_group_is_sent(mq, admin, producer):
     await producer.send_batch([Message("bulk", b"%d" % n) for n in range(6)])
     seen = []
-    async with PushConsumer("billing", {"bulk": "*"}, namesrv=mq.namesrv, consume_from="first") as consumer, asyncio.timeout(5):
+    async with PushConsumer("billing", {"bulk": "*"}, namesrv=mq.namesrv, consume_from="first") as consumer, asyncio.timeout(60):
         async for batch in consumer.batches():
             seen += [int(message.body) for message in batch]
             if len(seen) == 6:
@@ -206,7 +206,7 @@ async def test_a_member_that_leaves_after_a_reset_does_not_take_it_back(mq, admi
     queue = queue_of("bulk", sent[0])
     async with (
         PushConsumer("billing", {"bulk": "*"}, namesrv=mq.namesrv, consume_from="first", batch_max=3) as consumer,
-        asyncio.timeout(5),
+        asyncio.timeout(60),
     ):
         async for batch in consumer.batches():
             if int(batch[-1].body) == 5:

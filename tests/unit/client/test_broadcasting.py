@@ -1,4 +1,3 @@
-import asyncio
 import logging
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from sprocketmq.errors import ConfigError, OffsetsLocked, OffsetsNotSaved
 from sprocketmq.protocol.codes import RequestCode as Q
 from sprocketmq.protocol.headers import PullRequest
 from sprocketmq.protocol.message import Message, MessageQueue
+from sprocketmq.testing import eventually
 
 PLACE = Path("127.0.0.1@DEFAULT") / "cg" / "offsets.json"
 
@@ -75,17 +75,13 @@ async def test_offsets_are_written_every_five_seconds(cluster, tmp_path):
         assert not (tmp_path / PLACE).exists()
         clock.advance(5)
         consumer._instance.timers.run_due()
-        async with asyncio.timeout(5):
-            while not (tmp_path / PLACE).exists():
-                await asyncio.sleep(0.001)
+        await eventually((tmp_path / PLACE).exists)
 
 
 async def test_a_new_member_that_starts_last_gets_what_comes_after_it(cluster, tmp_path):
     await fill(cluster, 8)
     async with push(cluster, tmp_path, consume_from="last") as consumer:
-        async with asyncio.timeout(5):
-            while len(consumer.assignment) < 4:
-                await asyncio.sleep(0.001)
+        await eventually(lambda: len(consumer.assignment) >= 4)
         await fill(cluster, 4)
         assert sorted(await take(consumer, 4)) == [b"0", b"1", b"2", b"3"]
 
@@ -137,9 +133,7 @@ async def test_a_failing_handler_drops_its_messages_and_the_offsets_go_on(cluste
 
     async with push(cluster, tmp_path) as consumer:
         consumer.listen(handler)
-        async with asyncio.timeout(5):
-            while calls < 4:
-                await asyncio.sleep(0.001)
+        await eventually(lambda: calls >= 4)
     assert "are dropped, as the group broadcasts" in caplog.text
     assert cluster.broker.count(Q.CONSUMER_SEND_MSG_BACK) == 0
     async with push(cluster, tmp_path) as consumer:

@@ -106,7 +106,7 @@ class Group:
         for consumer in self.members.values():
             await consumer.commit()
 
-    async def until(self, condition, seconds: float = 20) -> None:
+    async def until(self, condition, seconds: float = 60) -> None:
         async with asyncio.timeout(seconds):
             while not condition():
                 self.changed.clear()

@@ -22,6 +22,7 @@ from sprocketmq.protocol.codes import ResponseCode as R
 from sprocketmq.protocol.message import Message, MessageQueue
 from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.protocol.records import encode_record, pack_host
+from sprocketmq.testing import eventually
 
 QUEUES = [MessageQueue("t", "broker-a", i) for i in range(4)]
 HOST = pack_host("127.0.0.1", 10911)
@@ -42,17 +43,11 @@ class Asked:
 
     async def ask(self, code: int, body: bytes = b"", **ext: str):
         conn = self.cluster.broker.groups["cg"][self.consumer._instance.client_id]
-        return await conn.request(code, ext=ext, body=body, timeout_s=5)
+        return await conn.request(code, ext=ext, body=body, timeout_s=60)
 
     def tell(self, code: int, body: bytes = b"", **ext: str) -> None:
         conn = self.cluster.broker.groups["cg"][self.consumer._instance.client_id]
         conn.oneway(code, ext=ext, body=body)
-
-
-async def settle(condition, seconds: float = 5) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 @asynccontextmanager
@@ -61,7 +56,7 @@ async def member(cluster: FakeCluster, messages: int = 0, **options):
         for i in range(messages):
             await producer.send(Message("t", b"%d" % i, queue=QUEUES[i % 4]))
     async with PushConsumer("cg", "t", namesrv=cluster.namesrv.address, **({"consume_from": "first"} | options)) as consumer:
-        await settle(lambda: len(consumer.assignment) == 4)
+        await eventually(lambda: len(consumer.assignment) == 4)
         yield Asked(cluster, consumer)
 
 
@@ -102,7 +97,7 @@ async def test_a_member_tells_what_it_consumed_of_a_topic(cluster):
 
 async def test_a_member_tells_how_it_is_doing(cluster):
     async with member(cluster, 8, orderly=True, batch_max=5) as asked:
-        await settle(lambda: sum(pq.held_messages for pq in asked.consumer._member.queues.values()) == 8)
+        await eventually(lambda: sum(pq.held_messages for pq in asked.consumer._member.queues.values()) == 8)
         batch = await anext(asked.consumer.batches())
         answer = await asked.ask(307, consumerGroup="cg", clientId="x", jstackEnable="false")
         info = ConsumerRunningInfo.decode(answer.body)
@@ -139,11 +134,11 @@ async def test_a_reset_moves_the_queues_that_are_assigned_and_commits_at_once(cl
                 got.put_nowait((batch.queue.queue_id, message.queue_offset))
 
         asked.consumer.listen(handler)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             assert {await got.get() for _ in range(8)} == {(queue, offset) for queue in range(4) for offset in range(2)}
         table = {QUEUES[1]: 0, QUEUES[2]: 1, MessageQueue("t", "elsewhere", 0): 5, MessageQueue("other", "broker-a", 0): 5}
         asked.tell(220, ResetOffsets(table).encode(), topic="t", group="cg", timestamp="0", isForce="true")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             assert {await got.get() for _ in range(3)} == {(1, 0), (1, 1), (2, 1)}
         await asked.consumer.commit()
     assert [cluster.broker.offsets["cg", "t", i] for i in range(4)] == [2, 2, 2, 2]
@@ -247,7 +242,7 @@ async def test_requests_for_another_group_or_of_an_unknown_kind_are_refused_and_
         asked.tell(220, b"rubbish", topic="t", group="cg", timestamp="0", isForce="true")
         asked.tell(40, consumerGroup="other")
         asked.tell(40)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             assert len(await anext(asked.consumer.batches())) == 1
 
 

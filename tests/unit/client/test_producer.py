@@ -25,6 +25,7 @@ from sprocketmq.protocol.codes import ResponseCode as R
 from sprocketmq.protocol.headers import SendMessageV2
 from sprocketmq.protocol.message import Message, MessageQueue, SendStatus
 from sprocketmq.protocol.properties import decode_properties
+from sprocketmq.testing import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -167,9 +168,11 @@ async def test_an_unknown_topic_is_sent_by_the_templates_route_and_then_by_its_o
     cluster.put("new", queues=6)
     producer._instance._refreshed_at.clear()
     await producer.send(Message("new", b"x"))
-    async with asyncio.timeout(5):
-        while len(await producer.queues("new")) != 6:
-            await asyncio.sleep(0)
+
+    async def sees_six() -> bool:
+        return len(await producer.queues("new")) == 6
+
+    await eventually(sees_six)
 
 
 async def test_a_topic_the_broker_no_longer_has_is_looked_up_anew_at_the_next_send(cluster, producer):

@@ -13,6 +13,7 @@ from sprocketmq.clock import ManualClock
 from sprocketmq.namesrv.server import NameServer, NameServerConfig
 from sprocketmq.protocol.message import Message
 from sprocketmq.storage.store import StoreConfig
+from sprocketmq.testing import eventually
 
 RETRIES = 2
 LEVEL_S = 10
@@ -92,12 +93,11 @@ async def test_each_failing_message_comes_again_up_to_the_limit_then_is_a_dead_l
     options = {"consume_from": "first", "max_reconsume_times": RETRIES, "batch_max": 100}
     async with PushConsumer("cg", "t", namesrv=delayed.namesrv.address, **options) as consumer:
         consumer.listen(handler)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while sum(times.values()) < len(bodies) + RETRIES * len(poison):
                 delayed.pass_time()
                 await asyncio.sleep(0.01)
-            while any(pq.held_messages for pq in consumer._member.queues.values()):
-                await asyncio.sleep(0.01)
+            await eventually(lambda: not any(pq.held_messages for pq in consumer._member.queues.values()))
         for _ in range(3 * LEVEL_S):
             delayed.pass_time()
         await asyncio.sleep(0.05)
@@ -138,8 +138,6 @@ async def test_an_orderly_message_that_failed_too_often_is_a_dead_letter_and_its
     options = {"consume_from": "first", "orderly": True, "batch_max": 1, "max_reconsume_times": 2, "suspend_s": 0.01}
     async with PushConsumer("cg", "t", namesrv=delayed.namesrv.address, **options) as consumer:
         consumer.listen(handler)
-        async with asyncio.timeout(20):
-            while len(seen) < 6:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: len(seen) >= 6)
     assert seen == [b"0", b"1", b"1", b"1", b"2", b"3"]
     assert [message.body for message in await drain(delayed, "%DLQ%cg")] == [b"1"]

@@ -10,6 +10,7 @@ from sprocketmq.client import AdminClient, Producer, PushConsumer
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import ConfigError
 from sprocketmq.protocol.message import Message, MessageQueue
+from sprocketmq.testing import eventually
 
 names = (f"t{i}" for i in itertools.count())
 
@@ -45,7 +46,7 @@ def push(mq, topic: str, subscription: str = "*", **options) -> PushConsumer:
 async def take(consumer: PushConsumer, amount: int) -> list[tuple[int, int]]:
     """Consume ``amount`` messages, and return their queues and offsets, sorted."""
     found: list[tuple[int, int]] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for batch in consumer.batches():
             found += [(m.queue_id, m.queue_offset) for m in batch]
             if len(found) >= amount:
@@ -93,9 +94,7 @@ async def test_seek_to_a_time_finds_the_first_message_of_then_or_the_end(mq, top
 
 async def test_paused_queues_wait_and_go_on_where_they_were(mq, topic):
     async with push(mq, topic) as consumer:
-        async with asyncio.timeout(5):
-            while len(consumer.assignment) < 2:
-                await asyncio.sleep(0.001)
+        await eventually(lambda: len(consumer.assignment) >= 2)
         first, second = consumer.assignment
         consumer.pause(first)
         assert consumer.paused == [first]

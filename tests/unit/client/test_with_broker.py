@@ -14,6 +14,7 @@ from sprocketmq.errors import BrokerError, ConfigError, MessageTooLarge, Nameser
 from sprocketmq.namesrv.server import NameServer, NameServerConfig
 from sprocketmq.protocol.message import Message, MessageQueue
 from sprocketmq.storage.store import StoreConfig
+from sprocketmq.testing import eventually
 
 
 class Real:
@@ -125,9 +126,7 @@ async def test_tags_select_messages_at_the_broker(real, producer):
 
 async def test_the_first_message_creates_the_topic_and_its_own_route_is_used_soon(real, producer):
     await producer.send(Message("born", b"x"))
-    async with asyncio.timeout(5):
-        while producer._publishers["born"].provisional:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: not producer._publishers["born"].provisional)
     assert [(q.topic, q.queue_id) for q in await producer.queues("born")] == [("born", i) for i in range(4)]
 
 
@@ -171,13 +170,10 @@ async def test_a_broker_restart_in_the_middle_loses_nothing_that_was_acknowledge
                 acknowledged.append((await producer.send(Message("t", b"x"))).msg_id)
 
         workers = [asyncio.ensure_future(work()) for _ in range(8)]
-        async with asyncio.timeout(20):
-            while len(acknowledged) < 100:
-                await asyncio.sleep(0.001)
-            await real.restart_broker(killed=killed)
-            before = len(acknowledged)
-            while len(acknowledged) < before + 100:
-                await asyncio.sleep(0.001)
+        await eventually(lambda: len(acknowledged) >= 100)
+        await real.restart_broker(killed=killed)
+        before = len(acknowledged)
+        await eventually(lambda: len(acknowledged) >= before + 100)
         stop.set()
         await asyncio.gather(*workers)
     stored = [m.msg_id for m in await read_all(real.namesrv.address, "t", max_messages=1000)]
@@ -190,8 +186,7 @@ async def test_sends_and_pulls_go_on_while_the_nameserver_is_away(real, producer
     async with PullConsumer("cg", namesrv=real.namesrv.address) as consumer:
         queue = (await consumer.queues("t"))[0]
         away = asyncio.ensure_future(real.restart_namesrv(pause))
-        while real.namesrv._server._server is not None:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: real.namesrv._server._server is None)
         for _ in range(4):
             await producer.send(Message("t", b"2"))
         assert (await consumer.pull(queue, 0)).status is PullStatus.FOUND
@@ -207,14 +202,11 @@ async def test_a_consumer_goes_on_after_a_broker_restart_where_it_was(real, prod
     got: list[bytes] = []
     async with PushConsumer("cg", "t", namesrv=real.namesrv.address, consume_from="first", batch_max=10) as consumer:
         listening = consumer.listen(lambda batch: got.extend(m.body for m in batch))
-        async with asyncio.timeout(20):
-            while len(got) < 100:
-                await asyncio.sleep(0.005)
-            await consumer.commit()
-            await real.restart_broker()
-            await producer.send_batch([Message("t", b"%d" % i) for i in range(100, 200)])
-            while len(set(got)) < 200:
-                await asyncio.sleep(0.005)
+        await eventually(lambda: len(got) >= 100)
+        await consumer.commit()
+        await real.restart_broker()
+        await producer.send_batch([Message("t", b"%d" % i) for i in range(100, 200)])
+        await eventually(lambda: len(set(got)) >= 200)
     await listening
     assert set(got) == {b"%d" % i for i in range(200)}
     async with PushConsumer("cg", "t", namesrv=real.namesrv.address, consume_from="first") as consumer:
@@ -236,21 +228,15 @@ async def test_two_members_share_and_hand_over(real, producer, admin):
         a.listen(lambda batch: got["a"].extend(m.body for m in batch))
         async with member("b") as b:
             b.listen(lambda batch: got["b"].extend(m.body for m in batch))
-            async with asyncio.timeout(10):
-                while len(a.assignment) != 2 or len(b.assignment) != 2:
-                    await asyncio.sleep(0.005)
-                for i in range(40):
-                    await producer.send(Message("shared", b"%d" % i))
-                while len(got["a"]) + len(got["b"]) < 40:
-                    await asyncio.sleep(0.005)
-            assert len(got["a"]) == len(got["b"]) == 20
-        async with asyncio.timeout(10):
-            while len(a.assignment) != 4:
-                await asyncio.sleep(0.005)
-            for i in range(40, 60):
+            await eventually(lambda: len(a.assignment) == len(b.assignment) == 2)
+            for i in range(40):
                 await producer.send(Message("shared", b"%d" % i))
-            while len(got["a"]) < 40:
-                await asyncio.sleep(0.005)
+            await eventually(lambda: len(got["a"]) + len(got["b"]) >= 40)
+            assert len(got["a"]) == len(got["b"]) == 20
+        await eventually(lambda: len(a.assignment) == 4)
+        for i in range(40, 60):
+            await producer.send(Message("shared", b"%d" % i))
+        await eventually(lambda: len(got["a"]) >= 40)
     assert sorted(got["a"] + got["b"]) == sorted(b"%d" % i for i in range(60))
     assert list((await admin.committed("cg", "shared")).values()) == [15] * 4
 

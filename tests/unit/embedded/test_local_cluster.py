@@ -131,7 +131,7 @@ def test_sends_go_on_without_the_nameserver_and_clients_start_again_when_it_is_b
             mq.stop_namesrv()
             producer.send(Message("orders", b"during"))
         mq.start_namesrv()
-        wait_until(lambda: len(mq.messages("orders")) == 2, timeout_s=40)
+        wait_until(lambda: len(mq.messages("orders")) == 2, timeout_s=60)
 
 
 @pytest.mark.parametrize("in_process", [True, False])
@@ -242,7 +242,7 @@ producer.start()
 producer.send(Message("orders", b"one"))
 print(temporary.store)
 """
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert not os.path.exists(done.stdout.strip())
     assert not (tmp_path / "store" / "abort").exists()  # the mark of a store that was not closed
@@ -288,7 +288,7 @@ cluster = LocalCluster({str(tmp_path)!r}, in_process=False).start()
 print(cluster.pids[0], flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    parent = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    parent = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert parent.returncode == -signal.SIGKILL
     pid = int(parent.stdout)
 

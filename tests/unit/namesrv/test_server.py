@@ -44,7 +44,7 @@ async def ask(namesrv):
 
     async def ask(code, ext=None, body=b""):
         conn = await pool.get(namesrv.address)
-        return await conn.request(code, ext=ext or {}, body=body, timeout_s=5)
+        return await conn.request(code, ext=ext or {}, body=body, timeout_s=60)
 
     ask.pool = pool
     yield ask
@@ -60,7 +60,7 @@ async def replay(namesrv, name):
     """Send a recorded request frame as it is; return the answer, or None when the request is one-way."""
     reader, writer = await asyncio.open_connection(*parse_address(namesrv.address))
     writer.write(RAW[f"{name}.request.bin"])
-    head = await asyncio.wait_for(reader.readexactly(4), 5)
+    head = await asyncio.wait_for(reader.readexactly(4), 60)
     rest = await reader.readexactly(int.from_bytes(head, "big"))
     (command,) = FrameBuffer().feed(head + rest)
     writer.close()
@@ -197,7 +197,7 @@ async def test_old_clients_get_bare_keys_unless_they_ask_for_standard_json(ask, 
     async def route(**extra):
         reader, writer = await asyncio.open_connection(*parse_address(namesrv.address))
         writer.write(encode_command(Command(105, version=399, ext={"topic": "a", **extra})))
-        head = await asyncio.wait_for(reader.readexactly(4), 5)
+        head = await asyncio.wait_for(reader.readexactly(4), 60)
         (command,) = FrameBuffer().feed(head + await reader.readexactly(int.from_bytes(head, "big")))
         writer.close()
         await writer.wait_closed()

@@ -425,7 +425,7 @@ def test_kill_minus_nine_of_a_real_process(tmp_path):
         [sys.executable, "-W", "ignore", "-c", program, str(Path(__file__).parent), str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sprocketmq.clock import ManualClock
 from sprocketmq.errors import ConfigError, FatalError
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark import notebook
@@ -102,9 +103,17 @@ def test_watching_takes_in_every_report_until_the_query_ends():
     assert (history.name, history.rows, len(history.batches)) == ("orders", 20, 2)
 
 
-def test_watching_stops_after_some_time_or_when_interrupted():
-    endless = Query(*[report(number, 1, (0, 0, 0), (0, 0, 0)) for number in range(50)])
-    assert len(watch(endless, seconds=0.0001).batches) == 1
+def test_watching_stops_after_some_time_or_when_interrupted(monkeypatch):
+    clock = ManualClock()
+    monkeypatch.setattr(notebook, "time", clock)
+
+    class Endless(Query):
+        def awaitTermination(self, timeout=None):
+            clock.advance(timeout)
+            return super().awaitTermination(timeout)
+
+    endless = Endless(*[report(number, 1, (0, 0, 0), (0, 0, 0)) for number in range(50)])
+    assert len(watch(endless, seconds=notebook.POLL_S * 2.5).batches) == 3
     assert watch(Query(report(0, 7, (0, 0, 0), (0, 0, 0)), failure=KeyboardInterrupt())).rows == 7
     with pytest.raises(ConfigError, match="seconds is 0"):
         watch(endless, seconds=0)

@@ -399,7 +399,7 @@ assert [r["queueOffset"] for r in rows] == list(range(20)), rows
 print("read", len(rows), flush=True)
 import os; os._exit(0)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (0, "read 20\n"), done.stderr[-2000:]
 
 

@@ -490,7 +490,7 @@ def test_a_store_in_use_can_be_looked_at_but_not_opened(make_bench):
     check = (
         "import sys; from pathlib import Path; from sprocketmq.storage.store import *; MessageStore(StoreConfig(Path(sys.argv[1]))).open()"
     )
-    done = subprocess.run([sys.executable, "-c", check, str(bench.root)], check=False, capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", check, str(bench.root)], check=False, capture_output=True, text=True, timeout=120)
     assert "StoreLocked" in done.stderr
     assert str(os.getpid()) in done.stderr
     with pytest.raises(StoreLocked):

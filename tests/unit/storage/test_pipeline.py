@@ -413,7 +413,7 @@ def test_workers_end_when_the_reading_is_given_up(tmp_path: Path) -> None:
 
 
 def test_a_worker_ends_when_its_input_closes(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", "sprocketmq.storage.worker"], input=b"", capture_output=True, timeout=30, check=False)
+    done = subprocess.run([sys.executable, "-m", "sprocketmq.storage.worker"], input=b"", capture_output=True, timeout=120, check=False)
     assert done.returncode == 0
     assert done.stderr == b""
 

@@ -15,10 +15,11 @@ from sprocketmq.storage.fs import RealFileSystem
 from sprocketmq.storage.preallocation import Preallocator
 from sprocketmq.storage.segments import segment_name
 from sprocketmq.storage.store import MessageStore, StoreConfig
+from sprocketmq.testing import wait_until
 from sprocketmq.testing.simfs import MODES, SimFileSystem, SimulatedCrash
 
 MIB = 1 << 20
-WAIT_S = 10
+WAIT_S = 60
 
 
 class SlowFileSystem(RealFileSystem):
@@ -68,12 +69,7 @@ def ahead(fs, tmp_path):
 
 def until(condition):
     """Let the worker's thread go on until something holds."""
-    gone = threading.Event()
-    for _ in range(WAIT_S * 1000):
-        if condition():
-            return
-        gone.wait(0.001)
-    raise AssertionError("it never came to that")
+    wait_until(condition, timeout_s=WAIT_S)
 
 
 def test_the_next_segment_is_made_in_another_thread(fs, ahead, tmp_path):
@@ -114,8 +110,16 @@ def test_who_gets_there_first_takes_what_is_made_so_far(fs, ahead, tmp_path):
     fs.gate.clear()
     ahead.prepare(str(tmp_path / segment_name(0)), 0, 64 * MIB)
     assert fs.began.wait(WAIT_S)
-    threading.Timer(0.01, fs.gate.set).start()
+    begun = ahead._generation
+
+    def go_on_when_overtaken():
+        until(lambda: ahead._generation > begun)
+        fs.gate.set()
+
+    opener = threading.Thread(target=go_on_when_overtaken)
+    opener.start()
     file = ahead.take(0)
+    opener.join()
     assert (file.size(), fs.reserved, ahead.reserved_end) == (64 * MIB, [(0, 16 * MIB)], 16 * MIB)
     file.close()
 
