@@ -3,14 +3,19 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do $$p -c '
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# The tests start hundreds of Python processes: each would compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test lint interop bench fuzz crash-long faults-long spark-faults-long clean
+.PHONY: help demo test test-long lint interop interop-long bench fuzz crash-long faults-long spark-faults-long clean
 
 help:
 	@echo "make demo      run the main job: 336,776 flights through the broker and Spark into a table"
 	@echo "make test      run the tests (unit, crash, fuzz, examples, Spark)"
+	@echo "make test SEED=...  the same tests in the order of an earlier run, which printed this seed"
+	@echo "make test-long the tests of the Spark suite that take longest: clusters, many kills, a first session's archive"
 	@echo "make lint      ruff, mypy --strict, import-linter"
 	@echo "make interop   test against Apache RocketMQ 5.5.0 (needs Java 17 and Maven)"
+	@echo "make interop-long  the rest of these: larger batches, the same for batch queues, members that come and go"
 	@echo "make bench     run the benchmarks; JSON goes to benchmarks/results"
 	@echo "make fuzz      long fuzz run (FUZZ_SECONDS=600)"
 	@echo "make crash-long  long crash run (CRASH_CYCLES=1000 CRASH_POINTS=200000 CRASH_FLIPS=50000 CRASH_SEED=...)"
@@ -28,10 +33,20 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)
 	$(BIN)/python -m sprocketmq demo
 
-# The whole suite on two workers, then the tests that share one JVM.
+# Every run is in an order of its own; pytest prints the seed. `make test SEED=...` repeats an order, `make test ORDER="-p no:randomly"` has
+# them as they stand in the files.
+ORDER ?= $(if $(SEED),--randomly-seed=$(SEED))
+PYTEST = $(BIN)/python -m pytest $(ORDER)
+
+# The suite on two workers, then the tests that share one JVM. Which tests are long, and why: docs/internals/testing.md.
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
-	$(BIN)/python -m pytest -m spark tests/spark tests/spark_faults
+	$(PYTEST) -n 2 --dist loadgroup
+	$(PYTEST) -m "spark and not long" tests/spark tests/spark_faults
+
+# Sessions with JVMs of their own, a cluster, kill after kill; and more of what `make test` has one of.
+test-long: $(STAMP)
+	$(PYTEST) -n 2 --dist loadgroup -m "long and not spark and not interop"
+	$(PYTEST) -m "spark and long" tests/spark tests/spark_faults
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -40,14 +55,17 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 interop: $(STAMP)
-	$(BIN)/python -m pytest -m interop --timeout=180 tests/interop
+	$(PYTEST) -m "interop and not long" --timeout=600 tests/interop
+
+interop-long: $(STAMP)
+	$(PYTEST) -m "interop and long" --timeout=600 tests/interop
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
 FUZZ_SECONDS ?= 600
 fuzz: $(STAMP)
-	SPROCKETMQ_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest tests/fuzz -s --timeout=0
+	SPROCKETMQ_FUZZ_SECONDS=$(FUZZ_SECONDS) $(PYTEST) tests/fuzz -s --timeout=0
 
 CRASH_CYCLES ?= 1000
 CRASH_POINTS ?= 200000
@@ -55,18 +73,18 @@ CRASH_FLIPS  ?= 50000
 CRASH_SEED   ?= $(shell date +%s)
 crash-long: $(STAMP)
 	SPROCKETMQ_CRASH_CYCLES=$(CRASH_CYCLES) SPROCKETMQ_CRASH_POINTS=$(CRASH_POINTS) SPROCKETMQ_CRASH_FLIPS=$(CRASH_FLIPS) \
-	SPROCKETMQ_CRASH_SEED=$(CRASH_SEED) $(BIN)/python -m pytest tests/crash -n 2 -rP --timeout=0
+	SPROCKETMQ_CRASH_SEED=$(CRASH_SEED) $(PYTEST) tests/crash -n 2 -rP --timeout=0
 
 FAULT_SENDS ?= 1000000
 FAULT_SEED  ?= $(shell date +%s)
 faults-long: $(STAMP)
-	SPROCKETMQ_FAULT_SENDS=$(FAULT_SENDS) SPROCKETMQ_FAULT_SEED=$(FAULT_SEED) $(BIN)/python -m pytest tests/faults -k every_send -s --timeout=0
+	SPROCKETMQ_FAULT_SENDS=$(FAULT_SENDS) SPROCKETMQ_FAULT_SEED=$(FAULT_SEED) $(PYTEST) tests/faults -k every_send -s --timeout=0
 
 SPARK_FAULTS     ?= 100
 SPARK_FAULT_SEED ?= $(shell date +%s)
 spark-faults-long: $(STAMP)
 	SPROCKETMQ_SPARK_FAULTS=$(SPARK_FAULTS) SPROCKETMQ_SPARK_FAULT_SEED=$(SPARK_FAULT_SEED) \
-	$(BIN)/python -m pytest -m spark tests/spark_faults -s --timeout=0
+	$(PYTEST) -m spark tests/spark_faults -s --timeout=0
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache dist

@@ -43,7 +43,7 @@ ROOM_LEFT = (100_000, 0, 5000)
 REFUSED = 14
 WAIT_S = 60
 
-pytestmark = pytest.mark.timeout(0 if CYCLES > 3 else 120)
+pytestmark = pytest.mark.timeout(0 if CYCLES > 3 else 600)
 
 
 def may_mount(folder: Path) -> bool:

@@ -2,7 +2,7 @@
 its group allows and is one dead letter then, alone when it came in a batch, and each delayed message comes once.
 
 The consumer here is as clients are: what was not answered it gives back again. ``SPROCKETMQ_CRASH_KILLS`` sets how often the broker dies
-(3 by default), ``SPROCKETMQ_CRASH_SEED`` repeats the choices of a run, not its moments.
+(2 by default), ``SPROCKETMQ_CRASH_SEED`` repeats the choices of a run, not its moments.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from sprocketmq.protocol.headers import CreateTopic, SendBack, SendMessageV2
 from sprocketmq.protocol.records import ReceivedMessage, decode_records
 from sprocketmq.testing.serving import BrokerProcess
 
-KILLS = int(os.environ.get("SPROCKETMQ_CRASH_KILLS", "3"))
+KILLS = int(os.environ.get("SPROCKETMQ_CRASH_KILLS", "2"))
 SEED = os.environ.get("SPROCKETMQ_CRASH_SEED") or str(random.randrange(1 << 32))
 GROUP = "failing"
 RETRY, DEAD = f"%RETRY%{GROUP}", f"%DLQ%{GROUP}"
 LIMIT = 2
 SINGLES, BATCHES, IN_BATCH = 120, 15, 8
-ENOUGH_S = 60.0
+ENOUGH_S = 200.0
 
 
 class Life:
@@ -128,7 +128,7 @@ class Life:
         return len(await self.all(DEAD)) >= SINGLES + BATCHES * IN_BATCH and came >= answered
 
 
-@pytest.mark.timeout(0 if KILLS > 10 else 120)
+@pytest.mark.timeout(0 if KILLS > 10 else 600)
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_failing_messages_end_as_one_dead_letter_each_and_delayed_ones_come_once(tmp_path: Path, flush: str) -> None:
     print(f"SPROCKETMQ_CRASH_SEED={SEED}")

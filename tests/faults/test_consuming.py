@@ -109,7 +109,7 @@ def is_poison(message: ReceivedMessage) -> bool:
 SETTLED_S = 90
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_a_group_handles_everything_whatever_happens_to_its_broker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     print(f"SPROCKETMQ_FAULT_SEED={SEED}")
     caplog.set_level(logging.CRITICAL)  # faults are logged, thousands of them

@@ -53,7 +53,7 @@ SMALL_STORE = {
 
 
 # A Java push consumer may miss a beat, and gets nothing until its next one 30 s later (see Consumers.java).
-CONSUME_TIMEOUT_S = 60.0
+CONSUME_TIMEOUT_S = 120.0
 
 
 class ApacheUnavailable(Exception):

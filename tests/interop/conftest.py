@@ -55,6 +55,14 @@ def apache_namesrv(home: Path) -> Iterator[apache.ApacheNamesrv]:
 
 
 @pytest.fixture(scope="session")
+def own_namesrv(home: Path) -> Iterator[apache.ApacheNamesrv]:
+    """A nameserver for brokers that come and go: the topic of delayed messages is read here, and every broker has one."""
+    server = apache.ApacheNamesrv(home / "moving-namesrv")
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="session")
 def apache_broker(home: Path, apache_namesrv: apache.ApacheNamesrv) -> Iterator[apache.ApacheBroker]:
     """Apache's broker `apache-a`, at Apache's nameserver."""
     settings = apache.SMALL_STORE | {"messageDelayLevel": DELAY_LEVELS}

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from typing import Self
 
-READY_TIMEOUT_S = 20.0
+READY_TIMEOUT_S = 60.0
 
 
 class OurProcess:

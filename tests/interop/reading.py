@@ -13,7 +13,7 @@ from tests.interop.compare import in_order, java_view, our_view
 from sprocketmq import PullConsumer
 from sprocketmq.errors import TopicNotFound
 
-PATIENCE_S = 40.0
+PATIENCE_S = 120.0
 
 
 async def until_readable(namesrv: str, topic: str, count: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sprocketmq import AdminClient
 
-PATIENCE_S = 40.0
+PATIENCE_S = 120.0
 
 # What both brokers are told. A first, second and third retry take the third, fourth and fifth.
 RETRY_DELAYS_S = (1, 2, 3)

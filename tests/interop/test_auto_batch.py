@@ -17,7 +17,7 @@ from sprocketmq import AdminClient, Batching, Producer, sync
 from sprocketmq.protocol.message import SendResult, SendStatus
 from sprocketmq.protocol.records import ReceivedMessage
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 COUNT = 200
 

@@ -14,7 +14,7 @@ from tests.interop.sides import Side, until
 from sprocketmq import AdminClient, PullConsumer, PushConsumer
 from sprocketmq.client.process_queue import ReceivedBatch
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("batch_queues", [False, True], ids=["plain", "batch queues"])

@@ -14,7 +14,7 @@ from tests.interop.sides import LEVELS_S, Side, until
 from sprocketmq import Producer, PushConsumer
 from sprocketmq.clock import SYSTEM_CLOCK
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 # What two readings of the machine's clock may be apart, as they are rounded to milliseconds.
 CLOCKS_MS = 5

@@ -15,7 +15,7 @@ from sprocketmq import AdminClient, Message, Producer, PullConsumer
 from sprocketmq.protocol.ids import parse_offset_msg_id
 from sprocketmq.protocol.message import MessageQueue
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 QUEUES = 4
 

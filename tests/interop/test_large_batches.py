@@ -8,7 +8,7 @@ from tests.interop.sides import Side
 from sprocketmq import AdminClient, Message, Producer, PullConsumer
 from sprocketmq.testing import eventually
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 LIMIT = 4 << 20
 

@@ -16,7 +16,7 @@ from sprocketmq import Message, Producer, PullConsumer, PushConsumer
 from sprocketmq.client.process_queue import ReceivedBatch
 from sprocketmq.protocol.message import MessageQueue
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 QUEUES = 4
 

@@ -16,7 +16,7 @@ from tests.interop.sides import until
 from sprocketmq import AdminClient, Message, Producer, PushConsumer
 from sprocketmq.protocol.message import MessageQueue
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 
 def rows(printed: str) -> list[list[str]]:

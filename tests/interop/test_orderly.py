@@ -16,7 +16,7 @@ from sprocketmq.client.process_queue import ReceivedBatch
 from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.protocol.message import MessageQueue
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 QUEUES = 4
 

@@ -11,7 +11,7 @@ from sprocketmq import AdminClient, Message, Producer, PullConsumer, PushConsume
 from sprocketmq.protocol.message import MessageQueue, SendStatus
 from sprocketmq.protocol.records import ReceivedMessage
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 QUEUES = 4
 

@@ -19,7 +19,7 @@ from sprocketmq import PushConsumer
 from sprocketmq.client.process_queue import ReceivedBatch
 from sprocketmq.clock import SYSTEM_CLOCK
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 TIMES = len(RETRY_DELAYS_S)
 # What two readings of the machine's clock may be apart, as they are rounded to milliseconds.

@@ -22,23 +22,7 @@ from tests.interop.test_stores import (
 
 from sprocketmq.storage.verification import verify
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
-
-
-@pytest.fixture(scope="module")
-def spark(home: Path) -> Any:
-    from sprocketmq.spark import session
-
-    running = session("rebuild", cores=2, memory="512m", quick_start=True, log_file=home / "spark-rebuild.log")
-    yield running
-    running.stop()
-
-
-@pytest.fixture(scope="module")
-def own_namesrv(home: Path) -> Any:
-    server = apache.ApacheNamesrv(home / "rebuilt-namesrv")
-    yield server
-    server.kill()
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from sprocketmq import AdminClient
 
 pytestmark = [
     pytest.mark.interop,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning"),
 ]
 

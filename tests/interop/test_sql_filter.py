@@ -15,7 +15,7 @@ from sprocketmq.spark.access import ClusterAccess, FilterRefused
 from sprocketmq.spark.planning import QueueRange
 from sprocketmq.spark.reading import RangeReader
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 TOPIC = "SqlFilter"
 MESSAGES = 500

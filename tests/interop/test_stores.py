@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from sprocketmq import AdminClient, Message, Producer
 from sprocketmq.storage.rebuild import rebuild
 from sprocketmq.storage.store import MessageStore
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 CLUSTER = "MovingCluster"
 
@@ -46,14 +46,6 @@ class Moving:
         directory = self.home / self.name / run
         where = {"name": self.name, "cluster": CLUSTER, "store": self.store, "port": self.port}
         return apache.ApacheBroker(directory, self.namesrv, settings=settings or {}, **where)  # type: ignore[arg-type]
-
-
-@pytest.fixture(scope="module")
-def own_namesrv(home: Path) -> Iterator[apache.ApacheNamesrv]:
-    """A nameserver no other broker is at: the topic of delayed messages is read here, and every broker has one."""
-    server = apache.ApacheNamesrv(home / "moving-namesrv")
-    yield server
-    server.kill()
 
 
 @pytest.fixture

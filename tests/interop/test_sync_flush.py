@@ -18,7 +18,7 @@ from sprocketmq.namesrv.server import NameServer, NameServerConfig
 from sprocketmq.storage.fs import RealFile, RealFileSystem
 from sprocketmq.storage.store import StoreConfig
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 
 class SlowFile(RealFile):

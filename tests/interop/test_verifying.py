@@ -14,7 +14,7 @@ from sprocketmq.storage.findings import NOTE
 from sprocketmq.storage.overview import StoreDirectory
 from sprocketmq.storage.verification import verify
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 CLUSTER = "VerifiedCluster"
 

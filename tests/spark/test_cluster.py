@@ -15,7 +15,7 @@ from tests.unit.spark import store_jobs
 from sprocketmq import Message, sync
 from sprocketmq.embedded import LocalCluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 TOPICS = ("ClusterPlain", "ClusterLists")

@@ -12,7 +12,7 @@ from sprocketmq.cli import demo as command
 from sprocketmq.demo import pipeline, run
 from sprocketmq.demo.verify import Check
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 LIMIT = 1200
 

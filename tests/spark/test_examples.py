@@ -12,7 +12,7 @@ import pytest
 from sprocketmq import Message, sync
 from sprocketmq.spark.sessions import launch_environment
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PIPELINE = EXAMPLES / "spark_pipelines"

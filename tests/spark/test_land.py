@@ -15,7 +15,7 @@ from sprocketmq.spark.errors import explain
 from sprocketmq.spark.jobs.lag import lag
 from sprocketmq.spark.jobs.land import FormatMissing, compact, land, landed, landed_files
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 _numbers = count()
 

@@ -12,7 +12,7 @@ from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import ConfigError, FatalError, TopicNotFound
 from sprocketmq.spark.jobs.replay import NoOrigin, replay
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 _numbers = count()
 

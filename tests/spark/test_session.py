@@ -13,7 +13,7 @@ from sprocketmq.spark import explain, session, watch
 from sprocketmq.spark.classdata import ClassData
 from sprocketmq.spark.jre import describe_java, wrap_java
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 from sprocketmq import sync
 from sprocketmq.spark.errors import explain
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 _numbers = count()
 

@@ -13,7 +13,7 @@ from sprocketmq import Message, MessageQueue, sync
 from sprocketmq.spark.offsets import decode_offsets
 from sprocketmq.spark.schema import COLUMNS, DEFAULT_COLUMNS, arrow_schema, spark_schema
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 _numbers = count()
 

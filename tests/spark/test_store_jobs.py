@@ -13,7 +13,7 @@ from sprocketmq.spark.jobs.tasks import run_tasks, tasks_at_a_time
 from sprocketmq.storage.rebuild import WORK_DIRECTORY
 from sprocketmq.storage.verification import verify
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def test_a_store_with_everything_in_it_is_made_anew_and_is_in_order(spark, tmp_path):

@@ -14,7 +14,7 @@ from sprocketmq.spark.errors import explain
 from sprocketmq.spark.schema import DEFAULT_COLUMNS
 from sprocketmq.spark.store_options import TABLES, parse_store_options, store_arrow_schema, store_spark_schema
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "stores"
 
