@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from sprocketmq.errors import ConfigError
-from sprocketmq.net.address import parse_addresses
+from sprocketmq.net.address import advertise_problem, parse_addresses
 from sprocketmq.protocol.names import MAX_TOPIC_LENGTH, name_problem
 from sprocketmq.storage.store import StoreConfig
 
@@ -17,7 +17,7 @@ class BrokerConfig:
     """One broker. Raises ConfigError for values that cannot work.
 
     ``host`` and ``port`` say where it listens (port 0: any free one); ``advertise`` is the host it tells nameservers, by default
-    ``host``, or for a wildcard the address it reaches them from. ``namesrv`` may be empty: the broker then serves who knows it.
+    ``host``, or for a wildcard the first address other machines can use. ``namesrv`` may be empty: the broker then serves who knows it.
     A broker does not start while another one of its name is registered and answers, unless it is to ``take_over`` the name.
     """
 
@@ -57,6 +57,8 @@ class BrokerConfig:
                 raise ConfigError(f"{what} name {name!r} is not valid: {problem}")
         if self.broker_id != 0:
             raise ConfigError(f"broker id {self.broker_id}: only masters (id 0) are supported")
+        if self.advertise is not None and (problem := advertise_problem(self.advertise)):
+            raise ConfigError(f"advertise {self.advertise!r} is not valid: {problem}")
         if self.namesrv:
             parse_addresses(";".join(self.namesrv))
         ranges = (

@@ -6,7 +6,6 @@ import logging
 import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from ipaddress import ip_address
 
 from sprocketmq.broker.acks import Acks
 from sprocketmq.broker.admin import AdminHandlers
@@ -28,7 +27,7 @@ from sprocketmq.broker.stats import SAMPLE_INTERVAL_S, Stats
 from sprocketmq.broker.topics import TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import ConfigError, RemoteProtocolError, SprocketError
-from sprocketmq.net.address import format_address, parse_address
+from sprocketmq.net.address import format_address, is_loopback, is_wildcard, own_address
 from sprocketmq.net.server import RemotingServer, ServerConnection
 from sprocketmq.net.tasks import Background, all_of
 from sprocketmq.protocol.bodies import TopicConfig
@@ -203,9 +202,10 @@ class Broker:
             raise
 
     def _open(self) -> None:
+        is_new = not self._fs.exists(f"{self.config.store.root}/commitlog")
         report = self.store.open()
         self._opened = True
-        how = "after a clean stop" if report.clean else f"after a crash, {report.records} records checked"
+        how = "as a new store" if is_new else "after a clean stop" if report.clean else f"after a crash, {report.records} records checked"
         log.info("store %s opened in %.1f ms %s", self.config.store.root, report.elapsed_ms, how)
         for file, take in (
             (self._topics_file, self.topics.load),
@@ -243,17 +243,16 @@ class Broker:
     async def _resolve(self) -> str:
         """Return the IP address that records carry as their store host."""
         loop = asyncio.get_running_loop()
-        host = self.config.advertise or self.config.host
+        host = self._advertised
+        if is_wildcard(host):
+            host = self._advertised = await loop.run_in_executor(self._threads, own_address, host, self.config.namesrv)
+            if is_loopback(host):
+                log.warning("this machine has no address but %s: other machines cannot connect, unless one is given (advertise)", host)
         try:
             found = await loop.getaddrinfo(host, self._port, type=socket.SOCK_STREAM)
         except OSError as e:
             raise ConfigError(f"host {host!r} does not resolve: {e.strerror or e}") from None
-        ip = str(found[0][4][0])
-        if not ip_address(ip.partition("%")[0]).is_unspecified:
-            return ip
-        ip = _local_ip_towards(self.config.namesrv[0] if self.config.namesrv else None)
-        self._advertised = ip
-        return ip
+        return str(found[0][4][0])
 
     def _listens_at(self, ip: str, port: int) -> None:
         host = pack_host(ip, port)
@@ -417,17 +416,3 @@ class Broker:
         announcing = self._registrar.announce([])
         if announcing is not None:
             await asyncio.wait([announcing], timeout=ANNOUNCE_TIMEOUT_S)
-
-
-def _local_ip_towards(nameserver: str | None) -> str:
-    """Return the address this machine uses to reach ``nameserver``, or 127.0.0.1 without one."""
-    if nameserver is None:
-        return "127.0.0.1"
-    host, port = parse_address(nameserver)
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0][0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:  # connecting a datagram socket sends nothing
-            probe.connect((host, port))
-            return str(probe.getsockname()[0])
-    except OSError:
-        return "127.0.0.1"

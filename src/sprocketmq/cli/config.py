@@ -1,5 +1,6 @@
 """Settings of the serving verbs: a TOML file and ``--set``, both held to one allow-list of typed keys."""
 
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sprocketmq.errors import ConfigError
+from sprocketmq.net.address import advertise_problem
 
 LOOPBACK_HOST = "127.0.0.1"
 
@@ -73,7 +75,7 @@ class Settings:
     def put(self, key: str, value: Any, source: str) -> None:
         """Set one key. Raises ConfigError when it is not on the list or ``value`` is of another type; ``source`` names where it is from."""
         if key not in KEYS:
-            raise ConfigError(f"{source}: unknown key {key!r}; the keys are: {', '.join(KEYS)}")
+            raise ConfigError(f"{source}: unknown key {key!r}; {_closest(key)}")
         wanted = KEYS[key]
         if wanted is float and type(value) is int:
             value = float(value)
@@ -81,8 +83,12 @@ class Settings:
             raise ConfigError(f"{source}: {key} must be {_TYPE_NAMES[wanted]}, not {value!r}")
         if key in ("port", "namesrv_port") and value not in range(65536):
             raise ConfigError(f"{source}: {key} must be from 0 (any free port) to 65535, not {value}")
-        if key == "log_level" and value not in LOG_LEVELS:
-            raise ConfigError(f"{source}: log_level must be one of {', '.join(LOG_LEVELS)}, not {value!r}")
+        if key == "log_level":
+            value = str(given := value).lower()
+            if value not in LOG_LEVELS:
+                raise ConfigError(f"{source}: log_level must be one of {', '.join(LOG_LEVELS)}, not {given!r}")
+        if key == "advertise" and value and (problem := advertise_problem(value)):
+            raise ConfigError(f"{source}: {value!r} cannot be advertised: {problem}")
         setattr(self, key, value)
         self.explicit.add(key)
 
@@ -114,7 +120,56 @@ class Settings:
 
 KEYS: dict[str, type] = {f.name: type(f.default) for f in fields(Settings) if f.name != "explicit"}
 _TYPE_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+# What Apache's broker.conf and namesrv.conf call these settings, where changing the spelling is not enough.
+APACHE_NAMES = {
+    "brokerIP1": "advertise",
+    "listenPort": "port",
+    "namesrvAddr": "namesrv",
+    "storePathRootDir": "store",
+    "brokerClusterName": "cluster_name",
+    "regionId": "region",
+    "autoCreateTopicEnable": "auto_create_topic",
+    "autoCreateSubscriptionGroup": "auto_create_group",
+    "defaultTopicQueueNums": "default_topic_queues",
+    "maxMessageSize": "max_message_bytes",
+    "maxTransferCountOnMessageInMemory": "max_transfer_count",
+    "maxTransferBytesOnMessageInMemory": "max_transfer_bytes",
+    "maxFilterMessageSize": "max_filter_units",
+    "pullThreadPoolQueueCapacity": "max_held_pulls",
+    "registerNameServerPeriod": "register_interval_s",
+    "flushConsumerOffsetInterval": "save_offsets_interval_s",
+    "flushDelayOffsetInterval": "save_offsets_interval_s",
+    "flushIntervalCommitLog": "flush_interval_s",
+    "syncFlushTimeout": "sync_flush_timeout_s",
+    "sendThreadPoolQueueCapacity": "max_waiting_sends",
+    "osPageCacheBusyTimeOutMills": "os_page_cache_busy_timeout_ms",
+    "readUnCommitted": "read_uncommitted",
+    "mappedFileSizeCommitLog": "commitlog_segment_bytes",
+    "mappedFileSizeConsumeQueue": "consumequeue_segment_bytes",
+    "mapperFileSizeBatchConsumeQueue": "batchqueue_segment_bytes",
+    "maxHashSlotNum": "max_hash_slots",
+    "maxIndexNum": "max_index_entries",
+    "batchDispatchRequestThreadPoolNums": "pipeline_workers",
+    "fileReservedTime": "file_reserved_hours",
+    "cleanResourceInterval": "clean_interval_s",
+    "diskMaxUsedSpaceRatio": "disk_max_used_ratio",
+    "diskSpaceCleanForciblyRatio": "disk_clean_forcibly_ratio",
+    "diskSpaceWarningLevelRatio": "disk_warning_ratio",
+    "cleanFileForciblyEnable": "clean_file_forcibly",
+}
 LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+def _closest(key: str) -> str:
+    """Return what to write instead of an unknown key: the setting of Apache's name, one that is spelled alike, or the list of all."""
+    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|-", "_", key).lower()
+    if found := APACHE_NAMES.get(key) or (snake if snake in KEYS else ""):
+        return f"it is called {found} here (units may differ: docs/guide/broker-settings.md)" if key in APACHE_NAMES else f"write {found}"
+    import difflib
+
+    if alike := difflib.get_close_matches(snake, KEYS, n=1, cutoff=0.7):
+        return f"did you mean {alike[0]}?"
+    return f"the keys are: {', '.join(KEYS)}"
 
 
 def _from_text(wanted: type, text: str) -> Any:

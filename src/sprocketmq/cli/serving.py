@@ -12,14 +12,13 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import fields, replace
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sprocketmq.cli.config import LOOPBACK_HOST, Settings, data_directory
 from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, fail
 from sprocketmq.errors import ConfigError, SprocketError
-from sprocketmq.net.address import parse_addresses
+from sprocketmq.net.address import format_address, is_loopback, is_wildcard, own_address, parse_address, parse_addresses
 from sprocketmq.net.loops import new_event_loop
 
 if TYPE_CHECKING:
@@ -68,7 +67,11 @@ def parser(verb: str) -> argparse.ArgumentParser:
     if verb != "namesrv":
         p.add_argument("--name", metavar="BROKER_NAME", help="name of the broker (default broker-a)")
         p.add_argument("--cluster", metavar="CLUSTER_NAME", help="name of the cluster (default DefaultCluster)")
-        p.add_argument("--advertise", metavar="HOST", help="host that clients are told to connect to (default: --host)")
+        p.add_argument(
+            "--advertise",
+            metavar="HOST",
+            help="host that clients are told to connect to (default: --host; of a wildcard, the first real address)",
+        )
     p.add_argument("--config", metavar="FILE", type=Path, help="TOML file with settings")
     p.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="one setting, named as in the configuration file")
     p.add_argument("--insecure", action="store_true", help="allow a --host that other machines can reach: there is no authentication yet")
@@ -87,7 +90,7 @@ def run(arguments: Sequence[str]) -> int:
     verb = arguments[0]
     options = parser(verb).parse_args(arguments[1:])
     settings = _settings(verb, options)
-    _check_reach(verb, settings, insecure=options.insecure)
+    _check_reach(settings, insecure=options.insecure)
     logging.basicConfig(
         stream=sys.stderr, level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
     )
@@ -115,22 +118,14 @@ def _settings(verb: str, options: argparse.Namespace) -> Settings:
     return settings
 
 
-def _check_reach(verb: str, settings: Settings, *, insecure: bool) -> None:
-    """Refuse hosts that other machines can reach unless told to, and those that nobody can connect to."""
+def _check_reach(settings: Settings, *, insecure: bool) -> None:
+    """Refuse hosts that other machines can reach unless told to."""
     host = settings.host
-    try:
-        ip = ip_address(host.strip("[]"))
-    except ValueError:
-        loopback, wildcard = host == "localhost", False
-    else:
-        loopback, wildcard = ip.is_loopback, ip.is_unspecified
-    if not loopback and not insecure:
+    if not is_loopback(host) and not insecure:
         raise ConfigError(
             f"--host {host} lets other machines in, and this broker has neither authentication nor encryption: anyone who reaches it can read,"
             " write and delete every message. Add --insecure if only machines you trust can reach it"
         )
-    if wildcard and verb != "namesrv" and not settings.advertise:
-        raise ConfigError(f"{host} is no address that clients can connect to: also say which is, with --advertise HOST")
 
 
 def _broker_config(settings: Settings) -> "BrokerConfig":
@@ -183,7 +178,8 @@ async def _serve(verb: str, settings: Settings, *, take_over: bool, stop_with_st
             started.append(nameserver)
             if config is not None:
                 config = replace(config, namesrv=(_reachable(nameserver.address),))
-            ready += f" namesrv={_shown(nameserver.address, settings.advertise)}"
+            host = settings.advertise or (own_address(settings.host) if is_wildcard(settings.host) else "")
+            ready += f" namesrv={_shown(nameserver.address, host)}"
         if config is not None:
             from sprocketmq.broker.server import Broker
 
@@ -236,5 +232,5 @@ def _reachable(address: str) -> str:
 
 
 def _shown(address: str, advertise: str) -> str:
-    host, _, port = address.rpartition(":")
-    return f"{advertise}:{port}" if advertise and host in ("0.0.0.0", "[::]") else address  # noqa: S104 - compared, not bound
+    host, port = parse_address(address)
+    return format_address(advertise, port) if advertise and is_wildcard(host) else address

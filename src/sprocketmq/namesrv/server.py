@@ -11,7 +11,7 @@ import msgspec
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.namesrv.kvconfig import KvKeeper, KvRefused, TableFile
 from sprocketmq.namesrv.routes import RegistrationRefused, RouteTables
-from sprocketmq.net.address import format_address
+from sprocketmq.net.address import bind_host, format_address
 from sprocketmq.net.server import RemotingServer, ServerConnection
 from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.bodies import BrokerData, DataVersion, KvTable, RegisterBrokerBody, RuntimeInfo, TopicList, TopicRoute
@@ -91,7 +91,7 @@ class NameServer:
     @property
     def address(self) -> str:
         """``host:port`` as it listens; the configured port before ``start``."""
-        return format_address(self.config.host, self._port)
+        return format_address(bind_host(self.config.host), self._port)
 
     async def start(self) -> None:
         """Listen. Raises PortInUse when the address cannot be had, ConfigError when the key-value configuration cannot be read."""

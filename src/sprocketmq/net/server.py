@@ -1,15 +1,17 @@
 """A remoting server: accepts connections, hands their commands to a handler, writes its responses."""
 
 import asyncio
+import errno
 import logging
+import os
 import socket
 import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from sprocketmq.errors import ConnectionLost, LocalProtocolError, PortInUse, ProtocolError, RequestTimeout, SprocketError
-from sprocketmq.net.address import parse_address
+from sprocketmq.errors import ConfigError, ConnectionLost, LocalProtocolError, PortInUse, ProtocolError, RequestTimeout, SprocketError
+from sprocketmq.net.address import bind_host, parse_address
 from sprocketmq.net.link import Buffers, Link, buffers_length
 from sprocketmq.net.peerlog import PeerLog
 from sprocketmq.net.tasks import Background
@@ -209,13 +211,21 @@ class RemotingServer:
         self._background = Background(name)
 
     async def start(self, host: str, port: int) -> int:
-        """Listen on ``host:port`` (port 0: any free one) and return the port. Raises PortInUse when that cannot be had."""
+        """Listen on ``host:port`` (host ``*``: all IPv4 addresses; port 0: any free one) and return the port.
+
+        Raises PortInUse when that cannot be had, and ConfigError for a host that is no address of this machine.
+        """
         loop = asyncio.get_running_loop()
         self._descriptors = _descriptor_limit()
         try:
-            self._server = await loop.create_server(lambda: ServerConnection(loop, self), host, port, backlog=1024)
+            self._server = await loop.create_server(lambda: ServerConnection(loop, self), bind_host(host), port, backlog=1024)
         except OSError as e:
-            raise PortInUse(host, port, e.strerror or str(e)) from None
+            if isinstance(e, socket.gaierror) or e.errno == errno.EADDRNOTAVAIL:
+                reason = (e.strerror or str(e)) if isinstance(e, socket.gaierror) else os.strerror(errno.EADDRNOTAVAIL)
+                raise ConfigError(
+                    f"cannot listen on host {host!r}: {reason}; name an address of this machine, or * for all of them"
+                ) from None
+            raise PortInUse(host, port, os.strerror(e.errno) if e.errno else str(e)) from None
         except OverflowError:
             raise PortInUse(host, port, "a port is a number from 0 to 65535") from None
         self._background = Background(self.name)

@@ -9,10 +9,10 @@ import pytest
 import uvloop
 from asking import Asking
 
-from sprocketmq.broker import Broker, BrokerConfig
+from sprocketmq.broker import Broker, BrokerConfig, server
 from sprocketmq.errors import BrokerNameTaken, ConfigError, PortInUse, StoreLocked, StoreNotWritable
 from sprocketmq.namesrv import NameServer, NameServerConfig
-from sprocketmq.net.address import parse_address
+from sprocketmq.net.address import own_address, parse_address
 from sprocketmq.net.client import ConnectionPool
 from sprocketmq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from sprocketmq.protocol.command import to_ext
@@ -234,8 +234,8 @@ async def test_of_two_brokers_of_one_name_that_start_together_one_stays(start_br
 
 
 async def test_a_wildcard_host_advertises_an_address(start_broker, namesrv):
-    broker = await start_broker(host="0.0.0.0", namesrv=(namesrv.address,))
-    assert broker.address.startswith("127.0.0.1:")
+    broker = await start_broker(host="*", namesrv=(namesrv.address,))
+    assert parse_address(broker.address) == (own_address("*"), broker.port)
     named = await start_broker("named", host="0.0.0.0", advertise="localhost", broker_name="named")
     assert named.address.startswith("localhost:")
 
@@ -334,6 +334,13 @@ async def test_a_store_path_that_is_a_file_is_named(start_broker, tmp_path):
     assert caught.value.path == str(tmp_path / "store")
 
 
+async def test_a_machine_without_an_address_says_that_it_advertises_loopback(start_broker, monkeypatch, caplog):
+    monkeypatch.setattr(server, "own_address", lambda host, peers: "127.0.0.1")
+    broker = await start_broker(host="0.0.0.0")
+    assert broker.address == f"127.0.0.1:{broker.port}"
+    assert "other machines cannot connect" in caplog.text
+
+
 async def test_a_host_that_does_not_resolve_is_named(start_broker):
     with pytest.raises(ConfigError, match=r"host 'no\.such\.host\.invalid' does not resolve"):
         await start_broker(host="no.such.host.invalid")
@@ -345,6 +352,9 @@ async def test_a_host_that_does_not_resolve_is_named(start_broker):
         {"broker_name": "bad name"},
         {"cluster_name": ""},
         {"broker_id": 1},
+        {"advertise": "*"},
+        {"advertise": "::"},
+        {"advertise": "mq:10911"},
         {"namesrv": ("nowhere",)},
         {"max_message_bytes": 0},
         {"max_message_bytes": 1 << 30},

@@ -16,6 +16,7 @@ from sprocketmq.cli.app import main
 from sprocketmq.cli.config import KEYS, Settings, data_directory
 from sprocketmq.cli.serving import _kv_file
 from sprocketmq.errors import ConfigError, SprocketError
+from sprocketmq.net.address import own_address, parse_address
 from sprocketmq.net.client import ConnectionPool
 from sprocketmq.storage.store import MessageStore
 from sprocketmq.testing import wait_until
@@ -195,11 +196,17 @@ def test_serving_loads_no_terminal_library(tmp_path):
     ("arguments", "words"),
     [
         (("serve", "--host", "192.0.2.1"), "Add --insecure if only machines you trust can reach it"),
-        (("serve", "--host", "0.0.0.0", "--insecure"), "--advertise HOST"),
+        (("serve", "--host", "*"), "Add --insecure if only machines you trust can reach it"),
+        (("serve", "--advertise", "*"), "--advertise: '*' cannot be advertised: it stands for all addresses of a machine"),
+        (("serve", "--advertise", "0.0.0.0"), "'0.0.0.0' cannot be advertised"),
+        (("serve", "--advertise", "mq:10911"), "it is neither a host name nor an IP address (the port is added to it)"),
         (("broker",), "pass --namesrv HOST:PORT"),
         (("broker", "--namesrv", "nowhere"), "'nowhere' is not an address"),
         (("serve", "--name", "no good"), "broker name 'no good' is not valid"),
         (("serve", "--set", "colour=red"), "--set: unknown key 'colour'; the keys are: host, advertise, port"),
+        (("serve", "--set", "flush_disk_typ=SYNC_FLUSH"), "--set: unknown key 'flush_disk_typ'; did you mean flush_disk_type?"),
+        (("serve", "--set", "flushDiskType=SYNC_FLUSH"), "unknown key 'flushDiskType'; write flush_disk_type"),
+        (("serve", "--set", "fileReservedTime=48"), "unknown key 'fileReservedTime'; it is called file_reserved_hours here"),
         (("serve", "--set", "port"), "write KEY=VALUE"),
         (("serve", "--set", "port=x"), "port must be a whole number, not 'x'"),
         (("serve", "--set", "port=99999"), "from 0 (any free port) to 65535"),
@@ -224,6 +231,7 @@ def test_settings_that_cannot_be_are_explained(arguments, words, capfd, monkeypa
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        ("brokerIP1 = '10.0.0.1'", "unknown key 'brokerIP1'; it is called advertise here"),
         ("colour = 'red'", "unknown key 'colour'; the keys are"),
         ("port = '9'", "port must be a whole number, not '9'"),
         ("auto_create_topic = 1", "auto_create_topic must be true or false, not 1"),
@@ -245,6 +253,70 @@ def test_every_key_has_a_type_that_text_can_give():
     settings.put_text("flush_interval_s=2", "here")
     settings.put_text("preallocate = False", "here")
     assert (settings.flush_interval_s, settings.preallocate) == (2.0, False)
+
+
+def in_use(server, tmp_path):
+    return ("serve", "--namesrv-port", "0", "--port", server.address["broker"].rpartition(":")[2], "--store", str(tmp_path / "other"))
+
+
+def same_namesrv_port(server, tmp_path):
+    return ("serve", "--port", "0", "--namesrv-port", server.address["namesrv"].rpartition(":")[2], "--store", str(tmp_path / "other"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (in_use, 1, "address already in use; choose another port (0 means any free one) or stop what uses it"),
+        (same_namesrv_port, 1, "address already in use; choose another port"),
+        (lambda server, tmp_path: ("serve", *FREE, "--store", str(tmp_path / "store")), 1, "is in use by another broker (process"),
+        (
+            lambda server, tmp_path: ("serve", *FREE, "--store", str(tmp_path / "file")),
+            1,
+            "is not writable: Not a directory; choose another",
+        ),
+        (lambda server, tmp_path: ("serve", *FREE, "--store", str(tmp_path / "file/store")), 1, "is not writable: Not a directory"),
+        (lambda server, tmp_path: ("serve", *FREE, "--host", "192.0.2.1", "--insecure"), 2, "cannot listen on host '192.0.2.1'"),
+        (lambda server, tmp_path: ("namesrv", "--port", "0", "--host", "a b", "--insecure"), 2, "cannot listen on host 'a b': "),
+        (lambda server, tmp_path: ("serve", *FREE, "--advertise", "no.such.host.invalid"), 2, "'no.such.host.invalid' does not resolve"),
+    ],
+)
+def test_a_start_that_cannot_be_ends_with_one_sentence(serving, tmp_path, capfd, monkeypatch, arguments, code, words):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    server = serving("serve", *FREE, "--store", str(tmp_path / "store"))
+    (tmp_path / "file").write_text("no directory")
+    assert main(arguments(server, tmp_path)) == code
+    out, err = capfd.readouterr()
+    (line,) = err.splitlines()
+    assert line.startswith("sprocketmq: ")
+    assert words.lower() in line.lower()
+    assert out == ""
+
+
+def test_a_log_level_may_be_written_in_capitals():
+    settings = Settings()
+    settings.put_text("log_level=INFO", "here")
+    assert settings.log_level == "info"
+
+
+@pytest.mark.parametrize("host", ["*", "0.0.0.0"])
+def test_a_wildcard_host_is_told_to_clients_as_a_real_address(serving, tmp_path, host):
+    server = serving("serve", *FREE, "--store", str(tmp_path / "store"), "--host", host, "--insecure")
+    expected = own_address(host)
+    for address in server.address["namesrv"], server.address["broker"]:
+        assert parse_address(address)[0] == expected
+    with sync.AdminClient(namesrv=server.address["namesrv"]) as admin:
+        assert admin.cluster().broker_addr_table["broker-a"].broker_addrs == {0: server.address["broker"]}
+    send(server.address["namesrv"], b"one")
+    assert bodies(server.address["namesrv"]) == [b"one"]
+
+
+def test_a_new_store_is_called_new_and_a_reopened_one_is_not(serving, tmp_path):
+    command = ("serve", *FREE, "--store", str(tmp_path / "store"), "--set", "log_level=INFO")
+    _, first = serving(*command).end()
+    _, second = serving(*command).end()
+    assert "opened in" in first
+    assert "as a new store" in first
+    assert "after a clean stop" in second
 
 
 def test_the_data_directory_is_the_systems(monkeypatch):

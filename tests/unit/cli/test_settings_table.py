@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from sprocketmq.broker.config import BrokerConfig
-from sprocketmq.cli.config import KEYS, Settings
+from sprocketmq.cli.config import APACHE_NAMES, KEYS, Settings
 from sprocketmq.cli.serving import _broker_config
+from sprocketmq.errors import ConfigError
 from sprocketmq.storage.config import StoreConfig
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "broker-settings.md"
@@ -68,3 +69,12 @@ def test_every_setting_reaches_the_broker(name):
     reached = [getattr(part, name) for part in (config, config.store) if hasattr(part, name)]
     assert reached
     assert set(reached) == {getattr(settings, name)}
+
+
+def test_the_guide_and_the_suggestions_agree_on_apaches_names():
+    told = {name: ours for ours, cells in ROWS.items() for name in re.findall(r"`(\w+)`", cells[2])}
+    told["listenPort"] = "port"  # of the broker; the nameserver's has the same name
+    for name, ours in told.items():
+        with pytest.raises(ConfigError, match=f"unknown key '{name}'; (it is called|write) {ours}\\b"):
+            Settings().put(name, "", "test")
+    assert set(APACHE_NAMES) <= set(told)
