@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from sprocketmq.client.encoding import header, header_prefix
+from sprocketmq.client.encoding import PriorityQueue, header, header_prefix
 from sprocketmq.client.faults import FaultTable
 from sprocketmq.client.instance import Instance, response_error
 from sprocketmq.client.routes import Route
@@ -118,7 +118,13 @@ class Publisher:
         return None
 
     def pinned(self, queue: MessageQueue) -> Target:
-        """Return the very queue. Raises InvalidMessage when it is another topic's, or on a broker that the route does not have."""
+        """Return the very queue, or that of a priority. Raises InvalidMessage when it is another topic's, or on a broker that the route does
+        not have.
+        """
+        if type(queue) is PriorityQueue:
+            broker_name = queue.broker_name or self.next().broker_name
+            last = max((one.queue_id for one in self.route.publish_queues if one.broker_name == broker_name), default=0)
+            queue = MessageQueue(queue.topic, broker_name, min(queue.queue_id, last))
         target = self._pinned.get(queue)
         if target is None:
             if queue.topic != self.topic:

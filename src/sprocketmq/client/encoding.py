@@ -18,9 +18,20 @@ from sprocketmq.errors import BatchError, InvalidMessage, InvalidName, LocalProt
 from sprocketmq.protocol.batch import ENTRY_HEAD, MAX_BATCH_COUNT
 from sprocketmq.protocol.compression import CompressionType, compress, compression_flag
 from sprocketmq.protocol.ids import MessageIdFactory, MessageIds
-from sprocketmq.protocol.message import Message, MessageQueue, Receipt, SendResult, SendStatus
+from sprocketmq.protocol.message import NO_PROPERTIES, Message, MessageQueue, Receipt, SendResult, SendStatus
 from sprocketmq.protocol.names import DEFAULT_TOPIC, RETRY_PREFIX, check_send_topic, check_tag
-from sprocketmq.protocol.properties import DELAY, KEYS, MAX_PROPERTIES_LENGTH, RESERVED, TAGS, WAIT, encode_properties
+from sprocketmq.protocol.properties import (
+    DELAY,
+    KEYS,
+    MAX_PROPERTIES_LENGTH,
+    PRIORITY,
+    RESERVED,
+    SHARDING_KEY,
+    TAGS,
+    WAIT,
+    encode_properties,
+    priority_of,
+)
 
 _SHORT = Struct(">h")
 _json = msgspec.json.encode
@@ -33,6 +44,20 @@ _FIELDS = {TAGS: "tag", KEYS: "keys", WAIT: "wait_store_ok", DELAY: "delay_level
 
 # The properties of a whole batch, with the keys of all its messages, may take 32,767 bytes; the broker adds some of its own.
 MAX_UNITED_BYTES = 28 << 10
+
+
+class PriorityQueue(MessageQueue, frozen=True, order=True, gc=False):
+    """Where messages with a priority go: the queue with its number, or the last; without a broker's name at any broker."""
+
+
+def queue_of(message: Message) -> MessageQueue | None:
+    """Return the queue whose batches a message may join: that of its priority, its own, or None for any."""
+    if message.properties is NO_PROPERTIES or not isinstance(message.properties, Mapping):
+        return message.queue
+    asked = message.properties.get(PRIORITY)
+    if type(asked) is not str or SHARDING_KEY in message.properties or (priority := priority_of({PRIORITY: asked})) < 0:
+        return message.queue
+    return PriorityQueue(message.topic, message.queue.broker_name if message.queue is not None else "", priority)
 
 
 def header_prefix(group: str, queue: MessageQueue, *, batch: bool) -> bytes:
@@ -160,6 +185,8 @@ class MessageEncoder:
                     raise InvalidMessage(f"the property {name!r} belongs to RocketMQ: {advice}", index=index)
                 if type(name) is not str or type(value) is not str:
                     raise InvalidMessage(f"the property {name!r} must be text with a text value, not {value!r}", index=index)
+            if PRIORITY in message.properties:
+                _check_priority(message, index)
             try:
                 text = encode_properties(message.properties).decode()
             except LocalProtocolError as e:
@@ -238,6 +265,7 @@ class MessageEncoder:
         except InvalidName as e:
             raise InvalidName(e.kind, e.name, e.reason, index=0) from None
         topic, queue, wait = first.topic, first.queue, first.wait_store_ok
+        with_priority = type(queue_of(first)) is PriorityQueue
         limit = self._max_bytes
         tails, pack_head = self._tails, ENTRY_HEAD.pack
         batches: list[EncodedBatch] = []
@@ -254,6 +282,8 @@ class MessageEncoder:
                     or message.wait_store_ok is not wait
                     or message.delay_level
                     or message.deliver_at_ms is not None
+                    or with_priority
+                    or message.properties
                 ):
                     _check_member(first, message, index)
                 body = message.body
@@ -351,6 +381,14 @@ def _check_flag(flag: object, index: int | None) -> None:
         raise InvalidMessage(f"the flag must be a whole number of 32 bits, not {flag!r}", index=index)
 
 
+def _check_priority(message: Message, index: int | None) -> None:
+    if priority_of(message.properties) < 0:
+        asked = message.properties[PRIORITY]
+        raise InvalidMessage(f"the property {PRIORITY!r} must be a whole number from 0 to 2,147,483,647, not {asked!r}", index=index)
+    if message.delay_level or message.deliver_at_ms is not None or SHARDING_KEY in message.properties:
+        raise InvalidMessage(f"a message that is delayed or has a {SHARDING_KEY} has no priority: leave out {PRIORITY!r}", index=index)
+
+
 def _not_text(error: UnicodeEncodeError, index: int | None) -> InvalidMessage:
     return InvalidMessage(f"tag, keys and properties must be valid text: {error.reason}", index=index)
 
@@ -367,6 +405,8 @@ def _check_member(first: Message, message: Message, index: int) -> None:
         raise BatchError(f"topic {message.topic!r} differs from {first.topic!r}: a batch has one topic", index=index)
     if message.queue != first.queue:
         raise BatchError(f"queue {message.queue} differs from {first.queue}: a batch goes to one queue", index=index)
+    if message is not first and queue_of(message) != queue_of(first):
+        raise BatchError("its priority differs from the first message's: a batch goes to one queue, which the priority names", index=index)
     if message.wait_store_ok != first.wait_store_ok:
         raise BatchError("wait_store_ok differs from the first message's: a batch has one", index=index)
 

@@ -11,7 +11,7 @@ import msgspec
 
 from sprocketmq.client.batching import ALONE, OTHERWISE, Accumulator, Batch, Batching, BatchingStats, BatchKey, no_stats
 from sprocketmq.client.delivery import SINGLE, Delivery, Job, read_receipt
-from sprocketmq.client.encoding import BatchResults, MessageEncoder, header
+from sprocketmq.client.encoding import BatchResults, MessageEncoder, header, queue_of
 from sprocketmq.client.flights import BatchFlight, Flight, OnSent, SingleFlight, Waiter
 from sprocketmq.client.instance import CLOSING, OPEN, Instance
 from sprocketmq.client.routes import Route
@@ -298,7 +298,7 @@ class Producer:
         if self._full:
             await self._wait_for_room(timeout_s)
         first = batch[0]
-        queue = first.queue
+        queue = queue_of(first)
         size = sum([len(part.body) for part in encoded])
         self._in_flight += 1
         self._in_flight_bytes += size
@@ -463,7 +463,7 @@ class Producer:
         """Return the key of a message that leaves at once, as nothing of its kind waits or is on its way; ``_lone_done`` takes it back."""
         if not gathered.adaptive or message.delay_level or message.deliver_at_ms is not None:
             return None
-        key = (message.topic, message.tag, message.wait_store_ok, message.queue)
+        key = (message.topic, message.tag, message.wait_store_ok, queue_of(message))
         try:
             return key if gathered.lone(key, len(message.body)) else None
         except TypeError:  # something that no key can have; whoever encodes the message says what
@@ -488,7 +488,7 @@ class Producer:
     def _add(self, gathered: Accumulator[Waiter], message: Message, waiter: Waiter) -> bool:
         """Do what ``_gather`` does for a message that the short form has not taken."""
         topic, queue = message.topic, message.queue
-        key = (topic, message.tag, message.wait_store_ok, queue)
+        key = (topic, message.tag, message.wait_store_ok, queue_of(message))
         try:
             batch = gathered.open.get(key)
         except TypeError:  # something that no key can have; what follows says what
