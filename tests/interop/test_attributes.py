@@ -176,3 +176,50 @@ async def test_attributes_without_an_effect_are_refused_by_our_broker_only(java:
     for number, (attributes, words) in enumerate(OURS_REFUSES):
         printed = update_topic(java, side, f"Without{number}", attributes)
         assert (words if side.make == "ours" else "success") in printed, attributes
+
+
+# --- what is refused here and not there ---
+
+
+async def test_half_of_a_transaction_is_known_by_its_property_and_never_seen(java: JavaClient, side: Side) -> None:
+    assert "success" in update_topic(java, side, "Halves", "", read=1, write=1)
+    async with connected(side) as conn:
+        for value in ("true", "TRUE"):
+            answer = await send(conn, "Halves", b"half", {"TRAN_MSG": value, "PGROUP": "raw"}, queue=0)
+            assert answer.code == (16 if side.make == "ours" else 0)
+        assert (await send(conn, "Halves", b"whole", {"TRAN_MSG": "false"}, queue=0)).code == 0
+    assert [view["body"] for view in await pull_all(side.namesrv, "Halves")] == [b"whole"]
+
+
+@pytest.mark.parametrize("queues", ["BatchCQ", "SimpleCQ"])
+@pytest.mark.parametrize("properties", ["TRAN_MSG\x01true\x02", "DELAY\x011\x02", "TIMER_DELAY_SEC\x0130\x02"])
+async def test_what_a_batch_cannot_do_for_a_member_is_refused_here_and_ignored_there(
+    java: JavaClient, side: Side, queues: str, properties: str
+) -> None:
+    topic = f"Members{queues}{len(properties)}"
+    assert "success" in update_topic(java, side, topic, f"+queue.type={queues}", read=1, write=1)
+    async with connected(side) as conn:
+        for outer in ({}, {"UNIQ_KEY": UNIQ % 1}):
+            members = encode_batch([(0, b"a", b""), (0, b"b", properties.encode())])
+            answer = await send(conn, topic, members, outer, queue=0, batch=True)
+            refused = 16 if "TRAN" in properties else 13
+            assert answer.code == (refused if side.make == "ours" else 0)
+    assert len(await pull_all(side.namesrv, topic)) == (0 if side.make == "ours" else 4)
+
+
+@pytest.mark.parametrize(("queues", "theirs"), [("BatchCQ", 13), ("SimpleCQ", 1)])
+async def test_a_batch_that_is_too_large_has_one_code_here(java: JavaClient, side: Side, queues: str, theirs: int) -> None:
+    topic = f"TooLarge{queues}"
+    assert "success" in update_topic(java, side, topic, f"+queue.type={queues}", read=1, write=1)
+    async with connected(side) as conn:
+        members = encode_batch([(0, bytes(3 << 20), b""), (0, bytes(2 << 20), b"")])
+        answer = await send(conn, topic, members, {"UNIQ_KEY": UNIQ % 1}, queue=0, batch=True)
+    assert answer.code == (13 if side.make == "ours" else theirs)
+
+
+async def test_requests_that_are_refused_here(java: JavaClient, side: Side) -> None:
+    assert "success" in update_topic(java, side, "Refusals", "")
+    async with connected(side) as conn:
+        recall = await conn.request(370, ext={"topic": "Refusals", "recallHandle": "x"}, timeout_s=10)
+        mode = await conn.request(401, body=b'{"topic":"Refusals","consumerGroup":"g","mode":"PULL","popShareQueueNum":0}', timeout_s=10)
+    assert (recall.code, mode.code) == ((3, 3) if side.make == "ours" else (16, 0))

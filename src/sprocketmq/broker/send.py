@@ -48,6 +48,7 @@ from sprocketmq.protocol.properties import (
     POP_CK,
     PRIORITY,
     SHARDING_KEY,
+    TIMER_DEL_UNIQKEY,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
@@ -79,6 +80,7 @@ NOT_DONE = {
     LITE_TOPIC: "this broker has no lite topics, send the message without the property __LITE_TOPIC",
     MULTI_DISPATCH: "this broker puts a message into one queue, send it without the property INNER_MULTI_DISPATCH",
 }
+NO_RECALL = "this broker does not recall delayed messages, send the message without the property TIMER_DEL_UNIQKEY"
 DELAYED_MEMBER = "message %d of the batch asks to be delivered later, which a batch cannot do: send it by itself"
 PAGE_CACHE_BUSY = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
 
@@ -455,6 +457,8 @@ class SendHandlers:
             for name in timed:
                 del pairs[name]
             return min(level, self._delays.max_level), 0, encode_properties(pairs).decode()
+        if TIMER_DEL_UNIQKEY in pairs:
+            raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, NO_RECALL)
         if not timed:
             return 0, 0, properties
         now = self._delays.time.now_ms()
