@@ -27,7 +27,14 @@ from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import FatalError, InvalidMessage, MessageTooLarge, RemoteProtocolError, RetriableError, SprocketError, StoreFailed
 from sprocketmq.protocol.bodies import DataVersion
 from sprocketmq.protocol.hashing import tags_code
-from sprocketmq.protocol.names import MAX_INTERNAL_TOPIC_LENGTH, SCHEDULE_TOPIC, SEND_FORBIDDEN_TOPICS, TIMER_TOPIC, name_problem
+from sprocketmq.protocol.names import (
+    MAX_INTERNAL_TOPIC_LENGTH,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    SEND_FORBIDDEN_TOPICS,
+    TIMER_TOPIC,
+    name_problem,
+)
 from sprocketmq.protocol.properties import DELAY, REAL_QID, REAL_TOPIC, TIMER_OUT_MS, encode_properties
 from sprocketmq.protocol.records import ReceivedMessage, Record
 from sprocketmq.storage.config import MAX_DELAY_LEVELS
@@ -100,6 +107,7 @@ class DelayService:
         self._topics = topics
         self._settle: Callable[[], None] = lambda: None
         self._committed: Callable[[list[Arrival], int], None] = lambda *_: None
+        self._retried: Callable[[int, int], None] = lambda *_: None
         self._writable = writable
         self._failed = failed
         self._clock = clock
@@ -129,6 +137,10 @@ class DelayService:
         """
         self._settle = settle
         self._committed = committed
+
+    def tell_of_retries(self, retried: Callable[[int, int], None]) -> None:
+        """Call ``retried`` with the places of a parked message and of its copy in a retry topic, when that is staged."""
+        self._retried = retried
 
     def take_timers(self, tree: Mapping[Any, Any]) -> None:
         """Take the content of timers.json, empty when there is none. Raises RemoteProtocolError for other content."""
@@ -454,7 +466,7 @@ class DelayService:
         tag = tags_code(properties.get("TAGS"))
         born_host, store_host = parked.raw_hosts
         try:
-            self._store.stage_copy(
+            placed = self._store.stage_copy(
                 name,
                 int(queue[:10]),
                 parked.stored_body,
@@ -471,6 +483,8 @@ class DelayService:
         except (InvalidMessage, MessageTooLarge) as e:
             log.warning("%r is not delivered to %s: %s", parked, name, e)
             return
+        if name.startswith(RETRY_PREFIX):
+            self._retried(parked.commitlog_offset, placed[1])
         topic = self._topics.get(name)
         if topic is not None:
             arrivals.append((topic, int(queue), tag))

@@ -7,7 +7,8 @@
                                                   %DLQ%group <--- after retryMaxTimes, or asked for at once
 
 A message of an inner batch is retried alone, as a plain record: ``originMsgId`` names it by its unique key. A copy points to the record it
-was made from, so a request that comes twice (its first answer was lost, the broker was killed) stores nothing the second time.
+was made from, so a request that comes twice (its first answer was lost, the broker was killed) stores nothing the second time, as long
+as the table of copies (copies.py) knows of the first.
 """
 
 import logging
@@ -15,6 +16,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from sprocketmq.broker.copies import CopyTable, record_of
 from sprocketmq.broker.delay import DelayService
 from sprocketmq.broker.groups import GroupRefused, GroupTable
 from sprocketmq.broker.offsets import OffsetTable
@@ -94,8 +96,11 @@ class RetryRules:
 class RetryHandlers:
     """Answer 36."""
 
-    def __init__(self, store: MessageStore, rules: RetryRules, sends: SendHandlers, delays: DelayService, offsets: OffsetTable) -> None:
+    def __init__(
+        self, store: MessageStore, rules: RetryRules, sends: SendHandlers, delays: DelayService, offsets: OffsetTable, copies: CopyTable
+    ) -> None:
         self._store = store
+        self._copies = copies
         self._rules = rules
         self._sends = sends
         self._delays = delays
@@ -147,11 +152,16 @@ class RetryHandlers:
         limit = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
         dead = times >= limit or header.delay_level < 0
         topic = self._rules.dead_letter_topic(group) if dead else self._rules.retry_topic(group)
-        if self._is_there(group.group_name, topic.name, message.commitlog_offset, properties.get(UNIQ_KEY), dead=dead):
-            conn.respond(command, ResponseCode.SUCCESS)
+        place, uniq = message.commitlog_offset, properties.get(UNIQ_KEY, "")
+        copy = self._copy(group.group_name, topic.name, place, uniq, dead=dead)
+        if copy is not None:
+            if waits and copy >= self._store.commitlog_flushed_offset:
+                self._sends.staged(conn, command, None, 0, 0, waits=True)  # nothing new, but the answer is as good as the first one's
+            else:
+                conn.respond(command, ResponseCode.SUCCESS)
             return
         more: dict[str, Any] = {
-            "copied_from": message.commitlog_offset,
+            "copied_from": place,
             "flag": flag,
             "sys_flag": message.sys_flag & ~_NOT_COPIED,
             "born_timestamp_ms": message.born_timestamp_ms,
@@ -161,43 +171,52 @@ class RetryHandlers:
         if dead:
             properties[DELAY] = "0"
             tag = tags_code(properties.get("TAGS"))
-            self._store.stage_copy(topic.name, 0, body, encode_properties(properties), tags_code=tag, **more)
+            placed = self._store.stage_copy(topic.name, 0, body, encode_properties(properties), tags_code=tag, **more)
             self._sends.staged(conn, command, topic, 0, tag, waits=waits)
         else:
             level = header.delay_level or FIRST_LEVEL + times
-            self._delays.stage(level, topic.name, random.randrange(group.retry_queue_nums), body, properties, **more)
+            placed = self._delays.stage(level, topic.name, random.randrange(group.retry_queue_nums), body, properties, **more)
             self._sends.staged(conn, command, None, 0, 0, waits=waits)
+        self._copies.note(topic.name, place, uniq, placed[1])
 
-    def _is_there(self, group: str, topic: str, place: int, uniq: str | None, *, dead: bool) -> bool:
-        """Tell whether the message at ``place`` is a dead letter of ``topic`` already, or the group is still to get it from there.
+    def _copy(self, group: str, topic: str, place: int, uniq: str, *, dead: bool) -> int | None:
+        """Return the place of the dead letter of ``topic`` that the message at ``place`` is already, or of its copy that the group is still
+        to get from there; None without one.
 
         A group that has been through its retry and reads the message once more, its offset having been set back, may fail again.
         """
-        if not uniq:
-            return False
+        copy = self._copies.copy_of(topic, place, uniq)
+        if copy is None:
+            return None
+        if copy >= self._store.commitlog_max_offset:
+            self._sends.finish()  # it was asked for in this very turn, and only a commit tells whether it is there
+        found = record_of(self._store, copy, copied_from=place)
         try:
+            if found is None or found.properties.get(UNIQ_KEY, "") != uniq:
+                return None
             if dead:
-                return any(self._copies(topic, place, uniq))
-            for parked in self._copies(SCHEDULE_TOPIC, place, uniq):
-                if parked.properties.get(REAL_TOPIC) != topic:
-                    continue
-                if self._delays.waits(parked):
-                    return True
-                for retry in self._copies(topic, parked.commitlog_offset, uniq):
-                    if retry.queue_offset >= (self._offsets.get(group, topic, retry.queue_id) or 0):
-                        return True
+                return copy if self._is_in_queue(topic, found) else None
+            if found.properties.get(REAL_TOPIC) != topic or not self._is_in_queue(SCHEDULE_TOPIC, found):
+                return None
+            if self._delays.waits(found):
+                return copy
+            retry = record_of(self._store, self._copies.delivery_of(copy), copied_from=copy)
+            if retry is None or not self._is_in_queue(topic, retry):
+                return None
+            return copy if retry.queue_offset >= (self._offsets.get(group, topic, retry.queue_id) or 0) else None
         except OSError as e:
-            log.warning("key index: %s", e)
-        return False
-
-    def _copies(self, topic: str, place: int, uniq: str) -> list[ReceivedMessage]:
-        found = [Record(record, 0, len(record)) for record in self._store.query(topic, uniq)]
-        return [copy for copy in found if copy.copied_from == place and self._is_in_queue(topic, copy)]
+            log.warning("a queue of %s cannot be read: %s", topic, e)
+            return None
 
     def _is_in_queue(self, topic: str, message: ReceivedMessage) -> bool:
-        """Tell whether consumers find a record; the index goes on knowing those of topics that were deleted."""
+        """Tell whether consumers find a record, or will when it is on the disk; the log goes on having those of topics that were deleted."""
+        if message.raw_topic != topic.encode():
+            return False
+        place = message.commitlog_offset
+        if place >= self._store.commitlog_visible_offset:
+            return True
         units = self._store.units(topic, message.queue_id, message.queue_offset, 1)
-        return bool(units) and units[0][0] == message.commitlog_offset
+        return bool(units) and units[0][0] == place
 
 
 def _member(batch: ReceivedMessage, uniq: str | None) -> BatchEntry:

@@ -12,6 +12,7 @@ from sprocketmq.broker.admin import AdminHandlers
 from sprocketmq.broker.cleaning import Cleaning
 from sprocketmq.broker.clients import ClientHandlers, ClientRegistry
 from sprocketmq.broker.config import BrokerConfig
+from sprocketmq.broker.copies import CopyTable, remember
 from sprocketmq.broker.delay import DelayService
 from sprocketmq.broker.flushing import Flusher
 from sprocketmq.broker.groups import ForbiddingHandlers, GroupTable
@@ -107,6 +108,8 @@ class Broker:
         )
         self._delays_file = SavedFile(ConfigFile(f"{folder}/delayOffset.json", fs), self.delays.snapshot, self._threads)
         self._timers_file = SavedFile(ConfigFile(f"{folder}/timers.json", fs), self.delays.timers_snapshot, self._threads)
+        self.copies = CopyTable()
+        self.delays.tell_of_retries(self.copies.delivered)
         rules = RetryRules(self.topics, self.groups)
         self.sends = SendHandlers(
             config,
@@ -134,7 +137,7 @@ class Broker:
             **ForbiddingHandlers(self.groups, told=self.pulls.reading_forbidden).handlers(),
             **self.queries.handlers(),
             **self.cleaning.handlers(),
-            **RetryHandlers(self.store, rules, self.sends, self.delays, self.offsets).handlers(),
+            **RetryHandlers(self.store, rules, self.sends, self.delays, self.offsets, self.copies).handlers(),
         }
         self._server = RemotingServer(self, name="broker", max_connections=config.max_connections)
         self._port = config.port
@@ -230,6 +233,8 @@ class Broker:
             if topic not in self.topics:
                 used = [queue_id for queue_id in range(MAX_ADOPTED_QUEUES) if self.store.max_offset(topic, queue_id) > 0]
                 self.topics.adopt(topic, max(used, default=0) + 1, batch_queues=topic in self.store.batch_topics)
+
+        remember(self.copies, self.store, self.topics, self.offsets, self.delays)
 
     def _match_queue_kinds(self) -> None:
         """See to it that topics and store agree which have batch queues; the store knows better, as it has the messages."""

@@ -1,9 +1,16 @@
 """Messages given back (36), sends to retry topics, and dead letters."""
 
-import pytest
+import asyncio
+import threading
 
+import pytest
+from asking import exchange
+
+from sprocketmq.broker import copies
 from sprocketmq.protocol.batch import encode_batch
+from sprocketmq.protocol.command import Command, encode_command
 from sprocketmq.protocol.records import decode_records
+from sprocketmq.testing import eventually
 
 RETRY, DEAD = "%RETRY%cg", "%DLQ%cg"
 KEY = "UNIQ_KEY\x01ID{}\x02"
@@ -231,6 +238,119 @@ async def test_a_message_given_back_twice_is_retried_once(broker, clock, ask, st
     await give_back(ask, place, level=1)
     later(broker, clock, 1)
     assert len(await messages(ask, RETRY)) == 2
+
+
+@pytest.mark.parametrize("properties", [FIRST, "TAGS\x01a\x02"], ids=["unique key", "no unique key"])
+@pytest.mark.parametrize("level", [1, -1], ids=["retry", "dead letter"])
+async def test_no_index_is_needed_or_asked_to_find_what_was_given_back_before(start_broker, connect, clock, monkeypatch, properties, level):
+    async def start():
+        broker = await start_broker(store={"message_index_enable": False})
+        broker.topics.create_internal("orders", 1)
+        monkeypatch.setattr(broker.store, "query", lambda *_, **__: pytest.fail("the index was asked"))
+        return broker, await connect(broker)
+
+    broker, ask = await start()
+    place = await sent(ask, properties=properties)
+    other = await sent(ask, properties=properties)
+    for _ in range(2):
+        assert (await give_back(ask, place, level=level)).code == 0
+    await broker.abort()
+    broker, ask = await start()
+    for each in (place, other, place):
+        assert (await give_back(ask, each, level=level)).code == 0
+    later(broker, clock, 1)
+    await broker.abort()
+    broker, ask = await start()
+    for each in (place, other):
+        assert (await give_back(ask, each, level=level)).code == 0
+    later(broker, clock, 1)
+    found = await messages(ask, RETRY if level > 0 else DEAD)
+    assert sorted(m.born_timestamp_ms for m in found) == [1_700_000_000_000] * 2
+
+
+async def test_a_message_given_back_twice_in_one_turn_is_stored_once(broker, ask):
+    place = await sent(ask)
+    ext = {"offset": str(place), "group": "cg", "delayLevel": "-1"}
+    frames = b"".join(encode_command(Command(36, opaque=n, ext=ext)) for n in range(3))
+    assert [answer.code for answer in await exchange(broker.address, frames, answers=3)] == [0, 0, 0]
+    assert len(await messages(ask, DEAD)) == 1
+
+
+async def test_the_answer_to_a_repeated_request_waits_for_the_disk_like_the_first(start_broker, connect, monkeypatch):
+    broker = await start_broker(store={"flush_disk_type": "SYNC_FLUSH"})
+    broker.topics.create_internal("orders", 1)
+    ask = await connect(broker)
+    place = await sent(ask)
+    gate = threading.Event()
+    flush = broker.store.flush_log
+
+    def slow_flush():
+        assert gate.wait(5)
+        return flush()
+
+    monkeypatch.setattr(broker.store, "flush_log", slow_flush)
+    first = asyncio.ensure_future(give_back(ask, place, level=-1))
+    await eventually(lambda: broker.acks.waiting == 1)
+    second = asyncio.ensure_future(give_back(ask, place, level=-1))
+    await eventually(lambda: broker.acks.waiting == 2)
+    assert not first.done()
+    assert not second.done()
+    gate.set()
+    assert [(await answer).code for answer in (first, second)] == [0, 0]
+    assert (await give_back(ask, place, level=-1)).code == 0, "what is on the disk is answered at once"
+    assert len(await messages(ask, DEAD)) == 1
+
+
+async def test_past_its_bound_the_table_of_copies_forgets_the_oldest(broker, ask, start_broker, connect, monkeypatch):
+    monkeypatch.setattr(copies, "MAX_COPIES", 2)
+    places = [await sent(ask, properties=KEY.format(n)) for n in range(3)]
+    for place in places:
+        await give_back(ask, place, level=-1)
+    await give_back(ask, places[2], level=-1)
+    assert len(broker.copies) == 2
+    assert [m.copied_from for m in await messages(ask, DEAD)] == places
+    await give_back(ask, places[0], level=-1)
+    assert [m.copied_from for m in await messages(ask, DEAD)] == [*places, places[0]]
+    await broker.abort()
+    broker = await start_broker()
+    ask = await connect(broker)
+    assert len(broker.copies) == 2
+    for place in (places[2], places[0]):
+        await give_back(ask, place, level=-1)
+    assert len(await messages(ask, DEAD)) == 4
+
+
+async def test_at_a_start_each_queue_has_a_share_of_the_table(broker, ask, start_broker, connect, clock, monkeypatch):
+    places = [await sent(ask, properties=KEY.format(n)) for n in range(6)]
+    for place in places[:5]:
+        await give_back(ask, place, level=-1)
+    await give_back(ask, places[5], level=1, group="cg2")
+    await give_back(ask, places[5], level=2, group="cg3")
+    later(broker, clock, 1)
+    await broker.abort()
+    monkeypatch.setattr(copies, "MAX_READ_AT_START", 4)
+    broker = await start_broker()
+    known = [broker.copies.copy_of(DEAD, place, f"ID{n}") is not None for n, place in enumerate(places)]
+    assert known == [False] * 3 + [True] * 2 + [False]
+    assert broker.copies.copy_of("%RETRY%cg2", places[5], "ID5") is not None
+    assert broker.copies.copy_of("%RETRY%cg3", places[5], "ID5") is not None
+
+
+async def test_a_copy_that_was_never_written_is_not_taken_for_one(broker, ask, monkeypatch):
+    first, second = await sent(ask), await sent(ask, properties=KEY.format(1))
+    await give_back(ask, await sent(ask, properties=KEY.format(2)), level=-1)
+
+    def refuse():
+        broker.store.discard()
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.store, "commit", refuse)
+        assert (await give_back(ask, first, level=-1)).code == 14
+    broker.cleaning.writable = True
+    assert (await give_back(ask, second, level=-1)).code == 0
+    assert (await give_back(ask, first, level=-1)).code == 0
+    assert [m.copied_from for m in (await messages(ask, DEAD))[1:]] == [second, first]
 
 
 # --- inner batches ---

@@ -1,0 +1,125 @@
+"""Which copies were made of messages that consumers gave back: a bounded table in memory, so that nobody searches for them.
+
+::
+
+    orders, place 700  --given back-->  parked, place 900  --delivered-->  %RETRY%group, place 1200
+                                        (or %DLQ%group, which is the end)
+    copies:      (%RETRY%group, 700, its unique key) -> 900          deliveries:     900 -> 1200
+
+The table only proposes: whether a record is at such a place, and is that copy, the log decides. So it may name copies that were never
+written. Of what it has forgotten a repeated request is a second copy, as it always is with Apache's broker.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from sprocketmq.broker.delay import DelayService
+from sprocketmq.broker.offsets import OffsetTable
+from sprocketmq.broker.topics import TopicTable
+from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from sprocketmq.protocol.properties import find_property
+from sprocketmq.protocol.records import ReceivedMessage, Record
+from sprocketmq.storage.store import MessageStore
+
+# The newest that are remembered, about 500 bytes each.
+MAX_COPIES = 50_000
+# Records a start looks at for them, at some 15 us each.
+MAX_READ_AT_START = 20_000
+
+
+class CopyTable:
+    """The newest copies, by the topic they are for, the place of what was given back, and its unique key (members of a batch share a place)."""
+
+    def __init__(self) -> None:
+        self._copies: OrderedDict[tuple[str, int, str], int] = OrderedDict()
+        self._deliveries: OrderedDict[int, int] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._copies)
+
+    def note(self, topic: str, place: int, uniq: str, copy: int) -> None:
+        """Remember the place of the copy of a message for a retry or dead-letter topic."""
+        key = (topic, place, uniq)
+        self._copies[key] = copy
+        self._copies.move_to_end(key)
+        if len(self._copies) > MAX_COPIES:
+            self._copies.popitem(last=False)
+
+    def delivered(self, parked: int, place: int) -> None:
+        """Remember where a parked copy was delivered to."""
+        self._deliveries[parked] = place
+        if len(self._deliveries) > MAX_COPIES:
+            self._deliveries.popitem(last=False)
+
+    def copy_of(self, topic: str, place: int, uniq: str) -> int | None:
+        """Return the place of the copy for ``topic``, as far as that is known."""
+        return self._copies.get((topic, place, uniq))
+
+    def delivery_of(self, parked: int) -> int | None:
+        """Return where a parked copy was delivered to, as far as that is known."""
+        return self._deliveries.get(parked)
+
+
+def record_of(store: MessageStore, place: int | None, *, copied_from: int | None = None) -> ReceivedMessage | None:
+    """Return the record at a place in the log, if there is one, made from that one."""
+    view = store.record_at(place) if place is not None else None
+    if view is None:
+        return None
+    record = Record(view, 0, len(view))
+    return record if copied_from is None or record.copied_from == copied_from else None
+
+
+def remember(copies: CopyTable, store: MessageStore, topics: TopicTable, offsets: OffsetTable, delays: DelayService) -> None:
+    """Fill the table from the newest entries of the queues that hold copies: parked ones, retries not read yet, dead letters."""
+    found: list[tuple[int, str, int, str]] = []
+    for topic, place in _newest(store, _queues(store, topics, offsets, delays)):
+        copy = record_of(store, place)
+        source = copy.copied_from if copy is not None else None
+        if copy is None or source is None:
+            continue
+        properties = copy.raw_properties
+        name = topic if topic != SCHEDULE_TOPIC else _text(find_property(properties, b"REAL_TOPIC"))
+        uniq = _text(find_property(properties, b"UNIQ_KEY"))
+        origin, at = source, place
+        if topic.startswith(RETRY_PREFIX):
+            parked = record_of(store, source)
+            before = parked.copied_from if parked is not None else None
+            if before is None:
+                continue
+            copies.delivered(source, place)
+            origin, at = before, source
+        elif not name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            continue
+        found.append((at, name, origin, uniq))
+    for at, name, origin, uniq in sorted(found):
+        copies.note(name, origin, uniq, at)
+
+
+def _text(value: bytes | None) -> str:
+    return value.decode("utf-8", "replace") if value else ""
+
+
+def _queues(store: MessageStore, topics: TopicTable, offsets: OffsetTable, delays: DelayService) -> Iterable[tuple[str, int, int, int]]:
+    """Yield topic, queue id, first offset of interest and end of the queues that hold copies."""
+    for number, (following, end) in delays.offsets().items():
+        yield SCHEDULE_TOPIC, number - 1, following, end
+    for topic in topics:
+        name = topic.name
+        if name.startswith(RETRY_PREFIX):
+            group = name.removeprefix(RETRY_PREFIX)
+            for queue_id in range(topic.read_queues):
+                read = offsets.get(group, name, queue_id) or 0
+                yield name, queue_id, max(read, store.min_offset(name, queue_id)), store.max_offset(name, queue_id)
+        elif name.startswith(DLQ_PREFIX):
+            yield name, 0, store.min_offset(name, 0), store.max_offset(name, 0)
+
+
+def _newest(store: MessageStore, queues: Iterable[tuple[str, int, int, int]]) -> Iterable[tuple[str, int]]:
+    """Yield topic and place in the log of the newest records of queues, at most so many; each queue has a fair share."""
+    left = MAX_READ_AT_START
+    waiting = sorted((end - begin, topic, queue_id, end) for topic, queue_id, begin, end in queues if end > begin)
+    for number, (length, topic, queue_id, end) in enumerate(waiting):
+        count = min(length, left // (len(waiting) - number))
+        left -= count
+        for place, _, _ in store.units(topic, queue_id, end - count, count) if count else ():
+            yield topic, place
