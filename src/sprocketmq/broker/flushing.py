@@ -1,7 +1,8 @@
 """Getting the log to the disk: one thread that flushes, when it does so, and who is told.
 
 One flush is under way at a time; everything committed meanwhile goes with the next. With SYNC_FLUSH that makes a group commit: the more
-sends wait, the more share one flush. Queues and index follow from time to time (``settle``), in another thread, and hold up nobody.
+sends wait, the more share one flush. Queues and index follow from time to time (``settle``), in another thread, and hold up nobody. Keys that
+wait for it in memory are indexed when the log has not grown for a moment.
 
 ::
 
@@ -27,6 +28,12 @@ from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.storage.store import MessageStore
 
 log = logging.getLogger(__name__)
+
+# How often it is looked whether keys wait to be indexed, and after how long they are even while the log grows; only few of them, as a
+# busy broker indexes many at a time on its own (storage/index.py), which takes the least of it.
+INDEX_TICK_S = 0.05
+INDEX_AFTER_MS = 250
+INDEX_FEW_BYTES = 1 << 20
 
 _T = TypeVar("_T")
 
@@ -65,6 +72,9 @@ class Flusher(Generic[_T]):
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._busy = False
         self._settling: asyncio.Future[tuple[int, SprocketError | None]] | None = None
+        self._indexing: asyncio.Future[None] | None = None
+        self._index_timer: asyncio.TimerHandle | None = None
+        self._log_seen = -1
         self.flushed_end = 0
         self.settled_end = -1
         self.count = 0
@@ -93,23 +103,26 @@ class Flusher(Generic[_T]):
 
     async def stop(self) -> None:
         """End after the flush under way; what still waits is dropped without an answer. May be called twice."""
-        for timer in (self._timer, self._deadline_timer):
+        for timer in (self._timer, self._deadline_timer, self._index_timer):
             if timer is not None:
                 timer.cancel()
-        self._timer = self._deadline_timer = None
+        self._timer = self._deadline_timer = self._index_timer = None
         if self._loop is None or self._stopped is not None:
             return
         self._stopped = self._loop.create_future()
         self._jobs.put(False)
         await self._stopped
         self._thread.join()
-        if self._settling is not None:
-            await asyncio.wait([self._settling])
+        for task in (self._settling, self._indexing):
+            if task is not None:
+                await asyncio.wait([task])
 
     # --- what the sends say ---
 
     def wrote(self) -> None:
         """Take note that the log may have grown: with SYNC_FLUSH it is flushed at once, else after the interval."""
+        if self._index_timer is None:
+            self._await_index()
         if self._busy or self._timer is not None or self._store.commitlog_max_offset == self.flushed_end:
             return
         if self.acks.sync:
@@ -146,6 +159,36 @@ class Flusher(Generic[_T]):
             flush = partial(self._store.flush, thorough=True)
             self._settling = self._loop.run_in_executor(self._executor, self._attempt, flush)
             self._settling.add_done_callback(self._settled)
+
+    # --- keys ---
+
+    def _await_index(self) -> None:
+        if self._loop is not None and self._stopped is None:
+            self._index_timer = self._loop.call_later(INDEX_TICK_S, self.look_at_index)
+
+    def look_at_index(self) -> None:
+        """Have keys indexed that wait for it, when the broker is idle or few of them have waited long."""
+        self._index_timer = None
+        behind_bytes, behind_ms = self._store.dispatch_lag
+        if not behind_bytes:
+            return  # the next message has it looked at again
+        end = self._store.commitlog_max_offset
+        idle, self._log_seen = end == self._log_seen, end
+        if idle or (behind_ms >= INDEX_AFTER_MS and behind_bytes < INDEX_FEW_BYTES):
+            if self._indexing is None and self._loop is not None and self._stopped is None:
+                self._indexing = self._loop.run_in_executor(self._executor, self._store.index_pending)
+                self._indexing.add_done_callback(self._indexed)
+        else:
+            self._await_index()
+
+    def _indexed(self, indexing: "asyncio.Future[None]") -> None:
+        self._indexing = None
+        if indexing.cancelled():
+            return  # with the threads of a broker that is aborted
+        if (error := indexing.exception()) is not None:
+            log.error("keys are not indexed for now, the next thorough flush tries again", exc_info=error)
+        elif self._store.index_failure is None and self._index_timer is None:
+            self._await_index()  # for what came meanwhile; a disk that refuses is tried again by the next thorough flush
 
     # --- flushing ---
 

@@ -451,6 +451,16 @@ class KeyIndex:
                 end = min(end, following if isinstance(following, int) else following[0])
             self._do(lambda: self._index(staged), end)
 
+    def drain(self) -> None:
+        """Index everything that was offered, for a thread of its own: queries and inline indexing have their turn between pieces.
+
+        Never raises; a disk that refuses shows in ``failure``.
+        """
+        if sum(map(_message_count, self._pending.copy())) >= PLAIN_MESSAGES:
+            _load_arrays()  # takes long the first time, and nobody is to wait for it
+        while self._pending and not self.behind:
+            self.process(_INLINE_MESSAGES)
+
     def _do(self, work: Callable[[], None], end: int) -> None:
         """Index what lies before ``end`` of the log, or fall behind."""
         try:

@@ -628,6 +628,16 @@ class MessageStore:
         """
         return self.index.lag() if self.index is not None else (0, 0)
 
+    @property
+    def index_failure(self) -> str | None:
+        """Why the key index has stopped for now; None while it works, and without one."""
+        return self.index.failure if self.index is not None else None
+
+    def index_pending(self) -> None:
+        """Index what commits left for later, so that nothing lags; may run in another thread than the rest."""
+        if self.index is not None:
+            self.index.drain()
+
     # --- offsets ---
 
     def min_offset(self, topic: str, queue_id: int) -> int:

@@ -88,6 +88,10 @@ class StoreIndex:
             self._catch_up()
         return self._keys.sync().encode()
 
+    def drain(self) -> None:
+        """Index what commits left for later; may run in another thread. Never raises, as ``offer`` does not."""
+        self._keys.drain()
+
     def _catch_up(self) -> None:
         for _ in range(_CATCH_UP_ROUNDS):
             try:
