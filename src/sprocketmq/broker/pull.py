@@ -69,7 +69,7 @@ def _read_forbidden(group: str, topic: str) -> PullRefused:
 
 
 class Pull:
-    """One checked pull: what to read, and whom to answer."""
+    """One checked pull: what to read, and whom to answer; the last three for one that was held."""
 
     __slots__ = (
         "command",
@@ -87,6 +87,10 @@ class Pull:
         "topic",
         "woken",
     )
+
+    held: bool
+    due: bool  # its time is over: the next read answers it, whatever that finds
+    woken: bool  # it is among those that are to be read again
 
     def __init__(
         self,
@@ -113,9 +117,6 @@ class Pull:
         self.tag_codes = tag_codes
         self.own_subscription = own_subscription
         self.tick = 0
-        self.held = False
-        self.due = False  # its time is over: the next read answers it, whatever that finds
-        self.woken = False  # it is among those that are to be read again
 
 
 @lru_cache(maxsize=4096)
@@ -341,6 +342,7 @@ class PullHandlers:
         pull.command.body = b""
         pull.tick = tick = ceil((self._clock.monotonic() + min(seconds, MAX_SUSPEND_S)) / TICK_S)
         pull.held = True
+        pull.due = pull.woken = False
         pull.topic.held.setdefault(pull.queue_id, {})[pull] = None
         pull.conn.attachment.add(pull)
         self.held_count += 1

@@ -54,6 +54,8 @@ SEARCH_SLICE_BYTES = 1 << 20
 SEARCH_SLICE_MESSAGES = 1024
 # Searches that may wait for their turn; who asks beyond that is told to slow down.
 MAX_SEARCHES = 64
+# A question is answered on the loop when no more of the log than this waits to be indexed first: less than 256 messages, or a millisecond.
+MAX_INDEXED_INLINE_BYTES = 32 << 10
 # Units shown by one answer to 321.
 MAX_UNITS = 1024
 
@@ -105,6 +107,24 @@ class QueryHandlers:
     def query(self, conn: ServerConnection, command: Command) -> None:
         """Answer 12: the newest messages with a key, unique key or tag, in the order they were stored."""
         request = command.header(QueryMessage)
+        if self._store.dispatch_lag[0] <= MAX_INDEXED_INLINE_BYTES or self._store.index_failure is not None:
+            self._query(conn, command, request)
+        elif self._searches >= MAX_SEARCHES:
+            conn.respond(command, ResponseCode.SYSTEM_BUSY, remark="[OVERLOAD]system busy, start flow control for a while")
+        else:
+            command.body = b""
+            self._later(self._query_when_indexed(conn, command, request))
+
+    async def _query_when_indexed(self, conn: ServerConnection, command: Command, request: QueryMessage) -> None:
+        """Answer 12 after what waits for the index was indexed in another thread: it may be 16 MiB of the log, and numpy be still to be loaded."""
+        self._searches += 1
+        try:
+            await asyncio.to_thread(self._store.index_pending)
+        finally:
+            self._searches -= 1
+        self._query(conn, command, request)
+
+    def _query(self, conn: ServerConnection, command: Command, request: QueryMessage) -> None:
         unique = bool(request.unique_key_query)
         count = MAX_UNIQUE_RECORDS if unique else max(0, min(request.max_num, MAX_RECORDS))
         try:

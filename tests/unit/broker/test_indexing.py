@@ -1,9 +1,12 @@
 """Keys are indexed soon after their messages, so that monitoring sees an idle broker idle."""
 
+import threading
+
 import pytest
 
 from sprocketmq.broker import flushing
 from sprocketmq.protocol.bodies import RuntimeInfo
+from sprocketmq.protocol.records import decode_records
 from sprocketmq.testing import eventually
 
 
@@ -69,6 +72,23 @@ async def test_a_disk_that_refuses_is_left_to_the_next_thorough_flush(by_hand, b
     assert await looked(broker)
     assert broker.store.index_failure == "No space left on device"
     assert broker.flusher._index_timer is None
+
+
+@pytest.mark.parametrize(("size", "in_a_thread"), [(1000, False), (40_000, True)])
+async def test_a_question_by_key_indexes_much_in_another_thread(by_hand, broker, ask, monkeypatch, size, in_a_thread):
+    await ask.send("orders", b"x" * size, properties="KEYS\x01k\x02")
+    threads = []
+    process = broker.store.index._keys.process
+
+    def noting(*arguments):
+        threads.append(threading.current_thread() is threading.main_thread())
+        process(*arguments)
+
+    monkeypatch.setattr(broker.store.index._keys, "process", noting)
+    times = {"maxNum": "32", "beginTimestamp": "0", "endTimestamp": str(1 << 62)}
+    answer = await ask(12, {"topic": "orders", "key": "k", **times})
+    assert [len(m.body) for m in decode_records(answer.body)] == [size]
+    assert threads == ([False, True] if in_a_thread else [True])
 
 
 async def test_it_happens_by_itself_without_a_thorough_flush(broker, ask, monkeypatch):
