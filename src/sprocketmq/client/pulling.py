@@ -9,7 +9,7 @@ from functools import lru_cache
 import msgspec
 
 from sprocketmq.client.instance import response_error
-from sprocketmq.errors import ConfigError
+from sprocketmq.errors import ConfigError, InvalidName
 from sprocketmq.protocol.bodies import SubscriptionData, build_subscription
 from sprocketmq.protocol.codes import PULL_SUBSCRIPTION, ResponseCode
 from sprocketmq.protocol.command import Command
@@ -108,10 +108,30 @@ def read_subscriptions(subscriptions: Mapping[str, str] | Iterable[str] | str, v
     if isinstance(subscriptions, str):
         subscriptions = (subscriptions,)
     if not isinstance(subscriptions, Mapping):
-        subscriptions = dict.fromkeys(subscriptions, "*")
+        try:
+            subscriptions = {check_topic(topic): "*" for topic in subscriptions}
+        except TypeError:
+            raise ConfigError(f"subscribe to a topic, a list of topics or a mapping of topics to tags, not {subscriptions!r}") from None
     if not subscriptions:
         raise ConfigError("subscribe to at least one topic")
-    return {check_topic(topic): build_subscription(topic, text, version) for topic, text in subscriptions.items()}
+    return {check_topic(topic): tag_subscription(topic, text, version) for topic, text in subscriptions.items()}
+
+
+def tag_subscription(topic: str, expression: str, version: int) -> SubscriptionData:
+    """Return the subscription for what a user wrote, ``"*"`` or ``"tag || tag"``.
+
+    Raises InvalidName for what is no such expression, also for ``&&``: brokers would look for a tag of that name. A tag may have blanks
+    inside, as Apache's clients send such; it is more often a forgotten ``||``, so it is logged.
+    """
+    subscription = build_subscription(topic, expression, version)
+    for tag in subscription.tags_set:
+        if tag == "*" or "&&" in tag:
+            raise InvalidName(
+                "subscription", expression, "a message has one tag, and tags are joined by '||' only: 'a || b'; or '*' alone for everything"
+            )
+        if len(tag.split()) > 1:
+            log.warning("the subscription to %s asks for one tag %r with blanks in it: write 'a || b' to ask for several tags", topic, tag)
+    return subscription
 
 
 def pull_subscription(topic: str, expression: str, expression_type: str) -> SubscriptionData:
@@ -120,10 +140,11 @@ def pull_subscription(topic: str, expression: str, expression_type: str) -> Subs
     Raises InvalidName for what is no tag expression, ConfigError for an empty condition or another type.
     """
     if expression_type == "TAG":
-        return build_subscription(topic, expression, 0)
+        return tag_subscription(topic, expression, 0)
     if expression_type != "SQL92":
         raise ConfigError(f"expressions are of type TAG or SQL92, not {expression_type!r}")
-    if not expression.strip():
+    condition: object = expression
+    if not isinstance(condition, str) or not condition.strip():
         raise ConfigError("an SQL92 expression must not be empty; to read everything use type TAG and '*'")
     return SubscriptionData(topic, expression, expression_type=expression_type)
 

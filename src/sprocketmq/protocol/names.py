@@ -84,10 +84,15 @@ def check_topic(name: str) -> str:
 
 
 def check_send_topic(name: str) -> str:
-    """Return ``name`` when clients may send to it, else raise InvalidName: valid, and not one of the broker's internal topics."""
+    """Return ``name`` when clients may send to it, else raise InvalidName: valid, and not one of the broker's internal topics.
+
+    Stricter than brokers are, which take messages for the template topic and for ``rmq_sys_`` topics: nobody means to send there.
+    """
     check_topic(name)
-    if name in SEND_FORBIDDEN_TOPICS:
+    if name in SEND_FORBIDDEN_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX):
         raise InvalidName("topic", name, "it is a system topic that does not take messages")
+    if name == DEFAULT_TOPIC:
+        raise InvalidName("topic", name, "it is the template that brokers make new topics from, not a topic for messages")
     return name
 
 
@@ -101,14 +106,15 @@ def check_group(name: str) -> str:
 def check_tag(tag: str) -> str:
     """Return ``tag`` when a consumer could subscribe to it, else raise InvalidName.
 
-    A tag that holds ``||``, is ``*``, has blanks around it or holds a property separator could be sent but never matched.
+    A tag that holds ``||``, is ``*``, has blanks around it or holds a property separator could be sent but never matched; one with ``&&``
+    is meant as several, and a message has one. Blanks inside are allowed, as Apache's clients send such tags.
     """
     if not isinstance(tag, str):
         raise InvalidName("tag", tag, f"it must be a str, not {type(tag).__name__}")
     if not tag or tag != tag.strip():
         raise InvalidName("tag", tag, "it is empty or has blanks around it")
-    if tag == "*" or "||" in tag:
-        raise InvalidName("tag", tag, "'*' and '||' are the words of subscription expressions")
+    if tag == "*" or "||" in tag or "&&" in tag:
+        raise InvalidName("tag", tag, "a message has one tag; '*', '||' and '&&' are words of subscription expressions")
     if "\x01" in tag or "\x02" in tag:
         raise InvalidName("tag", tag, "the characters 0x01 and 0x02 separate properties")
     return tag

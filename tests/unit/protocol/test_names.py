@@ -47,12 +47,14 @@ def test_retry_and_dead_letter_topics_may_be_longer(prefix):
 
 
 def test_internal_topics_take_no_messages():
-    assert check_send_topic("TBW102") == "TBW102"
     assert check_send_topic("BenchmarkTest") == "BenchmarkTest"
-    for name in ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "OFFSET_MOVED_EVENT"):
+    assert check_send_topic("RMQ_SYS_TRACE_TOPIC") == "RMQ_SYS_TRACE_TOPIC"  # clients send their traces there
+    for name in ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "OFFSET_MOVED_EVENT", "SELF_TEST_TOPIC", "rmq_sys_wheel_timer"):
         assert check_topic(name) == name
         with pytest.raises(InvalidName, match="system topic"):
             check_send_topic(name)
+    with pytest.raises(InvalidName, match="the template"):
+        check_send_topic("TBW102")
 
 
 def test_system_topics_are_known_by_name_and_prefix():
@@ -67,7 +69,7 @@ def test_a_tag_is_any_word_a_subscription_can_name(tag):
     assert check_tag(tag) == tag
 
 
-@pytest.mark.parametrize("tag", ["", " ", " a", "a ", "*", "a||b", "||", "a\x01b", "a\x02", None, 5])
+@pytest.mark.parametrize("tag", ["", " ", " a", "a ", "*", "a||b", "||", "a && b", "a&&b", "a\x01b", "a\x02", None, 5])
 def test_tags_no_subscription_could_match_are_refused(tag):
     with pytest.raises(InvalidName):
         check_tag(tag)
