@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, fields, replace
@@ -87,13 +88,13 @@ class LocalCluster:
         message_delay_level: str = DELAY_LEVELS,
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
-        if not 1 <= brokers <= MAX_BROKERS:
-            raise ConfigError(f"brokers must be from 1 to {MAX_BROKERS}, not {brokers}")
+        if type(brokers) is not int or not 1 <= brokers <= MAX_BROKERS:
+            raise ConfigError(f"brokers must be a whole number from 1 to {MAX_BROKERS}, not {brokers!r}")
         if brokers > 1 and port:
             raise ConfigError("several brokers cannot share one port: leave port at 0")
         for name, value in (("namesrv_port", namesrv_port), ("port", port)):
-            if not 0 <= value <= 65535:
-                raise ConfigError(f"{name} must be from 0 to 65535, not {value}")
+            if type(value) is not int or not 0 <= value <= 65535:
+                raise ConfigError(f"{name} must be a whole number from 0 to 65535, not {value!r}")
         self._wanted_store = None if store is None else Path(store).absolute()
         self._names = [f"broker-{chr(ord('a') + i)}" for i in range(brokers)]
         self._namesrv_port = namesrv_port
@@ -315,8 +316,12 @@ _running: set[LocalCluster] = set()
 
 
 def _stop_all() -> None:
-    for cluster in list(_running):
+    forgotten = list(_running)
+    for cluster in forgotten:
         cluster.stop()
+    for cluster in forgotten:
+        text = f"LocalCluster in {cluster.store} was still running when the program ended: use 'with', or stop()"
+        warnings.warn(text, ResourceWarning, source=cluster, stacklevel=1)
 
 
 # Brokers stop with the help of thread pools, and those take no more work once the main thread has ended: `atexit` would be too late.

@@ -83,6 +83,10 @@ class InvalidMessage(ConfigError):
         self.index = index
 
 
+class NotAMessage(InvalidMessage, TypeError):
+    """What was given to be sent is no Message; also a ``TypeError``."""
+
+
 class BatchError(ConfigError):
     """A batch as a whole breaks a rule (empty, mixed topics); ``index`` names the offending message where there is one."""
 
@@ -252,6 +256,21 @@ class RebalanceFailed(FatalError):
     def __init__(self, reason: str) -> None:
         super().__init__(f"the rebalance function failed: {reason}; the queues stay where they are until it is mended")
         self.reason = reason
+
+
+class WrongEventLoop(FatalError):
+    """A client was used outside the event loop it was started on: in another thread, in another loop, or after its loop had ``ended``."""
+
+    def __init__(self, name: str, *, ended: bool = False) -> None:
+        if ended:
+            reason = f"the event loop that this {name} was started on has ended (asyncio.run has returned)"
+            advice = "close it before that, and make a new one in each loop"
+        else:
+            reason = f"this {name} belongs to another event loop or thread"
+            advice = f"use sprocketmq.sync.{name} across threads, or make one in each loop"
+        super().__init__(f"{reason}: {advice}")
+        self.name = name
+        self.ended = ended
 
 
 class ForkedClient(FatalError):

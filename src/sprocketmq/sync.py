@@ -18,6 +18,7 @@ import functools
 import os
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,13 +27,14 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 from weakref import WeakSet
 
 from sprocketmq import client
+from sprocketmq.client.arguments import check_number
 from sprocketmq.client.batching import BatchingStats
 from sprocketmq.client.flights import OnSent, Waiter, refuse
 from sprocketmq.client.instance import CLOSING, OPEN, Instance
 from sprocketmq.client.process_queue import ReceivedBatch
-from sprocketmq.errors import ConfigError, SendQueueFull, SprocketError
+from sprocketmq.errors import ClientClosed, ConfigError, SendQueueFull, SprocketError
 from sprocketmq.net.loops import new_event_loop
-from sprocketmq.protocol.message import Message, MessageQueue, SendResult
+from sprocketmq.protocol.message import Message, MessageQueue, SendResult, unsendable
 
 __all__ = ["AdminClient", "Producer", "PullConsumer", "PushConsumer"]
 
@@ -48,6 +50,8 @@ class _Client(Protocol):
     async def start(self) -> None: ...
 
     async def close(self) -> None: ...
+
+    def _left_open(self) -> str: ...
 
 
 _P = ParamSpec("_P")
@@ -125,11 +129,14 @@ class _Background:
 
 _background = _Background()
 _open_faces: "WeakSet[_Face[Any]]" = WeakSet()
+# Faces that nobody has any more and that the loop is closing.
+_dropped: "set[_Face[Any]]" = set()
 
 
 def _in_child() -> None:
     _background.forked()
     _open_faces.clear()
+    _dropped.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -138,11 +145,14 @@ if hasattr(os, "register_at_fork"):
 
 @atexit.register
 def _close_all() -> None:
-    for face in list(_open_faces):
+    forgotten = list(_open_faces)
+    for face in [*forgotten, *_dropped]:
         try:
             face._close(EXIT_GRACE_S)
         except (SprocketError, TimeoutError):
             continue
+    for face in forgotten:
+        face._warn()
 
 
 # --- the faces ----------------------------------------------------------------------------------------------------------
@@ -158,16 +168,15 @@ class _Face(Generic[_C]):
 
     def start(self) -> None:
         """Find a nameserver and begin. Raises what the async client's ``start`` raises."""
-        instance = self._client._instance
         with self._lock:
-            if self._thread is not None:
-                instance.check()
-                return
-            self._thread = _background.acquire()
+            first = self._thread is None
+            if first:
+                self._thread = _background.acquire()
         try:
             self._call(self._client.start())
         except BaseException:
-            self._leave()
+            if first:
+                self._leave()
             raise
         _open_faces.add(self)
 
@@ -191,6 +200,32 @@ class _Face(Generic[_C]):
             self._thread = None
         _background.release()
 
+    def __del__(self) -> None:
+        thread: _LoopThread | None = self.__dict__.get("_thread")  # the constructor may have raised
+        if thread is None or thread != _background._thread or not self._client._instance.home:
+            return
+        # It lives on until its loop has closed it: what was accepted is still sent, at exit too.
+        _dropped.add(self)
+        try:
+            thread.loop.call_soon_threadsafe(self._close_dropped)
+        except RuntimeError:  # at exit the loop may have ended
+            _dropped.discard(self)
+        self._warn()
+
+    def _warn(self, warn: Callable[..., None] = warnings.warn) -> None:
+        what = f"sync.{type(self).__name__}{self._client._left_open()}"
+        warn(f"unclosed {what}: use 'with', or close(), before the program ends", ResourceWarning, source=self, stacklevel=3)
+
+    def _close_dropped(self) -> None:
+        closing = asyncio.ensure_future(self._client.close())
+        closing.add_done_callback(self._closed)
+
+    def _closed(self, closing: "asyncio.Task[None]") -> None:
+        if not closing.cancelled():
+            closing.exception()  # there is nobody to raise it to
+        _dropped.discard(self)
+        self._leave()
+
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -200,12 +235,12 @@ class _Face(Generic[_C]):
 
     def _open_thread(self) -> _LoopThread:
         """Return the loop thread of an open client. Raises ForkedClient, ClientClosed, or ConfigError on the loop's own thread."""
-        if self._client._instance.state != OPEN:
-            self._client._instance.refuse()
+        instance = self._client._instance
+        if not instance.home:
+            instance.refuse()
         thread = self._thread
         if thread is None:
-            self._client._instance.refuse()
-            raise AssertionError("refuse raises")
+            raise ClientClosed(f"this {instance.kind} is closed: make a new one")
         return thread
 
     def _call(self, work: Coroutine[Any, Any, _R], timeout_s: float | None = None) -> _R:
@@ -255,6 +290,22 @@ def _arguments_of(make: Callable[_P, object]) -> Callable[[Callable[..., None]],
     return decorate
 
 
+class _Held:
+    """How many messages, and bytes of bodies, a producer has taken from threads and not answered yet. It knows no face: its producer has it."""
+
+    __slots__ = ("bytes", "lock", "messages")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.messages = 0
+        self.bytes = 0
+
+    def give_back(self, count: int, size: int) -> None:
+        with self.lock:
+            self.messages -= count
+            self.bytes -= size
+
+
 class Producer(_Face[client.Producer]):
     """``sprocketmq.Producer`` for blocking code; takes the same arguments."""
 
@@ -264,9 +315,8 @@ class Producer(_Face[client.Producer]):
         # Calls wait here for the loop, so that many of them cost it one wake-up.
         self._calls: deque[tuple[Message, Waiter, float | None]] = deque()
         self._waking = False
-        self._held = 0
-        self._held_bytes = 0
-        self._client._on_landed = self._give_back
+        self._held = _Held()
+        self._client._on_landed = self._held.give_back
 
     send_batch = _blocking(client.Producer.send_batch)
     flush = _blocking(client.Producer.flush)
@@ -278,9 +328,14 @@ class Producer(_Face[client.Producer]):
         thread = self._open_thread()
         if thread.is_current:
             raise ConfigError("a blocking send on the background loop would wait for itself: use submit there")
-        with self._lock:
-            self._held += 1
-            self._held_bytes += len(message.body)
+        held = self._held
+        try:
+            size = len(message.body)
+        except (AttributeError, TypeError) as e:
+            raise unsendable(message, e) from None
+        with held.lock:
+            held.messages += 1
+            held.bytes += size
         future: Future[SendResult] = Future()
         self._hand_over(thread, message, future, timeout_s)
         return future.result()
@@ -301,15 +356,20 @@ class Producer(_Face[client.Producer]):
         the callback.
         """
         thread = self._open_thread()
-        size = len(message.body)
-        producer = self._client
-        with self._lock:
-            if self._held and self._held >= producer._max_in_flight:
+        try:
+            size = len(message.body)
+        except (AttributeError, TypeError) as e:
+            raise unsendable(message, e) from None
+        if callback is not None and not callable(callback):
+            raise ConfigError(f"the callback must be a function of result and error, not {callback!r}")
+        producer, held = self._client, self._held
+        with held.lock:
+            if held.messages and held.messages >= producer._max_in_flight:
                 raise SendQueueFull("messages", producer._max_in_flight)
-            if self._held and self._held_bytes + size > producer._max_in_flight_bytes:
+            if held.messages and held.bytes + size > producer._max_in_flight_bytes:
                 raise SendQueueFull("bytes", producer._max_in_flight_bytes)
-            self._held += 1
-            self._held_bytes += size
+            held.messages += 1
+            held.bytes += size
         if callback is not None:
             self._hand_over(thread, message, callback, timeout_s)
             return None
@@ -320,7 +380,7 @@ class Producer(_Face[client.Producer]):
     @property
     def in_flight(self) -> int:
         """Messages that are not answered yet."""
-        return self._held
+        return self._held.messages
 
     @property
     def batching_stats(self) -> BatchingStats:
@@ -336,19 +396,16 @@ class Producer(_Face[client.Producer]):
     def _work_off(self) -> None:
         self._waking = False  # first: what is appended from now on wakes the loop again
         calls, producer = self._calls, self._client
+        instance = producer._instance
         while calls:
             message, waiter, timeout_s = calls.popleft()
             try:
-                producer._instance.check()
+                if not instance.home:
+                    instance.refuse()
                 producer._accept(message, waiter, timeout_s)
             except Exception as e:
-                self._give_back(1, len(message.body))
-                refuse(waiter, e)
-
-    def _give_back(self, count: int, size: int) -> None:
-        with self._lock:
-            self._held -= count
-            self._held_bytes -= size
+                self._held.give_back(1, len(message.body))
+                refuse(waiter, unsendable(message, e))
 
 
 class PullConsumer(_Face[client.PullConsumer]):
@@ -458,8 +515,9 @@ class PushConsumer(_Face[client.PushConsumer]):
         Starts at once; the future ends when the consumer is closed, and raises what ended it earlier.
         """
         thread = self._open_thread()
-        if concurrency < 1:
-            raise ConfigError(f"concurrency must be 1 or more, not {concurrency}")
+        check_number("concurrency", concurrency, least=1, whole=True)
+        if not callable(handler):
+            raise ConfigError(f"the handler must be a function of a batch, not {handler!r}")
         pool = ThreadPoolExecutor(concurrency, thread_name_prefix="sprocketmq-handler")
         self._pools.append(pool)
 
@@ -474,8 +532,12 @@ class PushConsumer(_Face[client.PushConsumer]):
 
         return asyncio.run_coroutine_threadsafe(run(), thread.loop)
 
-    def _close(self, timeout_s: float | None) -> None:
-        super()._close(timeout_s)
+    def run(self, handler: Callable[[ReceivedBatch], object], *, concurrency: int = 20) -> None:
+        """Do what ``listen`` does, and return when the consumer is closed, by another thread; raises what ended it earlier."""
+        self.listen(handler, concurrency=concurrency).result()
+
+    def _leave(self) -> None:
+        super()._leave()
         pools, self._pools = self._pools, []
         for pool in pools:
             pool.shutdown(wait=False, cancel_futures=True)

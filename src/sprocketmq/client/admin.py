@@ -3,15 +3,23 @@
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
+from sprocketmq.client.arguments import check_number, check_queue
 from sprocketmq.client.instance import Instance, response_error
+from sprocketmq.client.lifecycle import Client
 from sprocketmq.client.lookup import BATCHES_SEARCHED, KEY, TAG, UNIQUE, Lookup, with_key
 from sprocketmq.client.offsets import Offsets
 from sprocketmq.client.routes import MASTER_ID, Route
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
-from sprocketmq.errors import BrokerBusy, ConfigError, GroupNotFound, RemoteProtocolError, RetriableError, TopicNotFound
+from sprocketmq.errors import (
+    BrokerBusy,
+    ConfigError,
+    GroupNotFound,
+    InvalidName,
+    RemoteProtocolError,
+    RetriableError,
+    TopicNotFound,
+)
 from sprocketmq.net.address import format_address
 from sprocketmq.net.tasks import all_of
 from sprocketmq.protocol.bodies import (
@@ -50,7 +58,7 @@ from sprocketmq.protocol.headers import (
 )
 from sprocketmq.protocol.ids import parse_offset_msg_id
 from sprocketmq.protocol.message import MessageQueue
-from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_group, check_topic
+from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_group, check_topic, is_system_topic
 from sprocketmq.protocol.records import ReceivedMessage, decode_records
 
 ADMIN_TIMEOUT_S = 5.0
@@ -106,7 +114,7 @@ class GroupProgress:
         return sum(queue.in_flight for queue in self.queues)
 
 
-class AdminClient:
+class AdminClient(Client):
     """Create, look at and delete topics and consumer groups; look at routes, brokers, progress and single messages; reset offsets.
 
     ``namesrv`` as for Producer. Use ``async with``. Methods raise BrokerError when a server refuses, BrokerBusy when it cannot now,
@@ -116,6 +124,7 @@ class AdminClient:
     def __init__(
         self, *, namesrv: str | Sequence[str] | None = None, timeout_s: float = ADMIN_TIMEOUT_S, clock: Clock = SYSTEM_CLOCK
     ) -> None:
+        check_number("timeout_s", timeout_s, over=0)
         self._instance = Instance(namesrv, kind="AdminClient", clock=clock)
         self._offsets = Offsets(self._instance)
         self._lookup = Lookup(self._instance, self._offsets, clock)
@@ -123,18 +132,15 @@ class AdminClient:
 
     async def start(self) -> None:
         """Find a nameserver. Raises NameserverUnavailable or NotRocketMQ, naming the address, when there is none."""
-        await self._instance.start()
+        self._instance.check_loop()
+        async with self._instance.changing:
+            await self._instance.start()
 
     async def close(self) -> None:
         """Disconnect. Harmless when closed already."""
-        await self._instance.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.close()
+        self._instance.check_loop()
+        async with self._instance.changing:
+            await self._instance.close()
 
     # --- topics ---
 
@@ -154,10 +160,13 @@ class AdminClient:
         already is not sent again, as brokers refuse that for unchangeable ones. Returns when the nameservers know the topic.
         """
         check_topic(topic)
-        if not 1 <= queues <= MAX_QUEUES:
-            raise ConfigError(f"queues must be from 1 to {MAX_QUEUES}, not {queues}")
-        if not 0 <= perm <= PERM_READ | PERM_WRITE | PERM_INHERIT:
-            raise ConfigError(f"perm must add up 4 (read), 2 (write) and 1 (inherit), not {perm}")
+        if is_system_topic(topic):
+            raise InvalidName("topic", topic, "it is the name of a system topic, which brokers make themselves")
+        check_number("queues", queues, least=1, most=MAX_QUEUES, whole=True)
+        if type(perm) is not int or not 0 <= perm <= PERM_READ | PERM_WRITE | PERM_INHERIT:
+            raise ConfigError(f"perm must add up 4 (read), 2 (write) and 1 (inherit), not {perm!r}")
+        if attributes is not None and not isinstance(attributes, Mapping):
+            raise ConfigError(f"attributes must be a mapping of names to values, not {attributes!r}")
         masters = await self._masters(cluster, broker)
         await all_of(self._create_on(address, topic, queues, perm, attributes or {}) for address in masters.values())
         await self._instance.fetch_route(topic)
@@ -272,6 +281,8 @@ class AdminClient:
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Have ``group`` go on at ``offset``. Members that run now keep their own place and overwrite it: stop them first."""
         check_group(group)
+        check_queue(queue)
+        check_number("offset", offset, least=0, whole=True)
         await self._offsets.commit(group, queue, offset)
 
     async def consume_stats(self, group: str, topic: str) -> ConsumeStats:
@@ -328,11 +339,9 @@ class AdminClient:
         A group that is not ``enabled`` gets no messages. ``broadcast`` allows members that each get every message.
         """
         check_group(group)
-        if max_reconsume_times < -1 or not 0 <= retry_queues <= MAX_RETRY_QUEUES or consume_timeout_minutes < 1:
-            raise ConfigError(
-                f"max_reconsume_times must be -1 or more, retry_queues from 0 to {MAX_RETRY_QUEUES}, consume_timeout_minutes 1 or more; "
-                f"not {max_reconsume_times}, {retry_queues} and {consume_timeout_minutes}"
-            )
+        check_number("max_reconsume_times", max_reconsume_times, least=-1, whole=True)
+        check_number("retry_queues", retry_queues, least=0, most=MAX_RETRY_QUEUES, whole=True)
+        check_number("consume_timeout_minutes", consume_timeout_minutes, least=1, whole=True)
         config = SubscriptionGroupConfig(
             group,
             consume_enable=enabled,
@@ -407,8 +416,8 @@ class AdminClient:
     async def reset_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Have ``group`` go on at ``offset`` of one queue, its running members too. BrokerError when the queue does not reach so far."""
         check_group(group)
-        if offset < 0:
-            raise ConfigError(f"an offset must be 0 or more, not {offset}")
+        check_queue(queue)
+        check_number("offset", offset, least=0, whole=True)
         await self._reset(group, queue, _master_of(await self._route(queue.topic), queue), offset)
 
     async def _reset(self, group: str, queue: MessageQueue, address: str, offset: int) -> None:
@@ -521,16 +530,15 @@ class AdminClient:
 
     async def message_at(self, queue: MessageQueue, offset: int) -> ReceivedMessage | None:
         """Return the message at an offset of a queue, also one inside a batch; None when there is none. Raises TopicNotFound."""
-        if offset < 0:
-            raise ConfigError(f"an offset must be 0 or more, not {offset}")
+        check_queue(queue)
+        check_number("offset", offset, least=0, whole=True)
         await self._route(queue.topic)
         result = await self._lookup.pull(queue, offset, max_messages=1)
         return next((message for message in result.messages if message.queue_offset == offset), None)
 
     async def _query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, kind: str) -> list[ReceivedMessage]:
         """Ask every broker; those that do not look into batches themselves are read."""
-        if not 1 <= max_count <= 0x7FFFFFFF:
-            raise ConfigError(f"max_count must be positive, not {max_count}")
+        check_number("max_count", max_count, least=1, most=0x7FFFFFFF, whole=True)
         masters = (await self._route(topic)).masters
         ext = to_ext(QueryMessage(topic, key, max_count, begin_ms, end_ms, kind, kind == UNIQUE))
         responses = await all_of(self._ask(address, RequestCode.QUERY_MESSAGE, ext) for address in masters.values())

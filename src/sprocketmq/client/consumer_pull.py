@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
+from sprocketmq.client.arguments import check_number, check_queue
 from sprocketmq.client.consumer_stats import ConsumerStats
 from sprocketmq.client.group_member import ConsumeFrom, from_where
 from sprocketmq.client.inquiries import Inquiries
 from sprocketmq.client.instance import Instance, response_error
+from sprocketmq.client.lifecycle import Client
 from sprocketmq.client.offsets import Offsets
 from sprocketmq.client.outages import Outages
 from sprocketmq.client.polling import Polling
@@ -21,13 +22,14 @@ from sprocketmq.client.pulling import (
     read_pull,
     read_subscriptions,
     subscription_tags,
+    tag_subscription,
 )
 from sprocketmq.client.rebalance import Rebalance, read_strategy
 from sprocketmq.client.routes import MASTER_ID, Route
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import ConfigError, RetriableError
 from sprocketmq.net.client import Connection, Receiver
-from sprocketmq.protocol.bodies import CheckClientConfig, ConsumeDirectlyResult, SubscriptionData, build_subscription
+from sprocketmq.protocol.bodies import CheckClientConfig, ConsumeDirectlyResult, SubscriptionData
 from sprocketmq.protocol.codes import PULL_SUBSCRIPTION, PULL_SUSPEND, RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.message import MessageQueue
@@ -48,11 +50,15 @@ _PULL_MESSAGE = int(RequestCode.PULL_MESSAGE)
 
 def check_pull(*, offset: int = 0, max_messages: int = 1, max_bytes: int | None = None, wait_ms: int = 0) -> None:
     """Raise ConfigError for what no pull can ask for."""
-    if offset < 0 or max_messages < 1 or (max_bytes is not None and max_bytes < 1) or wait_ms < 0:
-        raise ConfigError(f"cannot pull {max_messages} messages, {max_bytes} bytes at offset {offset} waiting {wait_ms} ms")
+    try:
+        if offset >= 0 and max_messages >= 1 and (max_bytes is None or max_bytes >= 1) and wait_ms >= 0:
+            return
+    except TypeError:
+        pass
+    raise ConfigError(f"cannot pull {max_messages!r} messages, {max_bytes!r} bytes at offset {offset!r} waiting {wait_ms!r} ms")
 
 
-class PullConsumer:
+class PullConsumer(Client):
     """Read messages at one's own pace, in one of two ways.
 
     ``pull`` reads a queue at an offset and keeps no state: ``group`` only names the offsets of ``committed`` and ``commit``, and nothing is
@@ -91,25 +97,22 @@ class PullConsumer:
 
     async def start(self) -> None:
         """Find a nameserver. Raises NameserverUnavailable or NotRocketMQ, naming the address, when there is none."""
-        await self._instance.start()
+        self._instance.check_loop()
+        async with self._instance.changing:
+            await self._instance.start()
 
     async def close(self) -> None:
         """Commit what was consumed of polled queues (with ``auto_commit``), leave the group, disconnect; what is under way fails.
 
         The messages of the last poll are not consumed: ``poll`` or ``commit`` once more for that. Harmless when closed already.
         """
-        try:
-            if self._polling is not None:
-                await self._polling.end()
-        finally:
-            await self._instance.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.close()
+        self._instance.check_loop()
+        async with self._instance.changing:
+            try:
+                if self._polling is not None:
+                    await self._polling.end()
+            finally:
+                await self._instance.close()
 
     # --- reading by queue and offset ---
 
@@ -170,6 +173,7 @@ class PullConsumer:
         timeout_s: float = PULL_TIMEOUT_S,
     ) -> "PullsAtOnce":
         """Return what pulls ``queue`` at a fraction of the cost of ``pull``, for who pulls thousands of times a second. Arguments as there."""
+        check_queue(queue)
         check_pull(max_bytes=max_bytes)
         subscription, tags = _subscription(queue.topic, expression, expression_type)
         template = pull_template(self.group, queue, max_bytes=max_bytes, sys_flag=PULL_SUBSCRIPTION, subscription=subscription)
@@ -200,6 +204,7 @@ class PullConsumer:
         expression_type: ExpressionType,
         wait_ms: int,
     ) -> tuple[bytes, frozenset[bytes] | None]:
+        check_queue(queue)
         check_pull(offset=offset, max_messages=max_messages, max_bytes=max_bytes, wait_ms=wait_ms)
         subscription, tags = _subscription(queue.topic, expression, expression_type)
         header = pull_header(
@@ -308,8 +313,9 @@ class PullConsumer:
             raise ConfigError("this PullConsumer has subscribed: its group gives it queues; make another consumer to assign them by hand")
         chosen = list(queues)
         for queue in chosen:
+            check_queue(queue)
             if queue.topic not in self._subscriptions:
-                self._subscriptions[check_topic(queue.topic)] = build_subscription(queue.topic, expression, 0)
+                self._subscriptions[check_topic(queue.topic)] = tag_subscription(queue.topic, expression, 0)
         if self._polling is None:
             self._polling = Polling(
                 self._instance, self.group, self._subscriptions, consume_from=self._consume_from, auto_commit=self._auto_commit
@@ -328,8 +334,8 @@ class PullConsumer:
         Queues are served in turn. What earlier polls returned counts as consumed. Raises ConfigError before ``assign`` or ``subscribe``, or
         while another task polls; a broker's lasting refusal as BrokerError.
         """
-        if max_messages < 1 or timeout_s < 0:
-            raise ConfigError(f"cannot poll {max_messages} messages within {timeout_s} s")
+        check_number("max_messages", max_messages, least=1, whole=True)
+        check_number("timeout_s", timeout_s, least=0)
         return await self._assigned().poll(max_messages, timeout_s)
 
     def position(self, queue: MessageQueue) -> int:
@@ -339,8 +345,7 @@ class PullConsumer:
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at ``offset``. One out of range is moved to where the broker has messages. Raises ConfigError when ``queue`` is not assigned."""
-        if offset < 0:
-            raise ConfigError(f"an offset must be 0 or more, not {offset}")
+        check_number("offset", offset, least=0, whole=True)
         self._assigned().seek(queue, offset)
 
     async def seek_to_time(self, where: MessageQueue | str, timestamp_ms: int) -> None:

@@ -9,13 +9,14 @@ import logging
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Literal, Self
 
+from sprocketmq.client.arguments import check_number
 from sprocketmq.client.consumer_stats import ConsumerStats
 from sprocketmq.client.group_member import ConsumeFrom, GroupMember
 from sprocketmq.client.inquiries import Inquiries
 from sprocketmq.client.instance import CLOSING, OPEN, Instance
+from sprocketmq.client.lifecycle import Client
 from sprocketmq.client.offset_files import LocalOffsets
 from sprocketmq.client.offsets import GroupOffsets
 from sprocketmq.client.orderly import QueueLocks
@@ -58,7 +59,7 @@ Handler = Callable[[ReceivedBatch], Awaitable[Any] | Any]
 Mode = Literal["clustering", "broadcasting"]
 
 
-class PushConsumer:
+class PushConsumer(Client):
     """A member of consumer group ``group``: each queue of the subscribed topics is consumed by one member at a time.
 
     ``subscriptions`` maps topics to ``"*"`` or ``"tag || tag"``; a topic's name or several mean everything of them. All members of a group
@@ -111,16 +112,15 @@ class PushConsumer:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.group = check_group(group)
-        if not 1 <= batch_max <= MAX_BATCH:
-            raise ConfigError(f"batch_max must be from 1 to {MAX_BATCH}, not {batch_max}")
-        if min(max_cached, max_cached_bytes, max_span) < 1:
-            raise ConfigError("max_cached, max_cached_bytes and max_span must be 1 or more")
+        check_number("batch_max", batch_max, least=1, most=MAX_BATCH, whole=True)
+        for name, value in (("max_cached", max_cached), ("max_cached_bytes", max_cached_bytes), ("max_span", max_span)):
+            check_number(name, value, least=1, whole=True)
         if mode not in ("clustering", "broadcasting"):
             raise ConfigError(f"mode must be 'clustering' or 'broadcasting', not {mode!r}")
-        if max_reconsume_times is not None and not 0 <= max_reconsume_times <= UNLIMITED:
-            raise ConfigError(f"max_reconsume_times must be 0 or more, not {max_reconsume_times}")
-        if not (consume_timeout_s > 0 and suspend_s > 0):
-            raise ConfigError("consume_timeout_s and suspend_s must be over 0")
+        if max_reconsume_times is not None:
+            check_number("max_reconsume_times", max_reconsume_times, least=0, most=UNLIMITED, whole=True)
+        check_number("consume_timeout_s", consume_timeout_s, over=0)
+        check_number("suspend_s", suspend_s, over=0)
         version = clock.time_ms()
         described = read_subscriptions(subscriptions, version)
         self._broadcasting = mode == "broadcasting"
@@ -202,30 +202,34 @@ class PushConsumer:
 
     async def start(self) -> None:
         """Join the group and start pulling. Raises NameserverUnavailable or NotRocketMQ, naming the address, when there is no nameserver."""
-        if self._instance.state == OPEN:
-            return
-        await self._instance.start()
-        try:
-            await self._member.join()
-        except BaseException:
-            await self._member.end()
-            await self._instance.close()
-            raise
-        self._pulls.watch(lambda: self._member.pulled)
-        if not self._orderly:
-            self._instance.every(min(60.0, self._timeout_s / 4), self._check_overdue, "watch over slow handlers")
+        self._instance.check_loop()
+        async with self._instance.changing:
+            if self._instance.state == OPEN:
+                return
+            await self._instance.start()
+            try:
+                await self._member.join()
+            except BaseException:
+                await self._member.end()
+                await self._instance.close()
+                raise
+            self._pulls.watch(lambda: self._member.pulled)
+            if not self._orderly:
+                self._instance.every(min(60.0, self._timeout_s / 4), self._check_overdue, "watch over slow handlers")
 
     async def close(self) -> None:
         """Take no more, let running handlers end (10 s), commit, leave the group, disconnect. Batches not consumed come again elsewhere."""
-        try:
-            if self._instance.state == OPEN:
-                self._instance.state = CLOSING
-                await self._wind_up()
-        finally:
+        self._instance.check_loop()
+        async with self._instance.changing:
             try:
-                await self._member.end()
+                if self._instance.state == OPEN:
+                    self._instance.state = CLOSING
+                    await self._wind_up()
             finally:
-                await self._instance.close()
+                try:
+                    await self._member.end()
+                finally:
+                    await self._instance.close()
 
     async def _wind_up(self) -> None:
         self._wake_takers()
@@ -238,13 +242,6 @@ class PushConsumer:
         if self._settling:
             await asyncio.wait(self._settling, timeout=CLOSE_GRACE_S)
         await self._member.leave()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.close()
 
     # --- consuming ---
 
@@ -265,13 +262,21 @@ class PushConsumer:
         must not block. What the handler returns is ignored (with one warning, as it may be meant to say something).
         """
         self._instance.check()
-        if concurrency < 1:
-            raise ConfigError(f"concurrency must be 1 or more, not {concurrency}")
+        check_number("concurrency", concurrency, least=1, whole=True)
+        if not callable(handler):
+            raise ConfigError(f"the handler must be a function of a batch, not {handler!r}")
         self._handler = handler
-        task = asyncio.ensure_future(self._listen(handler, concurrency))
+        task = Listening(self._listen(handler, concurrency), self.group)
         self._listeners.add(task)
         task.add_done_callback(self._listened)
         return task
+
+    async def run(self, handler: Handler, *, concurrency: int = 20) -> None:
+        """Do what ``listen`` does and return when the consumer is closed: for ``TaskGroup.create_task(consumer.run(handler))``.
+
+        When the caller is cancelled, the handlers are. Raises what ended it earlier.
+        """
+        await self.listen(handler, concurrency=concurrency)
 
     def _listened(self, task: "asyncio.Task[None]") -> None:
         self._listeners.discard(task)
@@ -375,11 +380,13 @@ class PushConsumer:
         """Neither pull ``queues`` nor hand out what is here of them; without arguments all of the assignment. Lasts until ``resume``, or
         until the queue goes to another member. Raises ConfigError for a queue that is not assigned.
         """
+        self._instance.check()
         for pq in self._assigned(queues):
             pq.paused = True
 
     def resume(self, *queues: MessageQueue) -> None:
         """Go on with paused queues; without arguments with all. Harmless for one that is not paused."""
+        self._instance.check()
         for pq in self._assigned(queues):
             pq.paused = False
             self._pulls.go_on(pq)
@@ -396,8 +403,8 @@ class PushConsumer:
         The new offset is committed with the next commit. One out of range is moved to where the broker has messages. Raises ConfigError
         for a queue that is not assigned, or a negative offset.
         """
-        if offset < 0:
-            raise ConfigError(f"an offset must be 0 or more, not {offset}")
+        self._instance.check()
+        check_number("offset", offset, least=0, whole=True)
         for pq in self._assigned([queue]):
             pq.seek(offset)
             self._pulls.end(pq)
@@ -508,6 +515,7 @@ class PushConsumer:
     # --- what becomes of a batch ---
 
     def _ack(self, batch: ReceivedBatch) -> None:
+        self._instance.check_loop()
         self._end(batch, batch.to_retry(failed=False, orderly=self._orderly))
 
     def _failed(self, batch: ReceivedBatch, error: BaseException) -> None:
@@ -633,6 +641,7 @@ class Batches:
         return self
 
     async def __anext__(self) -> ReceivedBatch:
+        self._consumer._instance.check_loop()
         if self._batch is not None:
             batch, self._batch = self._batch, None
             self._consumer._ack(batch)
@@ -644,12 +653,29 @@ class Batches:
 
     async def aclose(self) -> None:
         """Give back the batch that was not acknowledged."""
+        self._consumer._instance.check_loop()
         self._let_go()
 
     def __del__(self) -> None:
-        self._let_go()
+        instance = self._consumer._instance
+        if instance.here:
+            self._let_go()
+        elif self._batch is not None:
+            instance.soon(self._consumer._give_back, self._batch)
 
     def _let_go(self) -> None:
         if self._batch is not None:
             batch, self._batch = self._batch, None
             self._consumer._give_back(batch)
+
+
+class Listening(asyncio.Task[None]):
+    """The task of ``PushConsumer.listen``. A task group starts tasks of its own and refuses this one; its error shows what to call instead."""
+
+    def __init__(self, work: Coroutine[Any, Any, None], group: str) -> None:
+        super().__init__(work)
+        self._group = group
+
+    def __repr__(self) -> str:
+        state = "cancelled" if self.cancelled() else "ended" if self.done() else "running"
+        return f"<the task of listen() of group {self._group!r}, {state}; for a task group: create_task(consumer.run(handler))>"

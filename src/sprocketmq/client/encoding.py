@@ -18,7 +18,7 @@ from sprocketmq.errors import BatchError, InvalidMessage, InvalidName, LocalProt
 from sprocketmq.protocol.batch import ENTRY_HEAD, MAX_BATCH_COUNT
 from sprocketmq.protocol.compression import CompressionType, compress, compression_flag
 from sprocketmq.protocol.ids import MessageIdFactory, MessageIds
-from sprocketmq.protocol.message import NO_PROPERTIES, Message, MessageQueue, Receipt, SendResult, SendStatus
+from sprocketmq.protocol.message import NO_PROPERTIES, Message, MessageQueue, Receipt, SendResult, SendStatus, not_a_message
 from sprocketmq.protocol.names import DEFAULT_TOPIC, RETRY_PREFIX, check_send_topic, check_tag
 from sprocketmq.protocol.properties import (
     DELAY,
@@ -396,7 +396,7 @@ def _not_text(error: UnicodeEncodeError, index: int | None) -> InvalidMessage:
 def _check_member(first: Message, message: Message, index: int) -> None:
     """Raise what keeps a message out of the batch that ``first`` begins, by the reference's rules in its order."""
     if not isinstance(message, Message):
-        raise InvalidMessage(f"it is no Message but {message!r}", index=index)
+        raise not_a_message(message, index)
     if message.delay_level or message.deliver_at_ms is not None:
         raise BatchError("it is to be delivered later: send delayed messages one by one, a batch takes none", index=index)
     if str(message.topic).startswith(RETRY_PREFIX):

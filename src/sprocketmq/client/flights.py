@@ -49,6 +49,8 @@ def refuse(waiter: Waiter, error: BaseException) -> None:
         waiter.set_exception(error)
     except _NOT_WAITING:
         _gone(waiter)
+    except AttributeError:  # a callback that is no function: whoever submits does not take the time to look
+        log.exception("the callback of a sent message cannot be called")
 
 
 def _gone(waiter: asyncio.Future[SendResult] | Future[SendResult]) -> None:
@@ -264,6 +266,8 @@ class BatchFlight(Flight):
                         waiter.set_result(result)
                     except _NOT_WAITING:
                         _gone(waiter)
+                    except AttributeError:
+                        log.exception("the callback of a sent message cannot be called")
         finally:
             producer._wake()
             if producer._gathered is not None and producer._gathered.eager:

@@ -8,7 +8,9 @@ import logging
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+import warnings
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from threading import get_ident
 from typing import Any
 
 from sprocketmq.client.guard import guard
@@ -30,6 +32,7 @@ from sprocketmq.errors import (
     RetriableError,
     SprocketError,
     TopicNotFound,
+    WrongEventLoop,
 )
 from sprocketmq.net.address import parse_addresses
 from sprocketmq.net.client import Connection, ConnectionPool
@@ -65,6 +68,10 @@ _PASSING_CODES = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_A
 _AWAY_CODES = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.GO_AWAY})
 
 
+def _never() -> bool:
+    return False
+
+
 def namesrv_addresses(namesrv: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return the nameserver addresses of an argument: text with ``;`` or a sequence; None reads the variable NAMESRV_ADDR.
 
@@ -74,7 +81,12 @@ def namesrv_addresses(namesrv: str | Sequence[str] | None) -> tuple[str, ...]:
         namesrv = os.environ.get(NAMESRV_VARIABLE, "")
         if not namesrv.strip():
             raise ConfigError(f"no nameserver address given: pass namesrv='HOST:PORT' or set {NAMESRV_VARIABLE}")
-    return parse_addresses(namesrv if isinstance(namesrv, str) else ";".join(namesrv))
+    if isinstance(namesrv, str):
+        return parse_addresses(namesrv)
+    try:
+        return parse_addresses(";".join(namesrv))
+    except TypeError:
+        raise ConfigError(f"namesrv must be 'HOST:PORT' or a list of such addresses, not {namesrv!r}") from None
 
 
 def response_error(response: Command, address: str, topic: str = "") -> SprocketError:
@@ -179,8 +191,17 @@ class Instance:
         self.producer_groups: list[str] = []
         self.consumers: Callable[[], list[ConsumerData]] = list
         self.client_id = ""
-        self.state = NEW
-        self._on_route = on_route
+        # Held while the client starts or closes: a second call waits for the first.
+        self.changing = asyncio.Lock()
+        # Where the client lives once it is open: a thread and the event loop that runs there. ``home`` is that thread while the client is
+        # open and its loop has not ended, else 0, which no thread has: one comparison tells all.
+        self.home = 0
+        self.running: Callable[[], bool] = _never
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._witness: AsyncGenerator[None, None] | None = None
+        self._thread = 0
+        self._state = NEW
+        self.on_route = on_route
         self._lookups: dict[str, asyncio.Task[Route | None]] = {}
         self._background = Background(kind)
         self._refreshed_at: dict[str, float] = {}
@@ -193,40 +214,91 @@ class Instance:
 
     # --- life ---
 
+    @property
+    def state(self) -> int:
+        """NEW, OPEN, CLOSING, CLOSED or FORKED. A client that becomes OPEN lives on the running event loop from then on."""
+        return self._state
+
+    @state.setter
+    def state(self, state: int) -> None:
+        self._state = state
+        if state == OPEN:
+            self._loop = asyncio.get_running_loop()
+            self._thread = get_ident()
+            self.running = self._loop.is_running
+        self.home = self._thread if state == OPEN else 0
+
     def forked(self) -> None:
         """Take note that this is a forked child's copy (``guard``)."""
         self.state = FORKED
+        self.changing = asyncio.Lock()  # whoever holds it is not here
 
     def refuse(self) -> None:
-        """Raise why the client cannot be used: ForkedClient or ClientClosed."""
+        """Raise why the client cannot be used here and now: ForkedClient, ClientClosed or WrongEventLoop."""
         if self.state == FORKED:
             raise ForkedClient(self.kind)
         if self.state == NEW:
             raise ClientClosed(f"this {self.kind} is not started: use 'async with', or await start() first")
-        raise ClientClosed(f"this {self.kind} is closed")
+        if self.state == OPEN:
+            raise WrongEventLoop(self.kind, ended=self._loop is None or self._loop.is_closed())
+        raise ClientClosed(f"this {self.kind} is closed: make a new one")
 
     def check(self) -> None:
-        """Raise when the client is not open."""
-        if self.state != OPEN:
+        """Raise when the client is not open, or used outside the event loop that it was started on.
+
+        Asking for the running loop itself costs a system call on Python 3.11. On the loop's own thread, while the loop runs, no other can.
+        """
+        if get_ident() != self.home or not self.running():
             self.refuse()
 
+    @property
+    def here(self) -> bool:
+        """Whether the caller runs on the event loop of the client; true for a client that was never open."""
+        return self._loop is None or (get_ident() == self._thread and self._loop.is_running())
+
+    def check_loop(self) -> None:
+        """Raise WrongEventLoop when a client that has not ended is used outside the event loop that it was started on."""
+        if self.state in (OPEN, CLOSING) and not self.here:
+            raise WrongEventLoop(self.kind, ended=self._loop is None or self._loop.is_closed())
+
+    def soon(self, action: Callable[..., object], *arguments: object) -> None:
+        """Call ``action`` on the client's loop in its next turn, from any thread; never when the loop has ended."""
+        if self._loop is not None:
+            try:
+                self._loop.call_soon_threadsafe(action, *arguments)
+            except RuntimeError:
+                return  # closed
+
     async def start(self) -> None:
-        """Find a nameserver that answers, then keep routes and heartbeats fresh. Raises what ``Nameservers.request`` raises."""
+        """Find a nameserver that answers, then keep routes and heartbeats fresh. Raises what ``Nameservers.request`` raises.
+
+        After it has raised it may be called again.
+        """
+        if self.state == OPEN:
+            self.check()
+            return
         if self.state != NEW:
-            if self.state == OPEN:
-                return
             self.refuse()
         try:
             # Asks for the template topic's route, as unknown topics need it and any answer proves that a nameserver is there.
             await self.namesrv.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=to_ext(RouteRequest(DEFAULT_TOPIC)))
         except BaseException:
-            await self._shut()
+            await self.namesrv.pool.disconnect()
             raise
         self.client_id = f"{self.namesrv.local_ip}@{os.getpid()}#{time.monotonic_ns()}"
         self.state = OPEN
+        self._witness = self._watch_loop()
+        await anext(self._witness)
         keep_freed_memory()
         self.every(ROUTE_REFRESH_S, self.refresh_routes, "route refresh")
         self.every(HEARTBEAT_S, self.heartbeat, "heartbeats")
+
+    async def _watch_loop(self) -> AsyncGenerator[None, None]:
+        """Take note that the loop ends: ``asyncio.run`` closes the generators that are still open then, this one among them."""
+        try:
+            yield
+        finally:
+            self.home = 0
 
     async def close(self) -> None:
         """Unregister the groups, end background work, close connections. Harmless when closed already, or in a forked child.
@@ -251,6 +323,22 @@ class Instance:
         await self._background.close()
         await self.brokers.close()
         await self.namesrv.pool.close()
+        if self._witness is not None:
+            await self._witness.aclose()
+
+    def dropped(self, client: object, description: str, warn: Callable[..., None] = warnings.warn) -> None:
+        """Warn when a client that nobody has any more is still open, and have its loop close what it left there."""
+        if self.state != OPEN:
+            return
+        self.state = CLOSED
+        self.soon(self._abandon)
+        warn(f"unclosed {description}: use 'async with', or await close()", ResourceWarning, source=client, stacklevel=3)
+
+    def _abandon(self) -> None:
+        self.timers.close()
+        self._background.cancel()
+        for pool in (self.brokers, self.namesrv.pool):
+            pool.abandon()
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any]":
         """Run ``work`` in the background until it ends or the client closes; a failure is logged."""
@@ -305,6 +393,8 @@ class Instance:
         Callers that ask at the same time share one question. A remembered route stays when the nameserver does not know the topic
         (any more): a nameserver that has just started knows nothing yet.
         """
+        if not self.here:
+            self.refuse()
         task = self._lookups.get(topic)
         if task is None:
             task = self._lookups[topic] = self._background.spawn(self._lookup(topic, budget_s), f"route of {topic}", awaited=True)
@@ -326,8 +416,8 @@ class Instance:
         before = self.routes.get(topic)
         if route != before:
             self.routes[topic] = route
-            if self._on_route is not None:
-                self._on_route(route)
+            if self.on_route is not None:
+                self.on_route(route)
             self._greet(before, route)
         return route
 
@@ -462,7 +552,7 @@ class Instance:
 
         Raises ConnectFailed, ConnectionLost, RequestTimeout or NotRocketMQ; ClientClosed when the client is closed.
         """
-        if self.state not in (OPEN, CLOSING):
+        if self.state not in (OPEN, CLOSING) or not self.here:
             self.refuse()
         conn = self.brokers.peek(address) or await self.brokers.get(address, timeout_s=min(timeout_s, REQUEST_TIMEOUT_S))
         return await conn.request(code, ext=ext, body=body, timeout_s=timeout_s)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from sprocketmq.client.arguments import check_queue
 from sprocketmq.client.instance import Instance, response_error
 from sprocketmq.client.process_queue import ProcessQueue
 from sprocketmq.errors import ConfigError
@@ -82,6 +83,7 @@ class Offsets:
         """Have ``group`` go on at ``offset``; returns when the broker has taken it. A lower offset is taken too."""
         if offset < 0:
             raise ConfigError(f"an offset must be 0 or more, not {offset}")
+        check_queue(queue)
         header = UpdateConsumerOffset(group, queue.topic, queue.queue_id, offset)
         response, address = await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, to_ext(header))
         if response.code != ResponseCode.SUCCESS:
@@ -92,6 +94,7 @@ class Offsets:
         return await self._offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext)
 
     async def _of_queue(self, queue: MessageQueue, code: RequestCode) -> int:
+        check_queue(queue)
         return await self._offset(queue, code, to_ext(QueueRequest(queue.topic, queue.queue_id)))
 
     async def _offset(self, queue: MessageQueue, code: RequestCode, ext: dict[str, str]) -> int:

@@ -4,17 +4,18 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
-from typing import Literal, Self, overload
+from threading import get_ident
+from typing import overload
 
 import msgspec
 
+from sprocketmq.client.arguments import Compression, check_number, check_timeout, compression_type
 from sprocketmq.client.batching import ALONE, OTHERWISE, Accumulator, Batch, Batching, BatchingStats, BatchKey, no_stats
 from sprocketmq.client.delivery import SINGLE, Delivery, Job, read_receipt
 from sprocketmq.client.encoding import BatchResults, MessageEncoder, header, queue_of
 from sprocketmq.client.flights import BatchFlight, Flight, OnSent, SingleFlight, Waiter
 from sprocketmq.client.instance import CLOSING, OPEN, Instance
-from sprocketmq.client.routes import Route
+from sprocketmq.client.lifecycle import Client
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import (
     BatchPartlySent,
@@ -22,15 +23,15 @@ from sprocketmq.errors import (
     ConfigError,
     ConnectFailed,
     InvalidMessage,
+    NotAMessage,
     RetriableError,
     SendQueueFull,
     SendTimeout,
     SprocketError,
 )
 from sprocketmq.protocol.command import MAX_FRAME_LENGTH, Command
-from sprocketmq.protocol.compression import CompressionType
 from sprocketmq.protocol.ids import MessageIdFactory
-from sprocketmq.protocol.message import Message, MessageQueue, SendResult
+from sprocketmq.protocol.message import Message, MessageQueue, SendResult, unsendable
 from sprocketmq.protocol.names import RETRY_PREFIX, check_group, check_send_topic
 
 SEND_TIMEOUT_S = 3.0
@@ -46,10 +47,8 @@ DEFAULT_PRODUCER_GROUP = "DEFAULT_PRODUCER"
 # A frame has to hold the header too, with up to 32 KiB of properties.
 _MAX_BODY_BYTES = MAX_FRAME_LENGTH - (256 << 10)
 
-Compression = CompressionType | Literal["zlib", "lz4", "zstd"]
 
-
-class Producer:
+class Producer(Client):
     """Send messages: one at a time, as futures, or as batches.
 
     ``namesrv`` is ``HOST:PORT``, several joined by ``;``, or a sequence; None reads NAMESRV_ADDR. ``timeout_s`` is the whole time a send
@@ -97,23 +96,22 @@ class Producer:
         check_group(group)
         if group == DEFAULT_PRODUCER_GROUP:
             raise ConfigError(f"the group may not be {group!r}: give your producers a name of their own")
-        for name, value in (("timeout_s", timeout_s), ("max_in_flight", max_in_flight), ("max_in_flight_bytes", max_in_flight_bytes)):
-            if value <= 0:
-                raise ConfigError(f"{name} must be more than 0, not {value}")
-        if retries < 0:
-            raise ConfigError(f"retries must be 0 or more, not {retries}")
-        if not 0 < max_message_bytes <= _MAX_BODY_BYTES:
-            raise ConfigError(f"max_message_bytes must be from 1 to {_MAX_BODY_BYTES}, not {max_message_bytes}")
+        check_number("timeout_s", timeout_s, over=0)
+        check_number("max_in_flight", max_in_flight, least=1, whole=True)
+        check_number("max_in_flight_bytes", max_in_flight_bytes, least=1, whole=True)
+        check_number("retries", retries, least=0, whole=True)
+        check_number("compress_over_bytes", compress_over_bytes, least=0, whole=True)
+        check_number("max_message_bytes", max_message_bytes, least=1, most=_MAX_BODY_BYTES, whole=True)
         self.group = group
         self._timeout_s = timeout_s
         self._max_bytes = max_message_bytes
-        self._compression = _compression_type(compression)
+        self._compression = compression_type(compression)
         self._compress_over = compress_over_bytes
         self._max_in_flight = max_in_flight
         self._max_in_flight_bytes = max_in_flight_bytes
         self._clock = clock
         self._now_ms = clock.time_ms
-        self._instance = Instance(namesrv, kind="Producer", clock=clock, on_route=self._on_route)
+        self._instance = Instance(namesrv, kind="Producer", clock=clock)
         self._instance.producer_groups.append(group)
         self._peek = self._instance.brokers.peek
         self._delivery = Delivery(
@@ -123,6 +121,7 @@ class Producer:
             latency_fault_tolerance=latency_fault_tolerance,
             retry_another_broker_when_not_store_ok=retry_another_broker_when_not_store_ok,
         )
+        self._instance.on_route = self._delivery.on_route
         self._faults = self._delivery.faults
         self._publishers = self._delivery.publishers
         self._open = self._delivery.open
@@ -147,28 +146,30 @@ class Producer:
 
     async def start(self) -> None:
         """Find a nameserver. Raises NameserverUnavailable or NotRocketMQ, naming the address, when there is none."""
-        await self._instance.start()
-        self._loop = asyncio.get_running_loop()
-        self._ids = MessageIdFactory(self._instance.namesrv.local_ip, os.getpid(), self._clock)
-        self._encoder = MessageEncoder(
-            self._ids, max_message_bytes=self._max_bytes, compression=self._compression, compress_over_bytes=self._compress_over
-        )
+        self._instance.check_loop()
+        async with self._instance.changing:
+            if self._instance.state == OPEN:
+                return
+            await self._instance.start()
+            self._loop = asyncio.get_running_loop()
+            self._ids = MessageIdFactory(self._instance.namesrv.local_ip, os.getpid(), self._clock)
+            self._encoder = MessageEncoder(
+                self._ids, max_message_bytes=self._max_bytes, compression=self._compression, compress_over_bytes=self._compress_over
+            )
 
     async def close(self) -> None:
         """Refuse further messages, wait for those in flight (they end by their time-outs at the latest), unregister, disconnect."""
-        try:
-            if self._instance.state == OPEN:
-                self._instance.state = CLOSING
-                await self.flush()
-        finally:
-            await self._instance.close()
+        self._instance.check_loop()
+        async with self._instance.changing:
+            try:
+                if self._instance.state == OPEN:
+                    self._instance.state = CLOSING
+                    await self._flush()
+            finally:
+                await self._instance.close()
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.close()
+    def _left_open(self) -> str:
+        return f"{super()._left_open()} with {self._in_flight} message{'s' * (self._in_flight != 1)} on the way"
 
     # --- sending ---
 
@@ -181,57 +182,61 @@ class Producer:
         good; a RetriableError (ConnectFailed, BrokerBusy, SendTimeout, NameserverUnavailable) when nothing was stored but may be later; and
         MaybeStoredError when an answer was lost, so that nobody knows. Waits for ``room`` first, up to its whole time; then SendQueueFull.
         """
-        if self._instance.state != OPEN:
-            self._instance.refuse()
+        instance = self._instance
+        if get_ident() != instance.home or not instance.running():
+            instance.refuse()
         if self._full:
             await self._wait_for_room(self._timeout_s if timeout_s is None else timeout_s)
-        lone: BatchKey | None = None
-        if timeout_s is None:
-            gathered = self._gathered
-            if gathered is not None:
-                lone = self._lone(gathered, message)
-                if lone is None:
-                    future: asyncio.Future[SendResult] = self._loop.create_future()
-                    if self._gather(gathered, message, future):
-                        return await future
-            timeout_s = self._timeout_s
-        _check_time(timeout_s)
-        topic = message.topic
-        deadline = self._loop.time() + timeout_s
-        size = len(message.body)
-        self._in_flight += 1
-        self._in_flight_bytes += size
         try:
-            body, sys_flag = self._encoder.body(message)
-            uniq_key, properties = self._encoder.single(message)
-            publisher = self._publishers.get(topic)
-            if publisher is None:
-                publisher = await self._open(topic, timeout_s)
-            queue = message.queue
-            target = publisher.next() if queue is None else publisher.pinned(queue)
-            conn = self._peek(target.address)
-            failure: SprocketError | Command | None = None
-            started = self._loop.time()
-            if conn is not None and started < deadline:
-                ext = header(target.prefix, sys_flag, self._now_ms(), message.flag, properties)
-                try:
-                    response = await conn.request(SINGLE, ext=ext, body=body, timeout_s=deadline - started)
-                except SprocketError as e:
-                    failure = e
-                else:
-                    if self._faults is not None:
-                        self._faults.answered(target.broker_name, self._loop.time() - started)
-                    if not response.code:
-                        return self._result(response, publisher, target, uniq_key)
-                    failure = response
-            job = Job(publisher, queue, target, body, properties, sys_flag, message.flag, timeout_s, deadline)
-            response = await self._delivery.deliver(job, failure)
-            return self._result(response, publisher, job.target, uniq_key)
-        finally:
-            self._release(1, size)
-            self._wake()
-            if lone is not None:
-                self._lone_done(lone, size)
+            lone: BatchKey | None = None
+            if timeout_s is None:
+                gathered = self._gathered
+                if gathered is not None:
+                    lone = self._lone(gathered, message)
+                    if lone is None:
+                        future: asyncio.Future[SendResult] = self._loop.create_future()
+                        if self._gather(gathered, message, future):
+                            return await future
+                timeout_s = self._timeout_s
+            check_timeout(timeout_s)
+            topic = message.topic
+            deadline = self._loop.time() + timeout_s
+            size = len(message.body)
+            self._in_flight += 1
+            self._in_flight_bytes += size
+            try:
+                body, sys_flag = self._encoder.body(message)
+                uniq_key, properties = self._encoder.single(message)
+                publisher = self._publishers.get(topic)
+                if publisher is None:
+                    publisher = await self._open(topic, timeout_s)
+                queue = message.queue
+                target = publisher.next() if queue is None else publisher.pinned(queue)
+                conn = self._peek(target.address)
+                failure: SprocketError | Command | None = None
+                started = self._loop.time()
+                if conn is not None and started < deadline:
+                    ext = header(target.prefix, sys_flag, self._now_ms(), message.flag, properties)
+                    try:
+                        response = await conn.request(SINGLE, ext=ext, body=body, timeout_s=deadline - started)
+                    except SprocketError as e:
+                        failure = e
+                    else:
+                        if self._faults is not None:
+                            self._faults.answered(target.broker_name, self._loop.time() - started)
+                        if not response.code:
+                            return self._result(response, publisher, target, uniq_key)
+                        failure = response
+                job = Job(publisher, queue, target, body, properties, sys_flag, message.flag, timeout_s, deadline)
+                response = await self._delivery.deliver(job, failure)
+                return self._result(response, publisher, job.target, uniq_key)
+            finally:
+                self._release(1, size)
+                self._wake()
+                if lone is not None:
+                    self._lone_done(lone, size)
+        except (AttributeError, TypeError) as e:
+            raise unsendable(message, e) from None
 
     @overload
     def submit(self, message: Message, *, timeout_s: float | None = None) -> "asyncio.Future[SendResult]": ...
@@ -249,34 +254,37 @@ class Producer:
         those that may share a batch do (see ``Batching``). Raises what ``send`` raises before sending, and SendQueueFull when
         ``max_in_flight`` messages or ``max_in_flight_bytes`` bytes of bodies are not answered yet (see ``room``); the future raises the rest.
         """
-        if self._instance.state != OPEN:
+        if get_ident() != self._instance.home:
             self._instance.refuse()
-        count = self._in_flight + 1
-        size = self._in_flight_bytes + len(message.body)
-        if count > self._max_in_flight:
-            raise SendQueueFull("messages", self._max_in_flight)
-        if size > self._max_in_flight_bytes and count > 1:
-            raise SendQueueFull("bytes", self._max_in_flight_bytes)
         future: asyncio.Future[SendResult] | None = None
-        waiter: Waiter
-        if callback is not None:
-            waiter = callback
-        else:
-            waiter = future = self._loop.create_future()
-        gathered = self._gathered
-        if gathered is not None and timeout_s is None:
-            outcome = gathered.join(message, waiter)
-            if outcome != OTHERWISE:
-                self._in_flight = count
-                self._in_flight_bytes = size
-                if outcome:
-                    self._act()
-                return future
-            if not gathered.adaptive:  # as ``_accept`` does, without another try of the short form
-                if not self._add(gathered, message, waiter):
-                    self._alone(message, waiter, self._timeout_s)
-                return future
-        self._accept(message, waiter, timeout_s)
+        try:
+            count = self._in_flight + 1
+            size = self._in_flight_bytes + len(message.body)
+            if count > self._max_in_flight:
+                raise SendQueueFull("messages", self._max_in_flight)
+            if size > self._max_in_flight_bytes and count > 1:
+                raise SendQueueFull("bytes", self._max_in_flight_bytes)
+            waiter: Waiter
+            if callback is not None:
+                waiter = callback
+            else:
+                waiter = future = self._loop.create_future()
+            gathered = self._gathered
+            if gathered is not None and timeout_s is None:
+                outcome = gathered.join(message, waiter)
+                if outcome != OTHERWISE:
+                    self._in_flight = count
+                    self._in_flight_bytes = size
+                    if outcome:
+                        self._act()
+                    return future
+                if not gathered.adaptive:  # as ``_accept`` does, without another try of the short form
+                    if not self._add(gathered, message, waiter):
+                        self._alone(message, waiter, self._timeout_s)
+                    return future
+            self._accept(message, waiter, timeout_s)
+        except (AttributeError, TypeError) as e:
+            raise unsendable(message, e) from None
         return future
 
     async def send_batch(self, messages: Iterable[Message], *, timeout_s: float | None = None) -> BatchResults:
@@ -288,11 +296,14 @@ class Producer:
         later request failed, with the results of those before. A topic that keeps batches whole filters by the tag that all messages of
         a batch have: those of a batch with several tags reach only consumers that subscribe to everything. Waits for room as ``send`` does.
         """
-        if self._instance.state != OPEN:
-            self._instance.refuse()
+        instance = self._instance
+        if get_ident() != instance.home or not instance.running():
+            instance.refuse()
         if timeout_s is None:
             timeout_s = self._timeout_s
-        _check_time(timeout_s)
+        check_timeout(timeout_s)
+        if isinstance(messages, Message | str | bytes | type) or not isinstance(messages, Iterable):
+            raise NotAMessage(f"send_batch takes a list of messages, not {type(messages).__name__}: send takes a single Message")
         batch = messages if isinstance(messages, list | tuple) else list(messages)
         encoded = self._encoder.batch(batch)
         if self._full:
@@ -346,11 +357,12 @@ class Producer:
         ``properties`` is the property string of the request, with UNIQ_KEY. Nothing of either is checked, and nothing is compressed; the
         result has no ``msg_id``. Raises what ``send`` raises.
         """
-        if self._instance.state != OPEN:
-            self._instance.refuse()
+        instance = self._instance
+        if get_ident() != instance.home or not instance.running():
+            instance.refuse()
         if timeout_s is None:
             timeout_s = self._timeout_s
-        _check_time(timeout_s)
+        check_timeout(timeout_s)
         if self._full:
             await self._wait_for_room(timeout_s)
         size = len(body)
@@ -371,11 +383,16 @@ class Producer:
 
     async def flush(self) -> None:
         """Send what is gathered and wait until nothing is in flight: every message so far is answered or has failed, and callbacks know."""
+        self._instance.check()
+        await self._flush()
+
+    async def _flush(self) -> None:
         self._send_gathered()
         await self._wait_below(1)
 
     async def room(self) -> None:
         """Wait until ``submit`` takes messages again: at once below the bounds, else when half of what is in flight is answered."""
+        self._instance.check()
         if self._full:
             self._send_gathered()  # nothing can join those batches now
             await self._wait_below(max(1, self._in_flight // 2))
@@ -385,7 +402,7 @@ class Producer:
         return self._in_flight >= self._max_in_flight or self._in_flight_bytes >= self._max_in_flight_bytes
 
     async def _wait_for_room(self, timeout_s: float) -> None:
-        _check_time(timeout_s)
+        check_timeout(timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
                 while self._full:  # others that waited may have been quicker
@@ -431,7 +448,7 @@ class Producer:
             self._alone(message, waiter, self._timeout_s)
 
     def _alone(self, message: Message, waiter: Waiter, timeout_s: float, lone: BatchKey | None = None) -> None:
-        _check_time(timeout_s)
+        check_timeout(timeout_s)
         topic, queue = message.topic, message.queue
         publisher = self._publishers.get(topic)
         if publisher is None:
@@ -622,9 +639,6 @@ class Producer:
                 if not waiter.done():
                     waiter.set_result(None)
 
-    def _on_route(self, route: Route) -> None:
-        self._delivery.on_route(route)
-
     async def _work_off(self, topic: str, backlog: "deque[Flight]") -> None:
         """Send what was submitted before its topic's route or a connection was there, in order."""
         pending: Flight | None = None
@@ -676,17 +690,3 @@ class Producer:
 
 
 _CANCELLED = "the task that was to send the message was cancelled: it is not sent"
-
-
-def _check_time(timeout_s: float) -> None:
-    if timeout_s <= 0:
-        raise ConfigError(f"timeout_s must be more than 0, not {timeout_s}")
-
-
-def _compression_type(compression: Compression | None) -> CompressionType | None:
-    if compression is None or isinstance(compression, CompressionType):
-        return compression
-    try:
-        return CompressionType[compression.upper()]
-    except (KeyError, AttributeError):
-        raise ConfigError(f"compression must be 'zlib', 'lz4', 'zstd' or None, not {compression!r}") from None

@@ -246,13 +246,30 @@ class ConnectionPool:
             conn.close()
 
     async def close(self) -> None:
-        """Close every connection; requests in flight fail with ConnectionLost."""
+        """Close every connection for good; requests in flight fail with ConnectionLost."""
         self._closed = True
         await self._background.close()
+        self._close_connections()
+
+    async def disconnect(self) -> None:
+        """Close every connection; ``get`` opens new ones."""
+        opening = list(self._opening.values())
+        for task in opening:
+            task.cancel()
+        if opening:
+            await asyncio.wait(opening)
+        self._close_connections()
+
+    def abandon(self) -> None:
+        """Close every connection for good, when there is no task that could wait for it."""
+        self._closed = True
+        self._background.cancel()
+        self._close_connections()
+
+    def _close_connections(self) -> None:
         for conn in self._connections.values():
             conn.close()
         self._connections.clear()
-        await asyncio.sleep(0)
 
 
 def _reason(error: OSError) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sprocketmq.errors import InvalidMessage
+from sprocketmq.errors import InvalidMessage, NotAMessage
 
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 _MAX_I32, _MAX_I64 = 2**31 - 1, 2**63 - 1
@@ -79,6 +79,20 @@ def _check_delay(level: object, deliver_at_ms: object) -> None:
             raise InvalidMessage(f"deliver_at_ms must be whole milliseconds since the epoch, not {deliver_at_ms!r}")
         if level:
             raise InvalidMessage(f"delay level {level} and deliver_at_ms {deliver_at_ms} exclude each other: give one of them")
+
+
+def not_a_message(value: object, index: int | None = None) -> NotAMessage:
+    """Return the error for something that was to be sent and is no Message; ``index`` is its place in a batch."""
+    if hasattr(value, "topic") and hasattr(value, "body"):
+        advice = "to send on what was received, make a Message of its topic, body, tag, keys and properties"
+    else:
+        advice = "give a Message('topic', b'body')"
+    return NotAMessage(f"it is no Message but {type(value).__name__}: {advice}", index=index)
+
+
+def unsendable(value: object, error: BaseException) -> BaseException:
+    """Return what to raise when sending ``value`` ended in ``error``: that it is no Message, if that is why."""
+    return not_a_message(value) if isinstance(error, AttributeError | TypeError) and not isinstance(value, Message) else error
 
 
 # A struct, as it is part of the key of every gathered message: one made by dataclass takes its hash in Python.

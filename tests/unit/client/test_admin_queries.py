@@ -163,7 +163,7 @@ async def test_what_does_not_exist_is_told(admin, mq, producer):
     sent = await producer.send(Message("orders", b"x"))
     with pytest.raises(TopicNotFound):
         await admin.query_by_key("missing", "k")
-    with pytest.raises(ConfigError, match="max_count must be positive"):
+    with pytest.raises(ConfigError, match="max_count must be a whole number from 1"):
         await admin.query_by_key("orders", "k", max_count=0)
     with pytest.raises(ConfigError, match="offset message id"):
         await admin.messages_at("nonsense")

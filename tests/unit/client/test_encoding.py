@@ -268,7 +268,7 @@ def test_of_several_broken_rules_the_first_of_the_references_order_is_named():
         (Message("t", b""), InvalidMessage, "empty"),
         (Message("t", b"x" * 5000), MessageTooLarge, "5[0-9]{3} bytes"),
         (None, InvalidMessage, "None"),
-        ("text", InvalidMessage, "text"),
+        ("text", InvalidMessage, "str"),
     ],
     ids=repr,
 )

@@ -253,8 +253,11 @@ producer.start()
 for _ in range(10):
     producer.submit(Message("t", b"x"))
 """
-    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, timeout=120, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
+    command = [sys.executable, "-W", "error", "-W", "always::ResourceWarning", "-c", program]
+    done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+    assert done.returncode == 0
+    assert done.stderr.count(b"ResourceWarning: unclosed sync.Producer of group 'pg'") == 1
+    assert b"Exception" not in done.stderr
     assert running.broker.count(Q.SEND_MESSAGE_V2) == 10
     assert running.broker.count(Q.UNREGISTER_CLIENT) == 1
 

@@ -1,0 +1,54 @@
+"""Checks of arguments: the error names the argument, what it may be and what it was."""
+
+from numbers import Integral, Real
+from typing import Literal
+
+from sprocketmq.errors import ConfigError
+from sprocketmq.protocol.compression import CompressionType
+from sprocketmq.protocol.message import MessageQueue
+
+Compression = CompressionType | Literal["zlib", "lz4", "zstd"]
+
+
+def check_number(
+    name: str, value: object, *, over: float | None = None, least: float | None = None, most: float | None = None, whole: bool = False
+) -> None:
+    """Raise ConfigError unless ``value`` is a number more than ``over``, at least ``least``, at most ``most``, and ``whole`` if it must be."""
+    if not isinstance(value, bool) and isinstance(value, Integral if whole else Real):
+        number = float(value)
+        if (over is None or number > over) and (least is None or number >= least) and (most is None or number <= most):
+            return
+    kind = "a whole number" if whole else "a number"
+    if over is not None:
+        bounds = f" more than {over:g}"
+    elif most is not None:
+        bounds = f" from {least:g} to {most:,}"
+    else:
+        bounds = "" if least is None else f", {least:g} or more"
+    raise ConfigError(f"{name} must be {kind}{bounds}, not {value!r}")
+
+
+def check_queue(queue: object) -> None:
+    """Raise ConfigError for what is no MessageQueue."""
+    if not isinstance(queue, MessageQueue):
+        raise ConfigError(f"the queue must be a MessageQueue, one of queues(topic), not {queue!r}")
+
+
+def check_timeout(timeout_s: float) -> None:
+    """Raise ConfigError for what is no time-out; for hot paths."""
+    try:
+        if timeout_s > 0:
+            return
+    except TypeError:
+        pass
+    raise ConfigError(f"timeout_s must be a number of seconds over 0, not {timeout_s!r}")
+
+
+def compression_type(compression: Compression | None) -> CompressionType | None:
+    """Return the kind of compression that a producer was told to use. Raises ConfigError."""
+    if compression is None or isinstance(compression, CompressionType):
+        return compression
+    try:
+        return CompressionType[compression.upper()]
+    except (KeyError, AttributeError):
+        raise ConfigError(f"compression must be 'zlib', 'lz4', 'zstd' or None, not {compression!r}") from None

@@ -1,0 +1,37 @@
+"""What all clients have in common: ``async with``, and a warning when one is dropped that was not closed."""
+
+from types import TracebackType
+from typing import Self
+
+from sprocketmq.client.instance import Instance
+
+
+class Client:
+    """A client object with an ``Instance``. What runs in the background has no reference to it that would keep it alive."""
+
+    _instance: Instance
+
+    async def start(self) -> None:
+        """Find a nameserver and begin."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """End, and disconnect."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    def __del__(self) -> None:
+        instance: Instance | None = self.__dict__.get("_instance")  # the constructor may have raised
+        if instance is not None:
+            instance.dropped(self, f"{instance.kind}{self._left_open()}")
+
+    def _left_open(self) -> str:
+        """Return what the warning says beside the kind of the client."""
+        group = getattr(self, "group", "")
+        return f" of group {group!r}" if group else ""
