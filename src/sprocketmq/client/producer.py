@@ -235,7 +235,7 @@ class Producer(Client):
                 self._wake()
                 if lone is not None:
                     self._lone_done(lone, size)
-        except (AttributeError, TypeError) as e:
+        except (AttributeError, TypeError, ConfigError) as e:
             raise unsendable(message, e) from None
 
     @overload
@@ -283,7 +283,7 @@ class Producer(Client):
                         self._alone(message, waiter, self._timeout_s)
                     return future
             self._accept(message, waiter, timeout_s)
-        except (AttributeError, TypeError) as e:
+        except (AttributeError, TypeError, ConfigError) as e:
             raise unsendable(message, e) from None
         return future
 

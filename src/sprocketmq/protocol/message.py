@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sprocketmq.errors import InvalidMessage, NotAMessage
+from sprocketmq.errors import ConfigError, InvalidMessage, NotAMessage
 
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 _MAX_I32, _MAX_I64 = 2**31 - 1, 2**63 - 1
@@ -84,7 +84,7 @@ def _check_delay(level: object, deliver_at_ms: object) -> None:
 def not_a_message(value: object, index: int | None = None) -> NotAMessage:
     """Return the error for something that was to be sent and is no Message; ``index`` is its place in a batch."""
     if hasattr(value, "topic") and hasattr(value, "body"):
-        advice = "to send on what was received, make a Message of its topic, body, tag, keys and properties"
+        advice = "to send on what was received, make a Message of its topic, body, tag and keys"
     else:
         advice = "give a Message('topic', b'body')"
     return NotAMessage(f"it is no Message but {type(value).__name__}: {advice}", index=index)
@@ -92,7 +92,8 @@ def not_a_message(value: object, index: int | None = None) -> NotAMessage:
 
 def unsendable(value: object, error: BaseException) -> BaseException:
     """Return what to raise when sending ``value`` ended in ``error``: that it is no Message, if that is why."""
-    return not_a_message(value) if isinstance(error, AttributeError | TypeError) and not isinstance(value, Message) else error
+    told = isinstance(error, AttributeError | TypeError | ConfigError)
+    return not_a_message(value) if told and not isinstance(value, Message) else error
 
 
 # A struct, as it is part of the key of every gathered message: one made by dataclass takes its hash in Python.
