@@ -21,7 +21,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 from weakref import WeakSet
@@ -129,8 +129,8 @@ class _Background:
 
 _background = _Background()
 _open_faces: "WeakSet[_Face[Any]]" = WeakSet()
-# Faces that nobody has any more and that the loop is closing.
-_dropped: "set[_Face[Any]]" = set()
+# Faces that nobody has any more and that the loop is closing, until it has.
+_dropped: "dict[_Face[Any], Future[None]]" = {}
 
 
 def _in_child() -> None:
@@ -146,7 +146,8 @@ if hasattr(os, "register_at_fork"):
 @atexit.register
 def _close_all() -> None:
     forgotten = list(_open_faces)
-    for face in [*forgotten, *_dropped]:
+    wait(list(_dropped.values()), EXIT_GRACE_S)
+    for face in forgotten:
         try:
             face._close(EXIT_GRACE_S)
         except (SprocketError, TimeoutError):
@@ -205,25 +206,21 @@ class _Face(Generic[_C]):
         if thread is None or thread != _background._thread or not self._client._instance.home:
             return
         # It lives on until its loop has closed it: what was accepted is still sent, at exit too.
-        _dropped.add(self)
+        closing = self._client.close()
         try:
-            thread.loop.call_soon_threadsafe(self._close_dropped)
+            future = _dropped[self] = asyncio.run_coroutine_threadsafe(closing, thread.loop)
         except RuntimeError:  # at exit the loop may have ended
-            _dropped.discard(self)
+            closing.close()
+        else:
+            future.add_done_callback(self._dropped_closed)
         self._warn()
 
     def _warn(self, warn: Callable[..., None] = warnings.warn) -> None:
         what = f"sync.{type(self).__name__}{self._client._left_open()}"
         warn(f"unclosed {what}: use 'with', or close(), before the program ends", ResourceWarning, source=self, stacklevel=3)
 
-    def _close_dropped(self) -> None:
-        closing = asyncio.ensure_future(self._client.close())
-        closing.add_done_callback(self._closed)
-
-    def _closed(self, closing: "asyncio.Task[None]") -> None:
-        if not closing.cancelled():
-            closing.exception()  # there is nobody to raise it to
-        _dropped.discard(self)
+    def _dropped_closed(self, _: "Future[None]") -> None:
+        _dropped.pop(self, None)
         self._leave()
 
     def __enter__(self) -> Self:

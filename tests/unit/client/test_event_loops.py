@@ -14,6 +14,7 @@ from sprocketmq import AdminClient, Batching, Message, MessageQueue, Producer, P
 from sprocketmq.client.consumer_push import Batches
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import ClientClosed, NameserverUnavailable, WrongEventLoop
+from sprocketmq.testing import wait_until
 
 QUEUE = MessageQueue("t", "broker-a", 0)
 
@@ -294,8 +295,7 @@ def test_a_blocking_producer_that_is_dropped_warns_and_still_sends(mq):
     (text,) = forgotten(lambda: results.extend(program()))
     assert text.startswith("unclosed sync.Producer of group 'pg' with ")
     assert {future.result(5).topic for future in results} == {"t"}
-    sync._close_all()
-    assert threading.active_count() <= before
+    wait_until(lambda: not sync._dropped and threading.active_count() <= before)
 
 
 @pytest.mark.parametrize("kind", [sync.PullConsumer, sync.PushConsumer])
@@ -305,7 +305,24 @@ def test_a_blocking_consumer_that_is_dropped_warns(mq, kind):
 
     (text,) = forgotten(program)
     assert text.startswith(f"unclosed sync.{kind.__name__} of group 'cg-drop'")
-    sync._close_all()
+    wait_until(lambda: not sync._dropped and sync._background._thread is None)
+
+
+def test_what_a_dropped_blocking_producer_took_is_sent_at_exit(mq):
+    mq.create_topic("last", queues=1)
+    program = f"""
+from sprocketmq import Message, sync
+def work():
+    producer = sync.Producer("pg", namesrv={mq.namesrv!r})
+    producer.start()
+    for _ in range(100):
+        producer.submit(Message("last", b"x"))
+work()
+"""
+    done = subprocess.run([sys.executable, "-W", "always::ResourceWarning", "-c", program], capture_output=True, timeout=30, check=False)
+    assert done.returncode == 0
+    assert done.stderr.count(b"ResourceWarning: unclosed sync.Producer of group 'pg'") == 1
+    assert len(mq.messages("last")) == 100
 
 
 def test_a_client_left_open_in_a_global_makes_no_noise_but_its_warning(mq):

@@ -232,6 +232,18 @@ def test_stopping_in_a_forked_child_harms_nobody():
         send(mq, b"one")
 
 
+async def test_a_cluster_whose_start_is_cancelled_is_stopped():
+    cluster = LocalCluster()
+    entering = asyncio.ensure_future(cluster.__aenter__())
+    await asyncio.sleep(0)
+    entering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await entering
+    with pytest.raises(ClientClosed, match="not running"):
+        _ = cluster.namesrv
+    assert not cluster.store.exists()
+
+
 @pytest.mark.parametrize("in_process", [True, False])
 def test_a_cluster_left_running_is_stopped_at_the_end_of_the_program(tmp_path, in_process):
     code = f"""
