@@ -101,7 +101,7 @@ def test_a_group_is_sent_elsewhere(cli, to, offset):
         (("progress", "missing"), 1, "no broker knows the consumer group 'missing'"),
         (("progress", "g", "--topic", "missing"), 1, "topic 'missing' has no route"),
         (("create", "no good"), 2, "group 'no good' is not valid"),
-        (("create", "g", "--max-reconsume-times", "-2"), 2, "max_reconsume_times must be -1 or more"),
+        (("create", "g", "--max-reconsume-times", "-2"), 2, "max_reconsume_times must be a whole number, -1 or more"),
         (("create", "g", "--cluster", "nowhere"), 2, "no cluster 'nowhere' is registered"),
         (("reset", "g", "read"), 2, "say where to"),
         (("reset", "g", "read", "--to", "first", "--offset", "1", "--queue", "0"), 2, "say where to"),
