@@ -666,4 +666,4 @@ def test_a_configuration_file_that_is_damaged_is_told_of(tmp_path, caplog):
     path.write_bytes(b"{" * 100_000)
     with LocalCluster(store=tmp_path):
         pass
-    assert f"{path} is damaged and there is no good" in caplog.text
+    assert f"{path} is damaged and kept as {path}.damaged-1; there is no good .bak" in caplog.text

@@ -126,6 +126,7 @@ APACHE_NAMES = {
     "listenPort": "port",
     "namesrvAddr": "namesrv",
     "storePathRootDir": "store",
+    "kvConfigPath": "store",
     "brokerClusterName": "cluster_name",
     "regionId": "region",
     "autoCreateTopicEnable": "auto_create_topic",
