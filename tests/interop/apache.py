@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import random
 import shutil
 import socket
 import struct
@@ -135,18 +136,18 @@ def require() -> None:
     jars()
 
 
+# Below those that a system gives to whoever asks for any port: a port of these stays free until it is used.
+PORTS = range(20_000, 32_000)
+
+
 def free_ports(*offsets: int) -> int:
     """Return a port P such that P and every P + offset can be bound on loopback now."""
+    chance = random.SystemRandom()  # another run may have the seed of this one
     for _ in range(100):
-        with contextlib.ExitStack() as held:
-            first = held.enter_context(socket.socket())
-            first.bind((LOOPBACK, 0))
-            port: int = first.getsockname()[1]
-            try:
-                for offset in offsets:
-                    held.enter_context(socket.socket()).bind((LOOPBACK, port + offset))
-            except (OSError, OverflowError):
-                continue
+        port = chance.choice(PORTS)
+        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
+            for offset in (0, *offsets):
+                held.enter_context(socket.socket()).bind((LOOPBACK, port + offset))
             return port
     raise ApacheFailed(f"found no free port with free neighbours at {offsets}")
 

@@ -8,10 +8,12 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from tests.waiting import next_millisecond
 
 from sprocketmq import Message, MessageQueue, sync
 from sprocketmq.spark.offsets import decode_offsets
 from sprocketmq.spark.schema import COLUMNS, DEFAULT_COLUMNS, arrow_schema, spark_schema
+from sprocketmq.testing import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -112,8 +114,7 @@ def test_a_range_of_offsets_is_read_exactly_in_any_number_of_tasks(spark, cluste
 
 def test_reading_can_start_at_a_time(spark, cluster, topic, producer):
     send(producer, topic, range(8))
-    time.sleep(0.01)  # the store's clock counts whole milliseconds
-    since = int(time.time() * 1000)
+    since = next_millisecond()
     late = send(producer, topic, range(8, 20))
     assert places(options(spark.read, cluster, topic, startingTimestamp=str(since)).load()) == as_rows(late)
     assert options(spark.read, cluster, topic, startingTimestamp=str(since + 3_600_000)).load().count() == 0
@@ -273,12 +274,10 @@ def test_queries_stopped_at_any_moment_lose_and_repeat_nothing(stream, producer)
 
     with ThreadPoolExecutor(1) as pool:
         producing = pool.submit(produce)
-        for pause in (0.3, 0.05, 0.6):
+        for pause_s in (0.3, 0.05, 0.6):
             query = stream.start()
-            waited = time.monotonic()
-            while not query.recentProgress and query.isActive and time.monotonic() - waited < 60:
-                time.sleep(0.02)
-            time.sleep(pause)
+            wait_until(lambda q=query: q.recentProgress or not q.isActive)
+            query.awaitTermination(pause_s)
             query.stop()
             assert query.exception() is None
         producing.result()
@@ -404,11 +403,7 @@ def test_topics_of_a_pattern_join_a_running_query(spark, cluster, topic, produce
         for number in (1, 2):
             cluster.create_topic(f"{topic}-{number}", queues=2)
             send(producer, f"{topic}-{number}", range(5))
-        for _ in range(600):
-            progress = query.lastProgress
-            if progress and f"{topic}-2" in str(progress["sources"][0]["endOffset"]):
-                break
-            time.sleep(0.05)
+        wait_until(lambda: query.lastProgress and f"{topic}-2" in str(query.lastProgress["sources"][0]["endOffset"]))
         query.processAllAvailable()
     finally:
         query.stop()

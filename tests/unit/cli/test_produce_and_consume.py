@@ -10,9 +10,9 @@ import signal
 import subprocess
 import sys
 import termios
-import time
 
 import pytest
+from tests.waiting import next_millisecond
 
 from sprocketmq import Message, sync
 from sprocketmq.cli.errors import EXIT_USAGE
@@ -164,7 +164,7 @@ def test_consume_filters_by_tag(cli, topic):
 def test_consume_starts_at_a_time(cli, mq, topic):
     mq.create_topic(topic, queues=1)
     cli("produce", topic, stdin=b"early\n")
-    time.sleep(0.002)  # store times count milliseconds
+    next_millisecond()
     cli("produce", topic, stdin=b"late\n")
     late = mq.messages(topic)[1].store_timestamp_ms
     assert cli("consume", topic, "--from", str(late / 1000), "--count", "1").out == "late\n"

@@ -4,6 +4,7 @@ import logging
 import pytest
 from consuming import push, take
 from fake_cluster import FakeCluster, answer, hang_up
+from tests.waiting import stays
 
 from sprocketmq.client import Producer, PushConsumer, group_member, pull_loop
 from sprocketmq.client import consumer_push as push_module
@@ -127,7 +128,6 @@ async def test_a_broker_restart_is_survived(cluster):
         await take(consumer, 4)
         await cluster.broker.stop()
         cluster.broker.groups.clear()
-        await asyncio.sleep(0.01)
         await cluster.broker.restart()
         await fill(cluster, 4)
         assert len(await take(consumer, 4)) == 4
@@ -285,8 +285,7 @@ async def test_pulling_pauses_while_too_much_waits_and_goes_on_when_it_is_consum
         await eventually(lambda: QUEUE in consumer._member.queues and consumer._member.queues[QUEUE].full)
         pulls = len(pulls_of_queue(cluster))
         assert consumer._member.queues[QUEUE].held_messages <= 100 + 50
-        await asyncio.sleep(0.02)
-        assert len(pulls_of_queue(cluster)) == pulls
+        await stays(lambda: len(pulls_of_queue(cluster)) == pulls)
         assert len(await take(consumer, 300)) == 300
 
 
@@ -343,8 +342,7 @@ async def test_close_waits_for_running_handlers_and_commits_what_they_did(cluste
     consumer.listen(handler)
     await started.wait()
     closing = asyncio.ensure_future(consumer.close())
-    await asyncio.sleep(0.01)
-    assert not closing.done()
+    await stays(lambda: not closing.done())
     go_on.set()
     await closing
     assert cluster.broker.offsets["cg", "t", 0] == 1
@@ -375,7 +373,7 @@ async def test_batches_ends_when_the_consumer_is_closed(cluster):
         return [batch async for batch in consumer.batches()]
 
     readers = [asyncio.ensure_future(read()) for _ in range(3)]
-    await asyncio.sleep(0.01)
+    await stays(lambda: not any(reader.done() for reader in readers))
     await consumer.close()
     assert await asyncio.gather(*readers) == [[], [], []]
     with pytest.raises(ClientClosed):

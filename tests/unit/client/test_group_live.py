@@ -6,6 +6,7 @@ from collections import defaultdict
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
+from tests.waiting import stays
 
 from sprocketmq.broker import locks as broker_locks
 from sprocketmq.client import AdminClient, Producer, PushConsumer
@@ -259,8 +260,7 @@ async def test_in_order_a_queue_is_given_up_only_after_its_handler_is_through(mq
         await fill(mq, topic, 4)
         await g.until(lambda: len(g.inside) == 6)
         await g.join("b")
-        await asyncio.sleep(0.1)
-        assert g.members["b"].assignment == []
+        await stays(lambda: g.members["b"].assignment == [])
         g.pause_s = 0
         await g.until(g.balanced)
         await fill(mq, topic, 4, 4)

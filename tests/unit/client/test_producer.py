@@ -2,6 +2,7 @@ import asyncio
 
 import pytest
 from fake_cluster import answer, half_frame, hang_up, silence
+from tests.waiting import stays
 
 from sprocketmq.client import Producer, PullConsumer, delivery
 from sprocketmq.errors import (
@@ -276,7 +277,7 @@ async def test_sends_wait_through_a_broker_restart(cluster, producer, method):
     await cluster.broker.stop()
     send = getattr(producer, method)
     waiting = asyncio.ensure_future(send([Message("t", b"x")] if method == "send_batch" else Message("t", b"x")))
-    await asyncio.sleep(0.05)
+    await stays(lambda: not waiting.done())
     await cluster.broker.restart()
     await waiting
 

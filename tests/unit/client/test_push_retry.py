@@ -6,6 +6,7 @@ import logging
 import pytest
 from consuming import push
 from fake_cluster import FakeCluster, answer, hang_up
+from tests.waiting import stays
 
 from sprocketmq.client import Producer, PushConsumer, group_member, pull_loop, send_back
 from sprocketmq.client import instance as instance_module
@@ -373,8 +374,7 @@ async def test_a_handler_that_takes_too_long_is_told_and_its_messages_are_sent_b
         await eventually(lambda: held)
         clock.advance(59)
         consumer._instance.timers.run_due()
-        await asyncio.sleep(0.005)
-        assert not held[0].timed_out
+        await stays(lambda: not held[0].timed_out)
         clock.advance(16)
         consumer._instance.timers.run_due()
         await eventually(lambda: len(cluster.broker.returned) == 2)
@@ -455,8 +455,7 @@ async def test_an_orderly_handler_that_fails_gets_the_same_messages_again_before
         consumer.listen(handler)
         for number in (1, 2):
             await eventually(lambda n=number: len(seen) == n)
-            await asyncio.sleep(0.005)
-            assert len(seen) == number
+            await stays(lambda n=number: len(seen) == n)
             clock.advance(10)
             consumer._instance.timers.run_due()
         await eventually(lambda: len(seen) == 4)
@@ -480,7 +479,7 @@ async def test_an_orderly_message_that_failed_too_often_becomes_a_dead_letter_an
         consumer.listen(handler)
         await eventually(lambda: len(seen) == 1)
         for number in (2, 3):
-            await asyncio.sleep(0.005)
+            await stays(lambda n=number: len(seen) == n - 1)
             clock.advance(1)
             consumer._instance.timers.run_due()
             await eventually(lambda n=number: len(seen) >= n)
@@ -520,11 +519,9 @@ async def test_a_paused_queue_is_neither_pulled_nor_handed_out_until_resumed(clu
         await fill(cluster, 2)
         got: list[bytes] = []
         consumer.listen(lambda batch: got.extend(m.body for m in batch))
-        await asyncio.sleep(0.01)
-        assert got == []
+        await stays(lambda: got == [])
         pulls = cluster.broker.count(Q.PULL_MESSAGE)
-        await asyncio.sleep(0.01)
-        assert cluster.broker.count(Q.PULL_MESSAGE) == pulls
+        await stays(lambda: cluster.broker.count(Q.PULL_MESSAGE) == pulls)
         consumer.resume()
         await eventually(lambda: got == [b"0", b"1"])
         assert consumer.paused == []

@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.waiting import stays
 
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.server import Broker
@@ -100,7 +101,7 @@ async def test_each_failing_message_comes_again_up_to_the_limit_then_is_a_dead_l
             await eventually(lambda: not any(pq.held_messages for pq in consumer._member.queues.values()))
         for _ in range(3 * LEVEL_S):
             delayed.pass_time()
-        await asyncio.sleep(0.05)
+        await stays(lambda: wrong == [])
     assert wrong == []
     assert {body: count for body, count in times.items() if count != 1} == dict.fromkeys(poison, 1 + RETRIES)
     assert all(len(found) == 1 for found in ids.values())

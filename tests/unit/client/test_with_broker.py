@@ -4,12 +4,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.waiting import next_millisecond
 
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.server import Broker
 from sprocketmq.client import AdminClient, Producer, PullConsumer, PushConsumer
 from sprocketmq.client.pulling import PullStatus
-from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.errors import BrokerError, ConfigError, InvalidName, MessageTooLarge, NameserverUnavailable, TopicNotFound
 from sprocketmq.namesrv.server import NameServer, NameServerConfig
 from sprocketmq.protocol.message import Message, MessageQueue
@@ -243,9 +243,7 @@ async def test_two_members_share_and_hand_over(real, producer, admin):
 
 async def test_a_group_that_starts_at_a_time_reads_from_there(real, producer):
     await producer.send(Message("t", b"old", queue=MessageQueue("t", "broker-a", 0)))
-    await asyncio.sleep(0.02)
-    at = SYSTEM_CLOCK.time_ms() / 1000
-    await asyncio.sleep(0.02)
+    at = next_millisecond() / 1000
     await producer.send(Message("t", b"new", queue=MessageQueue("t", "broker-a", 0)))
     async with PushConsumer("cg", "t", namesrv=real.namesrv.address, consume_from=at) as consumer:
         async for batch in consumer.batches():

@@ -20,6 +20,7 @@ from sprocketmq.net.client import ConnectionPool
 from sprocketmq.net.link import EARLY_WRITE_BYTES, Link
 from sprocketmq.net.server import RemotingServer, ServerConnection
 from sprocketmq.protocol.command import MAX_FRAME_LENGTH, Command, decode_command, encode_command
+from sprocketmq.testing import eventually
 
 ECHO, FAIL, SILENT, LATER, BROKEN_HEADER = 1, 2, 3, 4, 5
 
@@ -476,10 +477,7 @@ async def test_a_client_that_does_not_read_is_not_read_either(served):
     for _ in range(200):
         writer.write(frame)
     await asyncio.sleep(0)
-    for _ in range(500):
-        await asyncio.sleep(0.001)
-        if server.connections and next(iter(server.connections)).write_backlog:
-            break
+    await eventually(lambda: server.connections and next(iter(server.connections)).write_backlog)
     (conn,) = server.connections
     assert 0 < conn.write_backlog < 32 << 20
     assert handler.requests < 100

@@ -1,0 +1,30 @@
+"""What tests do about time, in one place. To wait for something there is ``sprocketmq.testing``; nothing else in a test sleeps."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+MOMENT_S = 0.02
+
+
+async def stays(condition: Callable[[], object], for_s: float = MOMENT_S) -> None:
+    """Fail when a condition ends within a moment.
+
+    Nothing can be waited for that is not to happen. On a busy machine the moment may be too short to see it, and the test passes as it
+    should for code that is right; code that is wrong fails it on the next machine, or in the next run.
+    """
+    deadline = time.monotonic() + for_s
+    while time.monotonic() < deadline:
+        assert condition(), "it did not stay so"
+        await asyncio.sleep(0.001)
+    assert condition(), "it did not stay so"
+
+
+def next_millisecond() -> int:
+    """Wait until the clock of store times, which counts milliseconds, has gone on, and return it."""
+    before = time.time_ns() // 1_000_000
+    while (now := time.time_ns() // 1_000_000) <= before:
+        time.sleep(0.0005)
+    return now
