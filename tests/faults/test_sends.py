@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
+from tests.inside import bytes_in_flight
 
 from sprocketmq import AdminClient, Batching, Message, Producer, PullConsumer, sync
 from sprocketmq.errors import BatchPartlySent, MaybeStoredError, SendQueueFull, SprocketError
@@ -386,7 +387,7 @@ def assert_idle(producers: list[Producer | Blocking]) -> None:
     for producer in producers:
         blocking = isinstance(producer, Blocking)
         inner = producer.inner if blocking else producer
-        held = [inner.in_flight, inner._in_flight_bytes, inner.batching_stats.held_bytes]
+        held = [inner.in_flight, bytes_in_flight(inner), inner.batching_stats.held_bytes]
         if blocking:
             held += [producer.producer.in_flight, producer.producer._held_bytes]
         assert not any(held), f"producer {inner.group} still holds {held} (seed {SEED})"

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 from consuming import take
 from fake_cluster import FakeCluster
+from tests.inside import run_due
 
 from sprocketmq.client import Producer, PushConsumer, offset_files
 from sprocketmq.client import group_member as member_module
@@ -74,7 +75,7 @@ async def test_offsets_are_written_every_five_seconds(cluster, tmp_path):
         await take(consumer, 4)
         assert not (tmp_path / PLACE).exists()
         clock.advance(5)
-        consumer._instance.timers.run_due()
+        run_due(consumer)
         await eventually((tmp_path / PLACE).exists)
 
 

@@ -4,6 +4,7 @@ import logging
 import pytest
 from consuming import push, take
 from fake_cluster import FakeCluster, answer, hang_up
+from tests.inside import held_messages, process_queues, run_due
 from tests.waiting import stays
 
 from sprocketmq.client import Producer, PushConsumer, group_member, pull_loop
@@ -141,7 +142,7 @@ async def test_a_new_group_starts_where_it_is_told(cluster, start, offset):
     await fill(cluster, 5, queue=0)
     async with push(cluster, consume_from=start) as consumer:
         await eventually(lambda: QUEUE in consumer.assignment)
-        assert consumer._member.queues[QUEUE].persisted == offset
+        assert process_queues(consumer)[QUEUE].persisted == offset
     if not isinstance(start, str):
         header = next(c for c in cluster.broker.seen if c.code == Q.SEARCH_OFFSET_BY_TIMESTAMP)
         assert header.ext["timestamp"] == "1700000000500"
@@ -158,7 +159,7 @@ async def test_an_offset_out_of_range_is_moved_as_the_broker_says(cluster):
     await fill(cluster, 5, queue=0)
     cluster.broker.offsets["cg", "t", 0] = 99
     async with push(cluster) as consumer:
-        await eventually(lambda: QUEUE in consumer.assignment and consumer._member.queues[QUEUE].next_offset == 5)
+        await eventually(lambda: QUEUE in consumer.assignment and process_queues(consumer)[QUEUE].next_offset == 5)
         await fill(cluster, 1, queue=0)
         assert await take(consumer, 1) == [b"0"]
 
@@ -216,7 +217,7 @@ async def test_a_loop_that_never_waits_leaves_the_event_loop_room(cluster, monke
             await asyncio.sleep(0)
 
     async with push(cluster, batch_max=1) as consumer:
-        await eventually(lambda: QUEUE in consumer.assignment and consumer._member.queues[QUEUE].held_messages == 20)
+        await eventually(lambda: held_messages(consumer, QUEUE) == 20)
         task = asyncio.ensure_future(other_work())
         assert await take(consumer, 20) == [b"%d" % i for i in range(20)]
         assert turns >= 20
@@ -273,7 +274,7 @@ async def test_a_batch_that_no_broker_takes_back_is_there_after_a_restart(cluste
 
     async with push(cluster, batch_max=1) as consumer:
         consumer.listen(broken)
-        await eventually(lambda: consumer._member.queues.get(QUEUE) and consumer._member.queues[QUEUE].held_messages == 2)
+        await eventually(lambda: held_messages(consumer, QUEUE) == 2)
     assert cluster.broker.offsets.get(("cg", "t", 0), 0) == 0
     async with push(cluster) as consumer:
         assert await take(consumer, 2) == [b"0", b"1"]
@@ -282,9 +283,9 @@ async def test_a_batch_that_no_broker_takes_back_is_there_after_a_restart(cluste
 async def test_pulling_pauses_while_too_much_waits_and_goes_on_when_it_is_consumed(cluster):
     await fill(cluster, 300, queue=0)
     async with push(cluster, max_cached=100, max_span=10_000) as consumer:
-        await eventually(lambda: QUEUE in consumer._member.queues and consumer._member.queues[QUEUE].full)
+        await eventually(lambda: QUEUE in process_queues(consumer) and process_queues(consumer)[QUEUE].full)
         pulls = len(pulls_of_queue(cluster))
-        assert consumer._member.queues[QUEUE].held_messages <= 100 + 50
+        assert held_messages(consumer, QUEUE) <= 100 + 50
         await stays(lambda: len(pulls_of_queue(cluster)) == pulls)
         assert len(await take(consumer, 300)) == 300
 
@@ -312,7 +313,7 @@ async def test_offsets_are_committed_every_5_seconds_one_way(cluster):
         await take(consumer, 4)
         assert cluster.broker.offsets == {}
         clock.advance(5)
-        consumer._instance.timers.run_due()
+        run_due(consumer)
         await cluster.broker.until(lambda: len(cluster.broker.offsets) == 4)
         assert all(c.is_oneway for c in cluster.broker.seen if c.code == Q.UPDATE_CONSUMER_OFFSET)
 

@@ -2,6 +2,7 @@ import asyncio
 
 import pytest
 from fake_cluster import answer, hang_up, silence
+from tests.inside import broker_connections, run_due
 
 from sprocketmq.client import Producer, delivery
 from sprocketmq.client.delivery import Publisher
@@ -110,7 +111,7 @@ async def test_a_broker_that_fails_gets_no_messages_for_ten_seconds(two_brokers,
     async with Producer("pg", namesrv=two_brokers.namesrv.address, latency_fault_tolerance=True, clock=clock) as producer:
         first = asyncio.ensure_future(send_one(producer, method))
         while not first.done():  # both brokers fail once, so one of them twice in a row is paused for
-            producer._instance.timers.run_due()
+            run_due(producer)
             clock.advance(0.001)
             await asyncio.sleep(0)
         await first
@@ -246,7 +247,7 @@ async def test_a_broker_that_accepts_no_connection_leaves_time_for_another(two_b
     monkeypatch.setattr(delivery, "CONNECT_PATIENCE_S", 0.02)
     async with Producer("pg", namesrv=two_brokers.namesrv.address, timeout_s=3) as producer:
         await producer.queues("t")
-        pool = producer._instance.brokers
+        pool = broker_connections(producer)
         real = pool.get
 
         async def get(address, **options):
@@ -265,14 +266,14 @@ async def test_a_broker_that_accepts_no_connection_leaves_time_for_another(two_b
 async def test_messages_behind_a_broker_that_accepts_no_connection_do_not_wait_for_it_one_after_the_other(two_brokers, monkeypatch):
     monkeypatch.setattr(delivery, "CONNECT_PATIENCE_S", 0.02)
     async with Producer("pg", namesrv=two_brokers.namesrv.address) as producer:
-        real = producer._instance.brokers.get
+        real = broker_connections(producer).get
 
         async def get(address, **options):
             if address == two_brokers.broker.address:
                 await asyncio.Event().wait()
             return await real(address, **options)
 
-        monkeypatch.setattr(producer._instance.brokers, "get", get)
+        monkeypatch.setattr(broker_connections(producer), "get", get)
         futures = [producer.submit(Message("t", b"x"), timeout_s=0.5) for _ in range(40)]
         results = await asyncio.gather(*futures)
     assert {result.broker_name for result in results} == {"broker-b"}
@@ -281,7 +282,7 @@ async def test_messages_behind_a_broker_that_accepts_no_connection_do_not_wait_f
 async def test_what_has_no_time_left_does_not_leave(cluster, monkeypatch):
     async with Producer("pg", namesrv=cluster.namesrv.address) as producer:
         await producer.queues("t")
-        real = producer._instance.brokers.get
+        real = broker_connections(producer).get
         now = producer._loop.time
         late = 0.0
         monkeypatch.setattr(producer._loop, "time", lambda: now() + late)
@@ -292,11 +293,11 @@ async def test_what_has_no_time_left_does_not_leave(cluster, monkeypatch):
             late += 3.0
             return connection
 
-        monkeypatch.setattr(producer._instance.brokers, "get", get)
+        monkeypatch.setattr(broker_connections(producer), "get", get)
         for send in (producer.submit, producer.send):
             with pytest.raises(SendTimeout, match="nothing is stored"):
                 await send(Message("t", b"x"))
-            producer._instance.brokers.drop(cluster.broker.address)
+            broker_connections(producer).drop(cluster.broker.address)
             assert producer.in_flight == 0
     assert cluster.broker.count(Q.SEND_MESSAGE_V2) == 0
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
+from tests.inside import id_of, process_queues
 from tests.waiting import stays
 
 from sprocketmq.broker import locks as broker_locks
@@ -274,7 +275,7 @@ async def test_in_order_nothing_is_handed_out_while_the_lock_is_not_sure(mq, top
         await g.until(lambda: len(consumer.assignment) == 6)
         monkeypatch.setattr(orderly_module, "VALID_S", 0.0)
         await fill(mq, topic, 4)
-        await g.until(lambda: all(pq.held_messages for pq in consumer._member.queues.values() if pq.queue.topic == topic))
+        await g.until(lambda: all(pq.held_messages for pq in process_queues(consumer).values() if pq.queue.topic == topic))
         assert not g.seen
         monkeypatch.setattr(orderly_module, "VALID_S", 30.0)
         await g.until(lambda: g.all_seen(4))  # the next renewal lets them go on
@@ -309,7 +310,7 @@ async def test_an_operator_resets_a_running_group_and_asks_a_member_how_it_is_do
         # The members hear of it with their next pull, which a new message brings about.
         await fill(mq, topic, 1, 6)
         await g.until(lambda: g.all_seen(7))
-        clients = {consumer._instance.client_id: consumer for consumer in g.members.values()}
+        clients = {id_of(consumer): consumer for consumer in g.members.values()}
         for client_id, consumer in clients.items():
             info = await admin.running_info(g.name, client_id)
             assert sorted(queue for queue in info.mq_table if queue.topic == topic) == consumer.assignment

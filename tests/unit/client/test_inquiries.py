@@ -4,6 +4,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from fake_cluster import FakeCluster
+from tests.inside import id_of, process_queues
 
 from sprocketmq.client import Producer, PushConsumer
 from sprocketmq.client import group_member as member_module
@@ -42,11 +43,11 @@ class Asked:
         self.consumer = consumer
 
     async def ask(self, code: int, body: bytes = b"", **ext: str):
-        conn = self.cluster.broker.groups["cg"][self.consumer._instance.client_id]
+        conn = self.cluster.broker.groups["cg"][id_of(self.consumer)]
         return await conn.request(code, ext=ext, body=body, timeout_s=60)
 
     def tell(self, code: int, body: bytes = b"", **ext: str) -> None:
-        conn = self.cluster.broker.groups["cg"][self.consumer._instance.client_id]
+        conn = self.cluster.broker.groups["cg"][id_of(self.consumer)]
         conn.oneway(code, ext=ext, body=body)
 
 
@@ -97,7 +98,7 @@ async def test_a_member_tells_what_it_consumed_of_a_topic(cluster):
 
 async def test_a_member_tells_how_it_is_doing(cluster):
     async with member(cluster, 8, orderly=True, batch_max=5) as asked:
-        await eventually(lambda: sum(pq.held_messages for pq in asked.consumer._member.queues.values()) == 8)
+        await eventually(lambda: sum(pq.held_messages for pq in process_queues(asked.consumer).values()) == 8)
         batch = await anext(asked.consumer.batches())
         answer = await asked.ask(307, consumerGroup="cg", clientId="x", jstackEnable="false")
         info = ConsumerRunningInfo.decode(answer.body)

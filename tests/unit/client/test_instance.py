@@ -3,6 +3,7 @@ import logging
 
 import pytest
 from fake_cluster import FakeNamesrv, answer, fake_cluster, hang_up, silence
+from tests.inside import id_of, run_due
 
 from sprocketmq.client import AdminClient, Producer, PullConsumer
 from sprocketmq.client import instance as instance_module
@@ -198,10 +199,10 @@ async def test_routes_and_heartbeats_are_refreshed_every_30_seconds(cluster):
         cluster.put("t", queues=7)
         before = cluster.namesrv.count(Q.GET_ROUTEINFO_BY_TOPIC)
         clock.advance(29)
-        producer._instance.timers.run_due()
+        run_due(producer)
         clock.advance(1)
         assert cluster.namesrv.count(Q.GET_ROUTEINFO_BY_TOPIC) == before
-        producer._instance.timers.run_due()
+        run_due(producer)
         await cluster.broker.until(lambda: len(cluster.broker.beats) == 2)
         await cluster.namesrv.until(lambda: cluster.namesrv.count(Q.GET_ROUTEINFO_BY_TOPIC) == before + 1)
 
@@ -287,7 +288,7 @@ async def test_two_clients_share_nothing():
         second = Producer("g", namesrv=cluster.namesrv.address)
         await first.start()
         await second.start()
-        assert first._instance.client_id != second._instance.client_id
+        assert id_of(first) != id_of(second)
         await first.close()
         await second.send(Message("t", b"x"))
         await second.close()

@@ -2,6 +2,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from fake_cluster import answer, hang_up
+from tests.inside import id_of
 
 from sprocketmq.client import instance as instance_module
 from sprocketmq.client.instance import Instance
@@ -84,7 +85,7 @@ async def test_each_broker_is_asked_once_for_all_of_its_queues(two_brokers):
         assert all(locks.leases.holds(queue) for queue in everything)
         again = await locks.lock(everything)
         assert again.kept == set(everything)
-        client_id = locks._instance.client_id
+        client_id = id_of(locks)
     for broker in two_brokers.brokers:
         assert broker.count(Q.LOCK_BATCH_MQ) == 2
         asked = LockBatchRequest.decode(next(c.body for c in broker.seen if c.code == Q.LOCK_BATCH_MQ))

@@ -2,6 +2,7 @@ import asyncio
 
 import pytest
 from fake_cluster import FakeCluster, answer
+from tests.inside import run_due
 
 from sprocketmq import sync
 from sprocketmq.client import Producer, PullConsumer
@@ -112,7 +113,7 @@ async def test_automatic_commits_are_made_every_five_seconds(cluster):
         await offsets(consumer, 4)
         await consumer.poll(timeout_s=0)
         clock.advance(5)
-        consumer._instance.timers.run_due()
+        run_due(consumer)
         await cluster.broker.until(lambda: cluster.broker.offsets.get(("cg", "t", 0)) == 4)
 
 

@@ -2,6 +2,7 @@ import asyncio
 
 import pytest
 from fake_cluster import answer, half_frame, hang_up, silence
+from tests.inside import bytes_in_flight
 from tests.waiting import stays
 
 from sprocketmq.client import Producer, PullConsumer, delivery
@@ -322,7 +323,7 @@ async def test_submit_is_bounded_by_count_and_by_bytes(cluster):
         await asyncio.gather(*futures)
         large = producer.submit(Message("t", b"z" * 5000))  # alone, any size goes
         await large
-        assert (producer.in_flight, producer._in_flight_bytes) == (0, 0)
+        assert (producer.in_flight, bytes_in_flight(producer)) == (0, 0)
 
 
 async def test_awaited_sends_wait_for_room(cluster):
@@ -348,7 +349,7 @@ async def test_a_send_that_finds_no_room_in_its_time_says_so(cluster):
         assert [type(e) for e in refused] == [SendQueueFull, SendQueueFull]
         with pytest.raises(MaybeStoredError):
             await lost
-        assert (producer.in_flight, producer._in_flight_bytes) == (0, 0)
+        assert (producer.in_flight, bytes_in_flight(producer)) == (0, 0)
 
 
 async def test_flush_waits_for_everything_in_flight_also_for_what_fails(cluster, producer):
@@ -383,7 +384,7 @@ async def test_a_cancelled_send_frees_its_place(cluster, producer):
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert (producer.in_flight, producer._in_flight_bytes) == (0, 0)
+    assert (producer.in_flight, bytes_in_flight(producer)) == (0, 0)
 
 
 # --- batches ------------------------------------------------------------------------------------------------------------

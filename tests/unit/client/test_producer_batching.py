@@ -3,6 +3,7 @@ import logging
 
 import pytest
 from fake_cluster import answer, hang_up, silence
+from tests.inside import bytes_in_flight, run_due
 
 from sprocketmq.client import Producer
 from sprocketmq.client import delivery as delivery_module
@@ -55,7 +56,7 @@ async def producer(cluster):
 async def settled(producer):
     """Everything sent is answered, and nothing is held."""
     await producer.flush()
-    assert (producer.in_flight, producer._in_flight_bytes, producer.batching_stats.held_bytes) == (0, 0, 0)
+    assert (producer.in_flight, bytes_in_flight(producer), producer.batching_stats.held_bytes) == (0, 0, 0)
 
 
 def requests(server):
@@ -200,20 +201,20 @@ async def test_a_batch_leaves_when_its_delay_is_over(cluster, clock):
     async with Producer("pg", namesrv=cluster.namesrv.address, batching=Batching(max_delay_ms=10), clock=clock) as producer:
         future = producer.submit(Message("t", b"x"))
         clock.advance(0.009)
-        producer._instance.timers.run_due()
+        run_due(producer)
         assert producer.batching_stats.batches == 0
         clock.advance(0.002)
-        producer._instance.timers.run_due()
+        run_due(producer)
         assert producer.batching_stats.batches == 1
         assert (await future).queue_offset == 0
         assert producer.batching_stats.linger_ms_max == pytest.approx(11)
         # The timer goes with what is open: the next batch is due in its own time.
         producer.submit(Message("t", b"y"))
         clock.advance(0.005)
-        producer._instance.timers.run_due()
+        run_due(producer)
         assert producer.batching_stats.batches == 1
         clock.advance(0.006)
-        producer._instance.timers.run_due()
+        run_due(producer)
         assert producer.batching_stats.batches == 2
         await settled(producer)
 

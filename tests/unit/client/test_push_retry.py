@@ -6,6 +6,7 @@ import logging
 import pytest
 from consuming import push
 from fake_cluster import FakeCluster, answer, hang_up
+from tests.inside import held_messages, process_queues, run_due
 from tests.waiting import stays
 
 from sprocketmq.client import Producer, PushConsumer, group_member, pull_loop, send_back
@@ -121,7 +122,7 @@ async def test_the_commit_offset_waits_for_the_send_back(cluster):
         await consumer.commit()
         assert committed(cluster) == 1
         waiting[0][0].respond(waiting[0][1], R.SUCCESS)
-        await eventually(lambda: consumer._member.queues[QUEUE].held_messages == 0)
+        await eventually(lambda: held_messages(consumer, QUEUE) == 0)
         await consumer.commit()
         assert committed(cluster) == 3
 
@@ -133,7 +134,7 @@ async def test_what_the_broker_does_not_take_back_is_published_to_the_retry_topi
     async with push(cluster, max_reconsume_times=7) as consumer:
         consumer.listen(lambda batch: batch.retry(batch[1]) if batch.queue == QUEUE else None)
         await eventually(lambda: published(cluster))
-        await eventually(lambda: consumer._member.queues[QUEUE].held_messages == 0)
+        await eventually(lambda: held_messages(consumer, QUEUE) == 0)
     [header] = published(cluster)
     assert (header.producer_group, header.reconsume_times, header.max_reconsume_times) == ("CLIENT_INNER_PRODUCER", 1, 7)
     properties = decode_properties(header.properties.encode())
@@ -175,16 +176,16 @@ async def test_what_no_broker_takes_is_handed_out_here_again_after_5_seconds(clu
 
     async with push(cluster, clock=clock) as consumer:
         consumer.listen(handler)
-        await eventually(lambda: consumer._member.queues.get(QUEUE) and consumer._member.queues[QUEUE].held_messages == 1)
+        await eventually(lambda: held_messages(consumer, QUEUE) == 1)
         await eventually(lambda: "was not taken back" in caplog.text and not consumer._settling)
         await consumer.commit()
         assert committed(cluster) == 1
         clock.advance(4.9)
-        consumer._instance.timers.run_due()
+        run_due(consumer)
         await asyncio.sleep(0)
         assert len(seen) == 1
         clock.advance(0.2)
-        consumer._instance.timers.run_due()
+        run_due(consumer)
         await eventually(lambda: len(seen) == 2)
     assert seen == [([0, 1, 2], 0, 0), ([1], 1, 1)]
     assert committed(cluster) == 3
@@ -251,7 +252,7 @@ async def test_a_handler_may_do_to_its_list_what_it_likes(cluster):
     async with push(cluster) as consumer:
         consumer.listen(handler)
         await eventually(lambda: cluster.broker.returned)
-        await eventually(lambda: consumer._member.queues[QUEUE].held_messages == 0)
+        await eventually(lambda: held_messages(consumer, QUEUE) == 0)
     assert [header.offset for header in cluster.broker.returned] == [0]
     assert committed(cluster) == 4
 
@@ -295,8 +296,8 @@ async def test_a_broadcasting_group_has_no_retry_topic_and_drops_what_fails(clus
 
     async with push(cluster, mode="broadcasting", offsets_dir=tmp_path) as consumer:
         consumer.listen(handler)
-        await eventually(lambda: consumer._member.queues.get(QUEUE) and consumer._member.queues[QUEUE].commit_offset == 2)
-        assert RETRY not in {queue.topic for queue in consumer._member.queues}
+        await eventually(lambda: process_queues(consumer).get(QUEUE) and process_queues(consumer)[QUEUE].commit_offset == 2)
+        assert RETRY not in {queue.topic for queue in process_queues(consumer)}
     assert cluster.broker.returned == []
     assert "dropped, as the group broadcasts" in caplog.text
 
@@ -373,13 +374,13 @@ async def test_a_handler_that_takes_too_long_is_told_and_its_messages_are_sent_b
         consumer.listen(handler)
         await eventually(lambda: held)
         clock.advance(59)
-        consumer._instance.timers.run_due()
+        run_due(consumer)
         await stays(lambda: not held[0].timed_out)
         clock.advance(16)
-        consumer._instance.timers.run_due()
+        run_due(consumer)
         await eventually(lambda: len(cluster.broker.returned) == 2)
         assert held[0].timed_out
-        await eventually(lambda: consumer._member.queues[QUEUE].held_messages == 0)
+        await eventually(lambda: held_messages(consumer, QUEUE) == 0)
         await consumer.commit()
         assert committed(cluster) == 3
         go_on.set()
@@ -396,7 +397,7 @@ async def test_what_a_handler_returns_is_ignored_with_one_warning(cluster, caplo
     with caplog.at_level(logging.WARNING):
         async with push(cluster, batch_max=1) as consumer:
             consumer.listen(lambda batch: "RECONSUME_LATER")
-            await eventually(lambda: consumer._member.queues.get(QUEUE) and consumer._member.queues[QUEUE].commit_offset == 3)
+            await eventually(lambda: process_queues(consumer).get(QUEUE) and process_queues(consumer)[QUEUE].commit_offset == 3)
     assert caplog.text.count("means nothing") == 1
     assert cluster.broker.returned == []
 
@@ -457,7 +458,7 @@ async def test_an_orderly_handler_that_fails_gets_the_same_messages_again_before
             await eventually(lambda n=number: len(seen) == n)
             await stays(lambda n=number: len(seen) == n)
             clock.advance(10)
-            consumer._instance.timers.run_due()
+            run_due(consumer)
         await eventually(lambda: len(seen) == 4)
     assert seen == [[0, 1], [0, 1], [0, 1], [2, 3]]
     assert committed(cluster) == 4
@@ -481,7 +482,7 @@ async def test_an_orderly_message_that_failed_too_often_becomes_a_dead_letter_an
         for number in (2, 3):
             await stays(lambda n=number: len(seen) == n - 1)
             clock.advance(1)
-            consumer._instance.timers.run_due()
+            run_due(consumer)
             await eventually(lambda n=number: len(seen) >= n)
             await eventually(lambda: not consumer._settling)
         await eventually(lambda: len(seen) == 4)

@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.inside import process_queues
 from tests.waiting import stays
 
 from sprocketmq.broker.config import BrokerConfig
@@ -98,7 +99,7 @@ async def test_each_failing_message_comes_again_up_to_the_limit_then_is_a_dead_l
             while sum(times.values()) < len(bodies) + RETRIES * len(poison):
                 delayed.pass_time()
                 await asyncio.sleep(0.01)
-            await eventually(lambda: not any(pq.held_messages for pq in consumer._member.queues.values()))
+            await eventually(lambda: not any(pq.held_messages for pq in process_queues(consumer).values()))
         for _ in range(3 * LEVEL_S):
             delayed.pass_time()
         await stays(lambda: wrong == [])

@@ -6,6 +6,7 @@ from concurrent.futures import Future, wait
 
 import pytest
 from fake_cluster import FakeCluster, answer, silence
+from tests.inside import held_messages, process_queues
 
 from sprocketmq import Batching, sync
 from sprocketmq.errors import (
@@ -331,7 +332,7 @@ def test_a_fast_loop_is_handed_several_batches_at_once_and_gives_all_it_did_not_
     monkeypatch.setattr(sync, "AHEAD_S", 1000.0)
     fill(running, 12)
     with sync.PushConsumer("cg", "t", namesrv=running.namesrv.address, consume_from="first", batch_max=1) as consumer:
-        wait_until(lambda: QUEUE in consumer.assignment and consumer._client._member.queues[QUEUE].held_messages == 12)
+        wait_until(lambda: held_messages(consumer, QUEUE) == 12)
         seen = []
         for batch in consumer.batches():
             seen.append(batch[0].queue_offset)
@@ -351,9 +352,9 @@ def test_a_slow_loop_is_handed_one_batch_at_a_time(running, monkeypatch):
     monkeypatch.setattr(sync, "AHEAD_S", 0.0)
     fill(running, 4)
     with sync.PushConsumer("cg", "t", namesrv=running.namesrv.address, consume_from="first", batch_max=1) as consumer:
-        wait_until(lambda: QUEUE in consumer.assignment and consumer._client._member.queues[QUEUE].held_messages == 4)
+        wait_until(lambda: held_messages(consumer, QUEUE) == 4)
         for number, batch in enumerate(consumer.batches()):
-            assert len(consumer._client._member.queues[QUEUE]._out) <= 2  # this one, and the one before on its way to be acknowledged
+            assert len(process_queues(consumer)[QUEUE]._out) <= 2  # this one, and the one before on its way to be acknowledged
             batch.ack()
             if number == 3:
                 break
@@ -364,7 +365,7 @@ def test_messages_can_be_retried_from_the_thread_that_handles_them(running):
     with sync.PushConsumer("cg", "t", namesrv=running.namesrv.address, consume_from="first") as consumer:
         future = consumer.listen(lambda batch: batch.retry(batch[-1], delay_level=2))
         wait_until(lambda: running.broker.returned)
-        wait_until(lambda: consumer._client._member.queues[QUEUE].held_messages == 0)
+        wait_until(lambda: held_messages(consumer, QUEUE) == 0)
     assert future.done()
     assert [header.delay_level for header in running.broker.returned] == [2]
     assert running.broker.offsets["cg", "t", 0] == 3
@@ -399,7 +400,7 @@ def test_listen_runs_handlers_in_threads(running):
     with sync.PushConsumer("cg", "t", namesrv=running.namesrv.address, consume_from="first", batch_max=3) as consumer:
         future = consumer.listen(handler, concurrency=2)
         wait_until(lambda: len(bodies) == 12)
-        wait_until(lambda: consumer._client._member.queues[QUEUE].commit_offset == 12)
+        wait_until(lambda: process_queues(consumer)[QUEUE].commit_offset == 12)
     assert future.result(60) is None
     assert all(name.startswith("sprocketmq-handler") for name in names)
     assert len(names) == 2
