@@ -50,6 +50,92 @@ IMPATIENT = {
     "spark_faults/test_restarts.py": "a pause of a producer that can be ended",
 }
 
+# Private names of the package, and of others, by the reason why a test uses them.
+INSIDE: dict[str, dict[str, str]] = {
+    "is the one place that reaches into clients": {
+        "inside.py": "_in_flight_bytes _instance _member",
+    },
+    "a test says when the work of a timer or of a thread is done": {
+        "model/test_rebalance_model.py": "_commit_behind",
+        "spark/test_stream_reader.py": "_pause",
+        "unit/broker/test_admin.py": "_groups_file",
+        "unit/broker/test_cleaning.py": "_root _round _timer",
+        "unit/broker/test_delay.py": "_arm _delays_file _dirty _levels _look",
+        "unit/broker/test_delay_model.py": "_delays_file _save_delays _save_offsets _timers_file _topics_file",
+        "unit/broker/test_offsets.py": "_offsets_file _save_offsets",
+        "unit/broker/test_pull.py": "_clock",
+        "unit/broker/test_server.py": "_sample",
+        "unit/broker/test_timer.py": "_save_delays _timers_file",
+        "unit/client/test_consumer_pull.py": "_instance",
+        "unit/client/test_inquiries.py": "_clock _compare_wishes _member",
+        "unit/client/test_instance.py": "_instance",
+        "unit/client/test_producer.py": "_instance _refreshed_at",
+        "unit/client/test_producer_batching.py": "_send_gathered",
+        "unit/net/test_link.py": "_close_idle",
+    },
+    "that nothing is left, or that there is no more than a bound, shows only inside": {
+        "faults/test_sends.py": "_client _held_bytes",
+        "unit/broker/test_clients.py": "_of",
+        "unit/broker/test_locks.py": "_groups",
+        "unit/broker/test_pull.py": "_ticks _timer",
+        "unit/broker/test_send.py": "_parked _parked_bytes",
+        "unit/client/test_batching.py": "_flying",
+        "unit/client/test_close_cancelled.py": "_instance",
+        "unit/client/test_encoding.py": "_heads _tails",
+        "unit/client/test_sync.py": "_client _out _takers",
+        "unit/net/test_link.py": "_out",
+        "unit/spark/test_access.py": "_open _submit",
+        "unit/spark/test_encode.py": "_levels",
+        "unit/spark/test_land.py": "_open",
+        "unit/storage/test_deletion.py": "_log",
+        "unit/storage/test_formats.py": "_files",
+        "unit/testing/test_proxy.py": "_buffer",
+    },
+    "a state that is over before it shows outside is waited for": {
+        "crash/test_disk_full.py": "_settling",
+        "unit/broker/test_sync_flush.py": "_acks _closing _flusher _idle _out _stopped",
+        "unit/client/test_push_retry.py": "_settling",
+        "unit/client/test_with_broker.py": "_publishers _server",
+        "unit/storage/test_index.py": "_files _loader",
+        "unit/storage/test_preallocation.py": "_ahead _busy _generation",
+    },
+    "something inside is damaged, lost, broken or replaced on purpose": {
+        "crash/test_kill.py": "_open",
+        "spark/test_demo.py": "_left_running _write",
+        "spark/test_session.py": "_home",
+        "unit/broker/test_batch_topics.py": "_topics",
+        "unit/broker/test_recorded.py": "_put",
+        "unit/broker/test_server.py": "_pool _registrar",
+        "unit/client/test_delivery.py": "_delivery _faults _loop",
+        "unit/client/test_group_live.py": "_brokers _groups _instance _listeners _servers _shut",
+        "unit/net/test_link.py": "_limit",
+        "unit/protocol/test_ids.py": "_count",
+        "unit/spark/test_rebuild_index.py": "_put_in_place",
+        "unit/storage/test_batch_queues.py": "_table",
+        "unit/storage/test_damaged_derived_files.py": "_queues",
+        "unit/storage/test_disk_errors.py": "_log",
+        "unit/storage/test_pipeline.py": "_batch_topics _directory _filled _keys _received",
+        "unit/storage/test_recovery.py": "_mark _queues",
+    },
+    "one part is tested alone, without the whole that it belongs to": {
+        "unit/broker/test_server.py": "_listens_at",
+        "unit/spark/test_checks.py": "_source",
+        "unit/spark/test_lag.py": "_duration",
+        "unit/spark/test_sink.py": "_job",
+        "unit/storage/test_exploding.py": "_queues",
+        "unit/storage/test_index_of_stores.py": "_log",
+        "unit/storage/test_pipeline_recovery.py": "_new",
+    },
+    "the name is another project's": {
+        "spark/cluster_job.py": "_jsc",
+        "spark/test_demo_checks.py": "_data_directory",
+        "unit/cli/test_pipeline.py": "_bar",
+        "unit/spark/test_notebook.py": "_repr_html_",
+    },
+}
+# Attributes that begin with an underscore and are public all the same.
+PUBLIC = {"_replace", "_asdict", "_fields", "_exit"}
+
 
 def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -105,6 +191,30 @@ def test_no_server_has_a_port_of_its_own() -> None:
         if word.arg in ("port", "namesrv_port") and isinstance(word.value, ast.Constant) and word.value.value not in (0, None)
     ]
     assert fixed == []
+
+
+def private_names(path: Path) -> set[str]:
+    """Return the private names of others that a file uses: not those it defines, nor those of its own objects and classes."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = [*ast.walk(tree)]
+    own = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)} | PUBLIC
+    used = set()
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and re.fullmatch(r"_[a-z]\w*", node.attr):
+            (own if ast.unparse(node.value) in ("self", "cls", "super()") else used).add(node.attr)
+    return used - own
+
+
+def test_private_names_are_left_alone_but_for_a_reason() -> None:
+    allowed: dict[str, set[str]] = {}
+    for files in INSIDE.values():
+        for file, names in files.items():
+            allowed.setdefault(file, set()).update(names.split())
+    used = {name_of(path): names for path in FILES if (names := private_names(path))}
+    assert {file: names - allowed.get(file, set()) for file, names in used.items() if names - allowed.get(file, set())} == {}, (
+        "look at it from outside, or through tests.inside, or give a reason in INSIDE"
+    )
+    assert allowed == used, "what is used no more leaves the list"
 
 
 def test_files_that_may_do_what_others_may_not_are_there() -> None:
