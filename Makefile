@@ -15,7 +15,7 @@ help:
 	@echo "make test-long the tests of the Spark suite that take longest: clusters, many kills, a first session's archive"
 	@echo "make lint      ruff, mypy --strict, import-linter"
 	@echo "make interop   test against Apache RocketMQ 5.5.0 (needs Java 17 and Maven)"
-	@echo "make interop-long  the rest of these: larger batches, the same for batch queues, members that come and go"
+	@echo "make interop-long  the rest of these: stores that move between the brokers, in more ways"
 	@echo "make bench     run the benchmarks; JSON goes to benchmarks/results"
 	@echo "make fuzz      long fuzz run (FUZZ_SECONDS=600)"
 	@echo "make crash-long  long crash run (CRASH_CYCLES=1000 CRASH_POINTS=200000 CRASH_FLIPS=50000 CRASH_SEED=...)"

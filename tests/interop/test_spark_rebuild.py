@@ -59,6 +59,7 @@ def test_apaches_broker_serves_a_store_of_ours_that_spark_rebuilt(java: apache.J
     assert verify(str(moving.store)).errors == 0
 
 
+@pytest.mark.long
 async def test_apaches_broker_goes_on_with_its_own_store_after_spark_rebuilt_it(
     java: apache.JavaClient, moving: Moving, spark: Any
 ) -> None:

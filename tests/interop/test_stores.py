@@ -63,6 +63,7 @@ async def write(java: apache.JavaClient, namesrv: str, topic: str, count: int) -
     java.send(namesrv, variety(topic))
 
 
+@pytest.mark.long
 async def test_apaches_broker_goes_on_with_our_store(java: apache.JavaClient, moving: Moving) -> None:
     namesrv, topic = moving.namesrv, "MovingToApache"
     with moving.ours("before"):
@@ -173,7 +174,7 @@ def assert_grown(names: stores.Names, after: stores.Listing, before: stores.List
         assert len(new) == (sum(range(1, 7)) if topic in (names.plain, names.batch) else 0)
 
 
-@pytest.mark.parametrize("how", ["clean", "killed"])
+@pytest.mark.parametrize("how", ["clean", pytest.param("killed", marks=pytest.mark.long)])
 async def test_a_store_of_ours_with_everything_in_it_moves_there_and_back(java: apache.JavaClient, moving: Moving, how: str) -> None:
     """Written by our engine (closed, or killed by SIGKILL), gone on with by Apache's broker (killed, or stopped), then by ours (stopped, or killed)."""
     namesrv = moving.namesrv
@@ -201,6 +202,7 @@ async def test_a_store_of_ours_with_everything_in_it_moves_there_and_back(java: 
     assert_grown(names, stores.read_closed(moving.store, names), listed, b"ours")
 
 
+@pytest.mark.long
 async def test_apaches_broker_takes_a_store_whose_old_segments_we_deleted_and_whose_files_we_rebuilt(
     java: apache.JavaClient, moving: Moving
 ) -> None:

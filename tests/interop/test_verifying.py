@@ -30,6 +30,7 @@ def findings(store: Path) -> list[tuple[str, str]]:
     return [(found.severity, found.kind) for found in verify(str(store)).findings]
 
 
+@pytest.mark.long
 async def test_a_store_of_apaches_broker_in_use_killed_and_closed(
     java: apache.JavaClient, home: Path, apache_namesrv: apache.ApacheNamesrv
 ) -> None:
