@@ -5,9 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parents[1]
+# One worker reads the files once for all tests of this module.
+pytestmark = pytest.mark.xdist_group("suite")
 FILES = sorted(path for path in TESTS.rglob("*.py") if path != Path(__file__))
 
 # Who may sleep, and why. `asyncio.sleep(0)`, a turn of the loop, is not sleeping.
@@ -137,10 +142,21 @@ INSIDE: dict[str, dict[str, str]] = {
 PUBLIC = {"_replace", "_asdict", "_fields", "_exit"}
 
 
-def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call):
-            yield ast.unparse(node.func), node
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+
+
+@cache
+def calls(path: Path) -> list[tuple[str, ast.Call]]:
+    return [(ast.unparse(node.func), node) for node in nodes_of(path) if isinstance(node, ast.Call) and is_plain(node.func)]
+
+
+def is_plain(function: ast.expr) -> bool:
+    """Return whether a function is called by its name, or by that of a module with dots."""
+    while isinstance(function, ast.Attribute):
+        function = function.value
+    return isinstance(function, ast.Name)
 
 
 def name_of(path: Path) -> str:
@@ -195,8 +211,7 @@ def test_no_server_has_a_port_of_its_own() -> None:
 
 def private_names(path: Path) -> set[str]:
     """Return the private names of others that a file uses: not those it defines, nor those of its own objects and classes."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    nodes = [*ast.walk(tree)]
+    nodes = nodes_of(path)
     own = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)} | PUBLIC
     used = set()
     for node in nodes:

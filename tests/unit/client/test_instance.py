@@ -124,7 +124,7 @@ async def test_a_brokers_port_given_as_nameserver_is_told_apart(cluster, no_paus
 async def test_a_web_server_registered_as_broker_is_named_with_what_was_expected_there(cluster, web_server):
     cluster.broker.port = int(web_server.rpartition(":")[2])
     cluster.put("t")
-    async with Producer("g", namesrv=cluster.namesrv.address, timeout_s=1) as producer:
+    async with Producer("g", namesrv=cluster.namesrv.address, timeout_s=30) as producer:
         with pytest.raises(NotRocketMQ) as e:
             await producer.send(Message("t", b"x"))
     assert web_server in str(e.value)

@@ -37,7 +37,7 @@ def short_pauses(monkeypatch):
 
 @pytest.fixture
 async def producer(cluster):
-    async with Producer("pg", namesrv=cluster.namesrv.address, timeout_s=2) as p:
+    async with Producer("pg", namesrv=cluster.namesrv.address, timeout_s=30) as p:
         yield p
 
 

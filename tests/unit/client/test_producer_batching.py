@@ -269,8 +269,8 @@ async def test_delayed_messages_and_those_with_a_time_limit_of_their_own_go_alon
     producer.submit(Message("t", b"1"))
     later = producer.submit(Message("t", b"2", delay_level=3))
     timed = producer.submit(Message("t", b"3", deliver_at_ms=1_800_000_000_000))
-    limited = producer.submit(Message("t", b"4"), timeout_s=1)
-    await asyncio.gather(later, timed, limited, producer.send(Message("t", b"5"), timeout_s=1))
+    limited = producer.submit(Message("t", b"4"), timeout_s=30)
+    await asyncio.gather(later, timed, limited, producer.send(Message("t", b"5"), timeout_s=30))
     assert bodies(cluster.broker) == [b"1", b"2", b"3", b"4", b"5"]
     assert producer.batching_stats.direct == 2
 
@@ -366,7 +366,7 @@ async def test_a_batch_to_a_queue_that_is_gone_fails_each_message(producer):
     futures = [producer.submit(Message("t", b"x", queue=MessageQueue("t", "nobody", 0))) for _ in range(2)]
     await producer.flush()
     assert [type(future.exception()) for future in futures] == [InvalidMessage] * 2
-    await producer.send(Message("t", b"x"), timeout_s=2)
+    await producer.send(Message("t", b"x"), timeout_s=30)
     with pytest.raises(InvalidMessage, match="nobody"):  # known at once when the topic is
         producer.submit(Message("t", b"x", queue=MessageQueue("t", "nobody", 0)))
 
@@ -400,7 +400,7 @@ async def test_a_bad_message_is_refused_at_once_and_harms_no_batch(cluster, prod
 
 
 async def test_requests_that_cannot_be_written_fail_their_messages_and_nothing_stays_held(producer, monkeypatch):
-    await producer.send(Message("t", b"x"), timeout_s=2)
+    await producer.send(Message("t", b"x"), timeout_s=30)
 
     def refuse(self, receiver, code, **options):
         raise LocalProtocolError("too long")
@@ -408,7 +408,7 @@ async def test_requests_that_cannot_be_written_fail_their_messages_and_nothing_s
     monkeypatch.setattr(Connection, "request_for", refuse)
     # A thousand batches that fail at once, one after the other.
     futures = [producer.submit(Message("t", b"x", tag=f"{i % 1000}")) for i in range(2000)]
-    alone = producer.submit(Message("t", b"x"), timeout_s=2)
+    alone = producer.submit(Message("t", b"x"), timeout_s=30)
     producer._send_gathered()
     assert {type(future.exception()) for future in (*futures, alone)} == {LocalProtocolError}
     monkeypatch.undo()

@@ -103,7 +103,7 @@ def test_errors_come_out_where_the_result_would(running):
 
 def test_submit_is_bounded_in_the_callers_thread(running):
     running.broker.script(Q.SEND_MESSAGE_V2, *[silence] * 3)
-    with sync.Producer("pg", namesrv=running.namesrv.address, max_in_flight=2, max_in_flight_bytes=100, timeout_s=0.5) as producer:
+    with sync.Producer("pg", namesrv=running.namesrv.address, max_in_flight=2, max_in_flight_bytes=100, timeout_s=2) as producer:
         futures = [producer.submit(Message("t", b"x" * 60))]
         with pytest.raises(SendQueueFull, match="bytes"):
             producer.submit(Message("t", b"x" * 60))
