@@ -19,7 +19,7 @@ help:
 	@echo "make bench     run the benchmarks; JSON goes to benchmarks/results"
 	@echo "make fuzz      long fuzz run (FUZZ_SECONDS=600)"
 	@echo "make crash-long  long crash run (CRASH_CYCLES=1000 CRASH_POINTS=200000 CRASH_FLIPS=50000 CRASH_SEED=...)"
-	@echo "make faults-long  sends while brokers die and the network fails (FAULT_SENDS=1000000 FAULT_SEED=...)"
+	@echo "make faults-long  sends and consumers while brokers die and the network fails (FAULT_SENDS=1000000 FAULT_SEEDS=200 FAULT_SEED=...)"
 	@echo "make spark-faults-long  kills streaming queries, their workers and brokers (SPARK_FAULTS=100 SPARK_FAULT_SEED=...)"
 
 $(STAMP): pyproject.toml
@@ -76,8 +76,10 @@ crash-long: $(STAMP)
 	SPROCKETMQ_CRASH_SEED=$(CRASH_SEED) $(PYTEST) tests/crash -n 2 -rP --timeout=0
 
 FAULT_SENDS ?= 1000000
+FAULT_SEEDS ?= 200
 FAULT_SEED  ?= $(shell date +%s)
 faults-long: $(STAMP)
+	SPROCKETMQ_FAULT_SEEDS=$(FAULT_SEEDS) SPROCKETMQ_FAULT_SEED=$(FAULT_SEED) $(PYTEST) tests/faults/test_consuming.py -s --timeout=0
 	SPROCKETMQ_FAULT_SENDS=$(FAULT_SENDS) SPROCKETMQ_FAULT_SEED=$(FAULT_SEED) $(PYTEST) tests/faults -k every_send -s --timeout=0
 
 SPARK_FAULTS     ?= 100

@@ -1,12 +1,16 @@
 """Consuming by a group while its broker is killed and its network is cut: every message is handled, and what fails ends as a dead letter.
 
-``SPROCKETMQ_FAULT_SEED`` repeats a run as far as a run with processes can be repeated: the choices, not the moments.
+Each seed has a cluster of its own, and several run at a time. ``SPROCKETMQ_FAULT_SEEDS`` sets how many (20 by default),
+``SPROCKETMQ_FAULT_SEED`` the first of them, which are counted up from there; with ``SPROCKETMQ_FAULT_SEEDS=1`` one run is repeated as far as a
+run with processes can be: the choices, not the moments.
 """
 
 import asyncio
 import logging
 import os
 import random
+import shutil
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -18,14 +22,16 @@ import pytest
 from sprocketmq import AdminClient, Message, Producer, PullConsumer, PushConsumer
 from sprocketmq.errors import SprocketError
 from sprocketmq.namesrv.server import NameServer, NameServerConfig
-from sprocketmq.protocol.records import ReceivedMessage
+from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.testing import eventually
 from sprocketmq.testing.proxy import FaultProxy
 from sprocketmq.testing.serving import BrokerProcess
 
-SEED = os.environ.get("SPROCKETMQ_FAULT_SEED") or str(random.randrange(1 << 32))
+SEEDS = int(os.environ.get("SPROCKETMQ_FAULT_SEEDS", "20"))
+FIRST_SEED = int(os.environ.get("SPROCKETMQ_FAULT_SEED") or random.randrange(1 << 32))
+AT_ONCE = 4
 TOPICS = {"plain": {}, "lists": {"queue.type": "BatchCQ"}}
-MESSAGES = 1500
+MESSAGES = 600
 BATCH = 30
 RETRIES = 1
 HOST = "127.0.0.2"
@@ -90,68 +96,106 @@ async def fill(cluster: Cluster) -> set[bytes]:
     return sent
 
 
-async def dead_letters(cluster: Cluster) -> Counter[bytes]:
-    found: Counter[bytes] = Counter()
-    async with PullConsumer("reader", namesrv=cluster.namesrv) as reader:
-        for queue in await reader.queues("%DLQ%cg"):
-            offset = 0
-            while (result := await reader.pull(queue, offset, max_messages=500)).messages:
-                found.update(message.body for message in result.messages)
-                offset = result.next_offset
-    return found
+class DeadLetters:
+    """The dead-letter topic of the group, read on from time to time."""
+
+    def __init__(self, reader: PullConsumer) -> None:
+        self.found: Counter[bytes] = Counter()
+        self._reader = reader
+        self._next: dict[MessageQueue, int] = {}
+
+    async def read(self) -> set[bytes]:
+        try:
+            for queue in await self._reader.queues("%DLQ%cg"):
+                while True:
+                    result = await self._reader.pull(queue, self._next.get(queue, 0), max_messages=500)
+                    self.found.update(message.body for message in result.messages)
+                    self._next[queue] = result.next_offset
+                    if not result.messages:
+                        break
+        except SprocketError:
+            await asyncio.sleep(0.5)
+        return set(self.found)
 
 
-def is_poison(message: ReceivedMessage) -> bool:
-    return int(message.body.rpartition(b"-")[2]) % 10 == 3
+def is_poison(body: bytes) -> bool:
+    return int(body.rpartition(b"-")[2]) % 10 == 3
 
 
-# A broker whose registration was lost on the way registers again within 30 s, and clients that missed its route ask within another 30 s.
-SETTLED_S = 90
+# Far beyond what any run has needed, as a machine may be slow: a group recovers within seconds, or never does.
+SETTLED_S = 120
 
 
-@pytest.mark.timeout(600)
-async def test_a_group_handles_everything_whatever_happens_to_its_broker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    print(f"SPROCKETMQ_FAULT_SEED={SEED}")
-    caplog.set_level(logging.CRITICAL)  # faults are logged, thousands of them
-    rng = random.Random(SEED)
+async def consume(seed: int, root: Path) -> str:
+    """Run one seed and return what became of its messages. Raises AssertionError, which tells how the consumers are doing."""
+    rng = random.Random(seed)
     handled: Counter[bytes] = Counter()
     failed: Counter[bytes] = Counter()
 
     async def handler(batch) -> None:
         await asyncio.sleep(rng.uniform(0, 0.1))
         for message in batch:
-            if is_poison(message):
+            if is_poison(message.body):
                 failed[message.body] += 1
                 batch.retry(message, delay_level=1)
             else:
                 handled[message.body] += 1
 
-    async with running_cluster(tmp_path) as cluster:
+    async with running_cluster(root) as cluster, PullConsumer("reader", namesrv=cluster.namesrv) as reader:
         sent = await fill(cluster)
-        poison = {body for body in sent if body.endswith(b"3")}
-        options = {"consume_from": "first", "batch_max": 50, "max_reconsume_times": RETRIES}
+        poison = {body for body in sent if is_poison(body)}
+        dead = DeadLetters(reader)
+        options = {"consume_from": "first", "batch_max": 10, "max_reconsume_times": RETRIES}
         async with (
             PushConsumer("cg", list(TOPICS), namesrv=cluster.namesrv, **options) as first,
             PushConsumer("cg", list(TOPICS), namesrv=cluster.namesrv, **options) as second,
         ):
             for consumer in (first, second):
                 consumer.listen(handler, concurrency=2)
-            await eventually(lambda: handled, timeout_s=60)
-            faults = cluster.faults
-            rng.shuffle(faults)
-            for fault in faults:
-                await fault()
-                await asyncio.sleep(rng.uniform(0.1, 0.3))
-            await eventually(lambda: set(handled) == sent - poison, timeout_s=SETTLED_S, what="every message that can be handled")
 
-            async def all_dead() -> bool:
-                try:
-                    return set(await dead_letters(cluster)) == poison
-                except SprocketError:
-                    return False
+            async def settled() -> bool:
+                if set(handled) == sent - poison and await dead.read() == poison:
+                    return True
+                await asyncio.sleep(0.1)
+                return False
 
-            await eventually(all_dead, timeout_s=SETTLED_S, what="every message that cannot be handled as a dead letter")
+            try:
+                await eventually(lambda: handled, timeout_s=SETTLED_S, what="the first message")
+                faults = cluster.faults
+                rng.shuffle(faults)
+                for fault in faults:
+                    await fault()
+                    await asyncio.sleep(rng.uniform(0.1, 0.3))
+                await eventually(settled, timeout_s=SETTLED_S, what="every message handled, or a dead letter")
+            except TimeoutError as e:
+                left = f"{len(sent - poison - set(handled))} not handled, {len(poison - set(dead.found))} not among the dead letters"
+                raise AssertionError(f"{e}: {left}; {first.stats()}, {second.stats()}") from e
         again = handled.total() - len(handled)
-        copies = (await dead_letters(cluster)).total() - len(poison)
+        await dead.read()
+        copies = dead.found.total() - len(poison)
+    assert set(handled) == sent - poison
     assert min(failed.values()) > RETRIES
-    print(f"{len(handled)} messages handled, {again} of them again; {len(poison)} dead letters and {copies} copies")
+    return f"{len(handled)} messages handled, {again} of them again; {len(poison)} dead letters and {copies} copies"
+
+
+@pytest.mark.timeout(0 if SEEDS > 20 else 600)
+async def test_a_group_handles_everything_whatever_happens_to_its_broker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    print(f"SPROCKETMQ_FAULT_SEED={FIRST_SEED} SPROCKETMQ_FAULT_SEEDS={SEEDS}", flush=True)
+    caplog.set_level(logging.ERROR)  # faults are logged, thousands of them, but none is an error of the client
+    room = asyncio.Semaphore(AT_ONCE)
+    failures: dict[int, BaseException] = {}
+
+    async def one(seed: int) -> None:
+        async with room:
+            began = time.monotonic()
+            try:
+                result = await consume(seed, tmp_path / str(seed))
+            except Exception as e:
+                failures[seed] = e
+                result = f"FAILED: {type(e).__name__}: {e}"
+            shutil.rmtree(tmp_path / str(seed), ignore_errors=True)
+            print(f"seed {seed}, {time.monotonic() - began:.1f} s: {result}", flush=True)
+
+    await asyncio.gather(*(one(FIRST_SEED + i) for i in range(SEEDS)))
+    assert not failures
+    assert not [record.getMessage() for record in caplog.records]

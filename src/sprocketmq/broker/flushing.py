@@ -110,8 +110,9 @@ class Flusher(Generic[_T]):
         if self._loop is None or self._stopped is not None:
             return
         self._stopped = self._loop.create_future()
-        self._jobs.put(False)
-        await self._stopped
+        if self._thread.is_alive():
+            self._jobs.put(False)
+            await self._stopped
         self._thread.join()
         for task in (self._settling, self._indexing):
             if task is not None:
@@ -213,9 +214,10 @@ class Flusher(Generic[_T]):
         except RuntimeError:  # the loop was closed under us; nobody is left to tell
             log.debug("event loop closed before its flusher was stopped")
         except BaseException as e:
+            log.exception("the thread that flushes has ended")
             tell(self.fail, StoreFailed(str(self._store.config.root), f"the thread that flushes has ended: {type(e).__name__}: {e}"))
-            tell(self._end)
-            raise
+            if self._stopped is not None:
+                tell(self._end)
 
     def _attempt(self, flush: Callable[[], int]) -> tuple[int, SprocketError | None]:
         """Flush and return up to where, or what failed."""
@@ -279,6 +281,8 @@ class Flusher(Generic[_T]):
     def fail(self, error: SprocketError | None) -> None:
         """Take note that the store has failed; everything that waits is told."""
         if error is not None and not self.acks.failed:
+            if isinstance(error, StoreFailed):
+                self._store.refuse(error.reason)
             self._failed(error)
         self._give(self.acks.fail(), LOST)
 

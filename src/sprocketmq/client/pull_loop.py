@@ -12,7 +12,7 @@ from sprocketmq.client.outages import broker_label
 from sprocketmq.client.process_queue import ProcessQueue
 from sprocketmq.client.pulling import PullResult, PullStatus, pull_header, read_pull, subscription_tags
 from sprocketmq.client.routes import MASTER_ID
-from sprocketmq.errors import BrokerError, RetriableError, SprocketError, TopicNotFound
+from sprocketmq.errors import BrokerError, ClientClosed, RetriableError, SprocketError, TopicNotFound
 from sprocketmq.net.tasks import Kept
 from sprocketmq.protocol.bodies import SubscriptionData
 from sprocketmq.protocol.codes import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, LanguageCode, RequestCode, ResponseCode
@@ -238,6 +238,8 @@ class PullLoops:
                     raise error
                 result = read_pull(response, address, queue, pq.next_offset, tags)
                 messages = result.located
+            except ClientClosed:
+                return  # pauses are over at once then: another try would follow without end
             except SprocketError as e:
                 loop.asking = False
                 if isinstance(e, RetriableError):

@@ -831,6 +831,11 @@ class MessageStore:
         with self._log_lock:
             return self._log.flush()
 
+    def refuse(self, reason: str) -> None:
+        """Take no messages any more, as after a failed flush; reads go on."""
+        if self._log.failure is None:
+            self._log.failure = reason
+
     def flush(self, *, thorough: bool = False) -> int:
         """Bring the commit log to the disk and return up to where; with ``thorough`` the queues as well, and note how far all that is.
 
