@@ -88,7 +88,7 @@ def said(caplog, level: int = logging.WARNING) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= level]
 
 
-async def test_a_loop_that_is_ended_while_it_waits_for_a_heartbeat_takes_no_other_with_it(cluster):
+async def test_a_loop_that_is_ended_while_it_waits_for_a_heartbeat_takes_no_other_with_it(cluster, caplog):
     await fill(cluster, 1, queue=1)
     beats = []
     cluster.broker.script(Q.HEART_BEAT, lambda conn, command: beats.append((conn, command)) or True)
@@ -102,6 +102,7 @@ async def test_a_loop_that_is_ended_while_it_waits_for_a_heartbeat_takes_no_othe
         conn.respond(command, R.SUCCESS, ext={})
         await eventually(lambda: other.held_messages == 1)
         assert pulls(cluster, 0) == 1
+        assert said(caplog, logging.ERROR) == []
 
 
 async def test_a_queue_that_is_too_full_is_idle_and_says_so_less_and_less_often(cluster, caplog):
