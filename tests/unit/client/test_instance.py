@@ -9,7 +9,8 @@ from sprocketmq.client import AdminClient, Producer, PullConsumer
 from sprocketmq.client import instance as instance_module
 from sprocketmq.client.instance import Instance, namesrv_addresses
 from sprocketmq.clock import ManualClock
-from sprocketmq.errors import ClientClosed, ConfigError, NameserverUnavailable, NotRocketMQ, TopicNotFound
+from sprocketmq.errors import BrokerError, ClientClosed, ConfigError, ConnectFailed, NameserverUnavailable, NotRocketMQ, TopicNotFound
+from sprocketmq.net.client import ConnectionPool
 from sprocketmq.protocol.codes import RequestCode as Q
 from sprocketmq.protocol.codes import ResponseCode as R
 from sprocketmq.protocol.message import Message
@@ -302,3 +303,71 @@ async def test_an_unknown_topic_is_told_with_the_nameserver_that_was_asked():
             await consumer.queues("nope")
         assert e.value.topic == "nope"
     await namesrv.stop()
+
+
+# --- tasks that several wait for ----------------------------------------------------------------------------------------
+
+
+async def test_who_waits_for_a_connection_when_the_pool_closes_is_told_and_not_cancelled(monkeypatch):
+    pool = ConnectionPool(expected="broker")
+    monkeypatch.setattr(pool, "_open", lambda *_: asyncio.sleep(60))
+    waiting = asyncio.ensure_future(pool.get("127.0.0.1:1"))
+    await asyncio.sleep(0)
+    await pool.close()
+    with pytest.raises(ClientClosed):
+        await waiting
+
+
+async def test_a_connection_that_a_stranger_keeps_from_opening_is_a_failed_connection(monkeypatch):
+    pool = ConnectionPool(expected="broker")
+    monkeypatch.setattr(pool, "_open", lambda *_: asyncio.sleep(60))
+    waiting = asyncio.ensure_future(pool.get("127.0.0.1:1"))
+    await asyncio.sleep(0)
+    pool._opening["127.0.0.1:1"].cancel()
+    with pytest.raises(ConnectFailed, match="the attempt was cancelled"):
+        await waiting
+    assert not pool._opening
+    await pool.close()
+
+
+async def test_cancelling_one_of_those_who_ask_for_a_route_leaves_the_others_their_answer(cluster):
+    instance = Instance(cluster.namesrv.address, kind="Producer")
+    await instance.start()
+    one, other = (asyncio.ensure_future(instance.fetch_route("t")) for _ in range(2))
+    await asyncio.sleep(0)
+    one.cancel()
+    assert (await other).topic == "t"
+    assert one.cancelled()
+    await instance.close()
+
+
+async def test_cancelling_one_of_those_who_wait_for_a_heartbeat_leaves_it_to_the_others(cluster):
+    async with Producer("pg", namesrv=cluster.namesrv.address) as producer:
+        await producer.send(Message("t", b"x"))
+        await cluster.broker.until(lambda: cluster.broker.count(Q.HEART_BEAT) == 1)
+        one, other = (asyncio.ensure_future(producer._instance.heartbeat_now()) for _ in range(2))
+        await asyncio.sleep(0)
+        one.cancel()
+        await other
+        assert one.cancelled()
+        assert cluster.broker.count(Q.HEART_BEAT) > 1
+
+
+async def test_a_route_that_cannot_be_read_does_not_keep_others_from_being_fresh(cluster):
+    cluster.put("u")
+    instance = Instance(cluster.namesrv.address, kind="Producer")
+    await instance.start()
+    for topic in ("t", "u"):
+        await instance.fetch_route(topic)
+    asked = []
+
+    def refuse(conn, command):
+        asked.append(command.ext["topic"])
+        conn.respond(command, R.SYSTEM_ERROR, remark="no")
+        return True
+
+    cluster.namesrv.script(Q.GET_ROUTEINFO_BY_TOPIC, refuse, refuse)
+    with pytest.raises(BrokerError):
+        await instance.refresh_routes()
+    assert sorted(asked) == ["t", "u"]
+    await instance.close()
