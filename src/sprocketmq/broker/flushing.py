@@ -288,7 +288,10 @@ class Flusher(Generic[_T]):
 
     def _give(self, sends: list[_T], code: int) -> None:
         if sends:
-            self._answer(sends, code)
+            try:
+                self._answer(sends, code)
+            except Exception:
+                log.exception("%d sends that waited for the disk are not answered", len(sends))
         if not self.acks.waiting and self._idle:
             for idle in self._idle:
                 if not idle.done():

@@ -503,12 +503,16 @@ class SendHandlers:
             self._parked_bytes -= len(command.body)
             if conn.closed:
                 continue
-            if error is not None:
-                self._unavailable(conn, command, error)
-            elif command.code == RequestCode.SEND_MESSAGE:
-                self.send_v1(conn, command)
-            else:
-                self.send_v2(conn, command)
+            try:
+                if error is not None:
+                    self._unavailable(conn, command, error)
+                elif command.code == RequestCode.SEND_MESSAGE:
+                    self.send_v1(conn, command)
+                else:
+                    self.send_v2(conn, command)
+            except Exception as e:  # the others wait, too
+                log.exception("a send that waited for topic %s failed", name)
+                self._unavailable(conn, command, e)
         self.finish()
 
     # --- committing and answering ---

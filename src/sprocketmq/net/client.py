@@ -1,6 +1,7 @@
 """Client connections: many requests in flight on one socket, answered in any order."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -11,6 +12,8 @@ from sprocketmq.net.tasks import Background, share
 from sprocketmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, SerializeType
 from sprocketmq.protocol.command import Command, encode_head
 from sprocketmq.protocol.frame import FrameError, ReceiveBuffer
+
+log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 3.0
 # Expired requests are looked for at their deadline, but not more often than this.
@@ -145,7 +148,7 @@ class Connection(Link):
                 del self._pending[opaque]
             elif deadline <= now:
                 del self._pending[opaque]
-                receiver.set_exception(RequestTimeout(self.address, code, round(timeout_s * 1000)))
+                _tell(receiver, RequestTimeout(self.address, code, round(timeout_s * 1000)))
             elif following is None or deadline < following:
                 following = deadline
         if following is not None:
@@ -169,7 +172,7 @@ class Connection(Link):
         pending, self._pending = self._pending, {}
         for receiver, *_ in pending.values():
             if not receiver.done():
-                receiver.set_exception(failure)
+                _tell(receiver, failure)
 
 
 class ConnectionPool:
@@ -270,6 +273,13 @@ class ConnectionPool:
         for conn in self._connections.values():
             conn.close()
         self._connections.clear()
+
+
+def _tell(receiver: Receiver, error: SprocketError) -> None:
+    try:
+        receiver.set_exception(error)
+    except Exception:  # others wait for their outcome, too
+        log.exception("who waited for a request did not take its outcome: %s", error)
 
 
 def _reason(error: OSError) -> str:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sprocketmq.broker.saving import SavedFile
+from sprocketmq.errors import ConnectionLost
 from sprocketmq.testing import eventually
 
 
@@ -180,3 +181,27 @@ async def test_sends_that_wait_for_their_topic_are_answered_when_its_save_is_can
     answer = await sent
     assert answer.code == 14
     assert "was cancelled" in answer.remark
+
+
+async def test_sends_that_wait_for_their_topic_are_answered_when_one_of_them_fails(broker, ask, monkeypatch, caplog):
+    saving = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr(broker.sends, "_saved", lambda: saving)
+    sent = [asyncio.ensure_future(ask.send("never_seen", b"%d" % i)) for i in range(2)]
+    await eventually(lambda: len(broker.sends._parked.get("never_seen", ())) == 2)
+    monkeypatch.setattr(broker.sends, "_send", fails_once(Broken("x"), broker.sends._send))
+    saving.set_result(None)
+    assert sorted([(await one).code for one in sent]) == [0, 14]
+    assert errors(caplog) == ["a send that waited for topic never_seen failed"]
+
+
+async def test_a_flush_whose_answers_cannot_be_given_keeps_nobody_waiting_at_the_stop(start_broker, connect, monkeypatch, caplog):
+    broker = await start_broker(store={"flush_disk_type": "SYNC_FLUSH"})
+    monkeypatch.setattr(broker.flusher, "_answer", fails_once(Broken("x"), broker.flusher._answer))
+    ask = await connect(broker)
+    lost = asyncio.ensure_future(ask.send("orders"))
+    await eventually(lambda: errors(caplog))
+    assert (await ask.send("orders")).code == 0
+    await asyncio.wait_for(broker.stop(), 5)
+    with pytest.raises(ConnectionLost):
+        await lost
+    assert errors(caplog) == ["1 sends that waited for the disk are not answered"]

@@ -9,8 +9,18 @@ from sprocketmq.client import AdminClient, Producer, PullConsumer
 from sprocketmq.client import instance as instance_module
 from sprocketmq.client.instance import Instance, namesrv_addresses
 from sprocketmq.clock import ManualClock
-from sprocketmq.errors import BrokerError, ClientClosed, ConfigError, ConnectFailed, NameserverUnavailable, NotRocketMQ, TopicNotFound
-from sprocketmq.net.client import ConnectionPool
+from sprocketmq.errors import (
+    BrokerError,
+    ClientClosed,
+    ConfigError,
+    ConnectFailed,
+    ConnectionLost,
+    NameserverUnavailable,
+    NotRocketMQ,
+    RequestTimeout,
+    TopicNotFound,
+)
+from sprocketmq.net.client import Connection, ConnectionPool
 from sprocketmq.protocol.codes import RequestCode as Q
 from sprocketmq.protocol.codes import ResponseCode as R
 from sprocketmq.protocol.message import Message
@@ -371,3 +381,24 @@ async def test_a_route_that_cannot_be_read_does_not_keep_others_from_being_fresh
         await instance.refresh_routes()
     assert sorted(asked) == ["t", "u"]
     await instance.close()
+
+
+async def test_a_request_whose_end_is_not_taken_keeps_no_other_from_its_own(caplog):
+    class Broken:
+        def done(self):
+            return False
+
+        def set_exception(self, error):
+            raise ValueError("a fault in the program")
+
+    conn = Connection(asyncio.get_running_loop(), "127.0.0.1:1", expected="broker")
+    conn.request_for(Broken(), 10, timeout_s=0.0)
+    expired = conn.request(10, timeout_s=0.0)
+    conn.request_for(Broken(), 10, timeout_s=60)
+    lost = conn.request(10, timeout_s=60)
+    with pytest.raises(RequestTimeout):
+        await expired
+    conn.connection_lost(None)
+    with pytest.raises(ConnectionLost):
+        await lost
+    assert caplog.text.count("did not take its outcome") == 2
