@@ -9,6 +9,7 @@ import gc
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,13 @@ from sprocketmq.broker import Broker, BrokerConfig
 from sprocketmq.namesrv.server import NameServer, NameServerConfig
 from sprocketmq.net.tasks import Background, Kept
 from sprocketmq.storage.config import StoreConfig
-from sprocketmq.testing import eventually
+from sprocketmq.testing import eventually as eventually_soon
+
+# A machine may be busy with much else: nothing here measures how fast it is.
+PATIENCE_S = 30.0
+eventually = partial(eventually_soon, timeout_s=PATIENCE_S)
+
+pytestmark = pytest.mark.timeout(180)
 
 SOURCE = Path(sprocketmq.__file__).parent
 
@@ -83,7 +90,7 @@ async def pushed(namesrv: str, stack: AsyncExitStack, group: str, **options) -> 
 
 
 CLIENTS = {
-    "producer": lambda namesrv, stack, _: stack.enter_async_context(Producer("pg", namesrv=namesrv)),
+    "producer": lambda namesrv, stack, _: stack.enter_async_context(Producer("pg", namesrv=namesrv, timeout_s=PATIENCE_S)),
     "pull consumer": lambda namesrv, stack, _: polled(namesrv, stack),
     "push consumer": lambda namesrv, stack, _: pushed(namesrv, stack, "plain"),
     "orderly": lambda namesrv, stack, _: pushed(namesrv, stack, "orderly", orderly=True),
@@ -149,14 +156,18 @@ async def hit_everything(kept_before: set[Kept], caplog) -> set[str]:
 async def test_the_tasks_of_a_broker_and_a_nameserver_go_on(tmp_path, caplog):
     async with servers(tmp_path) as (namesrv, broker):
         assert await hit_everything(set(), caplog) == EXPECTED["servers"]
-        async with Producer("pg", namesrv=namesrv.address) as producer:
+        async with Producer("pg", namesrv=namesrv.address, timeout_s=PATIENCE_S) as producer:
             await producer.send(Message("t", b"x"))
         assert broker.failure is None
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 async def test_the_tasks_of_a_client_go_on(client, tmp_path, caplog):
-    async with servers(tmp_path / "store") as (namesrv, _), Producer("pg", namesrv=namesrv.address) as producer, AsyncExitStack() as stack:
+    async with (
+        servers(tmp_path / "store") as (namesrv, _),
+        Producer("pg", namesrv=namesrv.address, timeout_s=PATIENCE_S) as producer,
+        AsyncExitStack() as stack,
+    ):
         for i in range(4):
             await producer.send(Message("t", b"%d" % i))
         before = kept_tasks()
@@ -166,7 +177,7 @@ async def test_the_tasks_of_a_client_go_on(client, tmp_path, caplog):
 
 async def test_no_task_runs_that_nobody_looks_after(tmp_path):
     async with servers(tmp_path / "store") as (namesrv, _), AsyncExitStack() as stack:
-        producer = await stack.enter_async_context(Producer("pg", namesrv=namesrv.address))
+        producer = await stack.enter_async_context(Producer("pg", namesrv=namesrv.address, timeout_s=PATIENCE_S))
         await producer.send(Message("t", b"x"))
         await polled(namesrv.address, stack)
 
@@ -178,7 +189,7 @@ async def test_no_task_runs_that_nobody_looks_after(tmp_path):
 
 
 async def test_a_message_is_handled_after_everything_of_its_consumer_has_failed(tmp_path, caplog):
-    async with servers(tmp_path / "store") as (namesrv, _), Producer("pg", namesrv=namesrv.address) as producer:
+    async with servers(tmp_path / "store") as (namesrv, _), Producer("pg", namesrv=namesrv.address, timeout_s=PATIENCE_S) as producer:
         await producer.send(Message("t", b"first"))
         before = kept_tasks()
         async with PushConsumer("cg", "t", namesrv=namesrv.address, consume_from="first") as consumer:
