@@ -285,20 +285,20 @@ class ForkedClient(FatalError):
 
 
 class StoreLocked(ConfigError):
-    """Another broker holds the store directory."""
+    """Another broker holds the store directory; ``option`` is the one that names another directory."""
 
-    def __init__(self, path: str, pid: int | None = None) -> None:
+    def __init__(self, path: str, pid: int | None = None, *, option: str = "--store") -> None:
         who = f" (process {pid})" if pid else ""
-        super().__init__(f"store {path} is in use by another broker{who}: stop it, or choose another directory with --store")
+        super().__init__(f"store {path} is in use by another broker{who}: stop it, or choose another directory with {option}")
         self.path = path
         self.pid = pid
 
 
 class StoreNotWritable(ConfigError):
-    """The store directory cannot be created or written."""
+    """The store directory cannot be created or written; ``option`` is the one that names another directory."""
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"store {path} is not writable: {reason}; choose another directory with --store or change its permissions")
+    def __init__(self, path: str, reason: str, *, option: str = "--store") -> None:
+        super().__init__(f"store {path} is not writable: {reason}; choose another directory with {option} or change its permissions")
         self.path = path
         self.reason = reason
 

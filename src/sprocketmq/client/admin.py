@@ -75,7 +75,7 @@ class QueueProgress:
     """How far a consumer group has read one queue. All numbers count messages, also where batches are kept whole.
 
     ``committed_offset`` is where the group goes on (0 where it never committed), ``end_offset`` what the queue's next message will get,
-    ``pulled_offset`` how far members have fetched, ``last_consumed_ms`` when the last consumed message was stored (0: none).
+    ``pulled_offset`` how far members have fetched (the committed offset where none is online), ``last_consumed_ms`` when the last consumed message was stored (0: none).
     """
 
     queue: MessageQueue
@@ -377,13 +377,17 @@ class AdminClient(Client):
         masters = await self._masters(None, None) if topic is None else (await self._route(topic)).masters
         ext = to_ext(ConsumeStatsRequest(group, topic))
         answers = await all_of(self._ask(address, RequestCode.GET_CONSUME_STATS, ext) for address in masters.values())
+        ext = to_ext(ConsumerGroupRequest(group))
+        members = await all_of(self._ask(address, RequestCode.GET_CONSUMER_CONNECTION_LIST, ext) for address in masters.values())
         queues: list[QueueProgress] = []
         tps = 0.0
-        for address, answer in zip(masters.values(), answers, strict=True):
+        for address, answer, online in zip(masters.values(), answers, members, strict=True):
             stats = ConsumeStats.decode(self._expect_success(answer, address, topic or "").body)
             tps += stats.consume_tps
+            # A broker remembers how far members had fetched that are gone, and with them what they had not consumed.
+            alone = online.code == ResponseCode.CONSUMER_NOT_ONLINE
             queues += [
-                QueueProgress(queue, o.consumer_offset, o.broker_offset, o.pull_offset, o.last_timestamp)
+                QueueProgress(queue, o.consumer_offset, o.broker_offset, o.consumer_offset if alone else o.pull_offset, o.last_timestamp)
                 for queue, o in stats.offset_table.items()
             ]
         return GroupProgress(group, sorted(queues, key=lambda progress: progress.queue), tps)

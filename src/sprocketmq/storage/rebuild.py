@@ -13,7 +13,7 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
-from sprocketmq.errors import ConfigError, SprocketError, StoreDamaged, StoreNotWritable
+from sprocketmq.errors import ConfigError, SprocketError, StoreDamaged, StoreLocked, StoreNotWritable
 from sprocketmq.protocol.hashing import crc32
 from sprocketmq.storage.checkpoint import Checkpoint
 from sprocketmq.storage.checks import check_directory
@@ -37,6 +37,8 @@ INDEX = "index"
 CHECKPOINT = "checkpoint"
 DERIVED = (QUEUES, BATCH_QUEUES, INDEX, CHECKPOINT)
 WORK_DIRECTORY = "rebuilding"
+# What the commands that rebuild call the other directory.
+TARGET_OPTION = "--to"
 
 _INT = Struct(">i")
 _COPY_BYTES = 1 << 20
@@ -152,20 +154,28 @@ def rebuild(
     try:
         if target is None:
             check_directory(fs, str(source))
-            lock = DirectoryLock(fs, str(source))
+            lock = lock_in_place(fs, str(source))
         else:
             check_target(target, report.what, fs)
         if maker is None:
             maker = _Here(fs, clock, workers_for(workers), progress)
         _Rebuild(fs, log, report, config or StoreConfig(source), in_place=target is None).run(maker)
     except OSError as e:
-        raise StoreNotWritable(report.target, f"{e.filename or ''} {e.strerror or e}".strip()) from e
+        raise StoreNotWritable(report.target, f"{e.filename or ''} {e.strerror or e}".strip(), option=TARGET_OPTION) from e
     finally:
         log.close()
         if lock is not None:
             lock.release()
     report.elapsed_ms = (clock.monotonic() - began) * 1000
     return report
+
+
+def lock_in_place(fs: FileSystem, root: str) -> DirectoryLock:
+    """Take the store at ``root`` for a rebuild in place. Raises StoreLocked while somebody else has it."""
+    try:
+        return DirectoryLock(fs, root)
+    except StoreLocked as e:
+        raise StoreLocked(e.path, e.pid, option=TARGET_OPTION) from None
 
 
 def check_target(target: Path, what: Collection[str], fs: FileSystem = REAL_FS) -> None:
@@ -234,7 +244,7 @@ class _Here:
             if index is not None:
                 made.index = index.sync()
                 if index.failure is not None:
-                    raise StoreNotWritable(str(plan.config.root), index.failure)
+                    raise StoreNotWritable(str(plan.config.root), index.failure, option=TARGET_OPTION)
             return made
         finally:
             table.pool.forget()

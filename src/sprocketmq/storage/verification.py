@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 
 _TWO_INTS = Struct(">ii")
+_ZEROS = "there are zeros"
 
 
 @dataclass
@@ -195,14 +196,21 @@ class _Verification:
         return f"{self._store.root}/commitlog/{segment_name(start)}"
 
     def _read_log(self, segments: list[tuple[int, Entry]], queues: "QueueChecks", index: "IndexChecks | None") -> None:
+        # Stretches of zeros, which nothing was written to, are passed over: they count neither as done nor as to be done.
         total = sum(entry.size for _, entry in segments)
         done = 0
         gap: tuple[str, int, str] | None = None  # a stretch without records whose end is not known yet: path, log position, reason
         for start, entry in segments:
             path = self._segment(start)
+            covered = start
             for at, end, window, problem in self._windows(path, start):
+                covered = end
+                if window is None and problem == _ZEROS:
+                    total -= end - at
+                else:
+                    done += end - at
                 if self._progress is not None:
-                    self._progress(done + end - start, total)
+                    self._progress(done, total)
                 if window is None:
                     gap = gap or (path, at, problem)
                     continue
@@ -210,7 +218,9 @@ class _Verification:
                     self._report_damage(*gap, at, queues)
                     gap = None
                 self._take(window, path, start, queues, index)
-            done += entry.size
+            total -= start + entry.size - covered  # a BLANK, or what is beyond a segment's length
+        if self._progress is not None:
+            self._progress(done, total)
         if gap is not None:
             self._report_tail(*gap, segments)
 
@@ -240,7 +250,7 @@ class _Verification:
                         continue
                     reason = record.problem or f"the record has {record.length:,} bytes, more than any broker takes"
                     if not head.strip(b"\0"):
-                        reason = "there are zeros" if size - at >= FIXED_OVERHEAD else "the segment ends without a BLANK"
+                        reason = _ZEROS if size - at >= FIXED_OVERHEAD else "the segment ends without a BLANK"
                     elif head[4:] == _BLANK_MAGIC:
                         reason = f"a BLANK says {_TWO_INTS.unpack(head)[0]} bytes are left, there are {size - at}"
                     elif not record.problem:

@@ -3,6 +3,7 @@
 import pytest
 
 from sprocketmq import Message, sync
+from sprocketmq.testing import wait_until
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -117,3 +118,16 @@ def test_mistakes_are_explained(cli, arguments, code, words):
     done = cli("group", *arguments)
     assert (done.code, done.out) == (code, "")
     assert words in done.err
+
+
+def test_nothing_is_in_flight_of_a_group_without_members(cli, mq):
+    cli("produce", "left", stdin=b"1\n2\n3\n")
+    with sync.PushConsumer("leavers", "left", namesrv=mq.namesrv, consume_from="first", batch_max=1) as consumer:
+        next(consumer.batches())
+
+        def progress():
+            return cli("group", "progress", "leavers", "--topic", "left", "--json").json
+
+        wait_until(lambda: progress()["in_flight"] == 3)
+    assert (progress()["lag"], progress()["in_flight"]) == (3, 0)
+    assert cli("group", "progress", "leavers", "--topic", "left").out.splitlines()[-1].startswith("3 messages behind, 0 in flight")

@@ -115,3 +115,50 @@ def test_the_environment_of_sparks_own_commands_is_printed_for_a_shell_and_as_js
     monkeypatch.setattr("sprocketmq.spark.sessions.launch_environment", lambda: {"JAVA_HOME": "/my java", "PATH": "/spark/bin:/bin"})
     assert command("pipeline", "env") == (0, "export JAVA_HOME='/my java'\nexport PATH=/spark/bin:/bin\n", "")
     assert command("pipeline", "env", "--json")[1] == '{"JAVA_HOME": "/my java", "PATH": "/spark/bin:/bin"}\n'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("land", "t", "--to", "{tmp}/table", "--compression", "zip"), "compression is 'zip', and must be one of snappy"),
+        (("land", "t", "--to", "{tmp}/table", "--option", "half"), "--option takes NAME=VALUE, not 'half'"),
+        (("land", "t", "--to", "{tmp}/file"), "it is a file"),
+        (("compact", "{tmp}/nowhere"), "is not a landed table: it has no _sprocketmq/table.json; name a directory that was landed to"),
+        (("compact", "{tmp}/nowhere", "--compression", "zip"), "compression is 'zip', and must be one of snappy"),
+        (("lag",), "say whose lag: one of --group, --checkpoint and --table"),
+        (("lag", "--group", "g", "--table", "{tmp}"), "say whose lag: one of --group, --checkpoint and --table"),
+        (("lag", "--table", "{tmp}", "--topic", "t"), "--topic goes with --group"),
+        (("lag", "--group", "g", "--count", "2"), "--count goes with --watch"),
+        (("replay",), "name one thing to read: a topic, or --dead-letters GROUP"),
+        (("replay", "t"), "say where the messages of 't' are to go"),
+        (("replay", "no good", "--to", "t"), "topic 'no good' is not valid"),
+        (("replay", "t", "--to", "u", "--option", "half"), "--option takes NAME=VALUE, not 'half'"),
+        (("replay", "t", "--to", "u", "--option", "topic=v"), "option 'topic' of the sink is settled by the job itself"),
+        (("replay", "t", "--to", "u", "--since", "first"), "--since takes epoch seconds or a time"),
+        (("replay", "t", "--to", "u", "--since", "2", "--until", "1"), "the end must be later than the beginning"),
+        (("replay", "t", "--only-group"), "only_group is for the dead letters of a group"),
+        (("audit", "{tmp}/nowhere"), "no store in this directory"),
+        (("rebuild-index", "{tmp}/nowhere"), "no store in this directory"),
+        (("rebuild-index", "{tmp}", "--only", "queues"), "--only takes consumequeue"),
+    ],
+)
+def test_wrong_usage_is_said_before_spark_starts(command, monkeypatch, tmp_path, arguments, said):
+    def started(*_args, **_kwargs):
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("sprocketmq.spark.session", started)
+    (tmp_path / "file").write_text("x")
+    code, out, err = command("pipeline", *(argument.format(tmp=tmp_path) for argument in arguments))
+    assert (code, out) == (2, "")
+    assert said in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_replay_of_a_topic_there_is_not_is_refused_before_spark_starts(cli, monkeypatch):
+    monkeypatch.setattr("sprocketmq.spark.session", None)
+    done = cli("pipeline", "replay", "missing", "--to", "t")
+    assert (done.code, done.out) == (1, "")
+    assert "topic 'missing' has no route" in done.err
+    done = cli("pipeline", "replay", "--dead-letters", "g")
+    assert (done.code, done.out) == (1, "")
+    assert "consumer group 'g' has no dead letters" in done.err

@@ -75,5 +75,7 @@ def test_a_store_in_use_is_left_alone(store, rebuild):
         code, _, err = rebuild(store)
         assert code == 1
         assert "is in use by another broker" in err
+        assert "--to" in err
+        assert "--store" not in err
     finally:
         running.close()

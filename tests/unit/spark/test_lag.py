@@ -194,7 +194,7 @@ def test_the_command_prints_a_table_or_json(mq, tmp_path, capfd):
 
 
 def test_the_command_refuses_what_cannot_be(mq, tmp_path, capfd):
-    assert run(capfd)[::2] == (2, "sprocketmq: say whose lag: one of group, checkpoint, table and query\n")
+    assert run(capfd)[::2] == (2, "sprocketmq: say whose lag: one of --group, --checkpoint and --table\n")
     code, _, err = run(capfd, "--group", "nobody", "--namesrv", mq.namesrv)
     assert code == 1
     assert err.startswith("sprocketmq: no broker knows the consumer group 'nobody'")

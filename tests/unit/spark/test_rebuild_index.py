@@ -464,3 +464,4 @@ def test_the_command_prints_a_summary_and_refuses_what_is_wrong(tmp_path, comman
     running.close()
     assert code == 1
     assert "is in use by another broker" in err
+    assert "choose another directory with --to" in err

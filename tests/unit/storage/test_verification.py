@@ -173,8 +173,22 @@ def test_an_empty_store_is_in_order(make_bench):
 def test_progress_is_told_in_bytes_of_the_log(plain):
     told = []
     verify(str(plain), progress=lambda done, total: told.append((done, total)))
-    assert told == sorted(told)
-    assert told[-1][1] == 3 * 65536
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert told[0][1] == 3 * 65536, "the length of the files, before anything is known of them"
+    assert all(done <= total for done, total in told)
+    done, total = told[-1]
+    assert done == total
+
+
+def test_zeros_that_were_only_reserved_count_as_nothing_done(make_bench):
+    bench = make_bench()
+    for _ in range(3):
+        bench.send(b"x" * 100)
+    bench.stop()
+    told = []
+    report = verify(str(bench.root), progress=lambda done, total: told.append((done, total)))
+    assert told[-1] == (report.log_bytes, report.log_bytes)
+    assert report.log_bytes < 2000
 
 
 def test_a_directory_without_a_store_is_refused(tmp_path):

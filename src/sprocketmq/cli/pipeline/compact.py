@@ -18,6 +18,9 @@ def command(
     json: Json = False,
 ) -> None:
     """Merge the small files of a landed table into large ones. Readers that go by its list of files see every row once all the while."""
+    from sprocketmq.spark.jobs.land_compact import check_request
+
+    check_request(table, compression)
 
     def work(spark: Any, report: Any) -> Any:
         from sprocketmq.spark.jobs.land_compact import compact

@@ -30,8 +30,15 @@ def command(
     json: Json = False,
 ) -> None:
     """Show how far a consumer group, a streaming query or a landed table is behind the end of its topics. Needs no Spark session."""
+    from sprocketmq.errors import ConfigError
     from sprocketmq.spark.jobs.lag import LagReader
 
+    if sum(one is not None for one in (group, checkpoint, table)) != 1:
+        raise ConfigError("say whose lag: one of --group, --checkpoint and --table")
+    if topic is not None and group is None:
+        raise ConfigError("--topic goes with --group: a query and a table have their own topics; leave it out")
+    if not watch and count is not None:
+        raise ConfigError("--count goes with --watch: without it there is one look; leave it out")
     with LagReader(namesrv, group=group, topic=topic, checkpoint=checkpoint, table=table) as reader:
         if watch:
             look_again_and_again(reader.read, every_s=every, looks=count, as_json=json)

@@ -41,7 +41,11 @@ def command(
     from sprocketmq.cli.consume import start_of
     from sprocketmq.errors import ConfigError
     from sprocketmq.protocol.names import DLQ_PREFIX
-    from sprocketmq.spark.jobs.replay import replay
+    from sprocketmq.spark.checks import check_packages
+
+    check_packages()
+    from sprocketmq.cli.pipeline.land import source_options
+    from sprocketmq.spark.jobs.replay import check_request, check_source, replay
 
     def time_ms(name: str, text: str | None) -> int | None:
         at = None if text is None else start_of(text, name)
@@ -52,8 +56,20 @@ def command(
     if (source is None) == (dead_letters is None):
         raise ConfigError("name one thing to read: a topic, or --dead-letters GROUP")
     topic = source if source is not None else f"{DLQ_PREFIX}{dead_letters}"
-    given = dict(pair.partition("=")[::2] for pair in option or [])
+    given = source_options(option or [], None)
     begin, end = time_ms("--since", since), time_ms("--until", until)
+    # What is wrong with it is said before a session starts.
+    check_request(
+        topic,
+        to=to,
+        to_nameserver=to_namesrv,
+        only_group=only_group,
+        since_ms=begin,
+        until_ms=end,
+        limit=limit,
+        options=given,
+    )
+    check_source(topic, namesrv)
     run_spark_job(
         f"replaying {topic}",
         lambda spark, report: replay(

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from sprocketmq.spark.jobs.land_plan import one_of
 from sprocketmq.spark.jobs.land_table import Batch, NotALandingTable, TableState, TableWriter, read_table
-from sprocketmq.spark.jobs.land_write import MergeTask, RunTasks, WriteSettings, on_spark
+from sprocketmq.spark.jobs.land_write import COMPRESSIONS, MergeTask, RunTasks, WriteSettings, on_spark
 from sprocketmq.spark.jobs.progress import Progress, Report
 
 if TYPE_CHECKING:
@@ -126,6 +127,12 @@ def compact_table(writer: TableWriter, state: TableState, run: RunTasks, setting
     return state
 
 
+def check_request(path: str | os.PathLike[str], compression: str) -> None:
+    """Refuse what can be refused before Spark starts. Raises NotALandingTable, TableDamaged, ConfigError."""
+    one_of("compression", compression, COMPRESSIONS)
+    read_table(path)
+
+
 def compact(
     spark: "SparkSession",
     path: str | os.PathLike[str],
@@ -142,7 +149,7 @@ def compact(
     table as it was, or is finished by whoever writes next. Raises NotALandingTable, TableBusy, TableNotWritable, TableDamaged.
     """
     began = time.monotonic()
-    read_table(path)
+    check_request(path, compression)
     with TableWriter(path, sync=sync) as writer:
         before = writer.open()
         if before is None:

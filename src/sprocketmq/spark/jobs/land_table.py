@@ -59,10 +59,13 @@ def no_step(name: str) -> None:
 class NotALandingTable(ConfigError):
     """A path that cannot be landed to, or read as a landed table."""
 
-    def __init__(self, path: str | os.PathLike[str], reason: str) -> None:
-        super().__init__(
-            f"{path} is not a landed table: {reason}; name a directory that is empty or not there yet, or one landed to before"
-        )
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        reason: str,
+        next_step: str = "name a directory that is empty or not there yet, or one landed to before",
+    ) -> None:
+        super().__init__(f"{path} is not a landed table: {reason}; {next_step}")
         self.path = os.fspath(path)
         self.reason = reason
 
@@ -271,7 +274,7 @@ def _read_spec(root: Path) -> TableSpec:
             raise NotALandingTable(root, f"it is of version {value['v']}, this SprocketMQ reads version {FORMAT_VERSION}")
         return TableSpec(tuple(value["topics"]), tuple(value["columns"]), tuple(value["partition_by"]), value["start"])
     except (FileNotFoundError, NotADirectoryError):
-        raise NotALandingTable(root, f"it has no {HIDDEN}/table.json") from None
+        raise NotALandingTable(root, f"it has no {HIDDEN}/table.json", "name a directory that was landed to") from None
     except (KeyError, TypeError, json.JSONDecodeError) as e:
         raise TableDamaged(path, f"it does not describe a table ({type(e).__name__}: {e})") from None
 

@@ -30,10 +30,9 @@ from sprocketmq.spark.jobs.tasks import UNSEEN, StoreNotShared, Trouble, run_tas
 from sprocketmq.storage.checks import check_directory
 from sprocketmq.storage.commitlog import CommitLog, Segment
 from sprocketmq.storage.fs import REAL_FS
-from sprocketmq.storage.lock import DirectoryLock
 from sprocketmq.storage.logorder import Answer, LogOrder
 from sprocketmq.storage.overview import StoreDirectory
-from sprocketmq.storage.rebuild import BATCH_QUEUES, DERIVED, INDEX, QUEUES, Made, Plan, check_target, open_log, rebuild
+from sprocketmq.storage.rebuild import BATCH_QUEUES, DERIVED, INDEX, QUEUES, Made, Plan, check_target, lock_in_place, open_log, rebuild
 from sprocketmq.storage.recovery import data_end
 from sprocketmq.storage.splits import Split, cut_splits, parts, split_bytes_for
 from sprocketmq.storage.store import StoreConfig
@@ -163,7 +162,7 @@ def check_request(
     open_log(REAL_FS, root).close()
     if target is None:
         check_directory(REAL_FS, root)
-        DirectoryLock(REAL_FS, root).release()
+        lock_in_place(REAL_FS, root).release()
     else:
         check_target(target, what)
     return root, target

@@ -121,8 +121,16 @@ def replay(
     """
     began = time.monotonic()
     report = progress or (lambda _: None)
-    target = _target(source, to, to_nameserver, only_group=only_group)
-    _check_arguments(since_ms, until_ms, limit, options or {}, to, source, to_nameserver)
+    target = check_request(
+        source,
+        to=to,
+        to_nameserver=to_nameserver,
+        only_group=only_group,
+        since_ms=since_ms,
+        until_ms=until_ms,
+        limit=limit,
+        options=options,
+    )
     report(Progress(0, None, "messages", "looking at what there is"))
     there = cluster_access(nameserver, DEFAULT_GROUP)
     bounds = _bounds(there, source, since_ms, until_ms)
@@ -147,6 +155,31 @@ def replay(
                 writer = writer.option("topic", target)
             _watched(spark, f"replay of {source}", writer.save, total, report)
     return ReplaySummary(source, targets, dry_run, first_ms, last_ms, time.monotonic() - began)
+
+
+def check_request(
+    source: str,
+    *,
+    to: str | None = None,
+    to_nameserver: str | None = None,
+    only_group: bool = False,
+    since_ms: int | None = None,
+    until_ms: int | None = None,
+    limit: int | None = None,
+    options: Mapping[str, str] | None = None,
+) -> str | None:
+    """Return the one topic that all messages of a replay go to, None when each goes back to where it came from.
+
+    Needs neither Spark nor a broker. Raises ConfigError for arguments that cannot be.
+    """
+    target = _target(source, to, to_nameserver, only_group=only_group)
+    _check_arguments(since_ms, until_ms, limit, options or {}, to, source, to_nameserver)
+    return target
+
+
+def check_source(source: str, nameserver: str) -> None:
+    """Look whether there is something to replay, without Spark. Raises TopicNotFound, FatalError for a group without dead letters."""
+    _bounds(cluster_access(nameserver, DEFAULT_GROUP), source, None, None)
 
 
 @contextlib.contextmanager

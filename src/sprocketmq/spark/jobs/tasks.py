@@ -76,7 +76,7 @@ def without_trouble(found: Sequence["R | Trouble"], root: str, *, writing: bool)
         elif one.kind == UNSEEN:
             raise FatalError(f"{one.path} was removed meanwhile, as brokers do with what has expired; run the job again")
         elif writing and "/commitlog/" not in one.path:
-            raise StoreNotWritable(root, f"{one.path} on {one.host}: {one.reason}")
+            raise StoreNotWritable(root, f"{one.path} on {one.host}: {one.reason}", option="--to")
         else:
             raise StoreUnreadable(one.host, one.path, one.reason)
     return results
