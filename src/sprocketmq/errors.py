@@ -145,6 +145,20 @@ class NotRocketMQ(FatalError):
         self.found = found
 
 
+class OtherServer(NotRocketMQ):
+    """A RocketMQ server answered at ``address``, but not of the kind that was ``expected``."""
+
+    def __init__(self, address: str, expected: str, found: str) -> None:
+        SprocketError.__init__(
+            self,
+            f"{address} is a RocketMQ server, perhaps a broker, but no {expected} ({found}); expected a {expected} there"
+            " (nameservers usually listen on 9876, brokers on 10911)",
+        )
+        self.address = address
+        self.expected = expected
+        self.found = found
+
+
 class RequestTimeout(RetriableError):
     """No answer from ``address`` within ``timeout_ms``."""
 

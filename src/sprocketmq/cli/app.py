@@ -18,10 +18,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     128 and its number when a signal ended it.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    serves = bool(arguments) and arguments[0] in SERVING_VERBS
+    _fill_closed_streams(refusing=not serves)
     interrupt = signal.SIGINT
     try:
         try:
-            if arguments and arguments[0] in SERVING_VERBS:
+            if serves:
                 from sprocketmq.cli import serving  # argparse instead of typer: 10 ms instead of 60, and 6 MB less in a process that stays
 
                 return serving.run(arguments)
@@ -36,14 +38,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 code = _interrupted(interrupt)
         except Exception as e:
             code = report(e)
-        sys.stdout.flush()
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as e:  # a disk that is full, for one
+            code = report(e)
+            _drop_output()
     except BrokenPipeError:
         # The reader of our output is gone (`sprocketmq consume t | head`). Python would complain again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         code = 0
     except KeyboardInterrupt:
         code = _interrupted(interrupt)
     return code
+
+
+def _fill_closed_streams(*, refusing: bool) -> None:
+    """Open what stands for standard streams that whoever started us has closed: another file would take their places.
+
+    With ``refusing`` reading and writing them fails, as results must not get lost; a server only writes its ready line.
+    """
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is not None:
+            continue
+        with contextlib.suppress(OSError):
+            os.fstat(fd)
+            continue
+        refused = os.O_WRONLY if fd == 0 else os.O_RDONLY
+        taken = os.open(os.devnull, refused if refusing and fd != 2 else os.O_RDWR)
+        if taken != fd:
+            os.dup2(taken, fd)
+            os.close(taken)
+        setattr(sys, name, open(fd, mode, closefd=False, encoding="utf-8"))  # noqa: SIM115 - it stays open
+
+
+def _drop_output() -> None:
+    """Give standard output, which does not take what is left for it, another place for that: Python writes it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: Sequence[str]) -> None:

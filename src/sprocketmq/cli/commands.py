@@ -267,7 +267,9 @@ def consume(
     """
     from sprocketmq.cli import consume
 
-    options = consume.Options(topic, start=start, count=count, timeout_s=timeout, expression=tag, group=group, output=output, raw=raw)
+    options = consume.Options(
+        topic, start=start, count=count, timeout_s=timeout, expression=tag, group=group, output=output, raw=raw, as_json=json
+    )
     raise typer.Exit(consume.run(namesrv, options, as_json=json))
 
 

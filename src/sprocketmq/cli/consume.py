@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import contextlib
-import signal
+import math
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from sprocketmq import MessageQueue, PullConsumer, PushConsumer, ReceivedMessage
 from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, fail
 from sprocketmq.cli.output import plural
 from sprocketmq.cli.progress import Progress
+from sprocketmq.cli.stopping import on_stop_signals
 from sprocketmq.client.outages import broker_label
 from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.errors import ConfigError, RetriableError
@@ -25,6 +26,8 @@ from sprocketmq.protocol.bodies import build_subscription
 from sprocketmq.protocol.names import check_group, check_topic
 from sprocketmq.protocol.properties import RESERVED
 
+# Milliseconds beyond it have no place in what brokers are asked.
+MAX_TIME_S = 2.0**43
 VIEWER_GROUP = "sprocketmq-cli"
 PULL_MESSAGES = 1024
 PULL_BYTES = 1 << 20
@@ -48,8 +51,11 @@ class Options:
     group: str | None
     output: Path | None
     raw: bool
+    as_json: bool = False
 
     def __post_init__(self) -> None:
+        if self.raw and self.as_json:
+            raise ConfigError("--raw and --json exclude each other: bodies are written as they are, or as JSON")
         check_topic(self.topic)
         if self.group is not None:
             check_group(self.group)
@@ -58,19 +64,28 @@ class Options:
 
 
 def start_of(text: str, option: str = "--from") -> Literal["first", "last"] | float:
-    """Return ``"first"``, ``"last"`` or epoch seconds of ``--from``: a number, or an ISO 8601 time (local unless it names a zone)."""
+    """Return ``"first"``, ``"last"`` or epoch seconds of an option that says where to start. Raises ConfigError."""
     if text == "first":
         return "first"
     if text == "last":
         return "last"
+    return seconds_of(text, option, "first, last, ")
+
+
+def seconds_of(text: str, option: str, also: str = "") -> float:
+    """Return the epoch seconds of a time option: a number, or an ISO 8601 time (local unless it names a zone). Raises ConfigError, which says
+    that the option takes what is in ``also``, too.
+    """
     try:
-        return float(text)
+        seconds = float(text)
     except ValueError:
-        pass
-    try:
-        return datetime.fromisoformat(text).astimezone().timestamp()
-    except (ValueError, OverflowError):
-        raise ConfigError(f"{option} takes first, last, epoch seconds or a time such as 2024-05-01T12:00:00, not {text!r}") from None
+        try:
+            seconds = datetime.fromisoformat(text).astimezone().timestamp()
+        except (ValueError, OverflowError):
+            seconds = math.nan
+    if not 0 <= seconds < MAX_TIME_S:  # nor for NaN
+        raise ConfigError(f"{option} takes {also}epoch seconds or a time such as 2024-05-01T12:00:00, not {text!r}")
+    return seconds
 
 
 def as_json_line(message: ReceivedMessage) -> bytes:
@@ -163,19 +178,17 @@ def run(namesrv: str, options: Options, *, as_json: bool) -> int:
 
 async def _consume(namesrv: str, options: Options, out: BinaryIO, progress: Progress, *, as_json: bool) -> _Writer:
     writer = _Writer(out, options, progress, as_json=as_json)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, writer.done.set)
     reading = asyncio.ensure_future(_as_member(namesrv, options, writer) if options.group else _as_viewer(namesrv, options, writer))
     ending = asyncio.ensure_future(_ended(writer, options.timeout_s))
-    try:
-        await asyncio.wait([reading, ending], return_when=asyncio.FIRST_COMPLETED)
-        if writer.full and options.group:
-            await asyncio.wait([reading])  # it commits and leaves the group
-    finally:
-        for task in (reading, ending):
-            task.cancel()
-        await asyncio.gather(reading, ending, return_exceptions=True)
+    with on_stop_signals(lambda _: writer.done.set()):
+        try:
+            await asyncio.wait([reading, ending], return_when=asyncio.FIRST_COMPLETED)
+            if writer.full and options.group:
+                await asyncio.wait([reading])  # it commits and leaves the group
+        finally:
+            for task in (reading, ending):
+                task.cancel()
+            await asyncio.gather(reading, ending, return_exceptions=True)
     if not reading.cancelled():
         reading.result()
     return writer

@@ -25,8 +25,9 @@ from sprocketmq import AdminClient, Batching, Message, Producer, SendResult
 from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, EXIT_SIGNAL, fail
 from sprocketmq.cli.output import plural, print_json
 from sprocketmq.cli.progress import Progress
+from sprocketmq.cli.stopping import on_stop_signals
 from sprocketmq.cli.topic import BATCH_QUEUES, QUEUE_TYPE
-from sprocketmq.errors import ConfigError, InvalidMessage, MaybeStoredError, SprocketError, TopicNotFound
+from sprocketmq.errors import ConfigError, InvalidMessage, InvalidName, MaybeStoredError, SprocketError, TopicNotFound
 from sprocketmq.net.loops import new_event_loop
 from sprocketmq.protocol.names import check_group, check_send_topic, check_tag
 
@@ -58,6 +59,9 @@ class Options:
         check_group(self.group)
         if self.tag is not None:
             check_tag(self.tag)
+        for key in self.keys:
+            if key.split() != [key]:
+                raise InvalidName("key", key, "a key is one word, as keys are stored separated by blanks")
         if self.jsonl and self.whole:
             raise InvalidMessage("--jsonl and --whole exclude each other: the input is either lines of JSON or one message")
 
@@ -291,18 +295,15 @@ class _Run:
 
     async def run(self) -> None:
         """Send and wait for the answers; ``error`` is what is wrong with the input then. Raises what keeps sending from beginning."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._stop, number)
         whole = asyncio.ensure_future(self._send())
         self._parts.append(whole)
-        with contextlib.suppress(asyncio.CancelledError):
+        with on_stop_signals(self._stop), contextlib.suppress(asyncio.CancelledError):
             await whole
 
     def _stop(self, number: signal.Signals) -> None:
         part = self._parts.pop() if self._parts else None
         if part is not None and part.cancel():
-            self.stopped_by = signal.Signals(number)
+            self.stopped_by = number
 
     async def _send(self) -> None:
         options = self._options

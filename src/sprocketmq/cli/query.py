@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass
 
 from sprocketmq import sync
-from sprocketmq.cli.consume import as_json_line, start_of
+from sprocketmq.cli.consume import as_json_line, seconds_of
 from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, fail
 from sprocketmq.cli.group import queue_with
 from sprocketmq.errors import ConfigError, NotRocketMQ, RetriableError
@@ -32,6 +32,8 @@ def run(namesrv: str, options: Options, *, as_json: bool) -> int:
     asked = [what for what in (options.key, options.tag, options.offset) if what is not None]
     if len(asked) != 1 or (options.offset is None) != (options.queue is None):
         raise ConfigError("ask for one thing: a key or an id, --tag TAG, or --queue N with --offset N")
+    if options.raw and as_json:
+        raise ConfigError("--raw and --json exclude each other: bodies are written as they are, or as JSON")
     begin_ms = _time_ms("--since", options.since, 0)
     end_ms = _time_ms("--until", options.until, 2**63 - 1)
     topic = options.topic
@@ -69,7 +71,4 @@ def _by_id(admin: sync.AdminClient, topic: str, msg_id: str) -> list[ReceivedMes
 def _time_ms(option: str, text: str | None, default: int) -> int:
     if text is None:
         return default
-    seconds = start_of(text, option)
-    if isinstance(seconds, str):
-        raise ConfigError(f"{option} takes epoch seconds or a time such as 2024-05-01T12:00:00, not {text!r}")
-    return round(seconds * 1000)
+    return round(seconds_of(text, option) * 1000)

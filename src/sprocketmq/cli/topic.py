@@ -72,6 +72,7 @@ def create(namesrv: str, topic: str, *, queues: int, cluster: str | None, broker
         if not equals or not name or not value:
             raise ConfigError(f"an attribute is written NAME=VALUE, not {text!r}")
         pairs[name] = value
+    _refuse_system(topic)
     with sync.AdminClient(namesrv=namesrv) as admin:
         admin.create_topic(topic, queues=queues, attributes=pairs, cluster=cluster, broker=broker)
         brokers = sorted(queue.broker_name for queue in admin.route(topic).queue_datas)
@@ -84,6 +85,7 @@ def create(namesrv: str, topic: str, *, queues: int, cluster: str | None, broker
 def delete(namesrv: str, topic: str, *, as_json: bool) -> None:
     """Delete a topic. Raises FatalError when there is none: a misspelt name should not look deleted."""
     check_topic(topic)
+    _refuse_system(topic)
     with sync.AdminClient(namesrv=namesrv) as admin:
         try:
             admin.route(topic)
@@ -163,6 +165,11 @@ def status(namesrv: str, topic: str, *, as_json: bool) -> None:
             for q, o in table
         ],
     )
+
+
+def _refuse_system(topic: str) -> None:
+    if is_system_topic(topic):
+        raise ConfigError(f"topic {topic!r} is one of RocketMQ's own, which brokers look after themselves: name another")
 
 
 def _perm(perm: int) -> str:

@@ -28,6 +28,7 @@ from sprocketmq.errors import (
     ForkedClient,
     NameserverUnavailable,
     NotRocketMQ,
+    OtherServer,
     RequestTimeout,
     RetriableError,
     SprocketError,
@@ -150,7 +151,7 @@ class Nameservers:
                 raise ConnectionLost(address, reason) from None
             raise
         if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise NotRocketMQ(address, "nameserver", f"a RocketMQ server, perhaps a broker, answered:{response.remark or ''}")
+            raise OtherServer(address, "nameserver", f"it says:{response.remark or ''}")
         if response.code == ResponseCode.SYSTEM_ERROR and "not ready" in (response.remark or ""):
             raise BrokerBusy(response.code, response.remark, address=address)
         return response

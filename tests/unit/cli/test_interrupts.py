@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,30 @@ def test_a_command_that_a_signal_ends_says_so_and_exits_as_shells_expect(command
     monkeypatch.setattr("sprocketmq.cli.verify.verify", stopped)
     assert command("verify", store) == (128 + number, "", f"sprocketmq: stopped by {number.name}\n")
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_signals_do_what_they_did_when_a_command_that_handles_them_has_ended(cli):
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    assert cli("produce", "t", stdin=b"a\n").code == 0
+    assert cli("consume", "t", "--from", "first", "--count", "1").code == 0
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+@pytest.mark.parametrize("fd", [0, 1])
+def test_a_closed_standard_stream_fails_what_needs_it_and_nothing_else(mq, spawn, fd):
+    mq.create_topic("closed")
+    verb = ["topic", "list"] if fd else ["produce", "closed"]
+    command = spawn(mq, *verb, preexec_fn=lambda: os.close(fd))
+    _, err = command.communicate(timeout=20)
+    assert (command.returncode, err) == (1, b"sprocketmq: Bad file descriptor\n")
+
+
+def test_a_full_disk_behind_standard_output_is_one_line_and_a_failure(mq, spawn):
+    mq.create_topic("full")
+    with Path("/dev/full").open("w") as full:
+        command = spawn(mq, "topic", "list", stdout=full)
+        _, err = command.communicate(timeout=20)
+    assert (command.returncode, err) == (1, b"sprocketmq: No space left on device\n")
 
 
 def test_a_rebuild_that_is_stopped_leaves_the_store_as_it_was(command, store, monkeypatch, number):

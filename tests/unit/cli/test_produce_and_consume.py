@@ -199,6 +199,8 @@ def test_a_message_that_comes_again_after_a_failure_is_told_of(cli, mq, topic):
         (("SCHEDULE_TOPIC_XXXX",), b"", EXIT_USAGE, "system topic that does not take messages"),
         (("t", "--tag", "a||b"), b"", EXIT_USAGE, "tag 'a||b' is not valid"),
         (("t", "--group", "no good"), b"", EXIT_USAGE, "group 'no good' is not valid"),
+        (("t", "--key", ""), b"", EXIT_USAGE, "key '' is not valid: a key is one word"),
+        (("t", "--key", "a b"), b"", EXIT_USAGE, "key 'a b' is not valid: a key is one word"),
         (("t", "--jsonl", "--whole"), b"", EXIT_USAGE, "exclude each other"),
         (("t", "--whole"), b"", 1, "the input is empty"),
         (("t", "--whole"), b"x" * (10 << 20), 1, "the input has more than 4194304 bytes, which is the most a message may have"),
@@ -239,7 +241,11 @@ def test_a_message_the_broker_refuses_is_named_by_its_lines(cli, mq, topic):
     [
         (("missing", "--count", "1"), 1, "topic 'missing' has no route"),
         (("no good",), EXIT_USAGE, "topic 'no good' is not valid"),
-        (("t", "--from", "yesterday"), EXIT_USAGE, "--from takes first, last, epoch seconds or a time"),
+        *(
+            (("t", "--from", time), EXIT_USAGE, f"a time such as 2024-05-01T12:00:00, not {time!r}")
+            for time in ("yesterday", "nan", "inf", "1e300", "-5")
+        ),
+        (("t", "--raw", "--json"), EXIT_USAGE, "--raw and --json exclude each other"),
         (("t", "--group", "no good"), EXIT_USAGE, "group 'no good' is not valid"),
         (("t", "--count", "0"), EXIT_USAGE, "'--count'"),
         (("t", "--output", "/nowhere/x"), 1, "No such file or directory: /nowhere/x"),

@@ -76,6 +76,8 @@ def test_create_says_json_too_and_takes_attributes(cli):
     ("arguments", "code", "words"),
     [
         (("topic", "create", "no good"), 2, "topic 'no good' is not valid: only ASCII letters"),
+        (("topic", "create", "TBW102"), 2, "topic 'TBW102' is one of RocketMQ's own"),
+        (("topic", "delete", "TBW102"), 2, "topic 'TBW102' is one of RocketMQ's own"),
         (("topic", "create", "t", "--queues", "0"), 2, "queues must be a whole number from 1 to"),
         (("topic", "create", "t", "--attribute", "half"), 2, "written NAME=VALUE"),
         (("topic", "create", "t", "--cluster", "nowhere"), 2, "no cluster 'nowhere' is registered"),

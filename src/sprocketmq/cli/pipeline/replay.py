@@ -38,7 +38,7 @@ def command(
 
     Try it with --dry-run first. Messages keep body, tag, keys and properties.
     """
-    from sprocketmq.cli.consume import start_of
+    from sprocketmq.cli.consume import seconds_of
     from sprocketmq.errors import ConfigError
     from sprocketmq.protocol.names import DLQ_PREFIX
     from sprocketmq.spark.checks import check_packages
@@ -48,10 +48,7 @@ def command(
     from sprocketmq.spark.jobs.replay import check_request, check_source, replay
 
     def time_ms(name: str, text: str | None) -> int | None:
-        at = None if text is None else start_of(text, name)
-        if isinstance(at, str):
-            raise ConfigError(f"{name} takes epoch seconds or a time such as 2024-05-01T12:00:00, not {text!r}")
-        return None if at is None else round(at * 1000)
+        return None if text is None else round(seconds_of(text, name) * 1000)
 
     if (source is None) == (dead_letters is None):
         raise ConfigError("name one thing to read: a topic, or --dead-letters GROUP")
