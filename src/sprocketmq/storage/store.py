@@ -710,6 +710,9 @@ class MessageStore:
         if not self._touched_by(topic):
             if any(name == topic for name, _ in self._queues):
                 self._delete_queues(topic)
+            else:  # it may have been declared to have batch queues, which a new topic of its name is not
+                with self._flush_lock, contextlib.suppress(OSError):
+                    self._table.remove(topic)
             return
         raise FatalError(f"topic {topic} has staged messages: commit or discard them before deleting it")
 

@@ -370,6 +370,17 @@ def test_a_deleted_topic_may_come_back_with_the_other_kind_of_queues(batches: An
         assert batches.store.max_offset("orders", 0) == 4
 
 
+def test_a_topic_without_messages_may_come_back_with_the_other_kind_of_queues(bench: Any) -> None:
+    bench.store.declare_batch_topic("orders")
+    bench.store.delete_topic("orders")
+    assert bench.store.batch_topics == frozenset()
+    assert not (bench.root / "batchconsumequeue" / "orders").exists()
+    bench.send(b"plain")
+    bench.restart()
+    assert bench.bodies() == [b"plain"]
+    assert (bench.root / "consumequeue" / "orders" / "0").exists()
+
+
 def test_what_a_deletion_left_behind_does_not_decide_about_a_new_topic(batches: Any) -> None:
     fill(batches, [3] * 20)
     batches.store.flush(thorough=True)
