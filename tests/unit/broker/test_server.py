@@ -165,7 +165,7 @@ async def register_entry(namesrv):
     async def register(address, name="broker-a"):
         body = RegisterBrokerBody(TopicConfigTable({n: TopicConfig(topic_name=n) for n in ("t1", "t2")}, DataVersion(0, 5, 1))).encode()
         header = RegisterBroker(name, address, "DefaultCluster", "127.0.0.1:1", 0, body_crc32=crc32(body))
-        answer = await (await pool.get(namesrv.address)).request(103, ext=to_ext(header), body=body, timeout_s=5)
+        answer = await (await pool.get(namesrv.address)).request(103, ext=to_ext(header), body=body, timeout_s=60)
         assert answer.code == 0
         assert address_at(namesrv, name) == address
 

@@ -69,6 +69,6 @@ def test_a_benchmark_that_is_stopped_deletes_its_topics(mq, spawn, number):
     with sync.AdminClient(namesrv=mq.namesrv) as admin:
         wait_until(lambda: [name for name in admin.topics() if name.startswith("bench-")])
         run.send_signal(number)
-        out, err = run.communicate(timeout=20)
+        out, err = run.communicate(timeout=120)
         assert (run.returncode, out, err.decode()) == (128 + number, b"", f"sprocketmq: stopped by {number.name}\n")
         assert not [name for name in admin.topics() if name.startswith("bench-")]

@@ -284,7 +284,7 @@ def test_a_produce_that_is_stopped_says_what_was_sent(mq, spawn, topic, number, 
     mq.messages(topic, count=2)
     writer.send_signal(number)
     out, err = writer.stdout.read(), writer.stderr.read()
-    assert (writer.wait(10), err.decode()) == (128 + number, f"sprocketmq: stopped by {number.name} before the input ended\n")
+    assert (writer.wait(120), err.decode()) == (128 + number, f"sprocketmq: stopped by {number.name} before the input ended\n")
     summary = json.loads(out)
     assert (summary["messages"], summary["unknown"], summary["failures"]) == (2, 0, [])
     assert sorted(m.body for m in mq.messages(topic)) == [b"one", b"two"]
@@ -305,7 +305,7 @@ def test_a_produce_that_is_stopped_twice_does_not_wait_for_answers_and_counts_th
             wait_until(lambda: not unread(writer.stdin))
             writer.terminate()
             writer.send_signal(signal.SIGINT)
-            writer.wait(20)
+            writer.wait(120)
         finally:
             os.kill(broker, signal.SIGCONT)
     summary = json.loads(writer.stdout.read())

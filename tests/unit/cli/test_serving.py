@@ -70,8 +70,8 @@ def keep(namesrv, value=None):
         pool = ConnectionPool(expected="nameserver")
         conn = await pool.get(namesrv)
         if value is not None:
-            assert (await conn.request(100, ext={"namespace": "n", "key": "a", "value": value}, timeout_s=5)).code == 0
-        answer = await conn.request(101, ext={"namespace": "n", "key": "a"}, timeout_s=5)
+            assert (await conn.request(100, ext={"namespace": "n", "key": "a", "value": value}, timeout_s=60)).code == 0
+        answer = await conn.request(101, ext={"namespace": "n", "key": "a"}, timeout_s=60)
         await pool.close()
         return answer.ext.get("value")
 

@@ -103,7 +103,7 @@ async def refuse_all(client, kind: str, words: str) -> None:
         with pytest.raises(WrongEventLoop, match=words):
             work = call(client)
             if hasattr(work, "__await__"):
-                await asyncio.wait_for(work, 5)
+                await asyncio.wait_for(work, 60)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -119,7 +119,7 @@ async def test_a_client_refuses_every_call_from_another_thread_and_goes_on(mq, k
             assert client.batching_stats.held_bytes == 0
             await client.send(Message("t", b"x"))
     finally:
-        await asyncio.wait_for(client.close(), 5)
+        await asyncio.wait_for(client.close(), 60)
     with pytest.raises(ClientClosed):
         client._instance.check()
 
@@ -150,7 +150,7 @@ async def test_submit_may_be_called_from_callbacks_of_the_loop(mq):
     async with make("producer batching", mq) as producer:
         done = asyncio.get_running_loop().create_future()
         asyncio.get_running_loop().call_soon(lambda: producer.submit(Message("t", b"x"), lambda result, error: done.set_result(result)))
-        assert (await asyncio.wait_for(done, 5)).topic == "t"
+        assert (await asyncio.wait_for(done, 60)).topic == "t"
 
 
 async def test_a_batch_is_not_acknowledged_from_another_thread(mq):
@@ -194,7 +194,7 @@ async def test_a_client_that_is_closed_while_it_starts_is_closed(mq, kind):
     client = make(kind, mq)
     starting = asyncio.ensure_future(client.start())
     await asyncio.sleep(0)
-    await asyncio.wait_for(client.close(), 5)
+    await asyncio.wait_for(client.close(), 60)
     await asyncio.gather(starting, return_exceptions=True)
     with pytest.raises(ClientClosed):
         client._instance.check()
@@ -319,7 +319,7 @@ def work():
         producer.submit(Message("last", b"x"))
 work()
 """
-    done = subprocess.run([sys.executable, "-W", "always::ResourceWarning", "-c", program], capture_output=True, timeout=30, check=False)
+    done = subprocess.run([sys.executable, "-W", "always::ResourceWarning", "-c", program], capture_output=True, timeout=120, check=False)
     assert done.returncode == 0
     assert done.stderr.count(b"ResourceWarning: unclosed sync.Producer of group 'pg'") == 1
     assert len(mq.messages("last")) == 100
@@ -337,7 +337,7 @@ async def main():
 asyncio.run(main())
 """
     for filters, expected in ((["-W", "always::ResourceWarning"], 4), ([], 0)):
-        done = subprocess.run([sys.executable, *filters, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run([sys.executable, *filters, "-c", program], capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0
         for word in ("Exception", "Traceback", "Task was destroyed"):
             assert word not in done.stderr

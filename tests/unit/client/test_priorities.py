@@ -31,7 +31,7 @@ def test_gathered_messages_of_several_priorities_end_in_their_queues(cluster, to
     batching = Batching(max_bytes=1 << 20, max_delay_ms=20, adaptive=adaptive)
     with producer_at(cluster, batching=batching) as producer:
         sent = [(priority, producer.submit(message(topic, priority))) for _ in range(20) for priority in (0, 1, 9)]
-        queues = {(priority, future.result(10).queue_id) for priority, future in sent}
+        queues = {(priority, future.result(60).queue_id) for priority, future in sent}
         assert queues == {(0, 0), (1, 1), (9, 3)}
         assert producer.batching_stats.batches < len(sent) / 2, "they travelled together"
 

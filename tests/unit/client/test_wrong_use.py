@@ -38,7 +38,7 @@ async def test_what_is_no_message_is_refused_and_takes_no_room(cluster, wrong, b
         with pytest.raises(NotAMessage):
             await producer.send(Message)
         assert producer.in_flight == producer.batching_stats.held_bytes == 0
-        assert (await asyncio.wait_for(producer.send(Message("t", b"x")), 5)).topic == "t"
+        assert (await asyncio.wait_for(producer.send(Message("t", b"x")), 60)).topic == "t"
 
 
 async def test_a_received_message_is_sent_on_as_a_message_of_its_own(cluster):
@@ -59,13 +59,13 @@ async def test_a_callback_that_is_none_harms_no_other_message_of_its_batch(clust
         first = producer.submit(Message("t", b"x"))
         producer.submit(Message("t", b"x"), 3.0)  # meant as a time-out
         last = producer.submit(Message("t", b"x"))
-        await asyncio.wait_for(producer.flush(), 5)
+        await asyncio.wait_for(producer.flush(), 60)
         assert [(await future).topic for future in (first, last)] == ["t", "t"]
         assert "the callback of a sent message cannot be called" in caplog.text
         caplog.clear()
         cluster.broker.script(Q.SEND_MESSAGE_V2, answer(R.MESSAGE_ILLEGAL, "no"))
         producer.submit(Message("t", b"x"), 3.0)
-        await asyncio.wait_for(producer.flush(), 5)
+        await asyncio.wait_for(producer.flush(), 60)
         await asyncio.sleep(0)
         assert "cannot be called" in caplog.text
 
@@ -250,8 +250,8 @@ async def test_run_ends_when_the_consumer_is_closed_and_raises_what_ended_it(clu
     async with push(cluster) as consumer:
         running = asyncio.ensure_future(consumer.run(lambda batch: None))
         await asyncio.sleep(0)
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, 60)
     cluster.broker.on_PULL_MESSAGE = answer(R.NO_PERMISSION, "no")
     async with push(cluster) as consumer:
         with pytest.raises(SprocketError):
-            await asyncio.wait_for(consumer.run(lambda batch: None), 5)
+            await asyncio.wait_for(consumer.run(lambda batch: None), 60)

@@ -138,7 +138,7 @@ def test_sends_go_on_without_the_nameserver_and_clients_start_again_when_it_is_b
 def test_a_given_store_keeps_the_nameservers_key_value_configuration(tmp_path, in_process):
     async def ask(namesrv, code, **ext):
         pool = ConnectionPool(expected="nameserver")
-        answer = await (await pool.get(namesrv)).request(code, ext={"namespace": "n", "key": "a", **ext}, timeout_s=5)
+        answer = await (await pool.get(namesrv)).request(code, ext={"namespace": "n", "key": "a", **ext}, timeout_s=60)
         await pool.close()
         return answer
 

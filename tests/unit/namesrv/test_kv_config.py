@@ -36,7 +36,7 @@ async def start(path):
         pool = ConnectionPool(expected="nameserver")
         running.append((server, pool))
         conn = await pool.get(server.address)
-        return lambda code, **ext: conn.request(code, ext=ext, timeout_s=5)
+        return lambda code, **ext: conn.request(code, ext=ext, timeout_s=60)
 
     yield start
     await stop()

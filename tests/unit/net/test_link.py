@@ -506,7 +506,7 @@ async def test_a_connection_that_fell_idle_keeps_no_buffer_whatever_it_sent_befo
         for number, peer in enumerate(peers):
             conn = await peer.get(address)
             body = bytes((4 << 20) if number % 2 else 100_000)
-            answers = await asyncio.gather(*(conn.request(ECHO, body=body, timeout_s=20) for _ in range(3)))
+            answers = await asyncio.gather(*(conn.request(ECHO, body=body, timeout_s=60) for _ in range(3)))
             assert {len(answer.body) for answer in answers} == {len(body)}
             assert conn.retained_bytes == 0
         assert [conn.retained_bytes for conn in server.connections] == [0] * len(peers)
@@ -520,7 +520,7 @@ async def test_strangers_that_send_bad_frames_are_counted_but_logged_once(served
     for _ in range(20):
         reader, writer = await raw(address)
         writer.write(b"GET / HTTP/1.1\r\n\r\n")
-        assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert await asyncio.wait_for(reader.read(), 60) == b""
         writer.close()
     assert server.broken_connections == 20
     (message,) = [record.getMessage() for record in caplog.records if "closing" in record.getMessage()]
@@ -532,7 +532,7 @@ async def test_a_request_that_fails_again_and_again_is_logged_once(served, pool,
     _, server, address = served
     conn = await pool.get(address)
     for _ in range(5):
-        assert (await conn.request(FAIL, timeout_s=5)).code == 1
+        assert (await conn.request(FAIL, timeout_s=60)).code == 1
     assert server.failed_requests == 5
     (record,) = [record for record in caplog.records if "failed" in record.getMessage()]
     assert record.exc_info
@@ -545,7 +545,7 @@ async def test_connections_leave_some_file_descriptors_for_files(served, caplog)
     try:
         for peer in peers:
             with pytest.raises(ConnectionLost):
-                await (await peer.get(address)).request(ECHO, timeout_s=5)
+                await (await peer.get(address)).request(ECHO, timeout_s=60)
         assert server.refused_connections == 3
         (message,) = caplog.messages
         assert "nearly all of the 20 file descriptors" in message
