@@ -33,6 +33,7 @@ from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.errors import ClientClosed, ConfigError, FatalError
 from sprocketmq.namesrv.server import NameServer, NameServerConfig
 from sprocketmq.net.loops import new_event_loop
+from sprocketmq.net.tasks import share
 from sprocketmq.protocol.records import ReceivedMessage
 from sprocketmq.storage.config import DELAY_LEVELS, KV_CONFIG_FILE, ConfigFile, StoreConfig
 
@@ -159,9 +160,9 @@ class LocalCluster:
         self.stop()
 
     async def __aenter__(self) -> Self:
-        starting = asyncio.ensure_future(asyncio.to_thread(self.start))
+        starting = asyncio.get_running_loop().run_in_executor(None, self.start)
         try:
-            return await asyncio.shield(starting)
+            return await share(starting, lambda: RuntimeError("the start was cancelled"))
         except asyncio.CancelledError:
             # The thread goes on; without this what it starts would run until the program ends.
             await asyncio.wait([starting])

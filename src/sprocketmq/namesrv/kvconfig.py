@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from sprocketmq.errors import ConfigError, FatalError
+from sprocketmq.net.tasks import Background, share
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class KvKeeper:
         self._table: dict[str, dict[str, str]] = {}
         self._bytes = 0
         self._wanted = self._written = 0
+        self._background = Background("nameserver")
         self._saving: asyncio.Task[None] | None = None
 
     async def load(self) -> None:
@@ -111,8 +113,8 @@ class KvKeeper:
         wanted = self._wanted
         while self._written < wanted:
             if self._saving is None or self._saving.done():
-                self._saving = asyncio.get_running_loop().create_task(self._write())
-            await asyncio.shield(self._saving)
+                self._saving = self._background.spawn(self._write(), "save of the key-value configuration", awaited=True)
+            await share(self._saving, lambda: OSError("the save was cancelled"))
 
     async def _write(self) -> None:
         assert self._file is not None

@@ -95,7 +95,7 @@ async def test_a_broker_whose_flushing_thread_dies_fails_as_for_a_failed_flush(s
     monkeypatch.setattr(broker.flusher, "_attempt", fails_once(SystemExit(1)))
     ask = await connect(broker)
     await ask.send("orders")
-    failure = await asyncio.wait_for(broker.wait_failed(), 5)
+    failure = await asyncio.wait_for(broker.wait_failed(), 60)
     assert "the thread that flushes has ended: SystemExit" in str(failure)
     assert (await ask.send("orders")).code != 0
 
@@ -201,7 +201,7 @@ async def test_a_flush_whose_answers_cannot_be_given_keeps_nobody_waiting_at_the
     lost = asyncio.ensure_future(ask.send("orders"))
     await eventually(lambda: errors(caplog))
     assert (await ask.send("orders")).code == 0
-    await asyncio.wait_for(broker.stop(), 5)
+    await asyncio.wait_for(broker.stop(), 60)
     with pytest.raises(ConnectionLost):
         await lost
     assert errors(caplog) == ["1 sends that waited for the disk are not answered"]

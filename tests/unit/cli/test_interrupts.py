@@ -18,7 +18,7 @@ def number(request):
 
 def test_a_command_that_a_signal_ends_says_so_and_exits_as_shells_expect(command, store, monkeypatch, number):
     def stopped(*_args, **_kwargs):
-        os.kill(os.getpid(), number)
+        signal.raise_signal(number)
 
     monkeypatch.setattr("sprocketmq.cli.verify.verify", stopped)
     assert command("verify", store) == (128 + number, "", f"sprocketmq: stopped by {number.name}\n")
@@ -53,7 +53,7 @@ def test_a_rebuild_that_is_stopped_leaves_the_store_as_it_was(command, store, mo
     before = sorted(path.relative_to(store) for path in store.rglob("*"))
 
     def stopped(*_args):
-        os.kill(os.getpid(), number)
+        signal.raise_signal(number)
 
     monkeypatch.setattr("sprocketmq.storage.rebuild._Rebuild._keep_expired", stopped)
     code, out, err = command("rebuild", store)

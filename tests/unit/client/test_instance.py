@@ -23,6 +23,7 @@ from sprocketmq.errors import (
 from sprocketmq.net.client import Connection, ConnectionPool
 from sprocketmq.protocol.codes import RequestCode as Q
 from sprocketmq.protocol.codes import ResponseCode as R
+from sprocketmq.protocol.frame import ReceiveBuffer
 from sprocketmq.protocol.message import Message
 from sprocketmq.testing import eventually
 
@@ -320,7 +321,7 @@ async def test_an_unknown_topic_is_told_with_the_nameserver_that_was_asked():
 
 async def test_who_waits_for_a_connection_when_the_pool_closes_is_told_and_not_cancelled(monkeypatch):
     pool = ConnectionPool(expected="broker")
-    monkeypatch.setattr(pool, "_open", lambda *_: asyncio.sleep(60))
+    monkeypatch.setattr(pool, "_open", lambda *_: asyncio.Event().wait())
     waiting = asyncio.ensure_future(pool.get("127.0.0.1:1"))
     await asyncio.sleep(0)
     await pool.close()
@@ -330,7 +331,7 @@ async def test_who_waits_for_a_connection_when_the_pool_closes_is_told_and_not_c
 
 async def test_a_connection_that_a_stranger_keeps_from_opening_is_a_failed_connection(monkeypatch):
     pool = ConnectionPool(expected="broker")
-    monkeypatch.setattr(pool, "_open", lambda *_: asyncio.sleep(60))
+    monkeypatch.setattr(pool, "_open", lambda *_: asyncio.Event().wait())
     waiting = asyncio.ensure_future(pool.get("127.0.0.1:1"))
     await asyncio.sleep(0)
     pool._opening["127.0.0.1:1"].cancel()
@@ -391,7 +392,7 @@ async def test_a_request_whose_end_is_not_taken_keeps_no_other_from_its_own(capl
         def set_exception(self, error):
             raise ValueError("a fault in the program")
 
-    conn = Connection(asyncio.get_running_loop(), "127.0.0.1:1", expected="broker")
+    conn = Connection(asyncio.get_running_loop(), "127.0.0.1:1", ReceiveBuffer(), expected="broker")
     conn.request_for(Broken(), 10, timeout_s=0.0)
     expired = conn.request(10, timeout_s=0.0)
     conn.request_for(Broken(), 10, timeout_s=60)

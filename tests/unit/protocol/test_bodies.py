@@ -83,6 +83,8 @@ def every_body() -> list[type[bodies.Body]]:
 def smallest(kind: type[bodies.Body]) -> bodies.Body:
     required = kind.__struct_fields__[: len(kind.__struct_fields__) - len(kind.__struct_defaults__)]
     values: dict[str, Any] = {name: 1 if name.endswith(("nums", "id")) and name != "client_id" else "x" for name in required}
+    if "readable" in values:
+        values["readable"] = True
     if "subscription_data" in values:
         values["subscription_data"] = build_subscription("T", "*", 1)
     return kind(**values)

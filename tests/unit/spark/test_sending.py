@@ -70,7 +70,7 @@ def test_lots_whose_task_is_cancelled_end_with_an_error(access, ordered):
 
     async def hangs():
         began.set()
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     access.send = hangs
     sender = Sender(access, max_in_flight=3, ordered=ordered)
