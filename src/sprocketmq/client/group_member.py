@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from sprocketmq.client.instance import OPEN, Instance
 from sprocketmq.client.offsets import Offsets
@@ -13,7 +13,7 @@ from sprocketmq.client.process_queue import ProcessQueue
 from sprocketmq.client.rebalance import Share, plan_assignment
 from sprocketmq.client.routes import Route
 from sprocketmq.errors import ClientClosed, ConfigError, SprocketError
-from sprocketmq.net.tasks import all_of
+from sprocketmq.net.tasks import all_of, settled
 from sprocketmq.protocol.bodies import ConsumerConnection, ConsumerData, ConsumerIdList, SubscriptionData
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import to_ext
@@ -104,6 +104,8 @@ class GroupMember:
         self._other_wishes: dict[str, str] = {}
         # Queues of an orderly group that are given up as soon as their handler is through.
         self._draining: dict[MessageQueue, asyncio.Future[None]] = {}
+        # Tasks that commit the last offset of a queue that is given up, and unlock it.
+        self._giving_up: dict[asyncio.Task[None], MessageQueue] = {}
         self._rebalance_now = asyncio.Event()
 
     # --- life ---
@@ -135,6 +137,10 @@ class GroupMember:
 
     async def leave(self) -> None:
         """Commit every queue, for the last time; the instance's close does the rest. What cannot be committed is logged."""
+        # A queue that a rebalance is giving up is no longer among the others. One that waits for its handler still is.
+        under_way = [task for task, queue in self._giving_up.items() if queue not in self._draining or self._draining[queue].done()]
+        if under_way:
+            await asyncio.wait(under_way)
         try:
             await self._store.settle(list(self.queues.values()))
         except SprocketError as e:
@@ -272,13 +278,19 @@ class GroupMember:
     async def _revoke(self, pq: ProcessQueue) -> None:
         if self._locks is None:
             self._let_go(pq)
-            await self._settle(pq)
+            await settled(self._give_up(pq, self._settle(pq)))
         elif pq.queue not in self._draining:
             self._puller.end(pq)
             through = self._draining[pq.queue] = asyncio.get_running_loop().create_future()
             self.batch_ended(pq)
-            draining = self._instance.spawn(self._drain(self._locks, pq, through), f"giving up of {pq.queue}")
+            draining = self._give_up(pq, self._drain(self._locks, pq, through))
             draining.add_done_callback(lambda _: self._drained(pq))
+
+    def _give_up(self, pq: ProcessQueue, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = self._instance.spawn(work, f"giving up of {pq.queue}")
+        self._giving_up[task] = pq.queue
+        task.add_done_callback(self._giving_up.pop)
+        return task
 
     async def _drain(self, locks: QueueLocks, pq: ProcessQueue, through: "asyncio.Future[None]") -> None:
         """Give up a queue of an orderly group once no handler has messages of it, its lock last of all."""

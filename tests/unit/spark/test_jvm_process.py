@@ -50,7 +50,7 @@ def test_an_interrupt_while_the_process_is_made_comes_when_it_is_known(monkeypat
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
             made.append(psutil.Process(self.pid))
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(subprocess, "Popen", Interrupted)
     with pytest.raises(KeyboardInterrupt), ended_unless_started():
