@@ -109,20 +109,26 @@ class QueryHandlers:
         request = command.header(QueryMessage)
         if self._store.dispatch_lag[0] <= MAX_INDEXED_INLINE_BYTES or self._store.index_failure is not None:
             self._query(conn, command, request)
-        elif self._searches >= MAX_SEARCHES:
-            conn.respond(command, ResponseCode.SYSTEM_BUSY, remark="[OVERLOAD]system busy, start flow control for a while")
         else:
             command.body = b""
             self._later(self._query_when_indexed(conn, command, request))
 
     async def _query_when_indexed(self, conn: ServerConnection, command: Command, request: QueryMessage) -> None:
         """Answer 12 after what waits for the index was indexed in another thread: it may be 16 MiB of the log, and numpy be still to be loaded."""
+        if self._searches >= MAX_SEARCHES:
+            self._refuse(conn, command)
+            return
         self._searches += 1
         try:
             await asyncio.to_thread(self._store.index_pending)
         finally:
             self._searches -= 1
-        self._query(conn, command, request)
+        if not conn.closed:
+            self._query(conn, command, request)
+
+    @staticmethod
+    def _refuse(conn: ServerConnection, command: Command) -> None:
+        conn.respond(command, ResponseCode.SYSTEM_BUSY, remark="[OVERLOAD]system busy, start flow control for a while")
 
     def _query(self, conn: ServerConnection, command: Command, request: QueryMessage) -> None:
         unique = bool(request.unique_key_query)
@@ -159,26 +165,27 @@ class QueryHandlers:
             end_ms=request.end_timestamp_ms,
             count=count,
         )
+        if self._searches >= MAX_SEARCHES:
+            self._refuse(conn, command)
+            return
+        self._searches += 1
         found: list[_Found] = []
         try:
-            for record in reversed(records):
-                if _total(found) >= wanted.count:
-                    break
-                place = Record(record, 0, len(record)).commitlog_offset
-                found.append(_Found(place, self._matching(record, wanted) if _is_whole(record) else [record]))
-                await asyncio.sleep(0)
-            if self._searches >= MAX_SEARCHES:
-                conn.respond(command, ResponseCode.SYSTEM_BUSY, remark="[OVERLOAD]system busy, start flow control for a while")
-                return
-            self._searches += 1
-            try:
-                async with self._searching:
-                    found += await self._search(topic, wanted, found)
-            finally:
-                self._searches -= 1
+            async with self._searching:
+                if conn.closed:  # nobody waits for the answer any more
+                    return
+                for record in reversed(records):
+                    if _place_of_last(found, wanted.count) >= 0:
+                        break
+                    place = Record(record, 0, len(record)).commitlog_offset
+                    found.append(_Found(place, self._matching(record, wanted) if _is_whole(record) else [record]))
+                    await asyncio.sleep(0)
+                found += await self._search(topic, wanted, found)
         except (ProtocolError, OSError) as e:
             conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"a batch of topic[{topic.name}] cannot be read: {e}")
             return
+        finally:
+            self._searches -= 1
         messages = [message for each in sorted(found, key=lambda each: each.place) for message in each.messages]
         self._answer(conn, command, messages[-wanted.count :], {BATCHES_SEARCHED: "true"})
 
@@ -259,6 +266,7 @@ class QueryHandlers:
             for queue_id, end in list(ends.items()):
                 low = store.min_offset(name, queue_id)
                 start = max(low, end - SEARCH_SLICE_MESSAGES)
+                slice_bytes = 0
                 for physical, size, _ in reversed(store.units(name, queue_id, start, end - start)):
                     record = store.record_at(physical)
                     if record is None:
@@ -276,6 +284,10 @@ class QueryHandlers:
                         and needle in bytes(record)
                     ):
                         found.append(_Found(physical, [*_members(record, wanted.fits)]))
+                    slice_bytes += size
+                    if slice_bytes >= SEARCH_SLICE_BYTES:
+                        start = outer.queue_offset
+                        break
                 if start > low and budget > 0:
                     ends[queue_id] = start
                 else:
@@ -354,15 +366,13 @@ class _Found(NamedTuple):
     messages: list[bytes | memoryview]
 
 
-def _total(found: list[_Found]) -> int:
-    return sum(len(each.messages) for each in found)
-
-
 def _place_of_last(found: list[_Found], count: int) -> int:
-    """Return the place of the last of the ``count`` newest messages, -1 when there are not so many."""
+    """Return the place of the last of the ``count`` newest messages, or of those that fill an answer; -1 when there are not so many."""
+    size = 0
     for each in sorted(found, key=lambda each: each.place, reverse=True):
         count -= len(each.messages)
-        if count <= 0:
+        size += sum(map(len, each.messages))
+        if count <= 0 or size >= MAX_ANSWER_BYTES:
             return each.place
     return -1
 

@@ -14,6 +14,8 @@ from sprocketmq.protocol.frame import FrameBuffer, FrameError, ReceiveBuffer
 
 # So much is written at once, in a turn that goes on producing: the peer works on it meanwhile.
 EARLY_WRITE_BYTES = 64 << 10
+# The same while requests are handled: few answers are that large, and those must not wait for the rest.
+EARLY_ANSWER_BYTES = 1 << 20
 
 Buffers = bytes | memoryview | list[bytes | memoryview]
 
@@ -102,7 +104,7 @@ class Link(asyncio.BufferedProtocol):
 
     def write(self, head: bytes, body: Buffers = b"") -> None:
         """Queue one frame. It leaves with everything else queued in this turn of the loop, or in portions of EARLY_WRITE_BYTES when the
-        turn queues more; dropped when closed.
+        turn queues more (EARLY_ANSWER_BYTES while requests are handled); dropped when closed.
         """
         if self.closed:
             return
@@ -114,6 +116,8 @@ class Link(asyncio.BufferedProtocol):
             out.append(cast("bytes | memoryview", body))
             self._out_bytes += len(body)
         if self._in_batch:
+            if self._out_bytes > EARLY_ANSWER_BYTES:
+                self.flush()
             return
         if self._out_bytes > EARLY_WRITE_BYTES:
             self.flush()

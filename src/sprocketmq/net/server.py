@@ -56,6 +56,7 @@ class ServerConnection(Link):
         self._serialize = server.serialize
         self._next_opaque = 0
         self._asked: dict[int, asyncio.Future[Command]] = {}
+        self._writing_paused = False
         self.peer_host = b""
         self.attachment: Any = None
 
@@ -79,6 +80,8 @@ class ServerConnection(Link):
         for at in range(0, len(commands), REQUESTS_PER_WRITE):
             self._handle_some(commands[at : at + REQUESTS_PER_WRITE])
             self.flush()
+            if self.closed:  # the peer does not read: what else it asked for is not worked on
+                return
 
     def _handle_some(self, commands: list[Command]) -> None:
         handler = self._handler
@@ -155,14 +158,20 @@ class ServerConnection(Link):
         finally:
             self._asked.pop(opaque, None)
 
+    def flush(self) -> None:
+        super().flush()
+        # asyncio tells once that the peer does not read; what is answered later adds to what it has not read.
+        if self._writing_paused and self.write_backlog > MAX_WRITE_BACKLOG:
+            self.abort("the peer does not read its responses")
+
     def pause_writing(self) -> None:
         # The peer does not read its answers: take no more of its requests until it does.
-        if self.write_backlog > MAX_WRITE_BACKLOG:
-            self.abort("the peer does not read its responses")
-        elif self._transport is not None and not self._transport.is_closing():
+        self._writing_paused = True
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
+        self._writing_paused = False
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 

@@ -5,7 +5,9 @@ import random
 
 import pytest
 
+import sprocketmq.broker.query as query_module
 from sprocketmq.clock import ManualClock
+from sprocketmq.errors import ClientClosed, ConnectionLost
 from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.bodies import ConsumeQueueUnits
 from sprocketmq.protocol.ids import MessageIdFactory
@@ -339,6 +341,60 @@ async def test_searches_take_turns_and_too_many_are_told_to_slow_down(ask, bulk,
     codes = [answer.code for answer in await asyncio.gather(*asked)]
     assert codes == [0, 22, 22, 2, 2]
     assert (await query(ask, "k", topic="bulk")).code == 0
+
+
+@pytest.fixture
+def taken_apart(monkeypatch):
+    """Keys of the index are looked for in each batch that it names: the places of the batches that were taken apart for that."""
+    places = []
+
+    def members(record, keep, **how):
+        places.append(Record(record, 0, len(record)).commitlog_offset)
+        return split(record, keep, **how)
+
+    split = query_module._members
+    monkeypatch.setattr(query_module, "_members", members)
+    return places
+
+
+async def test_questions_that_are_told_to_slow_down_cost_no_work(ask, bulk, taken_apart, monkeypatch):
+    monkeypatch.setattr(query_module, "MAX_SEARCHES", 2)
+    for _ in range(3):
+        await bulk((b"x", {"KEYS": "k"}), KEYS="k")
+    codes = [answer.code for answer in await asyncio.gather(*(query(ask, "k", topic="bulk") for _ in range(6)))]
+    assert codes == [0, 0, 2, 2, 2, 2]
+    assert len(taken_apart) == 2 * 3
+
+
+async def test_questions_are_dropped_when_who_asked_is_gone(broker, connect, ask, bulk, taken_apart):
+    for _ in range(5):
+        await bulk((b"x", {"KEYS": "k"}), KEYS="k")
+    other = await connect(broker)
+    asked = [asyncio.ensure_future(query(other, "k", topic="bulk")) for _ in range(50)]
+    await asyncio.sleep(0)
+    await other.close()
+    assert all(isinstance(end, ConnectionLost | ClientClosed) for end in await asyncio.gather(*asked, return_exceptions=True))
+    assert len(await messages(ask, "k")) == 5
+    assert len(taken_apart) < 50 * 5
+
+
+async def test_no_more_batches_are_taken_apart_than_fill_an_answer(ask, bulk, taken_apart, monkeypatch):
+    monkeypatch.setattr(query_module, "MAX_ANSWER_BYTES", 3000)
+    for n in range(10):
+        await bulk((b"%d" % n * 1000, {"KEYS": "k"}), KEYS="k")
+    assert [bytes(m.body)[:1] for m in await messages(ask, "k")] == [b"8", b"9"]
+    assert len(taken_apart) == 3
+
+
+async def test_a_search_for_keys_looks_at_few_bytes_in_a_turn(ask, bulk, monkeypatch):
+    monkeypatch.setattr(query_module, "SEARCH_SLICE_BYTES", 2000)
+    for n in range(10):
+        await bulk((b"%d" % n * 900, {"KEYS": "k"}), (b"x", {}))
+    slices = []
+    units = ask.broker.store.units
+    monkeypatch.setattr(ask.broker.store, "units", lambda *which: slices.append(which) or units(*which))
+    assert [bytes(m.body)[:1] for m in await messages(ask, "k")] == [b"%d" % n for n in range(10)]
+    assert [count for _, _, _, count in slices] == [20, 16, 12, 8, 4]
 
 
 async def test_tools_read_from_the_asked_offset_on_and_consumers_get_batches_whole(ask, bulk):

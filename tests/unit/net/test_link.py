@@ -484,6 +484,53 @@ async def test_a_client_that_does_not_read_is_not_read_either(served):
     writer.transport.abort()
 
 
+class Generous:
+    """Answers each request with ``size`` bytes; with ``later`` also in each turn of the loop after it."""
+
+    def __init__(self, *, size: int, later: bool) -> None:
+        self.size = size
+        self.later = later
+        self.requests = 0
+        self.backlogs: list[int] = []
+        self.gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def on_connect(self, conn: ServerConnection) -> None:
+        """It speaks when it is asked."""
+
+    def on_request(self, conn: ServerConnection, command: Command) -> None:
+        self.requests += 1
+        self._answer(conn, command)
+
+    def _answer(self, conn: ServerConnection, command: Command) -> None:
+        conn.respond(command, 0, body=bytes(self.size))
+        self.backlogs.append(conn.retained_bytes)
+        if self.later and not conn.closed:
+            asyncio.get_running_loop().call_soon(self._answer, conn, command)
+
+    def on_batch_end(self, conn: ServerConnection) -> None:
+        """Its answers are with the connection."""
+
+    def on_disconnect(self, conn: ServerConnection) -> None:
+        self.gone.set_result(conn.close_reason)
+
+
+@pytest.mark.parametrize("later", [False, True])
+async def test_a_client_that_reads_no_answers_is_cut_off_before_they_take_much_memory(later, monkeypatch):
+    """Also when answers come later than the requests, and when all of them come in one readiness."""
+    monkeypatch.setattr("sprocketmq.net.server.MAX_WRITE_BACKLOG", 16 << 20)
+    handler = Generous(size=2 << 20, later=later)
+    server = RemotingServer(handler, name="broker")
+    port = await server.start("127.0.0.1", 0)
+    reader, writer = await raw(f"127.0.0.1:{port}")
+    writer.transport.pause_reading()
+    writer.write(b"".join(encode_command(Command(ECHO, opaque=n)) for n in range(1 if later else 200)))
+    assert await asyncio.wait_for(handler.gone, 60) == "the peer does not read its responses"
+    assert 8 << 20 < max(handler.backlogs) < 24 << 20
+    assert handler.requests <= 32
+    writer.transport.abort()
+    await server.stop()
+
+
 @pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:0", "host:65536", "host:x", "host:-1", "1.2.3.4:１２"])
 def test_what_is_no_address_is_named(text):
     with pytest.raises(ConfigError, match="is not an address"):
