@@ -521,7 +521,7 @@ async def test_a_client_that_reads_no_answers_is_cut_off_before_they_take_much_m
     handler = Generous(size=2 << 20, later=later)
     server = RemotingServer(handler, name="broker")
     port = await server.start("127.0.0.1", 0)
-    reader, writer = await raw(f"127.0.0.1:{port}")
+    _reader, writer = await raw(f"127.0.0.1:{port}")
     writer.transport.pause_reading()
     writer.write(b"".join(encode_command(Command(ECHO, opaque=n)) for n in range(1 if later else 200)))
     assert await asyncio.wait_for(handler.gone, 60) == "the peer does not read its responses"
