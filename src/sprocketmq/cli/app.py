@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
-from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_SIGNAL, fail, report
+from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_SIGNAL, drop_output, fail, report
 
 SERVING_VERBS = ("serve", "namesrv", "broker")
 
@@ -44,10 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         except OSError as e:  # a disk that is full, for one
             code = report(e)
-            _drop_output()
+            drop_output()
     except BrokenPipeError:
         # The reader of our output is gone (`sprocketmq consume t | head`). Python would complain again at exit.
-        _drop_output()
+        drop_output()
         code = 0
     except KeyboardInterrupt:
         code = _interrupted(interrupt)
@@ -71,11 +71,6 @@ def _fill_closed_streams(*, refusing: bool) -> None:
             os.dup2(taken, fd)
             os.close(taken)
         setattr(sys, name, open(fd, mode, closefd=False, encoding="utf-8"))  # noqa: SIM115 - it stays open
-
-
-def _drop_output() -> None:
-    """Give standard output, which does not take what is left for it, another place for that: Python writes it at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: Sequence[str]) -> None:

@@ -25,6 +25,11 @@ def fail(message: str) -> None:
         print(f"sprocketmq: {message}", file=sys.stderr, flush=True)
 
 
+def drop_output() -> None:
+    """Give standard output, which does not take what is left for it, another place for that: Python writes it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def exit_code_of(error: SprocketError) -> int:
     """Return 2 for an error of the command line or a configuration file, 1 for everything else."""
     return EXIT_USAGE if isinstance(error, ConfigError) and not isinstance(error, _NOT_USAGE) else EXIT_FAILURE

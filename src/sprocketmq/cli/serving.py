@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sprocketmq.cli.config import LOOPBACK_HOST, Settings, data_directory
-from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, fail
-from sprocketmq.errors import ConfigError, SprocketError
+from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, drop_output, fail
+from sprocketmq.errors import ConfigError, FatalError, SprocketError
 from sprocketmq.net.address import format_address, is_loopback, is_wildcard, own_address, parse_address, parse_addresses
 from sprocketmq.net.loops import new_event_loop
 
@@ -188,7 +188,7 @@ async def _serve(verb: str, settings: Settings, *, take_over: bool, stop_with_st
             started.append(broker)
             ends.append(broker.wait_failed)
             ready += f" broker={broker.address} store={broker.config.store.root}"
-        print(ready, flush=True)
+        _say(ready)
         return await _until_first([end() for end in ends])
     finally:
         for server in reversed(started):
@@ -211,18 +211,36 @@ async def _until_first(waits: list[Awaitable[Any]]) -> int:
     return EXIT_OK
 
 
+def _say(ready: str) -> None:
+    try:
+        print(ready, flush=True)
+    except OSError as e:
+        drop_output()
+        raise FatalError(f"the ready line cannot be written to standard output: {e.strerror or e}; redirect it, or leave it open") from None
+
+
 def _watch_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    """Set ``stop`` when standard input ends. Raises ConfigError where that cannot be waited for, as of a file or /dev/null."""
     fd = sys.stdin.fileno()
 
     def look() -> None:
-        data = b""
-        with contextlib.suppress(BlockingIOError):
-            data = os.read(fd, 4096)
-        if not data:
+        try:
+            ended = not os.read(fd, 4096)
+        except BlockingIOError:
+            ended = False
+        except OSError:  # a terminal that is gone
+            ended = True
+        if ended:
             loop.remove_reader(fd)
             stop.set()
 
-    loop.add_reader(fd, look)
+    try:
+        loop.add_reader(fd, look)
+    except OSError:
+        raise ConfigError(
+            "--stop-with-stdin waits for the end of a pipe, a socket or a terminal, and standard input is a file, /dev/null or closed:"
+            " start this with a pipe, or leave the option out"
+        ) from None
 
 
 def _reachable(address: str) -> str:

@@ -8,13 +8,14 @@ import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from sprocketmq import Message, sync
 from sprocketmq.cli.app import main
 from sprocketmq.cli.config import KEYS, Settings, data_directory
-from sprocketmq.cli.serving import _kv_file
+from sprocketmq.cli.serving import _kv_file, _watch_stdin
 from sprocketmq.errors import ConfigError, SprocketError
 from sprocketmq.net.address import own_address, parse_address
 from sprocketmq.net.client import ConnectionPool
@@ -146,6 +147,52 @@ def test_a_server_started_as_a_child_ends_with_its_standard_input(serving, tmp_p
     server.process.stdin.close()
     server.process.stdin = None
     assert server.wait() == (0, "")
+
+
+def run_until_it_ends(*arguments, **streams):
+    done = subprocess.run([sys.executable, "-m", "sprocketmq", *arguments], stderr=subprocess.PIPE, timeout=60, check=False, **streams)
+    return done.returncode, done.stderr.decode()
+
+
+@pytest.mark.parametrize("stdin", ["a file", "/dev/null", "closed"])
+def test_a_standard_input_whose_end_cannot_be_waited_for_is_refused(tmp_path, stdin):
+    (tmp_path / "file").write_text("text\n")
+    arguments = ["namesrv", "--port", "0", "--stop-with-stdin"]
+    if stdin == "closed":
+        code, err = run_until_it_ends(*arguments, preexec_fn=lambda: os.close(0))
+    else:
+        with (tmp_path / "file" if stdin == "a file" else Path(stdin)).open() as source:
+            code, err = run_until_it_ends(*arguments, stdin=source)
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith(
+        "sprocketmq: --stop-with-stdin waits for the end of a pipe, a socket or a terminal, and standard input is a file,"
+    )
+
+
+async def test_a_standard_input_without_data_at_the_moment_has_not_ended(monkeypatch):
+    looks = []
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    monkeypatch.setattr(loop, "add_reader", lambda _, look: looks.append(look))
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    with os.fdopen(reading) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        _watch_stdin(loop, stop)
+        looks[0]()
+        assert not stop.is_set()
+        os.close(writing)
+        looks[0]()
+        assert stop.is_set()
+
+
+@pytest.mark.parametrize("stdout", ["a closed pipe", "/dev/full"])
+def test_a_server_whose_ready_line_nobody_can_read_fails_and_says_so(stdout):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") if stdout == "a closed pipe" else Path(stdout).open("w") as target:
+        code, err = run_until_it_ends("namesrv", "--port", "0", stdout=target)
+    assert (code, err.count("\n")) == (1, 1)
+    assert err.startswith("sprocketmq: the ready line cannot be written to standard output: ")
 
 
 def test_a_store_that_fails_ends_the_process_with_one_clear_line(tmp_path, monkeypatch, capfd):
