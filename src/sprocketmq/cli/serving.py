@@ -5,7 +5,6 @@ They parse with argparse and import only what they run: `serve` takes traffic a 
 
 import argparse
 import asyncio
-import contextlib
 import logging
 import os
 import signal
