@@ -21,9 +21,16 @@ from sprocketmq.protocol.batch import ENTRY_OVERHEAD
 from sprocketmq.protocol.hashing import java_hash
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import RETRY_PREFIX, check_send_topic, check_tag
-from sprocketmq.protocol.properties import KEYS, MAX_PROPERTIES_LENGTH, RESERVED, RETRY_TOPIC, TAGS
-
-SHARDING_KEY = "__SHARDINGKEY"
+from sprocketmq.protocol.properties import (
+    KEYS,
+    MAX_PROPERTIES_LENGTH,
+    PRIORITY,
+    RESERVED,
+    RETRY_TOPIC,
+    SHARDING_KEY,
+    TAGS,
+    priority_of,
+)
 
 _HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("length", ">i4")])
 _MAX_I32, _MAX_MS = 2**31 - 1, (2**63 - 1) // 1000
@@ -136,6 +143,14 @@ class Limits:
     message_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Priority:
+    """What a row with a priority asks for: the queue of that number, or the last one; ``broker`` is None for any."""
+
+    broker: str | None
+    number: int
+
+
 class Router:
     """Says which queue a row goes to. ``queues_of`` returns the queues of a topic that take messages, in order, at least one."""
 
@@ -166,6 +181,12 @@ class Router:
             return fitting[0]
         turn = self._turn[topic, broker or ""] = self._turn.get((topic, broker or ""), -1) + 1
         return fitting[turn % len(fitting)]
+
+    def by_priority(self, topic: str, broker: str | None, priority: int) -> MessageQueue:
+        """Return where brokers store a single message of that priority. Raises ValueError when the topic is not on ``broker``."""
+        broker = self.named(topic, broker, None).broker_name
+        last = max(queue.queue_id for queue in self._queues_of(topic) if queue.broker_name == broker)
+        return self.named(topic, broker, min(priority, last))
 
 
 class Ids:
@@ -297,8 +318,8 @@ class RowEncoder:
         pairs = self._pairs(fields)
         tags = self._tag_column(fields, pairs)
         topics = self._topic_column(fields)
-        queues = self._queue_column(fields, topics)
         singles = fields.present("delayTimeLevel", "deliverTimestamp")
+        queues = self._queue_column(fields, topics, self._priorities(fields, pairs, singles))
         if topics is not None:
             retries = pc.starts_with(topics.dictionary, RETRY_PREFIX).to_numpy(zero_copy_only=False)
             if retries.any():
@@ -387,11 +408,33 @@ class RowEncoder:
                     raise RowRefused(fields.number(np.argmax(encoded.indices.to_numpy() == code)), str(e)) from None
         return encoded
 
-    def _queue_column(self, fields: "_Fields", topics: pa.DictionaryArray | None) -> tuple[list[Any], Any] | None:
-        """Return the places rows ask for, and for each row which one: a queue, (broker, queue number), or None for any."""
+    def _priorities(self, fields: "_Fields", pairs: "_Pairs | None", delayed: Any) -> Any:
+        """Return the priority of each row, -1 without one; None when no row has one.
+
+        As brokers do with single messages: a value that is no number counts as none, and so does that of a delayed row, or of one with a
+        sharding key.
+        """
+        asked = None if pairs is None else pairs.values_of(PRIORITY)
+        if pairs is None or asked is None:
+            return None
+        encoded = asked.fill_null("").dictionary_encode()
+        known = np.array([priority_of({PRIORITY: text}) for text in encoded.dictionary.to_pylist()], np.int64)
+        sharding = fields.column("shardingKey") if "shardingKey" in self._columns else pairs.values_of(SHARDING_KEY)
+        without = delayed
+        if sharding is not None:
+            without = without | pc.not_equal(sharding.cast(pa.string()), "").fill_null(False).to_numpy(zero_copy_only=False)
+        return np.where(without, -1, np.maximum(known[encoded.indices.to_numpy()], -1))
+
+    def _queue_column(
+        self, fields: "_Fields", topics: pa.DictionaryArray | None, priorities: Any
+    ) -> tuple[list[Any], Any] | None:
+        """Return the places rows ask for, and for each row which one: a queue, (broker, queue number), a priority, or None for any."""
         found = [(name, fields.column(name)) for name in ("shardingKey", "brokerName", "queueId")]
         names = [name for name, column in found if column is not None]
         columns = [column if name == "queueId" else column.cast(pa.string()) for name, column in found if column is not None]
+        if priorities is not None:
+            names.append("priority")
+            columns.append(pa.array(priorities))
         if not columns:
             return None
         codes = [column.dictionary_encode(null_encoding="encode") for column in columns]
@@ -409,7 +452,9 @@ class RowEncoder:
             topic = self._topic if topics is None else topics[row].as_py()
             key, broker, queue_id = values.get("shardingKey"), values.get("brokerName"), values.get("queueId")
             place: Any = None
-            if broker is not None or queue_id is not None:
+            if values.get("priority", -1) >= 0:
+                place = _Priority(broker, values["priority"])
+            elif broker is not None or queue_id is not None:
                 place = (broker, queue_id)
             elif key is not None:
                 place = self._router.by_sharding_key(topic or "", key)
@@ -419,10 +464,11 @@ class RowEncoder:
         return places, np.array(of_place)[inverse]
 
     def _settle(self, place: Any, topic: str, row: int) -> MessageQueue | None:
-        if not isinstance(place, tuple):
-            queue: MessageQueue | None = place
-            return queue
+        if place is None or isinstance(place, MessageQueue):
+            return place
         try:
+            if isinstance(place, _Priority):
+                return self._router.by_priority(topic, place.broker, place.number)
             return self._router.named(topic, *place)
         except ValueError as e:
             raise RowRefused(row, str(e)) from None

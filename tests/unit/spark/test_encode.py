@@ -197,6 +197,29 @@ def test_a_queue_that_is_not_there_is_refused_with_those_that_are():
         requests(batch_of(body=[b"0"], queueId=[1]))
 
 
+def test_rows_with_a_priority_go_together_to_the_queue_it_names():
+    asked = ["1", "9", None, "1", "high", "-1", "+2"]
+    properties = [None if value is None else [("_SYS_MSG_PRIORITY_", value)] for value in asked]
+    lots = requests(batch_of(body=[b"%d" % i for i in range(7)], properties=properties, brokerName=["a"] * 6 + ["b"]))
+    found = {body: queue for _, queue, _, body, _ in messages(lots)}
+    assert found[b"0"] == found[b"3"] == MessageQueue("T", "a", 1)
+    assert found[b"1"] == MessageQueue("T", "a", 2), "beyond the last queue is the last"
+    assert found[b"6"] == MessageQueue("T", "b", 2)
+    assert sorted(len(lot) for lot in lots) == [1, 1, 2, 3], "what is no priority counts as none, as for brokers"
+
+
+def test_a_priority_goes_before_a_queue_and_after_a_sharding_key_and_a_delay():
+    urgent = [("_SYS_MSG_PRIORITY_", "0")]
+    batch = batch_of(body=[b"0", b"1", b"2"], properties=[urgent] * 3, queueId=[2] * 3, brokerName=["b"] * 3, delayTimeLevel=[None, 1, None])
+    found = {body: queue.queue_id for _, queue, _, body, _ in messages(requests(batch))}
+    assert found == {b"0": 0, b"1": 2, b"2": 0}
+    batch = batch_of(body=[b"0", b"1"], properties=[urgent] * 2, shardingKey=["k", None])
+    found = {body: queue.queue_id for _, queue, _, body, _ in messages(requests(batch))}
+    assert found == {b"0": QUEUES[abs(java_hash("k")) % len(QUEUES)].queue_id, b"1": 0}
+    batch = batch_of(body=[b"0"], properties=[[*urgent, ("__SHARDINGKEY", "k")]])
+    assert [queue for _, queue, *_ in messages(requests(batch))] == [None]
+
+
 def test_rows_go_to_their_topics():
     batch = batch_of(body=[b"0", b"1", b"2"], topic=["B", "A", "B"])
     assert sorted((topic, body) for topic, _, _, body, _ in messages(requests(batch))) == [("A", b"1"), ("B", b"0"), ("B", b"2")]
