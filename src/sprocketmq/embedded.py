@@ -30,7 +30,7 @@ from typing import Any, Protocol, Self, TypeVar
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.server import Broker
 from sprocketmq.clock import SYSTEM_CLOCK
-from sprocketmq.errors import ClientClosed, ConfigError, FatalError
+from sprocketmq.errors import ClientClosed, ConfigError, FatalError, ForkedClient
 from sprocketmq.namesrv.server import NameServer, NameServerConfig
 from sprocketmq.net.loops import new_event_loop
 from sprocketmq.net.tasks import share
@@ -96,6 +96,10 @@ class LocalCluster:
         for name, value in (("namesrv_port", namesrv_port), ("port", port)):
             if type(value) is not int or not 0 <= value <= 65535:
                 raise ConfigError(f"{name} must be a whole number from 0 to 65535, not {value!r}")
+        if not start_timeout_s > 0:
+            raise ConfigError(f"start_timeout_s must be more than 0 seconds, not {start_timeout_s:g}")
+        if store is not None and not os.fspath(store):
+            raise ConfigError("store is '': name a directory, '.' for the current one, or leave it out for a temporary one")
         self._wanted_store = None if store is None else Path(store).absolute()
         self._names = [f"broker-{chr(ord('a') + i)}" for i in range(brokers)]
         self._namesrv_port = namesrv_port
@@ -211,7 +215,8 @@ class LocalCluster:
         return self._store
 
     def store_of(self, broker_name: str) -> Path:
-        """Return one broker's store directory."""
+        """Return one broker's store directory. Raises ConfigError for a name that no broker has."""
+        self._check_name(broker_name)
         return self.store if len(self._names) == 1 else self.store / broker_name
 
     @property
@@ -282,7 +287,14 @@ class LocalCluster:
         servers = self._running()
         if not isinstance(servers, _ThreadServers):
             raise ConfigError("single servers can be stopped and started in LocalCluster(in_process=True) only")
+        if self._pid != os.getpid():
+            raise ForkedClient("LocalCluster")
         return servers
+
+    def _check_name(self, broker_name: str) -> str:
+        if broker_name not in self._names:
+            raise ConfigError(f"no broker {broker_name!r} in this cluster: it has {', '.join(self._names)}")
+        return broker_name
 
     # --- for the two kinds of servers ---
 
@@ -370,6 +382,7 @@ class _ThreadServers:
         self.brokers: dict[str, str] = {}
         self._namesrv: NameServer | None = None
         self._brokers: dict[str, Broker] = {}
+        self._starting: set[asyncio.Task[Any]] = set()
         self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._run, name="sprocketmq-cluster", daemon=True)
 
@@ -384,12 +397,12 @@ class _ThreadServers:
         self._end(self._abort)
 
     def stop_broker(self, name: str) -> None:
-        broker = self._brokers.pop(self._known(name), None)
+        broker = self._brokers.pop(self._cluster._check_name(name), None)
         if broker is not None:
             self._do(broker.stop)
 
     def start_broker(self, name: str) -> None:
-        if self._known(name) not in self._brokers:
+        if self._cluster._check_name(name) not in self._brokers:
             self._do(lambda: self._start_broker(name))
 
     def stop_namesrv(self) -> None:
@@ -400,11 +413,6 @@ class _ThreadServers:
     def start_namesrv(self) -> None:
         if self._namesrv is None:
             self._do(self._start_namesrv)
-
-    def _known(self, name: str) -> str:
-        if name not in self._cluster.broker_names:
-            raise ConfigError(f"no broker {name!r} in this cluster: it has {', '.join(self._cluster.broker_names)}")
-        return name
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -421,11 +429,15 @@ class _ThreadServers:
 
     def _do(self, work: Callable[[], Awaitable[_T]], timeout_s: float = STOP_TIMEOUT_S) -> _T:
         """Run ``work()`` on the cluster's loop and return its result. Raises ClusterFailed when it takes longer than ``timeout_s``."""
+        return self._result(self._submit(work), timeout_s)
 
+    def _submit(self, work: Callable[[], Awaitable[_T]]) -> "Future[_T]":
         async def run() -> _T:
             return await work()
 
-        future: Future[_T] = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        return asyncio.run_coroutine_threadsafe(run(), self._loop)
+
+    def _result(self, future: "Future[_T]", timeout_s: float) -> _T:
         try:
             return future.result(timeout_s)
         except TimeoutError:
@@ -439,11 +451,31 @@ class _ThreadServers:
             if not self._loop.is_closed():
                 self._loop.close()
             return
+
+        async def end() -> None:
+            await self._give_up_starts()
+            await work()
+
+        future = self._submit(end)
         try:
-            self._do(work)
+            self._result(future, STOP_TIMEOUT_S)
+        except KeyboardInterrupt:
+            # Stores are closed all the same; a second interrupt ends this wait as well.
+            with contextlib.suppress(Exception):
+                self._result(future, STOP_TIMEOUT_S)
+            raise
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(STOP_TIMEOUT_S)
+
+    async def _give_up_starts(self) -> None:
+        """Cancel the starts that are under way, those whose caller was interrupted, and wait until they have cleaned up."""
+        starting = [task for task in self._starting if not task.done()]
+        for task in starting:
+            if not task.cancelling():  # a second time would cut short its cleaning up
+                task.cancel()
+        if starting:
+            await asyncio.wait(starting)
 
     async def _start(self) -> None:
         await self._start_namesrv()
@@ -459,6 +491,10 @@ class _ThreadServers:
         self.namesrv = namesrv.address
 
     async def _start_broker(self, name: str) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
         config = self._cluster._broker_config(self.namesrv, name, self._cluster.store_of(name))
         if name in self.brokers:
             config = replace(config, port=int(self.brokers[name].rpartition(":")[2]))
@@ -514,12 +550,14 @@ class _ChildServers:
         for child in reversed(self._children):
             child.terminate()
         deadline = SYSTEM_CLOCK.monotonic() + STOP_TIMEOUT_S
-        for child in self._children:
-            try:
-                child.wait(max(0.0, deadline - SYSTEM_CLOCK.monotonic()))
-            except subprocess.TimeoutExpired:
-                log.warning("child %d did not stop within %g s and is killed", child.pid, STOP_TIMEOUT_S)
-        self.kill()
+        try:
+            for child in self._children:
+                try:
+                    child.wait(max(0.0, deadline - SYSTEM_CLOCK.monotonic()))
+                except subprocess.TimeoutExpired:
+                    log.warning("child %d did not stop within %g s and is killed", child.pid, STOP_TIMEOUT_S)
+        finally:
+            self.kill()
 
     def kill(self) -> None:
         for child in self._children:

@@ -188,7 +188,7 @@ class Broker:
         try:
             ip = await self._resolve()
             await self._registrar.look(self.address)
-            await loop.run_in_executor(self._threads, self._open)
+            await self._opened_whatever_happens(loop.run_in_executor(self._threads, self._open))
             self.flusher.start()
             if self._port:
                 self._listens_at(ip, self._port)
@@ -202,6 +202,16 @@ class Broker:
             await self._registrar.start(self.address)
         except BaseException:
             await self._shut()
+            raise
+
+    async def _opened_whatever_happens(self, opening: "asyncio.Future[None]") -> None:
+        """Wait until the store is open, also when the start is cancelled: the thread goes on, and what it opens has to be closed again."""
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await asyncio.wait([opening])
+            if not opening.cancelled():
+                opening.exception()
             raise
 
     def _open(self) -> None:

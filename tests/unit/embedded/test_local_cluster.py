@@ -1,6 +1,7 @@
 """LocalCluster in a thread and in child processes."""
 
 import asyncio
+import math
 import os
 import signal
 import socket
@@ -12,8 +13,9 @@ import pytest
 
 from sprocketmq import Message, Producer, PullConsumer, sync
 from sprocketmq.embedded import ClusterFailed, LocalCluster
-from sprocketmq.errors import ClientClosed, ConfigError, PortInUse, RetriableError, StoreLocked, StoreNotWritable
+from sprocketmq.errors import ClientClosed, ConfigError, ForkedClient, PortInUse, RetriableError, StoreLocked, StoreNotWritable
 from sprocketmq.net.client import ConnectionPool
+from sprocketmq.storage.store import MessageStore
 from sprocketmq.testing import wait_until
 
 
@@ -160,6 +162,11 @@ def test_stopping_twice_is_harmless_and_a_stopped_cluster_says_so():
     assert repr(mq) == "<LocalCluster not running>"
 
 
+def test_a_broker_that_the_cluster_does_not_have_has_no_store(tmp_path):
+    with LocalCluster(tmp_path) as mq, pytest.raises(ConfigError, match="no broker 'broker-b' in this cluster: it has broker-a"):
+        mq.store_of("broker-b")
+
+
 def test_a_stopped_cluster_starts_again_with_a_new_temporary_store():
     mq = LocalCluster()
     for _ in range(2):
@@ -188,6 +195,9 @@ def test_waiting_for_messages_that_do_not_come_says_how_many_there_were():
         ({"brokers": "2"}, "brokers must be a whole number from 1 to 26"),
         ({"port": "10911"}, "port must be a whole number"),
         ({"port": 70000}, "port must be a whole number from 0 to 65535"),
+        ({"start_timeout_s": 0}, "start_timeout_s must be more than 0 seconds"),
+        ({"start_timeout_s": math.nan}, "start_timeout_s must be more than 0 seconds"),
+        ({"store": ""}, "store is '': name a directory"),
         ({"default_topic_queues": 0}, "default_topic_queues is 0"),
         ({"cluster_name": "no good"}, "cluster name 'no good' is not valid"),
     ],
@@ -195,6 +205,48 @@ def test_waiting_for_messages_that_do_not_come_says_how_many_there_were():
 def test_options_that_cannot_be_are_refused_at_once(options, words):
     with pytest.raises(ConfigError, match=words):
         LocalCluster(**options)
+
+
+class Opening:
+    """Holds back a broker that opens its store until ``go_on``; ``begun`` says that it has come so far."""
+
+    def __init__(self, monkeypatch):
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        whole = MessageStore.open
+
+        def held(store):
+            self.begun.set()
+            assert self.go_on.wait(30)
+            return whole(store)
+
+        monkeypatch.setattr(MessageStore, "open", held)
+
+
+def test_a_start_that_took_too_long_leaves_the_store_to_the_next_one(tmp_path, monkeypatch):
+    opening = Opening(monkeypatch)
+    threading.Timer(0.2, opening.go_on.set).start()
+    with pytest.raises(ClusterFailed, match=r"did not answer within 0\.1 s"):
+        LocalCluster(tmp_path, start_timeout_s=0.1).start()
+    assert opening.begun.is_set()
+    with LocalCluster(tmp_path) as mq:
+        send(mq, b"one")
+
+
+def test_a_start_that_is_interrupted_leaves_the_store_to_the_next_one(tmp_path, monkeypatch):
+    opening = Opening(monkeypatch)
+
+    def interrupt():
+        opening.begun.wait(30)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        threading.Timer(0.2, opening.go_on.set).start()
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    with pytest.raises(KeyboardInterrupt):
+        LocalCluster(tmp_path).start()
+    interrupting.join()
+    with LocalCluster(tmp_path) as mq:
+        send(mq, b"one")
 
 
 def test_two_clusters_on_one_store_the_second_is_refused_and_the_first_unharmed(tmp_path):
@@ -226,8 +278,13 @@ def test_stopping_in_a_forked_child_harms_nobody():
     with LocalCluster() as mq:
         pid = os.fork()
         if pid == 0:
-            mq.stop()
-            os._exit(0 if mq.store.exists() else 1)
+            try:
+                mq.stop_broker()
+            except ForkedClient:
+                mq.stop()
+                os._exit(0 if mq.store.exists() else 1)
+            finally:
+                os._exit(2)
         assert os.waitpid(pid, 0)[1] == 0
         send(mq, b"one")
 
