@@ -377,6 +377,20 @@ def test_a_broker_that_stays_away_ends_the_query_after_its_time(cluster, clock, 
     assert 10 <= clock.now - 1000 < 12
 
 
+def test_a_query_for_what_is_there_ends_after_its_time_when_no_nameserver_answers(clock, monkeypatch):
+    tries = []
+
+    def no_access(*_, **__):
+        tries.append(clock.now)
+        assert len(tries) < 1000, "it pauses between its tries"
+        raise NameserverUnavailable(["127.0.0.1:1"])
+
+    monkeypatch.setattr(source, "cluster_access", no_access)
+    with pytest.raises(NameserverUnavailable):
+        stream(clock, pullTimeoutMs="10000").prepareForTriggerAvailableNow()
+    assert 10 <= clock.now - 1000 < 12
+
+
 def test_a_query_goes_on_by_the_queues_it_knows_while_the_nameserver_is_away(cluster, clock, monkeypatch, caplog):
     reader = stream(clock)
     latest(reader, offsets(q0=90, q1=20))

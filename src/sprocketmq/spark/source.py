@@ -361,13 +361,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return what ``ask`` returns; a broker that starts again should not end the query, nor a route that was old."""
         began = self._monotonic()
         patience_s = self._options.pull_timeout_ms / 1000
+        anew = False
         while True:
             self._looked = False
             try:
                 return ask()
             except (RetriableError, TopicNotFound, DataLoss) as e:
                 self._looked_at = -inf
-                if not self._looked:
+                if not self._looked and not anew:
+                    anew = True  # at once, by new routes
                     continue
                 is_lost = isinstance(e, DataLoss) and not isinstance(e, QueueAway)
                 if self._monotonic() - began >= (min(LOSS_PATIENCE_S, patience_s) if is_lost else patience_s):
