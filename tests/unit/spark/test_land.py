@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -14,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from sprocketmq.errors import ConfigError
-from sprocketmq.spark.jobs import land_write
-from sprocketmq.spark.jobs.land import FormatMissing, landed_files, plan_landing, read_table
+from sprocketmq.spark.jobs import land_table, land_write
+from sprocketmq.spark.jobs.land import FormatMissing, landed, landed_files, plan_landing, read_table
 from sprocketmq.spark.jobs.land_by_spark import check_target, require_format
 from sprocketmq.spark.jobs.land_compact import compact_table, plan_groups, plan_merges
 from sprocketmq.spark.jobs.land_direct import land_direct
@@ -199,6 +200,17 @@ def test_an_empty_topic_makes_an_empty_table_that_remembers_where_it_began(tmp_p
     assert read_table(tmp_path / "t").end == {"v": 1, "topics": {"orders": {"broker-a": {"0": 0, "1": 0}}}}
     topics.add(2)
     assert run(tmp_path / "t", topics).messages == 4
+
+
+def test_a_table_with_a_file_missing_is_not_read_as_if_it_were_whole(tmp_path, topics, monkeypatch):
+    monkeypatch.setattr(land_table, "_LOOK_PAUSE_S", 0)
+    run(tmp_path / "t", topics)
+    gone = landed_files(tmp_path / "t")[0]
+    Path(gone).rename(f"{gone}.copy")
+    with pytest.raises(TableDamaged, match=f"{re.escape(gone)}: the file is missing; restore it"):
+        landed_files(tmp_path / "t")
+    with pytest.raises(TableDamaged, match="the file is missing"):
+        landed(None, tmp_path / "t")  # before Spark is asked for anything
 
 
 def test_batches_a_filter_empties_still_move_the_table_on(tmp_path, topics):

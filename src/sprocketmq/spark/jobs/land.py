@@ -17,7 +17,7 @@ from sprocketmq.spark.jobs.land_by_spark import FormatMissing, check_target, lan
 from sprocketmq.spark.jobs.land_compact import compact, no_report
 from sprocketmq.spark.jobs.land_direct import file_columns, land_direct, settle
 from sprocketmq.spark.jobs.land_plan import LandSummary, Wanted, at_least, names, one_of
-from sprocketmq.spark.jobs.land_table import check_place, is_table, landed_files, read_table
+from sprocketmq.spark.jobs.land_table import check_place, is_table, landed_files, read_table, read_whole_table
 from sprocketmq.spark.jobs.land_write import COMPRESSIONS, WriteSettings, on_spark
 from sprocketmq.spark.jobs.progress import Report
 from sprocketmq.spark.schema import spark_schema
@@ -181,7 +181,7 @@ def landed(spark: "SparkSession", path: str | os.PathLike[str]) -> "DataFrame":
     Besides its columns it has ``batch`` (the number of the landing) and the partitions, ``date`` as a date. A table nothing was landed to yet has no
     rows. A compaction after this call removes files: call it again for a query that began before. Raises NotALandingTable, TableDamaged.
     """
-    state = read_table(path)
+    state = read_whole_table(path)
     partitions = {"topic": "topic STRING", "date": "date DATE"}
     ddl = ", ".join((spark_schema(file_columns(state.spec)), "batch INT", *(partitions[name] for name in state.spec.partition_by)))
     frames = []

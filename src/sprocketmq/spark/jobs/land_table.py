@@ -215,7 +215,19 @@ def landed_files(path: str | os.PathLike[str]) -> list[str]:
     For readers that take a list: ``pyarrow.dataset.dataset(landed_files(path))``, ``spark.read.parquet(*landed_files(path))``. Raises
     NotALandingTable, TableDamaged.
     """
-    return read_table(path).paths()
+    return read_whole_table(path).paths()
+
+
+def read_whole_table(path: str | os.PathLike[str]) -> TableState:
+    """Return what is committed when all its files are there. Raises NotALandingTable, TableDamaged."""
+    for _ in range(_LOOKS):
+        state = read_table(path)
+        missing = next((file for file in state.paths() if not Path(file).is_file()), None)
+        if missing is None:
+            return state
+        # A compaction may have removed it since the manifests were read.
+        time.sleep(_LOOK_PAUSE_S)
+    raise TableDamaged(missing, "the file is missing")
 
 
 def is_table(path: str | os.PathLike[str]) -> bool:
