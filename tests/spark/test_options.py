@@ -168,7 +168,7 @@ def test_a_read_begins_and_ends_at_offsets_times_or_where_a_group_is():
         ("rocketmq.client.tlsEnable", "x", "the client cannot do that"),
         ("rocketmq.client.namespace", "x", "the client cannot do that"),
         ("startingOffset", "latest", "did you mean 'startingOffsets'"),
-        ("frobnicate", "1", "no such option; The options are nameserver, subscribe"),
+        ("frobnicate", "1", "no such option. The options are nameserver, subscribe"),
     ],
 )
 def test_a_bad_option_is_named_with_what_it_may_be(option, value, says):

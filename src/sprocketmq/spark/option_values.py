@@ -14,8 +14,11 @@ CLIENT_PREFIX = "rocketmq.client."
 
 _W = TypeVar("_W", bound=str)
 
-_WHOLE = re.compile(r"-?[0-9]+")
-_MEASURED = re.compile(r"([0-9]+)\s*([a-z]*)", re.IGNORECASE)
+# As many digits as any option has a use for: Python refuses to read thousands.
+_WHOLE = re.compile(r"-?[0-9]{1,100}")
+_MEASURED = re.compile(r"([0-9]{1,100})\s*([a-z]*)", re.IGNORECASE)
+# Longer values are cut where an error quotes them.
+_QUOTED = 200
 _BYTES = {unit + tail: 1 << 10 * i for i, unit in enumerate(("", "k", "m", "g", "t")) for tail in ("", "b", "ib")}
 _MS = {"": 1, "ms": 1, "s": 1000, "sec": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 # What users of other clients look for and ours cannot do: a bare "no such option" would send them looking for the right spelling.
@@ -52,8 +55,8 @@ class Values:
             low = name.lower()
             if low not in self._names and not low.startswith(prefixes):
                 near = difflib.get_close_matches(low, self._names, 1)
-                hint = f"did you mean {self._names[near[0]]!r}? " if near else ""
-                raise self.error(name, f"there is no such option; {hint}The options are {', '.join(known)}")
+                hint = f"; did you mean {self._names[near[0]]!r}?" if near else "."
+                raise self.error(name, f"there is no such option{hint} The options are {', '.join(known)}")
 
     def error(self, name: str, problem: str) -> OptionError:
         """Return the refusal of an option, to be raised."""
@@ -172,7 +175,11 @@ class Values:
         try:
             return json.loads(text, object_pairs_hook=once, parse_constant=no_number)
         except json.JSONDecodeError as e:
-            raise self.error(name, f"{text!r} is not JSON: {e.msg} at character {e.pos}") from None
+            raise self.error(name, f"{shortened(text)!r} is not JSON: {e.msg} at character {e.pos}") from None
+        except OptionError:
+            raise
+        except (RecursionError, ValueError):
+            raise self.error(name, f"{shortened(text)!r} is nested too deeply, or has a number that is too long") from None
 
     def prefixed(self, prefix: str) -> dict[str, str]:
         """Return the options that begin with ``prefix`` by the rest of their name, in lower case, as Spark hands them over."""
@@ -217,7 +224,7 @@ class Values:
         parts = _MEASURED.fullmatch(text)
         factor = units.get(parts[2].lower()) if parts else None
         if parts is None or factor is None:
-            raise self.error(name, f"{text!r} is not {what}")
+            raise self.error(name, f"{shortened(text)!r} is not {what}")
         number = int(parts[1]) * factor
         if number < low or (high is not None and number > high):
             self._refuse_number(name, text, what, low, high, "")
@@ -225,7 +232,12 @@ class Values:
 
     def _refuse_number(self, name: str, text: str, kind: str, low: int, high: int | None, what: str) -> Never:
         bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
-        raise self.error(name, f"{text!r} is not {kind} {bounds}" + (f" ({what})" if what else ""))
+        raise self.error(name, f"{shortened(text)!r} is not {kind} {bounds}" + (f" ({what})" if what else ""))
+
+
+def shortened(text: str) -> str:
+    """Return a value as errors quote it: the beginning of a long one."""
+    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}..."
 
 
 def camel(argument: str) -> str:

@@ -31,6 +31,7 @@ NAMES = (
 )
 
 _MOST = 2**31 - 1
+_MAX_MS = 2**63 - 1
 _OFFSETS_FORM = 'earliest, latest, or JSON such as {"Topic": {"broker-a": {"0": 23, "1": -1}}} (-2 is earliest, -1 latest)'
 _TIMES_FORM = 'JSON such as {"Topic": {"broker-a": {"0": 1767225600000, "1": 1767225600000}}} (milliseconds since 1970)'
 _ASSIGN_FORM = 'JSON such as {"Topic": {"broker-a": [0, 1]}}'
@@ -213,7 +214,7 @@ def _bound(values: Values, names: tuple[str, ...], default: int, what: _Subscrib
     if option is None:
         return Bound(names[0], place=default)
     if option in ("startingTimestamp", "endingTimestamp"):
-        return Bound(option, times=values.integer(option, 0, 0, what="milliseconds since 1970"))
+        return Bound(option, times=values.integer(option, 0, 0, _MAX_MS, "milliseconds since 1970"))
     if option == "startingFromGroup":
         group = values.required(option, "a consumer group")
         try:

@@ -72,7 +72,11 @@ def test_one_of_several_options_is_chosen():
         ("mode", "cooked", lambda v: v.word("mode", ("unwrap", "raw"), "raw"), "'cooked' is not one of unwrap, raw"),
         ("columns", "body,x", lambda v: v.columns(("body",), ("body",)), "there is no column 'x'; the columns are body"),
         ("columns", "body,Body", lambda v: v.columns(("body",), ("body",)), "'body' is named twice"),
+        ("count", "9" * 5000, lambda v: v.integer("count", None, 1), f"'{'9' * 200}...' is not a whole number of at least 1"),
+        ("size", "9" * 5000, lambda v: v.size("size", 1, 1), "...' is not a number of bytes"),
         ("where", "{", lambda v: v.json("where"), "is not JSON"),
+        ("where", f'{{"a": {"9" * 5000}}}', lambda v: v.json("where"), "has a number that is too long"),
+        ("where", "[" * 100_000, lambda v: v.json("where"), "nested too deeply"),
         ("where", '{"a": 1, "a": 2}', lambda v: v.json("where"), "'a' is named twice in the same JSON object"),
         ("where", '{"a": NaN}', lambda v: v.json("where"), "NaN is no JSON number"),
         ("nameserver", "localhost", lambda v: v.nameserver(), "'localhost' is not an address"),
@@ -91,7 +95,7 @@ def test_what_cannot_be_is_refused_by_name(option, value, read, says):
 def test_an_unknown_name_is_refused_with_the_one_that_was_meant():
     with pytest.raises(OptionError, match=r"'Colums'.*did you mean 'columns'\? The options are path, count"):
         values(Colums="x")
-    with pytest.raises(OptionError, match=r"no such option; The options are"):
+    with pytest.raises(OptionError, match=r"no such option\. The options are"):
         values(frobnicate="x")
 
 
