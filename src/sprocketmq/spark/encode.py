@@ -425,9 +425,7 @@ class RowEncoder:
             without = without | pc.not_equal(sharding.cast(pa.string()), "").fill_null(False).to_numpy(zero_copy_only=False)
         return np.where(without, -1, np.maximum(known[encoded.indices.to_numpy()], -1))
 
-    def _queue_column(
-        self, fields: "_Fields", topics: pa.DictionaryArray | None, priorities: Any
-    ) -> tuple[list[Any], Any] | None:
+    def _queue_column(self, fields: "_Fields", topics: pa.DictionaryArray | None, priorities: Any) -> tuple[list[Any], Any] | None:
         """Return the places rows ask for, and for each row which one: a queue, (broker, queue number), a priority, or None for any."""
         found = [(name, fields.column(name)) for name in ("shardingKey", "brokerName", "queueId")]
         names = [name for name, column in found if column is not None]
@@ -505,7 +503,7 @@ class RowEncoder:
         if column is None:
             return None
         if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
-            column = pc.binary_join(column.cast(pa.list_(pa.string())), " ")
+            column = _words(column.cast(pa.list_(pa.string())))
         keys = _null_if_empty(column.cast(pa.string()))
         _refuse_separators(keys, "its keys hold", fields.number)
         return keys
@@ -773,6 +771,17 @@ def _joined(parts: Sequence[Any], count: int) -> pa.Array:
         return _fixed(parts[0] * count, count, len(parts[0]))
     pieces = [pa.scalar(part, pa.binary()) if isinstance(part, bytes) else _binary(part) for part in parts]
     return pc.binary_join_element_wise(*pieces, pa.scalar(b"", pa.binary()), null_handling="skip")
+
+
+def _words(lists: pa.ListArray) -> pa.Array:
+    """Return the texts of each list between blanks, leaving out nulls, for which Arrow would make the whole text null."""
+    values = lists.flatten()
+    if values.null_count:
+        kept = values.is_valid().to_numpy(zero_copy_only=False)
+        sizes = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+        counts = np.concatenate([[0], np.cumsum(kept)])[np.concatenate([[0], np.cumsum(sizes)])]
+        lists = pa.ListArray.from_arrays(pa.array(counts, pa.int32()), values.drop_null())
+    return pc.binary_join(lists, " ")
 
 
 def _property(name: str, values: pa.Array) -> pa.Array:

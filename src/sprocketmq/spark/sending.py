@@ -85,6 +85,11 @@ def close_producers() -> None:
             _open.pop(key).close()
 
 
+def is_too_large(error: SprocketError) -> bool:
+    """Tell whether a broker refused a request for its size: the same code refuses delays it does not take, and only the words differ."""
+    return isinstance(error, BrokerError) and error.code == ResponseCode.MESSAGE_ILLEGAL and "body" in str(error)
+
+
 class Sender:
     """Sends the lots of one task, at most ``max_in_flight`` requests at a time.
 
@@ -203,11 +208,11 @@ class Sender:
                 born_timestamp_ms=lot.born_ms,
             )
         except SprocketError as e:
-            illegal = isinstance(e, BrokerError) and e.code == ResponseCode.MESSAGE_ILLEGAL
-            if illegal and lot.single and self._refused is not None:
+            large = is_too_large(e)
+            if large and lot.single and self._refused is not None:
                 self._refused(lot, str(e))
                 return
-            if not illegal or lot.single or not self._halve:
+            if not large or lot.single or not self._halve:
                 raise self._failed(lot, e) from e
             for half in lot.halves():
                 await self._send(half)

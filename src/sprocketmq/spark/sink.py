@@ -12,12 +12,11 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from sprocketmq.errors import BrokerError, FatalError, RetriableError, SprocketError
-from sprocketmq.protocol.codes import ResponseCode
+from sprocketmq.errors import FatalError, RetriableError, SprocketError
 from sprocketmq.spark.dead_letters import DeadLetters
 from sprocketmq.spark.encode import Ids, Limits, Lot, Router, RowEncoder, RowRefused
 from sprocketmq.spark.option_values import OptionError
-from sprocketmq.spark.sending import ProducerAccess, Sender, producer_access
+from sprocketmq.spark.sending import ProducerAccess, Sender, is_too_large, producer_access
 from sprocketmq.spark.sink_options import AUTO, DEAD_LETTER, FAIL, SINGLE, SinkOptions, check_columns, parse_sink_options
 from sprocketmq.spark.workers import settle_worker
 
@@ -192,7 +191,7 @@ def _put_aside(add: Callable[[pa.RecordBatch, list[str]], None], lot: Lot, reaso
 def _why_not_sent(partition: int, lot: Lot, error: SprocketError) -> BaseException:
     queue = "" if lot.queue is None else f"queue {lot.queue.queue_id} on broker {lot.queue.broker_name!r}"
     reason = str(error)
-    if isinstance(error, BrokerError) and error.code == ResponseCode.MESSAGE_ILLEGAL:
+    if is_too_large(error):
         if lot.single:
             reason = f"{reason.rstrip('. ')}. Send less, or have such rows put aside with onTooLarge=dead-letter"
         else:

@@ -115,6 +115,13 @@ def test_bodies_may_be_text_and_columns_large():
     assert [properties.get("KEYS") for *_, properties in found] == ["a b", None]
 
 
+def test_keys_beside_a_null_in_an_array_are_kept():
+    keys = pa.array([["a", None, "b"], [None], None, [], ["c"]], pa.list_(pa.string()))
+    whole = pa.RecordBatch.from_arrays([pa.array([b"x"] * 5), keys], names=["body", "keys"])
+    assert [properties.get("KEYS") for *_, properties in messages(requests(whole))] == ["a b", None, None, None, "c"]
+    assert [properties.get("KEYS") for *_, properties in messages(requests(whole.slice(1)))] == [None, None, None, "c"]
+
+
 def test_slices_of_batches_are_encoded_alone():
     whole = batch_of(
         body=[b"%d" % i for i in range(10)], tags=[f"t{i}" for i in range(10)], properties=[[("n", str(i))] for i in range(10)]
@@ -210,7 +217,9 @@ def test_rows_with_a_priority_go_together_to_the_queue_it_names():
 
 def test_a_priority_goes_before_a_queue_and_after_a_sharding_key_and_a_delay():
     urgent = [("_SYS_MSG_PRIORITY_", "0")]
-    batch = batch_of(body=[b"0", b"1", b"2"], properties=[urgent] * 3, queueId=[2] * 3, brokerName=["b"] * 3, delayTimeLevel=[None, 1, None])
+    batch = batch_of(
+        body=[b"0", b"1", b"2"], properties=[urgent] * 3, queueId=[2] * 3, brokerName=["b"] * 3, delayTimeLevel=[None, 1, None]
+    )
     found = {body: queue.queue_id for _, queue, _, body, _ in messages(requests(batch))}
     assert found == {b"0": 0, b"1": 2, b"2": 0}
     batch = batch_of(body=[b"0", b"1"], properties=[urgent] * 2, shardingKey=["k", None])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from sprocketmq import sync
 from sprocketmq.embedded import LocalCluster
@@ -77,6 +77,16 @@ def test_rows_too_large_are_kept_whole_with_their_reason(strict, tmp_path):
     assert "msg body length limit 16384B" in found["k1"][1], "the broker knows its limit best"
     assert "its body has 40000 bytes, the limit is 32768" in found["k3"][1]
     assert sorted(path.suffix for path in Path(letters).iterdir()) == [".parquet"]
+
+
+def test_a_delay_the_broker_does_not_take_fails_the_write_and_is_not_called_too_large(strict, tmp_path):
+    strict.create_topic("Far", queues=1)
+    schema = StructType([StructField("body", BinaryType()), StructField("deliverTimestamp", LongType())])
+    options = {"nameserver": strict.namesrv, "topic": "Far", "onTooLarge": "dead-letter", "deadLetterPath": str(tmp_path / "letters")}
+    batch = pa.RecordBatch.from_arrays([pa.array([b"1"]), pa.array([2**62])], names=["body", "deliverTimestamp"])
+    with pytest.raises(SinkError, match="the delay time should not be bigger than the max delay") as refused:
+        BatchSink(schema, options).write(iter([batch]))
+    assert "Send less" not in str(refused.value)
 
 
 def test_a_task_that_fails_leaves_no_dead_letters_behind(strict, tmp_path):
