@@ -79,6 +79,8 @@ def _run(arguments: Sequence[str]) -> None:
     from sprocketmq.cli.commands import app
 
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="sprocketmq: %(asctime)s %(message)s", datefmt="%H:%M:%S")
+    # It logs what it raises as well, with the stack: an interrupt above all.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     app(args=arguments, prog_name="sprocketmq")
 
 

@@ -45,7 +45,8 @@ _KNOWN: tuple[tuple[re.Pattern[str], str], ...] = (
         re.compile(r"DATA_SOURCE_NOT_FOUND.*?(?:data source: |source )[`\"']?(rocketmq(?:-store)?)"),
         (
             f"Spark's Python does not find the format {{0}}: run {INSTALL} in the Python that PYSPARK_PYTHON names (default: python3 of the"
-            " search path), or start with sprocketmq.spark.session(), which sets it"
+            " search path), or start with sprocketmq.spark.session(), which sets it. A session that was stopped finds no format: call session()"
+            " again"
         ),
     ),
     (

@@ -1,11 +1,12 @@
 """The `rocketmq-store` format: the files of a store as batch DataFrames, without a broker."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from sprocketmq.errors import ConfigError
 from sprocketmq.spark.store_options import StoreOptions, parse_store_options, store_spark_schema
 from sprocketmq.spark.store_planning import Piece, check_paths, plan_store
 from sprocketmq.spark.store_reading import StoreReader
@@ -31,6 +32,17 @@ class RocketMQStoreDataSource(DataSource):
 
     def reader(self, schema: Any) -> "StoreBatchReader":
         return StoreBatchReader(parse_store_options(self.options))
+
+    def streamReader(self, schema: Any) -> NoReturn:  # noqa: N802 - Spark's name
+        raise ConfigError(
+            "the rocketmq-store format has no streams: read a store with spark.read, and a broker's topics as a stream with format rocketmq"
+        )
+
+    def writer(self, schema: Any, overwrite: bool) -> NoReturn:
+        raise ConfigError("the rocketmq-store format only reads: write to a broker's topics with format rocketmq")
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> NoReturn:  # noqa: N802 - Spark's name
+        self.writer(schema, overwrite)
 
 
 class StorePartition(InputPartition):

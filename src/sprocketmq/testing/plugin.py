@@ -26,10 +26,17 @@ def rocketmq(request: pytest.FixtureRequest) -> Iterator["LocalCluster"]:
     ``rocketmq.namesrv`` is the address for clients; see ``sprocketmq.embedded.LocalCluster`` for the rest. Works in plain and in async
     tests. ``@pytest.mark.rocketmq(brokers=2)`` passes options to LocalCluster.
     """
+    from inspect import signature
+
     from sprocketmq.embedded import LocalCluster
 
     marker = request.node.get_closest_marker("rocketmq")
     if marker is not None and marker.args:
         raise pytest.UsageError("the rocketmq marker takes options by name, for example @pytest.mark.rocketmq(brokers=2)")
-    with LocalCluster(**(marker.kwargs if marker is not None else {})) as cluster:
+    options = marker.kwargs if marker is not None else {}
+    known = signature(LocalCluster).parameters
+    unknown = ", ".join(name for name in options if name not in known)
+    if unknown:
+        raise pytest.UsageError(f"the rocketmq marker has no option {unknown}; the options are {', '.join(known)}")
+    with LocalCluster(**options) as cluster:
         yield cluster

@@ -1,5 +1,6 @@
 """Commands that are stopped in the middle: what they leave behind, and their exit codes."""
 
+import logging
 import os
 import signal
 from pathlib import Path
@@ -47,6 +48,15 @@ def test_a_full_disk_behind_standard_output_is_one_line_and_a_failure(mq, spawn)
         command = spawn(mq, "topic", "list", stdout=full)
         _, err = command.communicate(timeout=20)
     assert (command.returncode, err) == (1, b"sprocketmq: No space left on device\n")
+
+
+def test_what_py4j_says_of_an_interrupt_is_not_shown(command, store, monkeypatch):
+    shown = []
+    monkeypatch.setattr(
+        "sprocketmq.cli.verify.verify", lambda *_, **__: shown.append(logging.getLogger("py4j.clientserver").isEnabledFor(logging.ERROR))
+    )
+    command("verify", store)
+    assert shown == [False]
 
 
 def test_a_rebuild_that_is_stopped_leaves_the_store_as_it_was(command, store, monkeypatch, number):

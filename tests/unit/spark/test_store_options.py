@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from sprocketmq.errors import ConfigError
 from sprocketmq.spark.option_values import OptionError
 from sprocketmq.spark.schema import COLUMNS, DEFAULT_COLUMNS
 from sprocketmq.spark.store_options import NAMES, TABLES, parse_store_options, store_arrow_schema, store_spark_schema
+from sprocketmq.spark.store_source import RocketMQStoreDataSource
 
 
 def parse(**options):
@@ -102,3 +104,12 @@ def test_the_guide_names_every_option_table_and_column():
     for table in ("consumequeue", "batchcq", "index"):
         for column in TABLES[table].columns:
             assert f"`{column}`" in guide, column
+
+
+def test_a_store_is_no_stream_and_not_written_to():
+    source = RocketMQStoreDataSource({"path": "/srv/mq"})
+    with pytest.raises(ConfigError, match="has no streams: read a store with spark.read"):
+        source.streamReader(None)
+    for writer in (source.writer, source.streamWriter):
+        with pytest.raises(ConfigError, match="only reads: write to a broker's topics with format rocketmq"):
+            writer(None, False)

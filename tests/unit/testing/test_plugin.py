@@ -41,12 +41,15 @@ def test_the_plugin_loads_nothing_heavy_before_a_test_asks_for_it():
     assert done.stdout.strip() == "[]"
 
 
-def test_positional_marker_options_are_explained(tmp_path):
-    (tmp_path / "test_it.py").write_text("import pytest\n@pytest.mark.rocketmq(2)\ndef test_it(rocketmq): ...\n")
+@pytest.mark.parametrize(
+    ("options", "says"), [("2", "takes options by name"), ("broker=2", "has no option broker; the options are store, brokers,")]
+)
+def test_marker_options_that_cannot_be_are_explained(tmp_path, options, says):
+    (tmp_path / "test_it.py").write_text(f"import pytest\n@pytest.mark.rocketmq({options})\ndef test_it(rocketmq): ...\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--strict-markers", "-c", "/dev/null", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
-    assert "takes options by name" in done.stdout
+    assert says in done.stdout
 
 
 def test_wait_until_returns_what_became_true():
