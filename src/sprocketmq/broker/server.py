@@ -30,7 +30,7 @@ from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import ConfigError, RemoteProtocolError, SprocketError
 from sprocketmq.net.address import format_address, is_loopback, is_wildcard, own_address
 from sprocketmq.net.server import RemotingServer, ServerConnection
-from sprocketmq.net.tasks import Background, all_of
+from sprocketmq.net.tasks import Background, all_of, settled
 from sprocketmq.protocol.bodies import TopicConfig
 from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.command import Command
@@ -207,12 +207,12 @@ class Broker:
     async def _opened_whatever_happens(self, opening: "asyncio.Future[None]") -> None:
         """Wait until the store is open, also when the start is cancelled: the thread goes on, and what it opens has to be closed again."""
         try:
-            await asyncio.shield(opening)
+            await settled(opening)
         except asyncio.CancelledError:
-            await asyncio.wait([opening])
-            if not opening.cancelled():
-                opening.exception()
+            await settled(opening)
+            opening.exception()  # nobody else asks for it
             raise
+        opening.result()
 
     def _open(self) -> None:
         is_new = not self._fs.exists(f"{self.config.store.root}/commitlog")

@@ -108,7 +108,7 @@ def test_the_guide_names_every_option_table_and_column():
 
 def test_a_store_is_no_stream_and_not_written_to():
     source = RocketMQStoreDataSource({"path": "/srv/mq"})
-    with pytest.raises(ConfigError, match="has no streams: read a store with spark.read"):
+    with pytest.raises(ConfigError, match=r"has no streams: read a store with spark\.read"):
         source.streamReader(None)
     for writer in (source.writer, source.streamWriter):
         with pytest.raises(ConfigError, match="only reads: write to a broker's topics with format rocketmq"):
