@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sprocketmq import sync
 from sprocketmq.client.process_queue import ProcessQueue
 from sprocketmq.net.client import ConnectionPool
 from sprocketmq.protocol.message import MessageQueue
@@ -37,5 +38,5 @@ def held_messages(consumer: Any, queue: MessageQueue) -> int:
 
 
 def bytes_in_flight(producer: Any) -> int:
-    """Return the bytes of bodies that take room in a producer."""
-    return producer._in_flight_bytes
+    """Return the bytes of bodies that take room in a producer, of either kind."""
+    return producer._held.bytes if isinstance(producer, sync.Producer) else producer._in_flight_bytes

@@ -389,7 +389,7 @@ def assert_idle(producers: list[Producer | Blocking]) -> None:
         inner = producer.inner if blocking else producer
         held = [inner.in_flight, bytes_in_flight(inner), inner.batching_stats.held_bytes]
         if blocking:
-            held += [producer.producer.in_flight, producer.producer._held_bytes]
+            held += [producer.producer.in_flight, bytes_in_flight(producer.producer)]
         assert not any(held), f"producer {inner.group} still holds {held} (seed {SEED})"
 
 

@@ -58,7 +58,7 @@ IMPATIENT = {
 # Private names of the package, and of others, by the reason why a test uses them.
 INSIDE: dict[str, dict[str, str]] = {
     "is the one place that reaches into clients": {
-        "inside.py": "_in_flight_bytes _instance _member",
+        "inside.py": "_held _in_flight_bytes _instance _member",
     },
     "a test says when the work of a timer or of a thread is done": {
         "model/test_rebalance_model.py": "_commit_behind",
@@ -81,7 +81,7 @@ INSIDE: dict[str, dict[str, str]] = {
         "unit/net/test_link.py": "_close_idle",
     },
     "that nothing is left, or that there is no more than a bound, shows only inside": {
-        "faults/test_sends.py": "_client _held_bytes",
+        "faults/test_sends.py": "_client",
         "unit/broker/test_clients.py": "_of",
         "unit/broker/test_locks.py": "_groups",
         "unit/broker/test_pull.py": "_queues _ticks _timer",

@@ -1,6 +1,5 @@
 """What becomes of the processes of a start of Spark that is interrupted; shells stand for Spark's scripts and the JVM."""
 
-import os
 import signal
 import subprocess
 
