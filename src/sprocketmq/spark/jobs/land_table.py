@@ -220,10 +220,11 @@ def landed_files(path: str | os.PathLike[str]) -> list[str]:
 
 def read_whole_table(path: str | os.PathLike[str]) -> TableState:
     """Return what is committed when all its files are there. Raises NotALandingTable, TableDamaged."""
+    missing = ""
     for _ in range(_LOOKS):
         state = read_table(path)
-        missing = next((file for file in state.paths() if not Path(file).is_file()), None)
-        if missing is None:
+        missing = next((file for file in state.paths() if not Path(file).is_file()), "")
+        if not missing:
             return state
         # A compaction may have removed it since the manifests were read.
         time.sleep(_LOOK_PAUSE_S)
