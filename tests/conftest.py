@@ -1,5 +1,9 @@
 """Settings of the whole suite."""
 
+import signal
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 from sprocketmq import testing
@@ -11,3 +15,14 @@ settings.load_profile("shared-machine")
 
 # A wait ends when its condition is true; on a machine that does other things, too, that may take a while.
 testing.TIMEOUT_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _signals_arrive() -> Iterator[None]:
+    """A test that leaves a handler of its own behind takes signals from all that follow."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    after = {number: signal.getsignal(number) for number in before}
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    assert after == before, "the test leaves signal handlers behind"

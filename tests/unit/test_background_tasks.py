@@ -5,12 +5,12 @@ The tasks are found by looking, so that a new one is tested too; and ``test_task
 
 import ast
 import asyncio
-import gc
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from weakref import WeakSet
 
 import pytest
 
@@ -122,8 +122,22 @@ EXPECTED = {
 }
 
 
+MADE: WeakSet[Background] = WeakSet()
+
+
+@pytest.fixture(autouse=True)
+def _note_what_is_made(monkeypatch):
+    make = Background.__init__
+
+    def noted(self, owner):
+        make(self, owner)
+        MADE.add(self)
+
+    monkeypatch.setattr(Background, "__init__", noted)
+
+
 def kept_tasks() -> set[Kept]:
-    return {kept for made in gc.get_objects() if isinstance(made, Background) and not made.closed for kept in made.kept}
+    return {kept for made in MADE if not made.closed for kept in made.kept}
 
 
 async def until_it_waits(kept: Kept) -> asyncio.Future:

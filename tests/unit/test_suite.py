@@ -118,6 +118,7 @@ INSIDE: dict[str, dict[str, str]] = {
         "spark/test_session.py": "_home",
         "unit/broker/test_background.py": "_answer _begin _deadline _missed _note _parked _read _registrar _round _send _server _settle _settling _step _table _task _timer",
         "unit/broker/test_batch_topics.py": "_topics",
+        "unit/broker/test_query.py": "_members",
         "unit/broker/test_recorded.py": "_put",
         "unit/broker/test_server.py": "_pool _registrar",
         "unit/client/test_delivery.py": "_delivery _faults _loop",

@@ -7,7 +7,6 @@ import argparse
 import asyncio
 import logging
 import os
-import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import fields, replace
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sprocketmq.cli.config import LOOPBACK_HOST, Settings, data_directory
 from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, drop_output, fail
+from sprocketmq.cli.stopping import on_stop_signals
 from sprocketmq.errors import ConfigError, FatalError, SprocketError
 from sprocketmq.net.address import format_address, is_loopback, is_wildcard, own_address, parse_address, parse_addresses
 from sprocketmq.net.loops import new_event_loop
@@ -158,11 +158,13 @@ def _kv_file(settings: Settings, broker: "BrokerConfig | None") -> "ConfigFile |
 async def _serve(verb: str, settings: Settings, *, take_over: bool, stop_with_stdin: bool) -> int:
     """Start what ``verb`` names, say so, and stop it again on a signal (0) or when the store fails (1)."""
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    if stop_with_stdin:
-        _watch_stdin(loop, stop)
+    with on_stop_signals(lambda _: stop.set()):
+        if stop_with_stdin:
+            _watch_stdin(asyncio.get_running_loop(), stop)
+        return await _serve_until(stop, verb, settings, take_over=take_over)
+
+
+async def _serve_until(stop: asyncio.Event, verb: str, settings: Settings, *, take_over: bool) -> int:
     config = replace(_broker_config(settings), take_over=take_over) if verb != "namesrv" else None
     started: list[_Server] = []
     ends: list[Callable[[], Awaitable[Any]]] = [stop.wait]
