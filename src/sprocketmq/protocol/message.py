@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -67,8 +67,17 @@ class Message(_Positional, kw_only=True, eq=False, gc=False):
         if self.delay_level != 0 or self.deliver_at_ms is not None:
             _check_delay(self.delay_level, self.deliver_at_ms)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without properties of its own a message shares a mapping proxy, which neither pickle nor copy.deepcopy takes.
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        return _remade, (type(self), {name: value for name, value in fields.items() if value is not NO_PROPERTIES})
+
     def __repr__(self) -> str:
         return f"Message({self.topic!r}, {len(self.body)} bytes, tag={self.tag!r}, keys={self.keys!r})"
+
+
+def _remade(kind: type[Message], fields: dict[str, Any]) -> Message:
+    return kind(**fields)
 
 
 def _check_delay(level: object, deliver_at_ms: object) -> None:

@@ -94,3 +94,14 @@ def test_the_results_of_one_request_share_what_they_have_in_common(offset_ids):
     assert [one.msg_id for one in results] == list(receipt.msg_ids)
     assert [one.offset_msg_id for one in results] == (offset_ids.split(",") * 3)[:3]
     assert pickle.loads(pickle.dumps(results)) == results
+
+
+@pytest.mark.parametrize(
+    "remake", [copy.copy, copy.deepcopy, lambda message: pickle.loads(pickle.dumps(message))], ids=["copy", "deepcopy", "pickle"]
+)
+@pytest.mark.parametrize("properties", [{}, {"properties": {"source": "web"}}], ids=["plain", "with properties"])
+def test_a_message_can_be_copied_and_pickled(remake, properties):
+    message = Message("t", b"x", "tag", ["k"], **properties, delay_level=3, queue=MessageQueue("t", "a", 0), flag=7, wait_store_ok=False)
+    again = remake(message)
+    assert type(again) is Message
+    assert all(getattr(again, name) == getattr(message, name) for name in Message.__struct_fields__)
