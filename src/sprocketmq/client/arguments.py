@@ -9,13 +9,16 @@ from sprocketmq.protocol.message import MessageQueue
 
 Compression = CompressionType | Literal["zlib", "lz4", "zstd"]
 
+# Offsets and times are signed 64-bit numbers on the wire.
+LARGEST_OFFSET = 2**63 - 1
+
 
 def check_number(
     name: str, value: object, *, over: float | None = None, least: float | None = None, most: float | None = None, whole: bool = False
 ) -> None:
     """Raise ConfigError unless ``value`` is a number more than ``over``, at least ``least``, at most ``most``, and ``whole`` if it must be."""
     if not isinstance(value, bool) and isinstance(value, Integral if whole else Real):
-        number = float(value)
+        number = int(value) if isinstance(value, Integral) else float(value)
         if (over is None or number > over) and (least is None or number >= least) and (most is None or number <= most):
             return
     kind = "a whole number" if whole else "a number"

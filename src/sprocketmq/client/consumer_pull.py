@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from numbers import Integral
 from typing import Literal
 
-from sprocketmq.client.arguments import check_number, check_queue
+from sprocketmq.client.arguments import LARGEST_OFFSET, check_number, check_queue
 from sprocketmq.client.consumer_stats import ConsumerStats
 from sprocketmq.client.group_member import ConsumeFrom, from_where
 from sprocketmq.client.inquiries import Inquiries
@@ -48,13 +49,21 @@ ReadFrom = Literal["master", "slave", "any"]
 _PULL_MESSAGE = int(RequestCode.PULL_MESSAGE)
 
 
+def _whole(value: object, least: int, most: int | None = None) -> bool:
+    if type(value) is not int and (isinstance(value, bool) or not isinstance(value, Integral)):
+        return False
+    return int(value) >= least and (most is None or int(value) <= most)
+
+
 def check_pull(*, offset: int = 0, max_messages: int = 1, max_bytes: int | None = None, wait_ms: int = 0) -> None:
     """Raise ConfigError for what no pull can ask for."""
-    try:
-        if offset >= 0 and max_messages >= 1 and (max_bytes is None or max_bytes >= 1) and wait_ms >= 0:
-            return
-    except TypeError:
-        pass
+    if (
+        _whole(offset, 0, LARGEST_OFFSET)
+        and _whole(max_messages, 1)
+        and (max_bytes is None or _whole(max_bytes, 1))
+        and _whole(wait_ms, 0, LARGEST_OFFSET)
+    ):
+        return
     raise ConfigError(f"cannot pull {max_messages!r} messages, {max_bytes!r} bytes at offset {offset!r} waiting {wait_ms!r} ms")
 
 

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable
 
-from sprocketmq.client.arguments import check_queue
+from sprocketmq.client.arguments import LARGEST_OFFSET, check_number, check_queue
 from sprocketmq.client.instance import Instance, response_error
 from sprocketmq.client.process_queue import ProcessQueue
-from sprocketmq.errors import ConfigError
 from sprocketmq.net.tasks import all_of
 from sprocketmq.protocol.bodies import TopicStats
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
@@ -42,6 +41,7 @@ class Offsets:
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at ``timestamp_ms`` or later; the end of the queue when there is none."""
+        check_number("timestamp_ms", timestamp_ms, least=-LARGEST_OFFSET, most=LARGEST_OFFSET, whole=True)
         end = await self.max_offset(queue)
         if end == 0:
             return 0  # of a batch queue that never had a message, Apache's broker cannot answer the next question
@@ -81,8 +81,7 @@ class Offsets:
 
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Have ``group`` go on at ``offset``; returns when the broker has taken it. A lower offset is taken too."""
-        if offset < 0:
-            raise ConfigError(f"an offset must be 0 or more, not {offset}")
+        check_number("offset", offset, least=0, most=LARGEST_OFFSET, whole=True)
         check_queue(queue)
         header = UpdateConsumerOffset(group, queue.topic, queue.queue_id, offset)
         response, address = await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, to_ext(header))

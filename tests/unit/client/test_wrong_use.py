@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 
 import pytest
 import uvloop
@@ -134,6 +135,16 @@ async def test_calls_with_arguments_of_a_wrong_type_are_refused_by_name(cluster)
             (lambda: producer.send(Message("t", b"x"), timeout_s=0), "timeout_s must be a number of seconds over 0, not 0"),
             (lambda: pull.pull("t", 0), "the queue must be a MessageQueue"),
             (lambda: pull.pull(QUEUE, "0"), "cannot pull 32 messages"),
+            (lambda: pull.pull(QUEUE, 1.5), "cannot pull 32 messages, None bytes at offset 1.5"),
+            (lambda: pull.pull(QUEUE, 2**63), "cannot pull 32 messages, None bytes at offset 9223372036854775808"),
+            (lambda: pull.pull(QUEUE, 0, max_messages=1.5), "cannot pull 1.5 messages"),
+            (lambda: pull.pull(QUEUE, 0, wait_ms=math.inf), "waiting inf ms"),
+            (lambda: pull.commit(QUEUE, "0"), "offset must be a whole number"),
+            (lambda: pull.commit(QUEUE, math.nan), "offset must be a whole number"),
+            (lambda: pull.commit(QUEUE, 2**63), "offset must be a whole number"),
+            (lambda: pull.offset_at(QUEUE, math.nan), "timestamp_ms must be a whole number"),
+            (lambda: pull.offset_at(QUEUE, 2**70), "timestamp_ms must be a whole number"),
+            (lambda: pull.poll(10**400), "no queues to poll"),
             (lambda: pull.max_offset("t"), "the queue must be a MessageQueue"),
             (lambda: pull.commit("t", 0), "the queue must be a MessageQueue"),
             (lambda: pull.assign(["t"]), "the queue must be a MessageQueue"),
