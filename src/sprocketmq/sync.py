@@ -518,12 +518,23 @@ class PushConsumer(_Face[client.PushConsumer]):
         pool = ThreadPoolExecutor(concurrency, thread_name_prefix="sprocketmq-handler")
         self._pools.append(pool)
 
+        def call(batch: ReceivedBatch) -> object:
+            try:
+                return handler(batch)
+            except BaseException as e:
+                if isinstance(e, Exception) and not isinstance(e, StopIteration):
+                    raise
+                # SystemExit would end the event loop that all clients share; no future can hold a StopIteration, which would never arrive.
+                raise RuntimeError(
+                    f"the handler raised {type(e).__name__}, which ends nothing but its batch: close the consumer to stop"
+                ) from e
+
         async def run() -> None:
             loop = asyncio.get_running_loop()
 
             async def in_thread(batch: ReceivedBatch) -> object:
                 batch._ack = self._ack
-                return await loop.run_in_executor(pool, handler, batch)
+                return await loop.run_in_executor(pool, call, batch)
 
             await self._client.listen(in_thread, concurrency=concurrency)
 

@@ -407,6 +407,26 @@ def test_listen_runs_handlers_in_threads(running):
     assert running.broker.offsets["cg", "t", 0] == 12
 
 
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, StopIteration, asyncio.CancelledError])
+def test_whatever_a_handler_raises_only_its_batch_fails(running, error):
+    fill(running, 4)
+    bodies = []
+
+    def handler(batch):
+        bodies.extend(bytes(m.body) for m in batch)
+        if len(bodies) == 1:
+            raise error
+
+    with sync.PushConsumer(
+        "cg", "t", namesrv=running.namesrv.address, consume_from="first", batch_max=1, orderly=True, suspend_s=0.01
+    ) as consumer:
+        future = consumer.listen(handler, concurrency=1)
+        wait_until(lambda: len(bodies) == 5)
+        assert not future.done()
+    assert future.result(60) is None
+    assert bodies[0] == bodies[1]
+
+
 # --- fork ---------------------------------------------------------------------------------------------------------------
 
 FORK = """
