@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 import time
 from array import array
@@ -12,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from sprocketmq import AdminClient, Batching, Message, Producer, SendResult
-from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, fail
+from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, EXIT_SIGNAL, fail
 from sprocketmq.cli.output import print_json, print_table
+from sprocketmq.cli.stopping import on_stop_signals
 from sprocketmq.errors import ConfigError, SprocketError, TopicNotFound
 from sprocketmq.net.loops import new_event_loop
 
@@ -324,10 +326,13 @@ class Board:
 
 
 def run(options: Options, *, as_json: bool) -> int:
-    """Measure all ways, print them and draw the plot. Returns 1 when a send failed."""
+    """Measure all ways, print them and draw the plot. Returns 1 when a send failed, 128 and the number of a signal that ended it."""
     with _broker(options.namesrv) as broker:
         with Board(as_json=as_json) as board, asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(_measure(broker, options, board))
+            stopped_by = runner.run(_measure_until_stopped(broker, options, board))
+        if stopped_by is not None:
+            fail(f"stopped by {stopped_by.name}")
+            return EXIT_SIGNAL + stopped_by
         if as_json:
             print_json(_facts(options) | {"ways": [asdict(one) for one in board.done]})
         else:
@@ -340,6 +345,23 @@ def run(options: Options, *, as_json: bool) -> int:
     for one in failed:
         fail(f"{one.way}: {one.errors:,} sends failed, the first: {one.first_error}")
     return EXIT_FAILURE if failed else EXIT_OK
+
+
+async def _measure_until_stopped(broker: Broker, options: Options, board: Board) -> signal.Signals | None:
+    """Measure; return the signal that ended it early, with its topics deleted all the same."""
+    measuring = asyncio.ensure_future(_measure(broker, options, board))
+    came: list[signal.Signals] = []
+
+    def stop(number: signal.Signals) -> None:
+        came.append(number)
+        measuring.cancel()
+
+    with on_stop_signals(stop):
+        await asyncio.wait([measuring])
+    if measuring.cancelled():
+        return came[0]
+    measuring.result()
+    return None
 
 
 async def _measure(broker: Broker, options: Options, board: Board) -> None:

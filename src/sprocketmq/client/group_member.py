@@ -12,7 +12,7 @@ from sprocketmq.client.orderly import RENEW_S, RENEW_SOON_S, QueueLocks
 from sprocketmq.client.process_queue import ProcessQueue
 from sprocketmq.client.rebalance import Share, plan_assignment
 from sprocketmq.client.routes import Route
-from sprocketmq.errors import ClientClosed, ConfigError, SprocketError
+from sprocketmq.errors import ClientClosed, ConfigError, RetriableError, SprocketError
 from sprocketmq.net.tasks import all_of, settled
 from sprocketmq.protocol.bodies import ConsumerConnection, ConsumerData, ConsumerIdList, SubscriptionData
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
@@ -184,7 +184,9 @@ class GroupMember:
                 except ClientClosed:
                     return
                 except SprocketError as e:
-                    self._complain(topic, str(e))
+                    # Pulls of the topic meet the same broker, and log once that it does not answer.
+                    pulled = isinstance(e, RetriableError) and any(queue.topic == topic for queue in self.queues)
+                    self._complain(topic, str(e), known=pulled)
                     balanced = False
                 except Exception as e:  # whatever is wrong with one topic, the others are balanced
                     self._complain(topic, f"{type(e).__name__}: {e}", e)
@@ -229,10 +231,10 @@ class GroupMember:
         # A queue that is wanted again while it is given up is taken over anew when that is done.
         return len(mine) == len(coming) and all(added) and not self._draining
 
-    def _complain(self, topic: str, trouble: str, unexpected: BaseException | None = None) -> None:
+    def _complain(self, topic: str, trouble: str, unexpected: BaseException | None = None, *, known: bool = False) -> None:
         # Once for each trouble: while it lasts it is met each second.
         level = self._instance.outages.log_level if unexpected is None else logging.ERROR
-        if self._troubles.get(topic) == trouble:
+        if known or self._troubles.get(topic) == trouble:
             level = logging.DEBUG
         self._troubles[topic] = trouble
         log.log(level, "consumer group %s: %s not balanced: %s", self.group, topic, trouble, exc_info=unexpected)

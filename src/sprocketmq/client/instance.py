@@ -472,7 +472,9 @@ class Instance:
         except ClientClosed:
             pass  # nobody needs the route any more
         except SprocketError as e:
-            log.log(self._level_of(e), "%s: route of %s not refreshed: %s", self.kind, topic, e)
+            # Whoever wanted a fresh route has a request that fails, and says so with more.
+            level = logging.DEBUG if isinstance(e, RetriableError) else logging.WARNING
+            log.log(level, "%s: route of %s not refreshed: %s", self.kind, topic, e)
 
     # --- heartbeats ---
 

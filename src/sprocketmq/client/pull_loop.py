@@ -245,8 +245,10 @@ class PullLoops:
                 if isinstance(e, RetriableError):
                     self._instance.outages.failed(broker, pq.pulled_at, who, e)
                 else:
-                    # Once for each trouble: a queue comes by here each second while it lasts.
-                    level = logging.DEBUG if loop.failing else logging.WARNING
+                    # Once for each trouble: a queue comes by here each second while it lasts. A broker that has just started knows no
+                    # group before its heartbeat; one that goes on so is told of as a refusal.
+                    expected = loop.failing or (isinstance(e, BrokerError) and e.code in _NOT_KNOWN_YET)
+                    level = logging.DEBUG if expected else logging.WARNING
                     log.log(level, "%s: pull of %s failed, again every %g s: %s", who, queue, PULL_PAUSE_S, e)
                 loop.error, loop.failing = e, True
                 if isinstance(e, TopicNotFound):

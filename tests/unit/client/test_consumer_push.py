@@ -114,13 +114,14 @@ async def test_a_topic_that_does_not_exist_yet_is_waited_for(cluster, caplog):
     assert caplog.text.count("does not exist yet") == 1
 
 
-async def test_a_broker_that_does_not_know_the_group_yet_gets_a_heartbeat(cluster):
+async def test_a_broker_that_does_not_know_the_group_yet_gets_a_heartbeat(cluster, caplog):
     await fill(cluster, 1)
     cluster.broker.script(Q.GET_CONSUMER_LIST_BY_GROUP, answer(R.SYSTEM_ERROR, "no consumer for this group, cg"))
     cluster.broker.script(Q.PULL_MESSAGE, *[answer(R.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")] * 4)
     async with push(cluster) as consumer:
         assert await take(consumer, 1) == [b"0"]
     assert cluster.broker.count(Q.HEART_BEAT) > 1
+    assert "pull of" not in caplog.text
 
 
 async def test_a_broker_restart_is_survived(cluster):
