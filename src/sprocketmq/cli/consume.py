@@ -20,7 +20,7 @@ from sprocketmq.cli.progress import Progress
 from sprocketmq.cli.stopping import on_stop_signals
 from sprocketmq.client.outages import broker_label
 from sprocketmq.clock import SYSTEM_CLOCK
-from sprocketmq.errors import ConfigError, RetriableError
+from sprocketmq.errors import ConfigError, RetriableError, SprocketError
 from sprocketmq.net.loops import new_event_loop
 from sprocketmq.protocol.bodies import build_subscription
 from sprocketmq.protocol.names import check_group, check_topic
@@ -33,6 +33,7 @@ PULL_MESSAGES = 1024
 PULL_BYTES = 1 << 20
 WAIT_MS = 15_000
 PULL_PAUSE_S = 1.0
+REFUSALS = 5
 # New queues of a topic are looked for this often.
 ROUTE_REFRESH_S = 30.0
 
@@ -265,18 +266,25 @@ async def _offset_of(consumer: PullConsumer, queue: MessageQueue, start: Literal
 async def _follow(consumer: PullConsumer, queue: MessageQueue, offset: int, expression: str, writer: _Writer) -> None:
     """Write the messages of a queue from ``offset`` on, also when its broker is away for a while."""
     who, broker = f"consume {queue.topic}", broker_label(queue)
-    lost = False
+    lost = answered = False
+    refusals = 0
     while True:
         asked_at = SYSTEM_CLOCK.monotonic()
         try:
             result = await consumer.pull(
                 queue, offset, max_messages=PULL_MESSAGES, max_bytes=PULL_BYTES, expression=expression, wait_ms=WAIT_MS
             )
-        except RetriableError as e:
+        except SprocketError as e:
+            if not isinstance(e, RetriableError):
+                # A broker that is stopping may refuse what it would answer; one that goes on refusing means it.
+                refusals += 1
+                if not answered or refusals >= REFUSALS:
+                    raise
             lost = True
             consumer.outages.failed(broker, asked_at, who, e)
             await asyncio.sleep(PULL_PAUSE_S)
             continue
+        answered, refusals = True, 0
         if lost:
             lost = False
             consumer.outages.answered(broker, who)

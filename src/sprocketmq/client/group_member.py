@@ -12,7 +12,7 @@ from sprocketmq.client.orderly import RENEW_S, RENEW_SOON_S, QueueLocks
 from sprocketmq.client.process_queue import ProcessQueue
 from sprocketmq.client.rebalance import Share, plan_assignment
 from sprocketmq.client.routes import Route
-from sprocketmq.errors import ClientClosed, ConfigError, RetriableError, SprocketError
+from sprocketmq.errors import ClientClosed, ConfigError, SprocketError
 from sprocketmq.net.tasks import all_of, settled
 from sprocketmq.protocol.bodies import ConsumerConnection, ConsumerData, ConsumerIdList, SubscriptionData
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
@@ -184,12 +184,10 @@ class GroupMember:
                 except ClientClosed:
                     return
                 except SprocketError as e:
-                    # Pulls of the topic meet the same broker, and log once that it does not answer.
-                    pulled = isinstance(e, RetriableError) and any(queue.topic == topic for queue in self.queues)
-                    self._complain(topic, str(e), known=pulled)
+                    self._complain(topic, str(e), self._instance.level_of(e))
                     balanced = False
                 except Exception as e:  # whatever is wrong with one topic, the others are balanced
-                    self._complain(topic, f"{type(e).__name__}: {e}", e)
+                    self._complain(topic, f"{type(e).__name__}: {e}", logging.ERROR, e)
                     balanced = False
             if balanced and self._in_company:
                 await self._compare_wishes()
@@ -231,10 +229,9 @@ class GroupMember:
         # A queue that is wanted again while it is given up is taken over anew when that is done.
         return len(mine) == len(coming) and all(added) and not self._draining
 
-    def _complain(self, topic: str, trouble: str, unexpected: BaseException | None = None, *, known: bool = False) -> None:
+    def _complain(self, topic: str, trouble: str, level: int = logging.WARNING, unexpected: BaseException | None = None) -> None:
         # Once for each trouble: while it lasts it is met each second.
-        level = self._instance.outages.log_level if unexpected is None else logging.ERROR
-        if known or self._troubles.get(topic) == trouble:
+        if self._troubles.get(topic) == trouble:
             level = logging.DEBUG
         self._troubles[topic] = trouble
         log.log(level, "consumer group %s: %s not balanced: %s", self.group, topic, trouble, exc_info=unexpected)
@@ -265,7 +262,7 @@ class GroupMember:
         except ClientClosed:
             return False
         except SprocketError as e:
-            log.warning("consumer group %s: no start offset for %s yet: %s", self.group, queue, e)
+            log.log(self._instance.level_of(e), "consumer group %s: no start offset for %s yet: %s", self.group, queue, e)
             return False
         if self._instance.state != OPEN:
             return False

@@ -356,8 +356,8 @@ class Instance:
             if self.state == OPEN:
                 try:
                     await job()
-                except RetriableError as e:
-                    log.log(self._level_of(e), "%s: %s: %s", self.kind, name, e)
+                except SprocketError as e:
+                    log.log(self.level_of(e), "%s: %s: %s", self.kind, name, e)
 
         self._background.every(period_s, when_open, name, self.timers.sleep)
 
@@ -522,11 +522,16 @@ class Instance:
             if response.code != ResponseCode.SUCCESS:
                 log.warning("%s: broker %s refused a heartbeat, code %d: %s", self.kind, address, response.code, response.remark)
         except SprocketError as e:
-            log.log(self._level_of(e), "%s: no heartbeat to broker %s: %s", self.kind, address, e)
+            log.log(self.level_of(e), "%s: no heartbeat to broker %s: %s", self.kind, address, e)
 
-    def _level_of(self, error: SprocketError) -> int:
-        """Return how to log a failure of background work: an outage that pulls have met is in the log already."""
-        return self.outages.log_level if isinstance(error, RetriableError) else logging.WARNING
+    def level_of(self, error: SprocketError) -> int:
+        """Return how to log a failure of background work: an outage that pulls meet is logged by them."""
+        if not isinstance(error, RetriableError):
+            return logging.WARNING
+        address = getattr(error, "address", None)
+        known = (name for route in self.routes.values() for name, brokers in route.addresses.items() if address in brokers.values())
+        name = next(known, None)
+        return self.outages.level_of(None if name is None else f"broker {name}")
 
     async def _unregister(self) -> None:
         headers = [UnregisterClient(self.client_id, producer_group=group) for group in self.producer_groups]

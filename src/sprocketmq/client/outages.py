@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections import Counter
 
 from sprocketmq.clock import Clock
 from sprocketmq.protocol.message import MessageQueue
@@ -19,13 +20,19 @@ class Outages:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._pulls: Counter[str] = Counter()
         self._began: dict[str, float] = {}
         self._ended: dict[str, float] = {}
 
-    @property
-    def log_level(self) -> int:
-        """How to log other failures to connect: as news, or as what follows from an outage that was logged already."""
-        return logging.DEBUG if self._began else logging.WARNING
+    def level_of(self, what: str | None) -> int:
+        """Return how to log that something else than a pull got no answer from ``what`` (None: nobody knows of whom): as news, unless pulls
+        meet the same outage, or have met any.
+        """
+        return logging.DEBUG if self._began or (what is not None and self._pulls[what]) else logging.WARNING
+
+    def pulled(self, what: str, change: int) -> None:
+        """Note that so many more pull from ``what``, or fewer."""
+        self._pulls[what] += change
 
     def failed(self, what: str, asked_at: float, who: str, error: Exception) -> None:
         """Note that a pull that ``who`` sent at ``asked_at`` (monotonic) failed, and will be tried again."""

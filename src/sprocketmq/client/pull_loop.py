@@ -126,6 +126,8 @@ class PullLoops:
 
     def begin(self, pq: ProcessQueue) -> None:
         """Pull ``pq`` from its ``next_offset`` on."""
+        if pq.queue not in self._loops:
+            self._instance.outages.pulled(broker_label(pq.queue), 1)
         loop = self._loops[pq.queue] = _Loop(pq, self._instance.clock.monotonic())
         loop.kept = self._instance.keep(f"pull loop of {pq.queue}", partial(self._pull_on, loop))
 
@@ -133,6 +135,7 @@ class PullLoops:
         """Pull ``pq`` no more; a pull under way is given up. Harmless when it was ended."""
         loop = self._loops.pop(pq.queue, None)
         if loop is not None:
+            self._instance.outages.pulled(broker_label(pq.queue), -1)
             loop.kept.stop()
             self._instance.outages.forget(broker_label(pq.queue))
 

@@ -1,10 +1,17 @@
 """``sprocketmq consume`` while its broker is stopped and started again."""
 
+import asyncio
 import re
+from types import SimpleNamespace
 
 import pytest
 
+from sprocketmq import MessageQueue
+from sprocketmq.cli import consume
+from sprocketmq.client.outages import Outages
+from sprocketmq.clock import ManualClock
 from sprocketmq.embedded import LocalCluster
+from sprocketmq.errors import BrokerError
 
 
 @pytest.fixture
@@ -41,3 +48,44 @@ def send(cluster, spawn, text):
 
 def lines(reader, count):
     return {reader.stdout.readline().strip() for _ in range(count)}
+
+
+class Consumer:
+    """A pull consumer whose pulls end as told: a result, or an error."""
+
+    def __init__(self, *ends):
+        self.ends = list(ends)
+        self.outages = Outages(ManualClock())
+
+    async def pull(self, queue, offset, **_):
+        if not self.ends:
+            raise asyncio.CancelledError
+        end = self.ends.pop(0)
+        if isinstance(end, Exception):
+            raise end
+        return SimpleNamespace(messages=[offset], next_offset=offset + 1)
+
+
+async def read(consumer, monkeypatch):
+    written = []
+    monkeypatch.setattr(consume, "PULL_PAUSE_S", 0)
+    try:
+        await consume._follow(consumer, MessageQueue("orders", "broker-a", 0), 7, "*", SimpleNamespace(write=written.extend))
+    except asyncio.CancelledError:
+        return written
+    finally:
+        consumer.written = written
+
+
+async def test_a_broker_that_refuses_while_it_stops_does_not_end_reading(monkeypatch):
+    refusal = BrokerError(1, "the store is closed")
+    assert await read(Consumer("ok", *[refusal] * 4, "ok", *[refusal] * 4, "ok"), monkeypatch) == [7, 8, 9]
+
+
+async def test_a_broker_that_goes_on_refusing_or_does_so_at_once_ends_reading(monkeypatch):
+    refusal = BrokerError(16, "no permission")
+    for ends in (["ok", *[refusal] * 5, "ok"], [refusal, "ok"]):
+        consumer = Consumer(*ends)
+        with pytest.raises(BrokerError, match="no permission"):
+            await read(consumer, monkeypatch)
+        assert consumer.ends == ["ok"]

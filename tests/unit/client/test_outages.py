@@ -56,12 +56,20 @@ def test_a_pull_that_fails_after_others_were_answered_is_no_new_outage(outages, 
     outages.answered("broker a", "group g")
     outages.failed("broker a", asked_at, "group g", ConnectionError("refused"))
     assert len(caplog.messages) == 2
-    assert outages.log_level == logging.WARNING
+    assert outages.level_of(None) == logging.WARNING
 
 
 def test_what_follows_from_an_outage_is_not_news_until_nobody_pulls_there_any_more(outages, clock):
-    assert outages.log_level == logging.WARNING
+    assert outages.level_of(None) == logging.WARNING
     pull_fails(outages, clock)
-    assert outages.log_level == logging.DEBUG
+    assert outages.level_of(None) == logging.DEBUG
     outages.forget("broker a")
-    assert outages.log_level == logging.WARNING
+    assert outages.level_of(None) == logging.WARNING
+
+
+def test_a_failure_beside_pulls_of_the_same_broker_is_left_to_them(outages):
+    outages.pulled("broker a", 1)
+    assert outages.level_of("broker a") == logging.DEBUG
+    assert outages.level_of("broker b") == outages.level_of(None) == logging.WARNING
+    outages.pulled("broker a", -1)
+    assert outages.level_of("broker a") == logging.WARNING
