@@ -121,6 +121,7 @@ INSIDE: dict[str, dict[str, str]] = {
         "unit/broker/test_query.py": "_members",
         "unit/broker/test_recorded.py": "_put",
         "unit/broker/test_server.py": "_pool _registrar",
+        "unit/cli/test_broker_restart.py": "_follow",
         "unit/client/test_delivery.py": "_delivery _faults _loop",
         "unit/client/test_group_live.py": "_brokers _groups _instance _listeners _servers _shut",
         "unit/client/test_instance.py": "_opening",
