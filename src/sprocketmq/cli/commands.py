@@ -141,7 +141,7 @@ def group_show(name: Group, namesrv: Namesrv = DEFAULT_NAMESRV, json: Json = Fal
 def group_create(
     name: Group,
     max_reconsume_times: Annotated[int, typer.Option(metavar="N", help="Failures after which a message becomes a dead letter.")] = 16,
-    retry_queues: Annotated[int, typer.Option(metavar="N", help="Queues of the group's retry topic.")] = 1,
+    retry_queues: Annotated[int, typer.Option(metavar="N", help="Queues of the group's retry topic; 0: what fails is dropped.")] = 1,
     orderly: Annotated[bool, typer.Option("--orderly", help="Its members consume each queue in order.")] = False,
     disabled: Annotated[bool, typer.Option("--disabled", help="It gets no messages.")] = False,
     cluster: Annotated[str | None, typer.Option(help="Only on brokers of this cluster.")] = None,

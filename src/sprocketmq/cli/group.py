@@ -145,6 +145,8 @@ def reset(
         raise ConfigError("say where to: --to first, last or a time, or --offset N with --queue")
     if offset is not None and queue is None:
         raise ConfigError("an offset belongs to one queue: add --queue")
+    if broker is not None and queue is None:
+        raise ConfigError("--broker says which broker's queue is meant: add --queue")
     with sync.AdminClient(namesrv=namesrv) as admin:
         one = None if queue is None else queue_with(admin.queues(topic), queue, broker)
         if offset is not None:

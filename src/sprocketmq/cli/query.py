@@ -32,6 +32,8 @@ def run(namesrv: str, options: Options, *, as_json: bool) -> int:
     asked = [what for what in (options.key, options.tag, options.offset) if what is not None]
     if len(asked) != 1 or (options.offset is None) != (options.queue is None):
         raise ConfigError("ask for one thing: a key or an id, --tag TAG, or --queue N with --offset N")
+    if options.broker is not None and options.queue is None:
+        raise ConfigError("--broker says which broker's queue is meant: add --queue N and --offset N")
     if options.raw and as_json:
         raise ConfigError("--raw and --json exclude each other: bodies are written as they are, or as JSON")
     begin_ms = _time_ms("--since", options.since, 0)

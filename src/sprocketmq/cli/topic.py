@@ -49,6 +49,10 @@ def list_topics(namesrv: str, *, cluster: str | None, system: bool, as_json: boo
     """Print topics and their types; RocketMQ's own ones, and those named for brokers and clusters, only with ``system``."""
     with sync.AdminClient(namesrv=namesrv) as admin:
         names = admin.topics(cluster=cluster)
+        if not names and cluster is not None and cluster not in (clusters := admin.cluster().cluster_addr_table):
+            raise ConfigError(
+                f"no cluster {cluster!r} is registered at {namesrv} (clusters there: {', '.join(sorted(clusters)) or 'none'})"
+            )
         configs = admin.topic_configs() if names else {}
         if not system:
             info = admin.cluster()

@@ -335,7 +335,8 @@ class AdminClient(Client):
     ) -> None:
         """Create ``group`` on every master, or those of one cluster, or one broker; or change it if it is there.
 
-        ``max_reconsume_times`` failures put a message into ``%DLQ%group``; ``retry_queues`` is how many queues ``%RETRY%group`` gets.
+        ``max_reconsume_times`` failures put a message into ``%DLQ%group``; ``retry_queues`` is how many queues ``%RETRY%group`` gets; with 0 what
+        fails is dropped.
         A group that is not ``enabled`` gets no messages. ``broadcast`` allows members that each get every message.
         """
         check_group(group)

@@ -32,6 +32,8 @@ DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 MAX_DELAY_LEVELS = 256
 # Looking at so many takes 1.3 ms, in which a broker does nothing else.
 MAX_FILTER_UNITS = 16_000
+# Some file systems take larger files, but none is of use: a segment is deleted as a whole, and has its size from the start.
+MAX_SEGMENT_BYTES = 1 << 40
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _MAX_DELAY_MS = 365 * 86_400_000
 
@@ -98,6 +100,9 @@ class StoreConfig:
             raise ConfigError(f"batchqueue_segment_bytes must be a multiple of 46, not {self.batchqueue_segment_bytes}")
         if self.commitlog_segment_bytes < 4096:
             raise ConfigError(f"commitlog_segment_bytes must be at least 4096, not {self.commitlog_segment_bytes}")
+        for name in ("commitlog_segment_bytes", "consumequeue_segment_bytes", "batchqueue_segment_bytes"):
+            if getattr(self, name) > MAX_SEGMENT_BYTES:
+                raise ConfigError(f"{name} must be at most {MAX_SEGMENT_BYTES}, not {getattr(self, name)}")
         if self.max_message_bytes < 1:
             raise ConfigError(f"max_message_bytes must be positive, not {self.max_message_bytes}")
         if not 1 <= self.max_filter_units <= MAX_FILTER_UNITS:

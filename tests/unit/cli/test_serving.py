@@ -259,6 +259,8 @@ def test_serving_loads_no_terminal_library(tmp_path):
         (("serve", "--set", "port=99999"), "from 0 (any free port) to 65535"),
         (("serve", "--set", "preallocate=maybe"), "preallocate must be true or false"),
         (("serve", "--set", "log_level=loud"), "log_level must be one of debug, info, warning, error"),
+        (("serve", "--set", f"commitlog_segment_bytes={10**17}", *FREE), "commitlog_segment_bytes must be at most 1099511627776"),
+        (("serve", "--set", f"batchqueue_segment_bytes={46 * 10**15}", *FREE), "batchqueue_segment_bytes must be at most 1099511627776"),
         (("serve", "--set", "consumequeue_segment_bytes=7", *FREE), "must be a multiple of 20"),
         (("serve", "--config", "/nowhere.toml"), "cannot read configuration file /nowhere.toml: No such file or directory"),
         (("serve", "--port", "-1"), "is not a port"),
