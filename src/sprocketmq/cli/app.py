@@ -36,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = e.code if isinstance(e.code, int) else EXIT_FAILURE if e.code else 0
             if _is_interrupt(e):
                 code = _interrupted(interrupt)
+            elif isinstance(e.__context__, BrokenPipeError):  # typer exits with 1 then
+                raise e.__context__ from None
         except Exception as e:
             code = report(e)
         try:

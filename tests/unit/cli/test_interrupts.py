@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sprocketmq import sync
+from sprocketmq import Message, sync
 from sprocketmq.storage.verification import verify
 from sprocketmq.testing import wait_until
 
@@ -40,6 +40,18 @@ def test_a_closed_standard_stream_fails_what_needs_it_and_nothing_else(mq, spawn
     command = spawn(mq, *verb, preexec_fn=lambda: os.close(fd))
     _, err = command.communicate(timeout=20)
     assert (command.returncode, err) == (1, b"sprocketmq: Bad file descriptor\n")
+
+
+@pytest.mark.parametrize("verb", [["consume", "wide", "--from", "first", "--count", "300"], ["query", "wide", "k"]])
+def test_a_reader_that_has_seen_enough_ends_a_command_in_order(mq, spawn, verb):
+    """As in `sprocketmq consume t | head`; what was written does not fit the pipe."""
+    with sync.Producer("pg", namesrv=mq.namesrv) as producer:
+        producer.send_batch([Message("wide", b"x" * 5_000, keys=["k"]) for _ in range(300)])
+    command = spawn(mq, *verb)
+    assert command.stdout.read(1) == b"x"
+    command.stdout.close()
+    assert command.stderr.read() == b""
+    assert command.wait(timeout=60) == 0
 
 
 def test_a_full_disk_behind_standard_output_is_one_line_and_a_failure(mq, spawn):
