@@ -6,13 +6,14 @@ STAMP  := $(VENV)/.installed
 # The tests start hundreds of Python processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-long lint interop interop-long bench fuzz crash-long faults-long spark-faults-long clean
+.PHONY: help demo test test-long test-repeat lint interop interop-long bench fuzz crash-long faults-long spark-faults-long clean
 
 help:
 	@echo "make demo      run the main job: 336,776 flights through the broker and Spark into a table"
 	@echo "make test      run the tests (unit, crash, fuzz, examples, Spark)"
 	@echo "make test SEED=...  the same tests in the order of an earlier run, which printed this seed"
 	@echo "make test-long the tests of the Spark suite that take longest: clusters, many kills, a first session's archive"
+	@echo "make test-repeat  make test RUNS=10 times in a row, each in a random order, beside two busy processes"
 	@echo "make lint      ruff, mypy --strict, import-linter"
 	@echo "make interop   test against Apache RocketMQ 5.5.0 (needs Java 17 and Maven)"
 	@echo "make interop-long  the rest of these: stores that move between the brokers, in more ways"
@@ -47,6 +48,10 @@ test: $(STAMP)
 test-long: $(STAMP)
 	$(PYTEST) -n 2 --dist loadgroup -m "long and not spark and not interop"
 	$(PYTEST) -m "spark and long" tests/spark tests/spark_faults
+
+RUNS ?= 10
+test-repeat: $(STAMP)
+	$(BIN)/python tests/repeat.py --runs $(RUNS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

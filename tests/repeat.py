@@ -1,0 +1,84 @@
+"""Run the whole suite several times in a row, in a new random order each time, beside busy processes (``make test-repeat``).
+
+A test that depends on the order, on what another test left behind or on how fast the machine is passes most of the time. This finds it:
+two processes that only count keep both cores busy while the suite runs. Each run's result is appended to ``--report`` as one JSON line as
+soon as it ends, so that a run that is stopped has said what it found. The exit status is the number of runs that failed.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+# What the suite starts: the same two commands as `make test`.
+PARTS = {
+    "unit": ["-n", "2", "--dist", "loadgroup"],
+    "spark": ["-m", "spark and not long", "tests/spark", "tests/spark_faults"],
+}
+# No run takes longer, whatever goes wrong in it.
+RUN_LIMIT_S = 3600
+BUSY = f"import time\nend = time.monotonic() + {RUN_LIMIT_S}\nwhile time.monotonic() < end: pass"
+
+_SUMMARY = re.compile(r"=+ (.*(?:passed|failed|error).*) in [\d.]+s")
+_SEED = re.compile(r"randomly-seed=(\d+)")
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+
+
+def run_part(name: str, arguments: list[str], log: Path) -> dict[str, object]:
+    """Run one part of the suite; return its result and the seed that repeats its order."""
+    started = time.monotonic()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *arguments], capture_output=True, text=True, timeout=RUN_LIMIT_S, check=False
+        )
+        output, code = done.stdout + done.stderr, done.returncode
+    except subprocess.TimeoutExpired as e:
+        output, code = f"{e.stdout!r}\nno result within {RUN_LIMIT_S} s", -1
+    log.write_text(output)
+    summary = _SUMMARY.findall(output)
+    seed = _SEED.search(output)
+    return {
+        "part": name,
+        "exit_status": code,
+        "summary": summary[-1] if summary else "no summary",
+        "failed": sorted(set(_FAILED.findall(output))),
+        "seed": int(seed[1]) if seed else None,
+        "seconds": round(time.monotonic() - started),
+    }
+
+
+def main() -> int:
+    """Run the suite ``--runs`` times and return how many runs failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--busy", type=int, default=2, help="busy processes beside each run")
+    parser.add_argument("--report", type=Path, default=Path("test-repeat.jsonl"))
+    options = parser.parse_args()
+    failures = 0
+    for run in range(1, options.runs + 1):
+        busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(options.busy)]
+        try:
+            parts = [run_part(name, part, options.report.with_suffix(f".{run}.{name}.log")) for name, part in PARTS.items()]
+        finally:
+            for process in busy:
+                process.kill()
+                process.wait()
+        failed = any(part["exit_status"] for part in parts)
+        failures += failed
+        result = {"run": run, "ended": datetime.now(UTC).isoformat(timespec="seconds"), "cores": os.cpu_count(), "parts": parts}
+        with options.report.open("a") as report:
+            report.write(json.dumps(result) + "\n")
+        print(
+            f"run {run}: {'FAILED' if failed else 'passed'}; " + "; ".join(f"{part['part']} {part['summary']}" for part in parts),
+            flush=True,
+        )
+    return failures
+
+
+if __name__ == "__main__":
+    sys.exit(main())
