@@ -1,29 +1,40 @@
-"""What tests see and do inside of clients, where there is nothing to see from outside: one function for each, and nobody else reaches in."""
+"""What tests see and do inside of clients, brokers and stores, where there is nothing to see from outside: one function for each, and nobody else reaches in."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 from sprocketmq import sync
+from sprocketmq.client.faults import FaultTable
+from sprocketmq.client.instance import Instance
 from sprocketmq.client.process_queue import ProcessQueue
 from sprocketmq.net.client import ConnectionPool
+from sprocketmq.net.link import Link
 from sprocketmq.protocol.message import MessageQueue
+from sprocketmq.storage.commitlog import CommitLog
+from sprocketmq.storage.store import MessageStore
+
+
+def instance_of(client: Any) -> Instance:
+    """Return what a client has its routes, connections and heartbeats from."""
+    return client._instance
 
 
 def run_due(client: Any) -> None:
     """Do what is due on a clock that was moved by hand: the loop's own timers go by the machine's."""
-    client._instance.timers.run_due()
+    instance_of(client).timers.run_due()
 
 
 def id_of(client: Any) -> str:
     """Return the id brokers know a client by."""
-    return client._instance.client_id
+    return instance_of(client).client_id
 
 
 def broker_connections(client: Any) -> ConnectionPool:
     """Return the connections to brokers, to break them or to stand in for them."""
-    return client._instance.brokers
+    return instance_of(client).brokers
 
 
 def process_queues(consumer: Any) -> Mapping[MessageQueue, ProcessQueue]:
@@ -40,3 +51,28 @@ def held_messages(consumer: Any, queue: MessageQueue) -> int:
 def bytes_in_flight(producer: Any) -> int:
     """Return the bytes of bodies that take room in a producer, of either kind."""
     return producer._held.bytes if isinstance(producer, sync.Producer) else producer._in_flight_bytes
+
+
+def settling(consumer: Any) -> set[asyncio.Task[None]]:
+    """Return the tasks that give messages back to the broker."""
+    return consumer._settling
+
+
+def faults(producer: Any) -> FaultTable | None:
+    """Return what a producer has noted about the latency of brokers; None when it was not asked to."""
+    return producer._faults
+
+
+def log_of(store: MessageStore) -> CommitLog:
+    """Return the commit log of a store, for what it keeps beside messages: its failure, segments that are still read."""
+    return store._log
+
+
+def queue_of(store: MessageStore, topic: str, queue_id: int) -> Any:
+    """Return one queue of a store as the store keeps it, to look at its units or to change where it begins."""
+    return store._queues[topic, queue_id]
+
+
+def unsent(link: Link) -> list[Any]:
+    """Return the buffers that leave with the next write of a connection."""
+    return link._out

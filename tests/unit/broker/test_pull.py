@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 
 import pytest
+from tests.inside import queue_of
 
 from sprocketmq.broker import pull
 from sprocketmq.broker.pull import response_code
@@ -507,7 +508,7 @@ async def test_a_queue_that_shrinks_during_a_scan_tells_where_it_begins(narrow, 
     client = await connect(narrow)
     waiting = await wait_for_mine(client, narrow)
     wake(narrow)
-    narrow.store._queues["rare", 0].min_offset = 250  # as the deletion of old segments leaves it
+    queue_of(narrow.store, "rare", 0).min_offset = 250  # as the deletion of old segments leaves it
     assert fields(await waiting) == (21, "OFFSET_TOO_SMALL", 250, 250, 300)
 
 

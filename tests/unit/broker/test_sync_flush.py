@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from asking import exchange
 from slowdisk import SlowDisk
+from tests.inside import unsent
 
 from sprocketmq.broker.flushing import GroupCommit
 from sprocketmq.errors import BrokerBusy, ConnectionLost, StoreFailed, StoreWriteFailed
@@ -96,8 +97,8 @@ async def test_answers_of_one_flush_leave_in_one_write_per_connection(start, dis
     flush = Link.flush
 
     def counted(link):
-        if link._out:
-            writes.append(len(link._out))
+        if unsent(link):
+            writes.append(len(unsent(link)))
         flush(link)
 
     monkeypatch.setattr(Link, "flush", counted)

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.inside import broker_connections
+from tests.inside import broker_connections, instance_of
 
 from sprocketmq import Message, Producer, PushConsumer
 from sprocketmq.embedded import LocalCluster
@@ -19,7 +19,7 @@ async def test_a_consumer_cancelled_while_it_closes_leaves_no_connection_open(tu
         async for batch in consumer.batches():
             batch.ack()
             break
-        connections = [*broker_connections(consumer).open_connections(), *consumer._instance.namesrv.pool.open_connections()]
+        connections = [*broker_connections(consumer).open_connections(), *instance_of(consumer).namesrv.pool.open_connections()]
         assert connections
         closing = asyncio.ensure_future(consumer.close())
         for _ in range(turns):

@@ -1,6 +1,7 @@
 import msgspec
 import pytest
 from fake_cluster import FakeBroker, answer, hang_up, silence
+from tests.inside import instance_of
 
 from sprocketmq.client import Producer, PullConsumer
 from sprocketmq.client import instance as instance_module
@@ -319,7 +320,7 @@ async def test_a_batch_queue_that_apaches_broker_finds_empty_begins_at_zero(cons
 
 async def test_it_registers_nothing_at_the_broker(ten, consumer, cluster):
     await consumer.pull(QUEUE, 0)
-    await consumer._instance.heartbeat()
+    await instance_of(consumer).heartbeat()
     assert not any(beat.consumer_data_set for beat in cluster.broker.beats)
 
 

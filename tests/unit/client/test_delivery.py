@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 from fake_cluster import answer, hang_up, silence
-from tests.inside import broker_connections, run_due
+from tests.inside import broker_connections, faults, run_due
 
 from sprocketmq.client import Producer, delivery
 from sprocketmq.client.delivery import Publisher
@@ -115,7 +115,7 @@ async def test_a_broker_that_fails_gets_no_messages_for_ten_seconds(two_brokers,
             clock.advance(0.001)
             await asyncio.sleep(0)
         await first
-        assert not any(producer._faults.available(name) for name in ("broker-a", "broker-b"))
+        assert not any(faults(producer).available(name) for name in ("broker-a", "broker-b"))
         clock.advance(10)
         assert {(await send_one(producer, method)).broker_name for _ in range(8)} == {"broker-a", "broker-b"}
 
@@ -126,9 +126,10 @@ async def test_a_broker_that_answers_slowly_is_avoided(two_brokers, clock, metho
     async with Producer("pg", namesrv=two_brokers.namesrv.address, latency_fault_tolerance=True, clock=clock) as producer:
         for _ in range(8):
             await send_one(producer, method)
-        now = producer._loop.time
+        loop = asyncio.get_running_loop()
+        now = loop.time
         late = 0.0
-        monkeypatch.setattr(producer._loop, "time", lambda: now() + late)
+        monkeypatch.setattr(loop, "time", lambda: now() + late)
 
         def step(conn, command):
             nonlocal late
@@ -137,7 +138,7 @@ async def test_a_broker_that_answers_slowly_is_avoided(two_brokers, clock, metho
 
         for code in SENDS:
             slow.script(code, step)
-        while producer._faults.available(slow.name):
+        while faults(producer).available(slow.name):
             await send_one(producer, method)
         assert {(await send_one(producer, method)).broker_name for _ in range(8)} == {"broker-b"}
         clock.advance(5)
@@ -150,13 +151,13 @@ async def test_a_message_that_is_refused_for_good_says_nothing_about_the_broker(
         for _ in range(3):
             with pytest.raises(Exception, match=r"13|16|route"):
                 await producer.send(Message("t", b"x"))
-        assert not producer._faults
+        assert not faults(producer)
 
 
 async def test_without_the_option_nothing_is_measured(cluster):
     async with Producer("pg", namesrv=cluster.namesrv.address) as producer:
         await producer.send(Message("t", b"x"))
-        assert producer._faults is None
+        assert faults(producer) is None
 
 
 # --- stored, but not as safely as asked -----------------------------------------------------------------------------------
@@ -226,9 +227,10 @@ async def test_all_tries_together_take_no_longer_than_the_time_of_the_send(two_b
         for _ in range(8):
             await send_one(producer, method)
         before = sum(sum(c.code in SENDS for c in broker.seen) for broker in two_brokers.brokers)
-        now = producer._loop.time
+        loop = asyncio.get_running_loop()
+        now = loop.time
         late = 0.0
-        monkeypatch.setattr(producer._loop, "time", lambda: now() + late)
+        monkeypatch.setattr(loop, "time", lambda: now() + late)
 
         def step(conn, command):
             nonlocal late
@@ -283,9 +285,10 @@ async def test_what_has_no_time_left_does_not_leave(cluster, monkeypatch):
     async with Producer("pg", namesrv=cluster.namesrv.address) as producer:
         await producer.queues("t")
         real = broker_connections(producer).get
-        now = producer._loop.time
+        loop = asyncio.get_running_loop()
+        now = loop.time
         late = 0.0
-        monkeypatch.setattr(producer._loop, "time", lambda: now() + late)
+        monkeypatch.setattr(loop, "time", lambda: now() + late)
 
         async def get(address, **options):
             nonlocal late

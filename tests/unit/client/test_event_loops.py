@@ -9,6 +9,7 @@ import warnings
 
 import pytest
 import uvloop
+from tests.inside import instance_of
 
 from sprocketmq import AdminClient, Batching, Message, MessageQueue, Producer, PullConsumer, PushConsumer, sync
 from sprocketmq.client.consumer_push import Batches
@@ -121,7 +122,7 @@ async def test_a_client_refuses_every_call_from_another_thread_and_goes_on(mq, k
     finally:
         await asyncio.wait_for(client.close(), 60)
     with pytest.raises(ClientClosed):
-        client._instance.check()
+        instance_of(client).check()
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
@@ -172,9 +173,9 @@ async def test_a_batch_is_not_acknowledged_from_another_thread(mq):
 async def test_two_tasks_may_start_and_close_a_client_at_the_same_time(mq, kind):
     client = make(kind, mq)
     await asyncio.gather(client.start(), client.start())
-    tasks = len(client._instance._background.kept)
+    tasks = len(asyncio.all_tasks())
     await client.start()
-    assert len(client._instance._background.kept) == tasks
+    assert len(asyncio.all_tasks()) == tasks
     await asyncio.gather(client.close(), client.close())
     await client.close()
     with pytest.raises(ClientClosed, match="make a new one"):
@@ -192,23 +193,24 @@ async def test_a_second_close_does_not_cut_off_what_the_first_waits_for(mq):
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_client_that_is_closed_while_it_starts_is_closed(mq, kind):
     client = make(kind, mq)
+    before = asyncio.all_tasks()
     starting = asyncio.ensure_future(client.start())
     await asyncio.sleep(0)
     await asyncio.wait_for(client.close(), 60)
     await asyncio.gather(starting, return_exceptions=True)
     with pytest.raises(ClientClosed):
-        client._instance.check()
-    assert not client._instance._background.kept
+        instance_of(client).check()
+    assert asyncio.all_tasks() == before
 
 
 @pytest.mark.parametrize("kind", ["producer", "pull", "admin", "push"])
 async def test_a_start_that_failed_or_was_cancelled_may_be_tried_again(mq, kind):
     client = make(kind, mq)
-    addresses = client._instance.namesrv.addresses
-    client._instance.namesrv.addresses = ("127.0.0.1:1",)
+    addresses = instance_of(client).namesrv.addresses
+    instance_of(client).namesrv.addresses = ("127.0.0.1:1",)
     with pytest.raises(NameserverUnavailable):
         await client.start()
-    client._instance.namesrv.addresses = addresses
+    instance_of(client).namesrv.addresses = addresses
     starting = asyncio.ensure_future(client.start())
     await asyncio.sleep(0)
     starting.cancel()
@@ -253,7 +255,7 @@ async def test_a_dropped_producer_is_collected_at_once_and_disconnects(mq):
     producer = make("producer", mq)
     await producer.start()
     await producer.send(Message("t", b"x"))
-    connections = [*producer._instance.brokers.open_connections(), *producer._instance.namesrv.pool.open_connections()]
+    connections = [*instance_of(producer).brokers.open_connections(), *instance_of(producer).namesrv.pool.open_connections()]
     gc.disable()  # no cycle may keep it
     try:
         with pytest.warns(ResourceWarning, match="unclosed Producer of group 'pg' with 0 messages on the way"):

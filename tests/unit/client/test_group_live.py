@@ -6,7 +6,7 @@ from collections import defaultdict
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
-from tests.inside import id_of, process_queues
+from tests.inside import id_of, instance_of, process_queues
 from tests.waiting import stays
 
 from sprocketmq.broker import locks as broker_locks
@@ -98,7 +98,7 @@ class Group:
     async def crash(self, name: str) -> None:
         """End a member as a killed process does: its connections end, and it says nothing to anybody."""
         consumer = self.members.pop(name)
-        instance = consumer._instance
+        instance = instance_of(consumer)
         for task in [*consumer._listeners]:
             task.cancel()
         instance.state = CLOSED

@@ -3,7 +3,7 @@ import logging
 
 import pytest
 from fake_cluster import FakeNamesrv, answer, fake_cluster, hang_up, silence
-from tests.inside import id_of, run_due
+from tests.inside import id_of, instance_of, run_due
 
 from sprocketmq.client import AdminClient, Producer, PullConsumer
 from sprocketmq.client import instance as instance_module
@@ -242,7 +242,7 @@ async def test_a_broker_that_refuses_heartbeats_is_logged(cluster, caplog):
         async with Producer("pg", namesrv=cluster.namesrv.address) as producer:
             await producer.send(Message("t", b"x"))
             await cluster.broker.until(lambda: cluster.broker.count(Q.HEART_BEAT) == 1)
-            await producer._instance.heartbeat_now()
+            await instance_of(producer).heartbeat_now()
     assert "no room" in caplog.text
 
 
@@ -356,7 +356,7 @@ async def test_cancelling_one_of_those_who_wait_for_a_heartbeat_leaves_it_to_the
     async with Producer("pg", namesrv=cluster.namesrv.address) as producer:
         await producer.send(Message("t", b"x"))
         await cluster.broker.until(lambda: cluster.broker.count(Q.HEART_BEAT) == 1)
-        one, other = (asyncio.ensure_future(producer._instance.heartbeat_now()) for _ in range(2))
+        one, other = (asyncio.ensure_future(instance_of(producer).heartbeat_now()) for _ in range(2))
         await asyncio.sleep(0)
         one.cancel()
         await other

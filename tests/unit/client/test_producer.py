@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 from fake_cluster import answer, half_frame, hang_up, silence
-from tests.inside import bytes_in_flight
+from tests.inside import bytes_in_flight, instance_of
 from tests.waiting import stays
 
 from sprocketmq.client import Producer, PullConsumer, delivery
@@ -168,7 +168,7 @@ async def test_an_unknown_topic_is_sent_by_the_templates_route_and_then_by_its_o
     header = sends(cluster.broker)[0]
     assert (header.default_topic, header.default_topic_queue_nums) == ("TBW102", 4)
     cluster.put("new", queues=6)
-    producer._instance._refreshed_at.clear()
+    instance_of(producer)._refreshed_at.clear()
     await producer.send(Message("new", b"x"))
 
     async def sees_six() -> bool:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from consuming import push
 from fake_cluster import answer
+from tests.inside import instance_of, settling
 
 from sprocketmq import Message, Producer, sync
 from sprocketmq.client import consumer_push, group_member, pull_loop
@@ -16,6 +17,7 @@ from sprocketmq.client.process_queue import Limits, ProcessQueue
 from sprocketmq.client.pull_loop import PullLoops, PullSize
 from sprocketmq.clock import ManualClock
 from sprocketmq.errors import BrokerError
+from sprocketmq.net.tasks import Kept
 from sprocketmq.protocol.bodies import ConsumerData, build_subscription
 from sprocketmq.protocol.codes import RequestCode as Q
 from sprocketmq.protocol.codes import ResponseCode as R
@@ -54,6 +56,13 @@ class Loops(PullLoops):
 
     def refuse(self, error) -> None:
         self.refusal = error
+
+    def waits_for_room(self, pq: ProcessQueue) -> bool:
+        return self._loops[pq.queue].room is not None
+
+    def task(self, pq: ProcessQueue) -> Kept:
+        """Return the task that pulls a queue."""
+        return self._loops[pq.queue].kept
 
     def open(self, number: int, limit: int = 1000) -> ProcessQueue:
         pq = ProcessQueue(QUEUES[number], 0, Limits(messages=limit), lambda batch: None)
@@ -110,7 +119,7 @@ async def test_a_queue_that_is_too_full_is_idle_and_says_so_less_and_less_often(
     clock = ManualClock()
     async with pulling(cluster, clock) as loops:
         pq = loops.open(0, limit=3)
-        await eventually(lambda: loops._loops[pq.queue].room is not None)
+        await eventually(lambda: loops.waits_for_room(pq))
         assert loops.stats(pq).idle_s == 0.0
         clock.advance(59)
         loops.check([pq])
@@ -147,7 +156,7 @@ async def test_a_queue_that_was_paused_is_idle_and_nobody_is_warned(cluster, cap
         pq = ProcessQueue(QUEUES[0], 0, Limits(), lambda batch: None)
         pq.paused = True
         loops.begin(pq)
-        await eventually(lambda: loops._loops[pq.queue].room is not None)
+        await eventually(lambda: loops.waits_for_room(pq))
         clock.advance(10_000)
         loops.check([pq])
         assert said(caplog) == []
@@ -177,7 +186,7 @@ async def test_a_full_queue_without_its_lock_says_so(cluster):
     await fill(cluster, 4)
     async with pulling(cluster) as loops:
         pq = loops.open(0, limit=1)
-        await eventually(lambda: loops._loops[pq.queue].room is not None)
+        await eventually(lambda: loops.waits_for_room(pq))
         loops.holds_lock = False
         assert loops.stats(pq).why_idle.startswith("this member has lost its lock for now, and 2 messages")
 
@@ -186,7 +195,7 @@ async def test_a_queue_that_is_held_without_a_loop_is_pulled_again(cluster, capl
     await fill(cluster, 1)
     async with pulling(cluster) as loops:
         pq = loops.open(0)
-        loops._loops[pq.queue].kept.stop()
+        loops.task(pq).stop()
         loops.check([pq])
         await eventually(lambda: pq.held_messages == 1)
         loops.end(pq)
@@ -201,7 +210,7 @@ async def test_a_loop_that_nobody_told_of_room_goes_on(cluster, caplog):
     await fill(cluster, 6)
     async with pulling(cluster) as loops:
         pq = loops.open(0, limit=1)
-        await eventually(lambda: loops._loops[pq.queue].room is not None)
+        await eventually(lambda: loops.waits_for_room(pq))
         pq.finish(pq.take(2))
         loops.check([pq])
         await eventually(lambda: pq.next_offset == 4)
@@ -213,7 +222,7 @@ async def test_a_loop_whose_group_is_refused_for_good_stays_ended_and_says_so(cl
     async with pulling(cluster) as loops:
         pq = loops.open(0)
         await eventually(lambda: loops.refusal is not None)
-        await eventually(lambda: not loops._loops[pq.queue].kept.alive)
+        await eventually(lambda: not loops.task(pq).alive)
         loops.check([pq])
         assert "not you" in loops.stats(pq).why_idle
         assert said(caplog, logging.ERROR) == []
@@ -239,10 +248,10 @@ async def test_a_loop_that_fails_in_the_program_is_logged_and_pulls_on(cluster, 
 async def test_a_loop_that_begins_while_its_client_closes_ends(cluster):
     async with pulling(cluster) as loops:
         pq = loops.open(0)
-        kept = loops._loops[pq.queue].kept
+        kept = loops.task(pq)
     assert not kept.alive
     pq = loops.open(0)
-    await eventually(lambda: not loops._loops[pq.queue].kept.alive)
+    await eventually(lambda: not loops.task(pq).alive)
 
 
 # --- consumers ----------------------------------------------------------------------------------------------------------
@@ -327,7 +336,7 @@ async def test_messages_whose_way_back_was_cut_short_are_handed_out_again(cluste
             batch.retry(batch[0])
             batch.ack()
             await eventually(lambda: cluster.broker.count(Q.CONSUMER_SEND_MSG_BACK) == 1)
-            next(iter(consumer._settling)).cancel()
+            next(iter(settling(consumer))).cancel()
             again = await anext(iterator)
         assert again[0].body == b"0"
 
@@ -355,7 +364,7 @@ async def test_a_message_that_was_just_submitted_is_told_when_the_client_ends(cl
     producer = Producer("pg", namesrv=cluster.namesrv.address)
     await producer.start()
     sent = producer.submit(Message("t", b"x"))
-    await producer._instance.close()
+    await instance_of(producer).close()
     with pytest.raises(Exception, match="closed"):
         async with asyncio.timeout(60):
             await sent

@@ -6,7 +6,7 @@ import logging
 import pytest
 from consuming import push
 from fake_cluster import FakeCluster, answer, hang_up
-from tests.inside import held_messages, process_queues, run_due
+from tests.inside import held_messages, process_queues, run_due, settling
 from tests.waiting import stays
 
 from sprocketmq.client import Producer, PushConsumer, group_member, pull_loop, send_back
@@ -177,7 +177,7 @@ async def test_what_no_broker_takes_is_handed_out_here_again_after_5_seconds(clu
     async with push(cluster, clock=clock) as consumer:
         consumer.listen(handler)
         await eventually(lambda: held_messages(consumer, QUEUE) == 1)
-        await eventually(lambda: "was not taken back" in caplog.text and not consumer._settling)
+        await eventually(lambda: "was not taken back" in caplog.text and not settling(consumer))
         await consumer.commit()
         assert committed(cluster) == 1
         clock.advance(4.9)
@@ -484,7 +484,7 @@ async def test_an_orderly_message_that_failed_too_often_becomes_a_dead_letter_an
             clock.advance(1)
             run_due(consumer)
             await eventually(lambda n=number: len(seen) >= n)
-            await eventually(lambda: not consumer._settling)
+            await eventually(lambda: not settling(consumer))
         await eventually(lambda: len(seen) == 4)
     assert seen == [[(0, 0), (1, 0)], [(0, 1), (1, 0)], [(1, 0)], [(2, 0)]]
     [header] = published(cluster)

@@ -4,6 +4,7 @@ import asyncio
 import struct
 
 import pytest
+from tests.inside import unsent
 
 from sprocketmq.errors import (
     ClientClosed,
@@ -196,8 +197,8 @@ async def test_a_long_turn_of_the_loop_writes_before_it_ends(served, pool, monke
     flush = Link.flush
 
     def counted(link):
-        if link is conn and link._out:
-            writes.append(sum(map(len, link._out)))
+        if link is conn and unsent(link):
+            writes.append(sum(map(len, unsent(link))))
         flush(link)
 
     monkeypatch.setattr(Link, "flush", counted)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.inside import queue_of
 
 from sprocketmq.protocol.hashing import tags_code
 
@@ -190,5 +191,5 @@ def test_a_message_whose_record_is_damaged_is_passed_over_once_and_for_all(full:
         f.write(b"\0\0\0\1")
     for _ in range(2):
         assert full.bodies(queue=1, max_count=1) == SENT[1][:60] + SENT[1][61:]
-    assert full.store._queues["orders", 1].bad == {60}
+    assert queue_of(full.store, "orders", 1).bad == {60}
     assert full.store.store_time("orders", 1, 60) == -1

@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.inside import log_of
 
 from sprocketmq.errors import StoreWriteFailed
 from sprocketmq.protocol.batch import encode_batch
@@ -201,7 +202,7 @@ def test_a_full_disk_gets_its_space_back_before_anything_else_is_written(make_be
     bench.fs.fail("pwrite", errno.ENOSPC, path="dispatched")
     run(bench.store.delete_steps(second_last(bench.store), []))
     assert len(list((bench.root / "commitlog").iterdir())) <= held
-    assert len(bench.store._log.dropped) == 0
+    assert len(log_of(bench.store).dropped) == 0
     low = bench.store.min_offset("orders", 0)
     assert bench.bodies() == sent[0][low:]
     # Its queue files stay: the snapshot that counts on them could not be replaced.
@@ -232,13 +233,13 @@ def test_readers_keep_what_they_hold_and_the_space_comes_back_after_them(make_be
     sent = fill(bench)
     held = bench.store.read("orders", 0, 0, max_count=5).buffers
     run(bench.store.delete_steps(second_last(bench.store), []))
-    assert len(bench.store._log.dropped) == 1
+    assert len(log_of(bench.store).dropped) == 1
     assert [m.body for buffer in held for m in decode_records(buffer)] == sent[0][:5]
     bench.store.release_deleted()
-    assert len(bench.store._log.dropped) == 1
+    assert len(log_of(bench.store).dropped) == 1
     held.clear()
     bench.store.release_deleted()
-    assert len(bench.store._log.dropped) == 0
+    assert len(log_of(bench.store).dropped) == 0
 
 
 def test_a_snapshot_from_before_the_logs_beginning_is_no_trouble(make_bench):

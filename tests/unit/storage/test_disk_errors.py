@@ -4,6 +4,7 @@ import errno
 from typing import Any
 
 import pytest
+from tests.inside import log_of
 
 from sprocketmq.errors import StoreFailed, StoreWriteFailed
 
@@ -24,7 +25,7 @@ def test_a_failed_commit_stores_nothing_and_the_next_one_works(bench: Any, call:
     assert bench.store.max_offset("orders", 0) == 0
     assert bench.store.commitlog_max_offset == 0
     bench.fs.heal()
-    if bench.store._log.failure is None:
+    if log_of(bench.store).failure is None:
         assert bench.send(b"accepted") == places[0]
         assert bench.bodies() == [b"accepted"]
         assert bench.crash().bodies() == [b"accepted"]

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.inside import queue_of
 
 from sprocketmq.protocol.batch import encode_batch, split_batch, split_columns
 from sprocketmq.storage.exploding import BATCH_SHARED, explode
@@ -21,7 +22,7 @@ SHARED = BATCH_SHARED.pack(0, 5, b"12345678", 6, b"12345678", 0, 0)
 )
 def test_columns_make_the_same_records_and_units_as_rows(bench: Any, strings: list[bytes]) -> None:
     bench.send(b"x")
-    queue = bench.store._queues["orders", 0]
+    queue = queue_of(bench.store, "orders", 0)
     encoded = encode_batch([(i, b"body %d" % i, properties.ljust(len(strings[0]), b" ")) for i, properties in enumerate(strings)])
     columns = split_columns(memoryview(encoded))
     assert columns is not None

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.inside import log_of
 
 from sprocketmq.clock import ManualClock
 from sprocketmq.protocol.batch import encode_batch, split_batch
@@ -67,7 +68,7 @@ def check_files(bench: "Bench") -> None:
     shutil.rmtree(fresh, ignore_errors=True)
     index = KeyIndex(REAL_FS, str(fresh), hash_slots=31, entries_per_file=40, clock=ManualClock())
     index.load(log_min=0, log_end=0, state=None)
-    scan = LogScan(store._log, 0, check_crc=True, resync=True, stop=store.commitlog_max_offset)
+    scan = LogScan(log_of(store), 0, check_crc=True, resync=True, stop=store.commitlog_max_offset)
     for records in scan.batches():
         index.add_records(records, scan.end)
     index.sync()

@@ -5,6 +5,7 @@ import shutil
 from typing import Any
 
 import pytest
+from tests.inside import queue_of
 
 from sprocketmq.storage import store as store_module
 from sprocketmq.storage.recovery import parse_records
@@ -321,7 +322,7 @@ def test_parked_messages_get_their_delivery_time_back(bench: Any) -> None:
     bench.store.stage_message("SCHEDULE_TOPIC_XXXX", 2, b"x", properties, tags_code=0, born_timestamp_ms=1, born_host=b"12345678")
     bench.store.commit()
     bench.crash()
-    assert bench.store._queues["SCHEDULE_TOPIC_XXXX", 2].unit(0)[2] == bench.clock.time_ms() + 10_000
+    assert queue_of(bench.store, "SCHEDULE_TOPIC_XXXX", 2).unit(0)[2] == bench.clock.time_ms() + 10_000
 
 
 def test_halves_of_transactions_and_inner_batches_get_no_plain_unit(bench: Any) -> None:
