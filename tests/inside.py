@@ -73,6 +73,11 @@ def queue_of(store: MessageStore, topic: str, queue_id: int) -> Any:
     return store._queues[topic, queue_id]
 
 
+def forget_mapped(store: MessageStore) -> None:
+    """Have a store open the files of its queues anew, as it does with files it has not used for long."""
+    store._table.pool.forget()
+
+
 def unsent(link: Link) -> list[Any]:
     """Return the buffers that leave with the next write of a connection."""
     return link._out

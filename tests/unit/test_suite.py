@@ -58,7 +58,7 @@ IMPATIENT = {
 # Private names of the package, and of others, by the reason why a test uses them.
 INSIDE: dict[str, dict[str, str]] = {
     "is the one place that reaches into clients, brokers and stores for all tests": {
-        "inside.py": "_faults _held _in_flight_bytes _instance _log _member _out _queues _settling",
+        "inside.py": "_faults _held _in_flight_bytes _instance _log _member _out _queues _settling _table",
     },
     "a test says when the work of a timer or of a thread is done": {
         "model/test_rebalance_model.py": "_commit_behind",
@@ -103,7 +103,7 @@ INSIDE: dict[str, dict[str, str]] = {
         "unit/client/test_with_broker.py": "_publishers _server",
         "unit/net/test_tasks.py": "_timer",
         "unit/storage/test_index.py": "_files _loader",
-        "unit/storage/test_preallocation.py": "_ahead _busy _generation",
+        "unit/storage/test_preallocation.py": "_generation",
         "unit/test_background_tasks.py": "_fut_waiter",
     },
     "something inside is damaged, lost, broken or replaced on purpose": {
@@ -124,9 +124,8 @@ INSIDE: dict[str, dict[str, str]] = {
         "unit/protocol/test_ids.py": "_count",
         "unit/spark/test_jvm_process.py": "_gateway _jvm",
         "unit/spark/test_rebuild_index.py": "_put_in_place",
-        "unit/spark/test_sending.py": "_lanes _tasks",
-        "unit/storage/test_batch_queues.py": "_table",
-        "unit/storage/test_pipeline.py": "_batch_topics _directory _filled _keys _received",
+        "unit/spark/test_sending.py": "_tasks",
+        "unit/storage/test_pipeline.py": "_filled _received",
         "unit/storage/test_recovery.py": "_mark",
     },
     "one part is tested alone, without the whole that it belongs to": {
@@ -141,11 +140,10 @@ INSIDE: dict[str, dict[str, str]] = {
         "spark/cluster_job.py": "_jsc",
         "spark/test_demo_checks.py": "_data_directory",
         "unit/cli/test_pipeline.py": "_bar",
-        "unit/spark/test_notebook.py": "_repr_html_",
     },
 }
-# Attributes that begin with an underscore and are public all the same.
-PUBLIC = {"_replace", "_asdict", "_fields", "_exit"}
+# Attributes that begin with an underscore and are public all the same: of the standard library, and what notebooks ask objects for.
+PUBLIC = {"_replace", "_asdict", "_fields", "_exit", "_repr_html_"}
 
 
 @cache

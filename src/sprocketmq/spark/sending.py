@@ -116,7 +116,7 @@ class Sender:
         self._refused = refused
         self._failed = failed
         self._calls: deque[Lot] = deque()
-        self._lanes: dict[MessageQueue, deque[Lot]] = {}
+        self.lanes: dict[MessageQueue, deque[Lot]] = {}
         self._waking = False
         self._error: BaseException | None = None
         self.rows = self.requests = self.bytes = 0
@@ -160,11 +160,11 @@ class Sender:
             if not self._ordered or lot.queue is None:
                 self._spawn(deque([lot]))
                 continue
-            lane = self._lanes.get(lot.queue)
+            lane = self.lanes.get(lot.queue)
             if lane is not None:
                 lane.append(lot)
             else:
-                self._lanes[lot.queue] = lane = deque([lot])
+                self.lanes[lot.queue] = lane = deque([lot])
                 self._spawn(lane)
 
     def _spawn(self, lane: deque[Lot]) -> None:
@@ -180,7 +180,7 @@ class Sender:
             lane.popleft()
             self._room.release()
         if self._ordered and queue is not None:
-            del self._lanes[queue]
+            del self.lanes[queue]
 
     def _ended(self, lane: deque[Lot], task: "asyncio.Task[None]") -> None:
         """Let nobody wait for what a task has left, whatever ended it."""
@@ -189,8 +189,8 @@ class Sender:
         error = ClientClosed("the task that was to send was cancelled") if task.cancelled() else task.exception()
         if self._error is None:
             self._error = error
-        if self._lanes.get(queue := lane[0].queue) is lane:  # type: ignore[arg-type]
-            del self._lanes[queue]  # type: ignore[arg-type]
+        if self.lanes.get(queue := lane[0].queue) is lane:  # type: ignore[arg-type]
+            del self.lanes[queue]  # type: ignore[arg-type]
         self._room.release(len(lane))
         lane.clear()
 

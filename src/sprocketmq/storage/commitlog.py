@@ -90,15 +90,15 @@ class CommitLog:
     """
 
     __slots__ = (
-        "_ahead",
         "_allocated_end",
         "_chunk_start",
         "_chunks",
-        "_directory",
         "_fs",
         "_look_at",
         "_names_changed",
+        "ahead",
         "committed_end",
+        "directory",
         "dropped",
         "failure",
         "flushed_end",
@@ -111,9 +111,9 @@ class CommitLog:
 
     def __init__(self, fs: FileSystem, directory: str, segment_bytes: int, *, preallocate: bool) -> None:
         self._fs = fs
-        self._directory = directory
+        self.directory = directory
         # Only the machine's own file system is worth a thread; others (simulated ones) want their calls in a fixed order.
-        self._ahead = Preallocator(fs, directory, background=type(fs) is RealFileSystem) if preallocate else None
+        self.ahead = Preallocator(fs, directory, background=type(fs) is RealFileSystem) if preallocate else None
         self.segment_bytes = segment_bytes
         self.segments: list[Segment] = []
         self.failure: str | None = None
@@ -131,7 +131,7 @@ class CommitLog:
         self._chunks = []
         self.limit = end - end % self.segment_bytes + self.segment_bytes
         self._allocated_end = end
-        self._look_at = end if self._ahead is not None else _NEVER
+        self._look_at = end if self.ahead is not None else _NEVER
 
     # --- opening ---
 
@@ -142,16 +142,16 @@ class CommitLog:
         file without a byte is removed, a shorter one gets its full length back. Raises StoreDamaged when a file in the middle is
         missing, OSError when files cannot be opened.
         """
-        found = segment_entries(self._fs.list(self._directory))
+        found = segment_entries(self._fs.list(self.directory))
         while found and found[-1][1].size == 0:
-            self._fs.unlink(f"{self._directory}/{found.pop()[1].name}")
+            self._fs.unlink(f"{self.directory}/{found.pop()[1].name}")
         size = segment_size_of(found)
         if size is not None and (len(found) > 1 or size > self.segment_bytes or found[0][0] % self.segment_bytes):
             self.segment_bytes = size
         size = self.segment_bytes
-        check_row(self._directory, found, size)
+        check_row(self.directory, found, size)
         for start, entry in found:
-            file = self._fs.open(f"{self._directory}/{entry.name}")
+            file = self._fs.open(f"{self.directory}/{entry.name}")
             if entry.size < size:
                 file.truncate(size)
             self.segments.append(Segment(file, start, size))
@@ -166,15 +166,15 @@ class CommitLog:
         earlier write can ever look like a record again; without, that is done only when something is there. Raises OSError.
         """
         dropped = removed = 0
-        if self._ahead is not None:
-            self._ahead.reset()
+        if self.ahead is not None:
+            self.ahead.reset()
         while self.segments and self.segments[-1].start >= max(end, 1):
             segment = self.segments[-1]
             data = _data_length(segment.file, 0, segment.size)
             if segment.start == end and not data:
                 break
             if removed:
-                self._fs.fsync_dir(self._directory)  # else a power failure may bring back a later one without this one
+                self._fs.fsync_dir(self.directory)  # else a power failure may bring back a later one without this one
             removed += 1
             self.segments.pop()
             segment.close()
@@ -245,7 +245,7 @@ class CommitLog:
                     self._write(self._chunk_start, self.pieces)
         except OSError as e:
             self._erase_uncommitted()
-            raise StoreWriteFailed(self._directory, e.strerror or str(e)) from e
+            raise StoreWriteFailed(self.directory, e.strerror or str(e)) from e
         if self.failure is not None:  # a flush failed while this was written: nothing is acknowledged after that
             self._refuse(self.failure)
         self.committed_end = self._chunk_start = end
@@ -255,11 +255,11 @@ class CommitLog:
 
     def _refuse(self, failure: str) -> None:
         self.discard()
-        raise StoreFailed(self._directory, failure)
+        raise StoreFailed(self.directory, failure)
 
     def _look_ahead(self) -> None:
         """Ask for blocks and for the next segment before the writes get there, and note where to look again."""
-        ahead = self._ahead
+        ahead = self.ahead
         assert ahead is not None
         end = self.committed_end
         segment = self.segments[-1]
@@ -274,7 +274,7 @@ class CommitLog:
         elif ahead.ready:
             self._look_at = stop
         elif stop - end <= NEXT_SEGMENT_BYTES:
-            ahead.prepare(f"{self._directory}/{segment_name(stop)}", stop, self.segment_bytes)
+            ahead.prepare(f"{self.directory}/{segment_name(stop)}", stop, self.segment_bytes)
         else:
             self._look_at = stop - NEXT_SEGMENT_BYTES
 
@@ -282,10 +282,10 @@ class CommitLog:
         segment = self.segments[-1] if self.segments else self._create(start)
         if start >= segment.start + segment.size:
             segment = self._create(start)
-        if self._ahead is not None:
+        if self.ahead is not None:
             end = min(self.staged_end, segment.start + segment.size)
             if end > self._allocated_end:
-                self._allocated_end = max(self._allocated_end, self._ahead.reserved_end)
+                self._allocated_end = max(self._allocated_end, self.ahead.reserved_end)
                 if end > self._allocated_end:
                     self._reserve(segment, max(start, self._allocated_end), end)
         if len(pieces) == 1:
@@ -299,22 +299,22 @@ class CommitLog:
         self._allocated_end = end
 
     def _create(self, start: int) -> Segment:
-        file = self._ahead.take(start) if self._ahead is not None else None
+        file = self.ahead.take(start) if self.ahead is not None else None
         if file is None:
             if self._names_changed:
-                self._fs.fsync_dir(self._directory)  # else a power failure may keep this name without the one before it
-            file = self._fs.open(f"{self._directory}/{segment_name(start)}", create=True)
+                self._fs.fsync_dir(self.directory)  # else a power failure may keep this name without the one before it
+            file = self._fs.open(f"{self.directory}/{segment_name(start)}", create=True)
             try:
                 file.truncate(self.segment_bytes)
             except OSError:
                 file.close()
                 raise
             self._names_changed = True
-        elif self._ahead is not None and self._ahead.named != start:
+        elif self.ahead is not None and self.ahead.named != start:
             self._names_changed = True
         segment = Segment(file, start, self.segment_bytes)
         self.segments.append(segment)
-        if self._ahead is not None:
+        if self.ahead is not None:
             self._look_at = start
         return segment
 
@@ -339,18 +339,18 @@ class CommitLog:
         """
         end = self.committed_end
         if self.failure is not None:
-            raise StoreFailed(self._directory, self.failure)
+            raise StoreFailed(self.directory, self.failure)
         try:
-            if self._ahead is not None and self._ahead.failure is not None:
-                raise self._ahead.failure
+            if self.ahead is not None and self.ahead.failure is not None:
+                raise self.ahead.failure
             if self._names_changed:
                 self._names_changed = False
-                self._fs.fsync_dir(self._directory)
+                self._fs.fsync_dir(self.directory)
             for segment in [s for s in self.segments if s.start < end and s.start + s.size > self.flushed_end]:
                 segment.file.fdatasync()
         except OSError as e:
             self.failure = e.strerror or str(e)
-            raise StoreFailed(self._directory, self.failure) from e
+            raise StoreFailed(self.directory, self.failure) from e
         self.flushed_end = max(self.flushed_end, end)
         return end
 
@@ -366,7 +366,7 @@ class CommitLog:
         position = min(position, self.flushed_end)
         while len(self.segments) > 1 and self.segments[1].start <= position:
             if paths:
-                self._fs.fsync_dir(self._directory)  # a power failure must not bring back an older one
+                self._fs.fsync_dir(self.directory)  # a power failure must not bring back an older one
             segment = self.segments[0]
             self._fs.unlink(segment.file.path)
             self._names_changed = True
@@ -378,7 +378,7 @@ class CommitLog:
     def settle_dropped(self) -> None:
         """Make deletions last: from then on no power failure brings the segments back. Raises OSError."""
         if self.dropped:
-            self._fs.fsync_dir(self._directory)
+            self._fs.fsync_dir(self.directory)
 
     def release_dropped(self) -> None:
         """Make deletions last and give their space back, except where readers still hold buffers; may run in another thread.
@@ -408,8 +408,8 @@ class CommitLog:
 
     def close(self) -> None:
         """Close the files. Buffers handed out stay readable."""
-        if self._ahead is not None:
-            self._ahead.close()
+        if self.ahead is not None:
+            self.ahead.close()
         for segment in (*self.segments, *self.dropped):
             segment.close()
         self.segments = []

@@ -221,7 +221,7 @@ class LogPipeline:
         self._ring: Ring[_Answer] = Ring(RING_SLOTS)
         self._tasks = enumerate(self._cut(task_bytes))
         self._upcoming: tuple[int, Task] | None = next(self._tasks, None)
-        self._workers: list[_Worker] = []
+        self.workers: list[_Worker] = []
         self._waiting_bytes = self._in_hand = 0
         self._newest_ms = 0
         self._total_end = data_end(log)
@@ -249,9 +249,9 @@ class LogPipeline:
             if self._progress is not None:
                 self._progress(self.end - self._start, max(self.end - self._start, 1))
         finally:
-            for worker in self._workers:
+            for worker in self.workers:
                 worker.close()
-            self._workers.clear()
+            self.workers.clear()
 
     # --- what counts ---
 
@@ -285,14 +285,14 @@ class LogPipeline:
             return  # a program packed into one file would start itself again
         for _ in range(self._wanted - 1):
             try:
-                self._workers.append(_Worker(self._setup))
+                self.workers.append(_Worker(self._setup))
             except OSError:  # no more processes to be had: those we have will do, or none
                 self.lost_workers += 1
 
     def _hand_out(self) -> None:
         """Give every worker what it may have ahead, as far as the ring has room."""
-        while self._workers and self._upcoming is not None and self._ring.has_room(self._upcoming[0]):
-            worker = min(self._workers, key=lambda w: len(w.tasks))
+        while self.workers and self._upcoming is not None and self._ring.has_room(self._upcoming[0]):
+            worker = min(self.workers, key=lambda w: len(w.tasks))
             if len(worker.tasks) >= _TASKS_AHEAD:
                 return
             try:
@@ -309,16 +309,16 @@ class LogPipeline:
             answer = self._ring.take()
             if answer is not None:
                 return answer
-            if self._workers and self._receive(0):
+            if self.workers and self._receive(0):
                 continue
             if self._upcoming is not None and self._may_read(self._upcoming[0]):
                 number, task = self._upcoming
                 self._upcoming = next(self._tasks, None)
                 # Alone, this process knows where the task's first record begins when its turn has come.
-                self._put(number, task, self._read_here(task) if self._workers else None)
-            elif any(worker.tasks for worker in self._workers):
+                self._put(number, task, self._read_here(task) if self.workers else None)
+            elif any(worker.tasks for worker in self.workers):
                 if not self._receive(self._stall_s):
-                    for worker in [worker for worker in self._workers if worker.tasks]:
+                    for worker in [worker for worker in self.workers if worker.tasks]:
                         self._lose(worker)
             else:
                 return None
@@ -337,7 +337,7 @@ class LogPipeline:
 
     def _receive(self, timeout_s: float) -> bool:
         """Put answers into the ring that are there or come in time; tell whether there was anything. One that ended leaves its tasks here."""
-        busy = [worker for worker in self._workers if worker.tasks]
+        busy = [worker for worker in self.workers if worker.tasks]
         if self._waiting_bytes > _MAX_WAITING_BYTES:
             busy = [worker for worker in busy if worker.tasks[0][0] == self._ring.next]
         if not busy:
@@ -362,7 +362,7 @@ class LogPipeline:
         return bool(ready)
 
     def _lose(self, worker: _Worker) -> None:
-        self._workers.remove(worker)
+        self.workers.remove(worker)
         self.lost_workers += 1
         worker.close()
         for number, task in worker.tasks:

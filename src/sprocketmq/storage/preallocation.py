@@ -38,7 +38,7 @@ class _Job(NamedTuple):
 class Preallocator:
     """One worker that makes room for one log. ``reserved_end`` is the place in the log its blocks reach to.
 
-    ``named`` is the start of the last segment it made whose name is on the disk, ``failure`` why a name may not be.
+    ``busy`` tells whether a job runs, ``named`` is the start of the last segment it made whose name is on the disk, ``failure`` why a name may not be.
 
     All calls come from the thread that appends. Without ``background`` each job is done at once, in the call that asks for it: a
     simulated file system needs its calls in a fixed order.
@@ -46,7 +46,6 @@ class Preallocator:
 
     __slots__ = (
         "_background",
-        "_busy",
         "_directory",
         "_fs",
         "_generation",
@@ -54,6 +53,7 @@ class Preallocator:
         "_lock",
         "_ready",
         "_thread",
+        "busy",
         "failure",
         "named",
         "reserved_end",
@@ -64,7 +64,7 @@ class Preallocator:
         self._directory = directory
         self._background = background
         self._generation = 0
-        self._busy = False
+        self.busy = False
         self._ready: tuple[int, File] | None = None  # (start of the segment, its file)
         self._lock = threading.Lock()  # held while a job touches a segment and while its outcome is taken
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
@@ -93,7 +93,7 @@ class Preallocator:
 
         Waits at most for blocks that are being reserved at this moment.
         """
-        if self._ready is None and self._busy:  # overtaken: what there is must do, and nobody may touch the file behind the taker's back
+        if self._ready is None and self.busy:  # overtaken: what there is must do, and nobody may touch the file behind the taker's back
             self._generation += 1
             with self._lock:
                 pass
@@ -122,12 +122,12 @@ class Preallocator:
         if thread is not None:
             self._jobs.put(None)
             thread.join()
-            self._busy = False
+            self.busy = False
 
     def _ask(self, job: _Job) -> None:
-        if self._busy:
+        if self.busy:
             return
-        self._busy = True
+        self.busy = True
         if not self._background:
             self._run(job)
             return
@@ -154,7 +154,7 @@ class Preallocator:
         except OSError:
             pass  # the appender finds out when it gets there, and says so
         finally:
-            self._busy = False
+            self.busy = False
 
     def _make_room(self, job: _Job) -> bool:
         """Do what a job is about, and tell whether it made a segment."""

@@ -80,7 +80,7 @@ def test_lots_whose_task_is_cancelled_end_with_an_error(access, ordered):
     access.loop.call_soon_threadsafe(lambda: [task.cancel() for task in list(access.background._tasks)])
     with pytest.raises(ClientClosed, match="cancelled"):
         sender.finish()
-    assert not sender._lanes
+    assert not sender.lanes
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -97,7 +97,7 @@ def test_lots_that_fail_in_the_program_end_with_that_error(access, ordered):
         pass
     with pytest.raises(ValueError, match="a fault in the program"):
         sender.finish()
-    assert not sender._lanes
+    assert not sender.lanes
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -111,4 +111,4 @@ def test_lots_that_are_sent_are_counted_and_leave_nothing(access, ordered):
         sender.put(Lot())
     sender.finish()
     assert (sender.rows, sender.requests, sender.bytes) == (50, 50, 200)
-    assert not sender._lanes
+    assert not sender.lanes

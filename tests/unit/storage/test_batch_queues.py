@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.inside import forget_mapped
 
 from sprocketmq.errors import FatalError, InvalidMessage, MessageTooLarge
 from sprocketmq.protocol.hashing import tags_code
@@ -460,7 +461,7 @@ def test_a_damaged_unit_is_made_anew_when_it_is_read(batches: Any, how: str) -> 
     batches.restart()
     whole = [path.read_bytes() for path in sorted((batches.root / "batchconsumequeue" / "orders" / "0").iterdir())]
     for number in (0, 3, 41, 78):
-        batches.store._table.pool.forget()
+        forget_mapped(batches.store)
         damage(batches.batch_file(start=460 * number), how, rng.randrange(10), rng)
         assert all_read(batches, max_count=rng.choice([1, 10, 1000]))
     batches.store.flush(thorough=True)
@@ -482,7 +483,7 @@ def test_lookups_are_right_in_damaged_files(batches: Any, how: str) -> None:
         base += count
     batches.restart()
     for _ in range(25):
-        batches.store._table.pool.forget()
+        forget_mapped(batches.store)
         for number in rng.sample(range(60), 3):
             damage(batches.batch_file(start=460 * number), how, rng.randrange(10), rng)
         offset = rng.randrange(base)

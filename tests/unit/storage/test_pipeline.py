@@ -92,8 +92,8 @@ class LogMaker:
 class FakeProcess:
     """Stands for a worker's process: reads a task when it is given, but answers only when asked, as late as it likes."""
 
-    def __init__(self, pipeline: LogPipeline, seed: random.Random) -> None:
-        self.setup = Setup(sorted(pipeline._batch_topics), pipeline._keys)
+    def __init__(self, setup: Setup, seed: random.Random) -> None:
+        self.setup = setup
         self.output, self._write = os.pipe()
         os.set_blocking(self._write, False)
         self.tasks: deque[tuple[int, Task]] = deque()
@@ -125,7 +125,7 @@ class FakeWorkers(LogPipeline):
     seed = random.Random(7)
 
     def _start_workers(self) -> None:
-        self._workers = [FakeProcess(self, self.seed) for _ in range(self._wanted - 1)]  # type: ignore[misc]
+        self.workers = [FakeProcess(self._setup, self.seed) for _ in range(self._wanted - 1)]  # type: ignore[misc]
 
 
 def units_by_queue(chunks: Iterator[ParsedChunk]) -> tuple[dict[tuple[bytes, int], list[Any]], list[int], int]:
@@ -267,7 +267,7 @@ def test_a_log_that_begins_behind_zero(tmp_path: Path) -> None:
     log = maker.open()
     os.unlink(log.segments[0].file.path)
     log.close()
-    log = CommitLog(REAL_FS, log._directory, SEGMENT, preallocate=False)
+    log = CommitLog(REAL_FS, log.directory, SEGMENT, preallocate=False)
     log.load()
     scan = LogScan(log, SEGMENT, check_crc=True, resync=True)
     expected = sum(len(records) for records in scan.batches())
@@ -310,7 +310,7 @@ def test_no_more_tasks_are_out_than_the_ring_has_slots(tmp_path: Path) -> None:
     log = maker.open()
     pipeline = FakeWorkers(log, 0, workers=40, resync=True, task_bytes=TASK)
     for _ in pipeline.chunks():
-        out = sum(len(worker.tasks) for worker in pipeline._workers)
+        out = sum(len(worker.tasks) for worker in pipeline.workers)
         assert out <= RING_SLOTS
     log.close()
 
@@ -349,7 +349,7 @@ def test_the_data_end_ignores_reserved_room(tmp_path: Path) -> None:
 def test_processes_read_the_log(tmp_path: Path) -> None:
     pipeline = same_as_classic(filled(tmp_path), kind=LogPipeline)
     assert pipeline.lost_workers == 0
-    assert pipeline._workers == []
+    assert pipeline.workers == []
 
 
 class Violent(LogPipeline):
@@ -359,9 +359,9 @@ class Violent(LogPipeline):
 
     def _hand_out(self) -> None:
         super()._hand_out()
-        if self._workers and self._workers[0].tasks and self.blow is not None:
+        if self.workers and self.workers[0].tasks and self.blow is not None:
             blow, self.blow = self.blow, None
-            blow(self._workers[0])
+            blow(self.workers[0])
 
 
 @pytest.mark.parametrize("workers", [2, 3])
@@ -406,7 +406,7 @@ def test_workers_end_when_the_reading_is_given_up(tmp_path: Path) -> None:
     pipeline = LogPipeline(log, 0, workers=2, resync=True, task_bytes=TASK)
     chunks = pipeline.chunks()
     next(chunks)
-    [worker] = pipeline._workers
+    [worker] = pipeline.workers
     chunks.close()
     assert worker.process.returncode is not None
     log.close()
@@ -444,14 +444,14 @@ log.load()
 pipeline = LogPipeline(log, 0, workers=3, resync=True, task_bytes=4096)
 chunks = pipeline.chunks()
 next(chunks)
-print(len(pipeline._workers), flush=True)
+print(len(pipeline.workers), flush=True)
 sys.stdin.read()
 """
 
 
 def test_a_killed_parent_leaves_no_worker_behind(tmp_path: Path) -> None:
     log = filled(tmp_path).open()
-    directory = log._directory
+    directory = log.directory
     log.close()
     command = [sys.executable, "-c", PARENT, directory]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as parent:

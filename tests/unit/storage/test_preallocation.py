@@ -127,7 +127,7 @@ def test_who_gets_there_first_takes_what_is_made_so_far(fs, ahead, tmp_path):
 def test_a_full_disk_leaves_no_segment_behind(fs, ahead, tmp_path):
     fs.error = errno.ENOSPC
     ahead.prepare(str(tmp_path / segment_name(0)), 0, MIB)
-    until(lambda: fs.began.is_set() and not ahead._busy)
+    until(lambda: fs.began.is_set() and not ahead.busy)
     assert ahead.take(0) is None
     assert list(tmp_path.iterdir()) == []
     fs.error = None
@@ -186,7 +186,7 @@ def append(log, size=10_000):
 def test_a_log_has_its_next_segment_before_it_needs_it(make_log, tmp_path):
     log = make_log()
     append(log)
-    until(lambda: log._ahead.ready)
+    until(lambda: log.ahead.ready)
     assert sorted(p.name for p in tmp_path.iterdir()) == [segment_name(0), segment_name(65536)]
     assert len(log.segments) == 1
     for _ in range(6):
@@ -213,11 +213,11 @@ def test_the_appender_reserves_what_the_thread_did_not(make_log, fs):
 def test_cutting_the_log_gives_up_the_next_segment(make_log, tmp_path):
     log = make_log()
     append(log)
-    until(lambda: log._ahead.ready and not log._ahead._busy)  # while it syncs the name the next request would be passed over
+    until(lambda: log.ahead.ready and not log.ahead.busy)  # while it syncs the name the next request would be passed over
     log.end_at(10_000, cut=True)
     assert [p.name for p in tmp_path.iterdir()] == [segment_name(0)]
     append(log)
-    until(lambda: log._ahead.ready)
+    until(lambda: log.ahead.ready)
 
 
 def test_a_roll_over_many_segments_makes_those_nobody_made(make_log):
@@ -316,7 +316,7 @@ def test_a_name_that_did_not_reach_the_disk_fails_the_next_flush(make_log):
     log = make_log(64 << 10, fs)
     append(log)
     log.flush()
-    log._ahead.failure = OSError(errno.EIO, "Input/output error")
+    log.ahead.failure = OSError(errno.EIO, "Input/output error")
     append(log)
     with pytest.raises(StoreFailed, match="Input/output"):
         log.flush()
