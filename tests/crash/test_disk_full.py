@@ -144,7 +144,7 @@ class BrokerHere:
         flusher = self.broker.flusher
         flusher.settled_end = -1
         flusher.settle()
-        await eventually(lambda: flusher._settling is None)
+        await eventually(lambda: not flusher.settling)
 
     async def stop(self) -> None:
         assert self.broker is not None

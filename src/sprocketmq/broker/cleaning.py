@@ -84,7 +84,8 @@ class Cleaning:
         self._helpless = False
         self._unmeasured = False
         self._timer: asyncio.TimerHandle | None = None
-        self._round: asyncio.Task[list[str]] | None = None
+        # The round under way.
+        self.round: asyncio.Task[list[str]] | None = None
         self._background = Background("broker")
         self._running = self._stopping = False
 
@@ -101,7 +102,7 @@ class Cleaning:
         """Look at the disk now and from time to time."""
         self._running = True
         self._stopping = False
-        self._begin()
+        self.begin()
 
     async def stop(self) -> None:
         """End after the step under way; may be called twice."""
@@ -110,31 +111,37 @@ class Cleaning:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._round is not None:
-            await asyncio.wait([self._round])
+        if self.round is not None:
+            await asyncio.wait([self.round])
+
+    @property
+    def due(self) -> float | None:
+        """When the next round begins, in the loop's time; None while one is under way, and when none is to come."""
+        return self._timer.when() if self._timer is not None else None
 
     def disk_refused(self, error: BaseException) -> None:
         """Take note that a write failed; when for lack of room, look at the disk at once."""
         cause = error if isinstance(error, OSError) else error.__cause__
         if isinstance(cause, OSError) and cause.errno in NO_ROOM and self.writable:
-            self._begin()
+            self.begin()
 
-    def _begin(self) -> None:
-        if self._running and self._round is None:
+    def begin(self) -> None:
+        """Begin a round now, unless one is under way."""
+        if self._running and self.round is None:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-            self._round = self._background.spawn(self.clean(), "cleaning")
-            self._round.add_done_callback(self._over)
+            self.round = self._background.spawn(self.clean(), "cleaning")
+            self.round.add_done_callback(self._over)
 
     def _over(self, _: object) -> None:
         """Have the next round come, whatever became of the last one."""
-        self._round = None
+        self.round = None
         if self._running:
             interval = self._config.clean_interval_s
             if not self.writable:
                 interval = min(interval, FULL_INTERVAL_S)
-            self._timer = asyncio.get_running_loop().call_later(interval, self._begin)
+            self._timer = asyncio.get_running_loop().call_later(interval, self.begin)
 
     # --- one round ---
 
@@ -254,7 +261,7 @@ class Cleaning:
     def delete_expired(self, conn: ServerConnection, command: Command) -> None:
         """Answer 329: expired segments go in the next rounds, whatever the hour."""
         self._manual_rounds = MANUAL_ROUNDS
-        self._begin()
+        self.begin()
         conn.respond(command, ResponseCode.SUCCESS)
 
     def clean_queues(self, conn: ServerConnection, command: Command) -> None:

@@ -192,6 +192,11 @@ class DelayService:
         self._loop = asyncio.get_running_loop()
         self._arm()
 
+    @property
+    def armed(self) -> bool:
+        """Whether a timer is set for the next message."""
+        return self._timer is not None
+
     def stop(self) -> None:
         """Deliver nothing more; may be called twice."""
         self._loop = None

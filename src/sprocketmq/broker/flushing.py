@@ -136,6 +136,21 @@ class Flusher(Generic[_T]):
         """Bytes of the log that are written but not known to be on the disk."""
         return self._store.commitlog_max_offset - self.flushed_end
 
+    @property
+    def settling(self) -> bool:
+        """Whether the queues are being brought to the disk."""
+        return self._settling is not None
+
+    @property
+    def draining(self) -> bool:
+        """Whether a stop waits for the last answers."""
+        return bool(self._idle)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the thread is told to end."""
+        return self._stopped is not None
+
     def wait(self, sends: list[_T]) -> None:
         """Let the held sends of the last commit wait for the disk."""
         acks = self.acks
@@ -333,9 +348,9 @@ class GroupCommit:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._store = store
-        self._acks: Acks[asyncio.Future[None]] = Acks(sync=True, timeout_s=timeout_s, max_sends=max_sends, max_bytes=max_bytes)
-        self._flusher = Flusher(store, self._acks, failed=self._note_failure, clock=clock)
-        self._flusher.tell(self._answer)
+        self.acks: Acks[asyncio.Future[None]] = Acks(sync=True, timeout_s=timeout_s, max_sends=max_sends, max_bytes=max_bytes)
+        self.flusher = Flusher(store, self.acks, failed=self._note_failure, clock=clock)
+        self.flusher.tell(self._answer)
         self._staged: list[asyncio.Future[None]] = []
         self._failure: SprocketError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -343,18 +358,18 @@ class GroupCommit:
     def start(self) -> None:
         """Begin, on the running loop."""
         self._loop = asyncio.get_running_loop()
-        self._flusher.start()
+        self.flusher.start()
 
     async def stop(self) -> None:
         """Return when everything appended is settled; the store stays open."""
         self._commit()
-        await self._flusher.drain()
-        await self._flusher.stop()
+        await self.flusher.drain()
+        await self.flusher.stop()
 
     @property
     def flushes(self) -> int:
         """How many flushes there were."""
-        return self._flusher.count
+        return self.flusher.count
 
     async def append(self, topic: str, queue_id: int, body: bytes, properties: bytes = b"", **fields: Any) -> tuple[int, int]:
         """Append one message and return its queue offset and place in the log when the disk has it; ``fields`` as ``stage_message`` takes.
@@ -362,8 +377,8 @@ class GroupCommit:
         Raises BrokerBusy when too much waits already, StoreWriteFailed, StoreFailed, TimeoutError when the disk takes too long: the
         message is stored then, and may or may not reach the disk.
         """
-        acks = self._acks
-        if not acks.admits(self._flusher.unflushed, waits=True):
+        acks = self.acks
+        if not acks.admits(self.flusher.unflushed, waits=True):
             raise BrokerBusy(ResponseCode.SYSTEM_BUSY, "too many appends wait for the disk")
         loop = self._loop
         assert loop is not None
@@ -385,13 +400,13 @@ class GroupCommit:
         try:
             self._store.commit()
         except (RetriableError, FatalError, OSError) as e:
-            self._acks.release(len(staged))
+            self.acks.release(len(staged))
             for future in staged:
                 if not future.done():
                     future.set_exception(e)
             return
-        self._flusher.wait(staged)
-        self._flusher.wrote()
+        self.flusher.wait(staged)
+        self.flusher.wrote()
 
     def _note_failure(self, error: SprocketError) -> None:
         self._failure = error

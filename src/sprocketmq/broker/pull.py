@@ -177,7 +177,7 @@ class PullHandlers:
         self._host = config.host
         self._unread: dict[ServerConnection, int] = {}
         self.held_count = 0
-        self._ticks: dict[int, dict[Pull, None]] = {}
+        self.deadlines: dict[int, dict[Pull, None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_tick = 0
         self._work = 0  # of this turn of the loop
@@ -346,7 +346,7 @@ class PullHandlers:
         pull.topic.held.setdefault(pull.queue_id, {})[pull] = None
         pull.conn.attachment.add(pull)
         self.held_count += 1
-        self._ticks.setdefault(tick, {})[pull] = None
+        self.deadlines.setdefault(tick, {})[pull] = None
         if self._timer is None or tick < self._timer_tick:
             self._schedule(tick)
 
@@ -358,11 +358,11 @@ class PullHandlers:
             if not waiting:
                 del pull.topic.held[pull.queue_id]
         pull.conn.attachment.discard(pull)
-        same_tick = self._ticks.get(pull.tick)
+        same_tick = self.deadlines.get(pull.tick)
         if same_tick is not None:
             same_tick.pop(pull, None)
             if not same_tick:
-                del self._ticks[pull.tick]
+                del self.deadlines[pull.tick]
         self.held_count -= 1
 
     def _schedule(self, tick: int) -> None:
@@ -377,14 +377,14 @@ class PullHandlers:
         try:
             self.expire()
         finally:
-            if self._ticks:
-                self._schedule(min(self._ticks))
+            if self.deadlines:
+                self._schedule(min(self.deadlines))
 
     def expire(self) -> None:
         """Answer the held pulls whose time is over with what there is."""
         now = self._clock.monotonic() / TICK_S
-        for tick in [tick for tick in self._ticks if tick <= now]:
-            for pull in self._ticks.pop(tick):
+        for tick in [tick for tick in self.deadlines if tick <= now]:
+            for pull in self.deadlines.pop(tick):
                 pull.due = True
                 self._wake(pull)
 

@@ -57,7 +57,7 @@ class Registrar:
         self._table = table
         self._missed = missed
         self._address = ""
-        self._pool = ConnectionPool(expected="nameserver")
+        self.pool = ConnectionPool(expected="nameserver")
         self._reached: dict[str, bool] = {}
         # Nameservers where another broker of this name was found, and its address, so that it is logged once.
         self._rivals: dict[str, str] = {}
@@ -99,16 +99,16 @@ class Registrar:
         goodbyes = [
             conn.request(RequestCode.UNREGISTER_BROKER, ext=ext, timeout_s=GOODBYE_TIMEOUT_S)
             for address in self.registered
-            if (conn := self._pool.peek(address)) is not None
+            if (conn := self.pool.peek(address)) is not None
         ]
         await asyncio.gather(*goodbyes, return_exceptions=True)
-        await self._pool.close()
+        await self.pool.close()
 
     def abort(self) -> None:
         """Drop the connections without a word, as a killed process does."""
         self._started = False
         self._background.cancel()
-        for conn in self._pool.open_connections():
+        for conn in self.pool.open_connections():
             conn.abort("broker aborted")
 
     def announce(self, topics: list[TopicConfig]) -> "asyncio.Task[None] | None":
@@ -135,7 +135,7 @@ class Registrar:
                 raise
 
     def _is_connected(self, address: str) -> bool:
-        return bool(self._reached.get(address)) and self._pool.peek(address) is not None
+        return bool(self._reached.get(address)) and self.pool.peek(address) is not None
 
     async def _keep_registered(self) -> None:
         loop = asyncio.get_running_loop()
@@ -174,7 +174,7 @@ class Registrar:
             self._reached[address] = False
             return
         try:
-            conn = await self._pool.get(address, timeout_s=TIMEOUT_S)
+            conn = await self.pool.get(address, timeout_s=TIMEOUT_S)
             answer = await conn.request(RequestCode.REGISTER_BROKER, ext=ext, body=body, timeout_s=TIMEOUT_S)
         except SprocketError as e:
             problem = str(e)
@@ -221,7 +221,7 @@ class Registrar:
         """Return the address of another live broker of this name and id that ``nameserver`` knows, or None."""
         try:
             async with asyncio.timeout(LOOK_TIMEOUT_S):
-                conn = await self._pool.get(nameserver, timeout_s=LOOK_TIMEOUT_S)
+                conn = await self.pool.get(nameserver, timeout_s=LOOK_TIMEOUT_S)
                 answer = await conn.request(RequestCode.GET_BROKER_CLUSTER_INFO, timeout_s=LOOK_TIMEOUT_S)
             if answer.code != ResponseCode.SUCCESS:
                 return None

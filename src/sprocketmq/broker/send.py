@@ -159,7 +159,7 @@ class SendHandlers:
         # With SYNC_FLUSH messages are seen when the disk has them: by queue, what arrived and between which ends of the log.
         self._seen_late = self._sync and not config.store.read_uncommitted
         self._unseen: dict[tuple[Topic, int], tuple[int | None, int, int]] = {}
-        self._closing = False
+        self.closing = False
         self._slow_s = config.os_page_cache_busy_timeout_ms / 1000
         self._busy_until = self._slow_took_s = 0.0
         self._max_body = config.max_message_bytes
@@ -167,8 +167,9 @@ class SendHandlers:
         self._max_timer_ms = min(MAX_TIMER_MS, round(config.store.file_reserved_hours * 3_600_000))
         self._staged: list[_Staged] = []
         self._schedule_topic = topics.create_internal(SCHEDULE_TOPIC, _SCHEDULE_QUEUES)
-        self._parked: dict[str, list[tuple[ServerConnection, Command]]] = {}
-        self._parked_bytes = 0
+        # Sends that wait until the topic they create is on the disk, by its name.
+        self.parked: dict[str, list[tuple[ServerConnection, Command]]] = {}
+        self.parked_bytes = 0
         self._failing = False
         self._ids = MessageIdFactory()
         self._added_names = {CLUSTER: config.cluster_name, MSG_REGION: config.region, TRACE_ON: "true"}
@@ -225,10 +226,10 @@ class SendHandlers:
 
     def _stage(self, conn: ServerConnection, command: Command, header: SendHeader) -> None:
         name = header.topic
-        if self._busy_until or self._closing or not self._room.writable:
+        if self._busy_until or self.closing or not self._room.writable:
             self._refuse_for_now()
         topic = self._topics.get(name)
-        if topic is None or (self._parked and name in self._parked):
+        if topic is None or (self.parked and name in self.parked):
             self._await_topic(conn, command, header, topic)
             return
         if topic.refusal is not None:
@@ -389,7 +390,7 @@ class SendHandlers:
 
     def _refuse_for_now(self) -> None:
         """Raise SendRefused when no send may be taken at the moment."""
-        if self._closing:
+        if self.closing:
             raise SendRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now. It may be caused by: the broker is stopping")
         if not self._room.writable:
             raise SendRefused(ResponseCode.SERVICE_NOT_AVAILABLE, self._room.refusal)
@@ -480,7 +481,7 @@ class SendHandlers:
         """Create the topic; its sends go on once its entry is on disk, or a crash could leave messages without a topic."""
         name = header.topic
         size = len(command.body)
-        if self._parked_bytes + size > MAX_PARKED_BYTES:
+        if self.parked_bytes + size > MAX_PARKED_BYTES:
             raise SendRefused(ResponseCode.SYSTEM_BUSY, OVERLOAD)
         if topic is None:
             check_topic_name(name)
@@ -490,17 +491,17 @@ class SendHandlers:
                 raise SendRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}")
             if self._topics.create_for_send(name, header.default_topic, header.default_topic_queue_nums) is None:
                 raise topic_not_exist(name)
-            self._parked[name] = []
+            self.parked[name] = []
             self._saved().add_done_callback(lambda done: self._resume(name, done))
-        self._parked_bytes += size
+        self.parked_bytes += size
         command.body = bytes(command.body)
-        self._parked[name].append((conn, command))
+        self.parked[name].append((conn, command))
 
     def _resume(self, name: str, saving: "asyncio.Task[None]") -> None:
-        waiting = self._parked.pop(name)
+        waiting = self.parked.pop(name)
         error = OSError("the save of the topic table was cancelled") if saving.cancelled() else saving.exception()
         for conn, command in waiting:
-            self._parked_bytes -= len(command.body)
+            self.parked_bytes -= len(command.body)
             if conn.closed:
                 continue
             try:
@@ -586,7 +587,7 @@ class SendHandlers:
 
     def check_takes(self) -> bool:
         """Tell whether what is staged now is answered when the disk has it. Raises SendRefused when nothing may be staged."""
-        if self._busy_until or self._closing or not self._room.writable:
+        if self._busy_until or self.closing or not self._room.writable:
             self._refuse_for_now()
         if self._sync and not self._acks.admits(self._flusher.unflushed, waits=True):
             raise SendRefused(ResponseCode.SYSTEM_BUSY, OVERLOAD)
@@ -624,7 +625,7 @@ class SendHandlers:
     def close(self) -> None:
         """Commit what is staged, and take nothing more."""
         self.finish()
-        self._closing = True
+        self.closing = True
 
     def busy_ms(self) -> int:
         """Return how long the write took after which sends are refused at the moment; 0 when they are not."""

@@ -75,10 +75,10 @@ class Broker:
         # For small files, and for what may take long: settling the queues, cleaning. The log has a thread of its own.
         self._threads = ThreadPoolExecutor(max_workers=3, thread_name_prefix="sprocketmq-disk")
         folder = f"{config.store.root}/config"
-        self._topics_file = SavedFile(ConfigFile(f"{folder}/topics.json", fs), self.topics.snapshot, self._threads)
-        self._groups_file = SavedFile(ConfigFile(f"{folder}/subscriptionGroup.json", fs), self.groups.snapshot, self._threads)
-        self._offsets_file = SavedFile(ConfigFile(f"{folder}/consumerOffset.json", fs), self.offsets.snapshot, self._threads)
-        self._registrar = Registrar(
+        self.topics_file = SavedFile(ConfigFile(f"{folder}/topics.json", fs), self.topics.snapshot, self._threads)
+        self.groups_file = SavedFile(ConfigFile(f"{folder}/subscriptionGroup.json", fs), self.groups.snapshot, self._threads)
+        self.offsets_file = SavedFile(ConfigFile(f"{folder}/consumerOffset.json", fs), self.offsets.snapshot, self._threads)
+        self.registrar = Registrar(
             config.namesrv,
             cluster_name=config.cluster_name,
             broker_name=config.broker_name,
@@ -106,8 +106,8 @@ class Broker:
             failed=self.flusher.fail,
             clock=clock,
         )
-        self._delays_file = SavedFile(ConfigFile(f"{folder}/delayOffset.json", fs), self.delays.snapshot, self._threads)
-        self._timers_file = SavedFile(ConfigFile(f"{folder}/timers.json", fs), self.delays.timers_snapshot, self._threads)
+        self.delays_file = SavedFile(ConfigFile(f"{folder}/delayOffset.json", fs), self.delays.snapshot, self._threads)
+        self.timers_file = SavedFile(ConfigFile(f"{folder}/timers.json", fs), self.delays.timers_snapshot, self._threads)
         self.copies = CopyTable()
         self.delays.tell_of_retries(self.copies.delivered)
         rules = RetryRules(self.topics, self.groups)
@@ -122,7 +122,7 @@ class Broker:
             delays=self.delays,
             dead_letter=rules.dead_letter,
             arrived=self.pulls.arrived,
-            saved=self._topics_file.saving,
+            saved=self.topics_file.saving,
         )
         self._client_handlers = ClientHandlers(self.clients, self.groups, self.topics)
         self._admin = AdminHandlers(self)
@@ -173,7 +173,7 @@ class Broker:
     @property
     def registered(self) -> tuple[str, ...]:
         """The nameservers that took the last registration."""
-        return self._registrar.registered
+        return self.registrar.registered
 
     # --- life ---
 
@@ -187,7 +187,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         try:
             ip = await self._resolve()
-            await self._registrar.look(self.address)
+            await self.registrar.look(self.address)
             await self._opened_whatever_happens(loop.run_in_executor(self._threads, self._open))
             self.flusher.start()
             if self._port:
@@ -196,10 +196,10 @@ class Broker:
             self._listens_at(ip, self._port)
             self._running = True
             self.delays.start()
-            self._save_delays()
+            self.save_delays()
             self._housekeeping()
             self.cleaning.start()
-            await self._registrar.start(self.address)
+            await self.registrar.start(self.address)
         except BaseException:
             await self._shut()
             raise
@@ -221,17 +221,17 @@ class Broker:
         how = "as a new store" if is_new else "after a clean stop" if report.clean else f"after a crash, {report.records} records checked"
         log.info("store %s opened in %.1f ms %s", self.config.store.root, report.elapsed_ms, how)
         for file, take in (
-            (self._topics_file, self.topics.load),
-            (self._groups_file, self.groups.load),
-            (self._offsets_file, self.offsets.load),
-            (self._timers_file, self.delays.take_timers),
-            (self._delays_file, self.delays.open),
+            (self.topics_file, self.topics.load),
+            (self.groups_file, self.groups.load),
+            (self.offsets_file, self.offsets.load),
+            (self.timers_file, self.delays.take_timers),
+            (self.delays_file, self.delays.open),
         ):
             try:
                 tree = file.load()
             except OSError as e:
                 raise ConfigError(f"{file.path} cannot be read: {e.strerror or e}") from None
-            if tree is not None or file in (self._timers_file, self._delays_file):
+            if tree is not None or file in (self.timers_file, self.delays_file):
                 try:
                     take(tree or {})
                 except RemoteProtocolError as e:
@@ -284,7 +284,7 @@ class Broker:
     async def _shut(self) -> None:
         self._running = False
         await self._background.close()
-        await self._registrar.stop()
+        await self.registrar.stop()
         await self._admin.close()
         await self.cleaning.stop()
         self.delays.stop()
@@ -296,7 +296,7 @@ class Broker:
         try:
             if self._opened:
                 self._opened = False
-                files = (self._topics_file, self._groups_file, self._offsets_file, self._timers_file, self._delays_file)
+                files = (self.topics_file, self.groups_file, self.offsets_file, self.timers_file, self.delays_file)
                 await all_of(self._save(file) for file in files)
                 await asyncio.get_running_loop().run_in_executor(self._threads, self.store.close)
         except SprocketError as e:
@@ -307,10 +307,10 @@ class Broker:
             self._threads.shutdown(wait=True)
 
     async def _save(self, file: SavedFile) -> None:
-        if file is self._offsets_file and self.offsets.dirty:
+        if file is self.offsets_file and self.offsets.dirty:
             self.offsets.dirty = False
             file.note()
-        if file is self._delays_file or (file is self._timers_file and self.delays.timers.used):
+        if file is self.delays_file or (file is self.timers_file and self.delays.timers.used):
             try:
                 await asyncio.get_running_loop().run_in_executor(self._threads, self.store.flush_log)
             except (SprocketError, OSError):
@@ -325,7 +325,7 @@ class Broker:
         self._running = self._opened = False
         await self._background.close()
         self.delays.stop()
-        self._registrar.abort()
+        self.registrar.abort()
         for conn in list(self._server.connections):
             conn.abort("broker aborted")
         await self._server.stop()
@@ -338,23 +338,25 @@ class Broker:
     # --- from time to time ---
 
     def _housekeeping(self) -> None:
-        self._background.every(self.config.save_offsets_interval_s, self._save_offsets, "offset saves")
+        self._background.every(self.config.save_offsets_interval_s, self.save_offsets, "offset saves")
         self._background.every(SAMPLE_INTERVAL_S, self._sample, "rates")
         self._background.every(SAMPLE_INTERVAL_S, self.expire_clients, "silent clients")
         # Queues and the recovery point follow the log at this distance; recovery after a crash reads what was written since.
         self._background.every(SAMPLE_INTERVAL_S, self.flusher.settle, "settling")
 
-    def _save_offsets(self) -> None:
+    def save_offsets(self) -> None:
+        """Have saved what consumers have read, and what was delivered of delayed messages, if either changed."""
         if self.offsets.dirty:
             self.offsets.dirty = False
-            self._offsets_file.touch()
+            self.offsets_file.touch()
         if self.delays.note_progress():
-            self._save_delays()
+            self.save_delays()
 
-    def _save_delays(self) -> None:
-        self._delays_file.touch()
+    def save_delays(self) -> None:
+        """Have saved how far delayed messages are delivered, and what waits for a time of its own."""
+        self.delays_file.touch()
         if self.delays.timers.used:
-            self._timers_file.touch()
+            self.timers_file.touch()
 
     def _sample(self) -> None:
         self.stats.sample()
@@ -413,21 +415,21 @@ class Broker:
 
     def _topics_changed(self, topics: list[TopicConfig]) -> None:
         if self._running:
-            self._topics_file.touch()
+            self.topics_file.touch()
             if topics:
-                self._registrar.announce(topics)
+                self.registrar.announce(topics)
         else:
-            self._topics_file.note()
+            self.topics_file.note()
 
     def _groups_changed(self) -> None:
         if self._running:
-            self._groups_file.touch()
+            self.groups_file.touch()
         else:
-            self._groups_file.note()
+            self.groups_file.note()
 
     async def topic_changes_settled(self) -> None:
         """Wait until changed topics are on disk and told to the nameservers that answer. Raises OSError when they cannot be saved."""
-        await self._topics_file.saved()
-        announcing = self._registrar.announce([])
+        await self.topics_file.saved()
+        announcing = self.registrar.announce([])
         if announcing is not None:
             await asyncio.wait([announcing], timeout=ANNOUNCE_TIMEOUT_S)

@@ -32,7 +32,7 @@ async def start_broker(tmp_path, clock):
     """Start brokers on free ports; ``folder`` names the store under the test's own directory, ``store`` has settings of the store."""
     started = []
 
-    async def start(folder="store", *, namesrv=(), disk=None, store=None, **settings):
+    async def start(folder="store", *, namesrv=(), disk=None, store=None, clock=clock, **settings):
         store = StoreConfig(
             root=tmp_path / folder,
             **{"commitlog_segment_bytes": 16 << 20, "preallocate": False, "disk_warning_ratio": 1.0, **(store or {})},

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from sprocketmq.broker import registration
 from sprocketmq.broker.saving import SavedFile
 from sprocketmq.errors import ConnectionLost
 from sprocketmq.testing import eventually
@@ -33,10 +34,10 @@ def errors(caplog) -> list[str]:
 
 async def test_delayed_messages_come_after_their_service_has_failed(broker, ask, clock, caplog, monkeypatch):
     assert (await ask.send("orders", b"late", properties="DELAY\x011\x02")).code == 0
-    monkeypatch.setattr(broker.delays, "_settle", fails_once(Broken("x"), broker.delays._settle))
+    broker.delays.tell(fails_once(Broken("x"), broker.sends.finish), broker.sends.committed)
     clock.advance(1)
     broker.delays.fire()
-    assert broker.delays._timer is not None
+    assert broker.delays.armed
     assert errors(caplog) == ["delayed messages have to wait"]
     clock.advance(10)
     broker.delays.fire()
@@ -59,9 +60,9 @@ async def test_delayed_messages_come_after_one_could_not_be_staged(broker, ask, 
 async def test_a_held_pull_that_cannot_be_answered_keeps_no_other_waiting(broker, ask, clock, caplog, monkeypatch):
     waiting = [ask.pull("orders", 0, queue=queue, wait_ms=1000) for queue in range(2)]
     await eventually(lambda: broker.pulls.held_count == 2)
-    monkeypatch.setattr(broker.pulls, "_read", fails_once(Broken("x"), broker.pulls._read))
+    monkeypatch.setattr(broker.store, "read", fails_once(Broken("x"), broker.store.read))
     clock.advance(5)
-    broker.pulls._deadline()
+    broker.pulls.expire()
     answers = [await pull for pull in waiting]
     assert sorted(answer.code for answer in answers) == [1, 19]
     assert "internal error: Broken: x" in [answer.remark for answer in answers]
@@ -70,23 +71,23 @@ async def test_a_held_pull_that_cannot_be_answered_keeps_no_other_waiting(broker
 
 async def test_a_round_of_cleaning_that_fails_or_is_cancelled_is_logged_and_the_next_one_comes(broker, caplog, monkeypatch):
     cleaning = broker.cleaning
-    await eventually(lambda: cleaning._timer is not None)
-    monkeypatch.setattr(cleaning, "_step", fails_once(Broken("x"), cleaning._step))
-    cleaning._begin()
-    await eventually(lambda: cleaning._timer is not None)
+    await eventually(lambda: cleaning.due is not None)
+    monkeypatch.setattr(broker.store, "segments", fails_once(Broken("x"), broker.store.segments))
+    cleaning.begin()
+    await eventually(lambda: cleaning.due is not None)
     assert errors(caplog) == ["broker: cleaning failed"]
-    cleaning._begin()
-    cleaning._round.cancel()  # before its first step
-    await eventually(lambda: cleaning._timer is not None)
+    cleaning.begin()
+    cleaning.round.cancel()  # before its first step
+    await eventually(lambda: cleaning.due is not None)
     await eventually(lambda: len(errors(caplog)) == 2)
 
 
 async def test_a_settling_whose_outcome_cannot_be_told_ends_the_broker(broker, ask, monkeypatch):
     await ask.send("orders")
-    monkeypatch.setattr(broker.flusher, "_note", fails_once(Broken("x"), broker.flusher._note))
+    monkeypatch.setattr(broker.store, "publish", fails_once(Broken("x"), broker.store.publish))
     broker.flusher.settle()
     await eventually(lambda: broker.failure is not None)
-    assert broker.flusher._settling is None
+    assert not broker.flusher.settling
     assert (await ask.send("orders")).code != 0
 
 
@@ -102,7 +103,7 @@ async def test_a_broker_whose_flushing_thread_dies_fails_as_for_a_failed_flush(s
 
 async def test_news_of_topics_that_could_not_be_told_are_told_soon(start_broker, namesrv, monkeypatch, caplog):
     broker = await start_broker(namesrv=(namesrv.address,))
-    monkeypatch.setattr(broker._registrar, "_table", fails_once(Broken("x"), broker._registrar._table))
+    monkeypatch.setattr(registration, "RegisterBrokerBody", fails_once(Broken("x"), registration.RegisterBrokerBody))
     broker.topics.create_internal("orders", 4)
     await eventually(lambda: namesrv.routes.route("orders") is not None)
     assert errors(caplog) == ["broker broker-a: news of changed topics failed"]
@@ -110,8 +111,8 @@ async def test_news_of_topics_that_could_not_be_told_are_told_soon(start_broker,
 
 async def test_topics_are_registered_after_the_registration_has_failed(start_broker, namesrv, monkeypatch, caplog):
     broker = await start_broker(namesrv=(namesrv.address,))
-    monkeypatch.setattr(broker._registrar, "_missed", fails_once(Broken("x"), broker._registrar._missed))
-    for conn in list(namesrv._server.connections):
+    monkeypatch.setattr(registration, "RegisterBrokerBody", fails_once(Broken("x"), registration.RegisterBrokerBody))
+    for conn in broker.registrar.pool.open_connections():
         conn.abort("for the test")
     await eventually(lambda: errors(caplog))
     await eventually(lambda: broker.registered and namesrv.routes.broker("broker-a") is not None)
@@ -167,7 +168,7 @@ async def test_who_waits_for_a_save_that_is_cancelled_is_told_so(saving):
     saving.note()
     waiting = asyncio.ensure_future(saving.saved())
     await asyncio.sleep(0)
-    saving._task.cancel()
+    saving.saving().cancel()
     with pytest.raises(OSError, match="was cancelled"):
         await waiting
 
@@ -176,7 +177,7 @@ async def test_sends_that_wait_for_their_topic_are_answered_when_its_save_is_can
     saving = asyncio.get_running_loop().create_future()
     monkeypatch.setattr(broker.sends, "_saved", lambda: saving)
     sent = asyncio.ensure_future(ask.send("never_seen", b"x"))
-    await eventually(lambda: broker.sends._parked)
+    await eventually(lambda: broker.sends.parked)
     saving.cancel()
     answer = await sent
     assert answer.code == 14
@@ -187,8 +188,8 @@ async def test_sends_that_wait_for_their_topic_are_answered_when_one_of_them_fai
     saving = asyncio.get_running_loop().create_future()
     monkeypatch.setattr(broker.sends, "_saved", lambda: saving)
     sent = [asyncio.ensure_future(ask.send("never_seen", b"%d" % i)) for i in range(2)]
-    await eventually(lambda: len(broker.sends._parked.get("never_seen", ())) == 2)
-    monkeypatch.setattr(broker.sends, "_send", fails_once(Broken("x"), broker.sends._send))
+    await eventually(lambda: len(broker.sends.parked.get("never_seen", ())) == 2)
+    monkeypatch.setattr(broker.store, "stage_message", fails_once(Broken("x"), broker.store.stage_message))
     saving.set_result(None)
     assert sorted([(await one).code for one in sent]) == [0, 14]
     assert errors(caplog) == ["a send that waited for topic never_seen failed"]
@@ -196,7 +197,7 @@ async def test_sends_that_wait_for_their_topic_are_answered_when_one_of_them_fai
 
 async def test_a_flush_whose_answers_cannot_be_given_keeps_nobody_waiting_at_the_stop(start_broker, connect, monkeypatch, caplog):
     broker = await start_broker(store={"flush_disk_type": "SYNC_FLUSH"})
-    monkeypatch.setattr(broker.flusher, "_answer", fails_once(Broken("x"), broker.flusher._answer))
+    broker.flusher.tell(fails_once(Broken("x"), broker.sends.answer), broker.sends.published)
     ask = await connect(broker)
     lost = asyncio.ensure_future(ask.send("orders"))
     await eventually(lambda: errors(caplog))

@@ -194,16 +194,16 @@ async def test_a_full_disk_without_anything_to_delete_is_said_once(clock, tmp_pa
     assert caplog.text.count("no segment of the log may go") == 1
 
 
-async def test_damaged_files_go_before_messages_do(cleaning, store, disk):
+async def test_damaged_files_go_before_messages_do(cleaning, store, disk, tmp_path):
     disk.used = 0.88
-    disk.damaged = {f"{cleaning._root}/damaged/{i}": 1 for i in range(2)}
+    disk.damaged = {f"{tmp_path}/damaged/{i}": 1 for i in range(2)}
     paths = await cleaning.clean()
-    assert paths[:2] == [f"{cleaning._root}/damaged/{i}" for i in range(2)]
+    assert paths[:2] == [f"{tmp_path}/damaged/{i}" for i in range(2)]
     assert disk.damaged == {}
 
 
-async def test_damaged_files_expire_as_segments_do(cleaning, disk):
-    old, new = f"{cleaning._root}/damaged/1", f"{cleaning._root}/damaged/2"
+async def test_damaged_files_expire_as_segments_do(cleaning, disk, tmp_path):
+    old, new = f"{tmp_path}/damaged/1", f"{tmp_path}/damaged/2"
     disk.damaged = {old: 73, new: 71}
     assert await cleaning.clean() == [old]
 
@@ -230,27 +230,27 @@ async def test_a_deletion_that_fails_ends_the_round(cleaning, store, disk, caplo
 async def test_started_it_looks_at_once_and_again_when_the_disk_refused_a_write(cleaning, disk):
     disk.used = 0.5
     cleaning.start()
-    await cleaning._round
+    await cleaning.round
     assert cleaning.writable
     disk.used = 0.97
     full = StoreWriteFailed("/store", "No space left on device")
     full.__cause__ = OSError(errno.ENOSPC, "No space left on device")
     cleaning.disk_refused(full)
-    await cleaning._round
+    await cleaning.round
     assert not cleaning.writable
     # While messages are refused the next look is near, whatever the interval.
-    assert cleaning._timer.when() - asyncio.get_running_loop().time() <= 1.0
+    assert cleaning.due - asyncio.get_running_loop().time() <= 1.0
     await cleaning.stop()
-    assert cleaning._timer is None
+    assert cleaning.due is None
 
 
 async def test_other_failures_of_writes_are_not_its_business(cleaning):
     cleaning.start()
-    await cleaning._round
+    await cleaning.round
     broken = StoreWriteFailed("/store", "Input/output error")
     broken.__cause__ = OSError(errno.EIO, "Input/output error")
     cleaning.disk_refused(broken)
-    assert cleaning._round is None
+    assert cleaning.round is None
 
 
 # --- a broker with a real store ---
@@ -320,7 +320,7 @@ async def test_consumers_of_deleted_messages_go_on_at_the_first_that_is_left(ser
     sent = await fill(ask)
     disk.age_h = 73
     await ask(329)
-    await broker.cleaning._round
+    await broker.cleaning.round
     store = broker.store
     low = store.min_offset("orders", 0)
     assert low > 0

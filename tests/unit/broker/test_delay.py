@@ -114,7 +114,7 @@ async def test_a_consumer_that_waits_gets_a_delayed_message_at_its_time(broker, 
 async def test_a_timer_fires_without_being_asked(broker, clock, ask):
     await delayed(ask, 1)
     clock.advance(1)
-    broker.delays._arm()
+    broker.delays.start()
     assert [m.body for m in decode_records((await ask.pull("orders", 0, wait_ms=20_000)).body)] == [b"body"]
 
 
@@ -301,12 +301,14 @@ async def test_a_killed_broker_repeats_nothing_that_it_delivered(restarted, cloc
     file = tmp_path / "store/config/delayOffset.json"
     for number in range(10):
         if number == saved_after:
-            broker.delays._dirty = True
             broker.delays.note_progress()
             broker.store.flush_log()
-            assert broker.delays.note_progress()
-            broker._delays_file.touch()
-            await broker._delays_file.saved()
+            if saved_after:
+                assert broker.delays.note_progress()
+            else:
+                broker.delays.finish()
+            broker.delays_file.touch()
+            await broker.delays_file.saved()
         later(broker, clock, 0.7)
     before = sorted(await ask.bodies("orders"))
     assert len(before) == 10

@@ -57,9 +57,9 @@ class Model:
         if self.rng.random() < 0.7:
             self.broker.store.publish(self.broker.store.flush_log())
         if self.broker.delays.note_progress():
-            self.broker._save_delays()
-            await self.broker._delays_file.saved()
-            await self.broker._timers_file.saved()
+            self.broker.save_delays()
+            await self.broker.delays_file.saved()
+            await self.broker.timers_file.saved()
 
     async def check(self):
         self.broker.store.publish(self.broker.store.flush_log())
@@ -99,7 +99,7 @@ async def test_lost_power_loses_and_repeats_nothing_of_a_broker_that_syncs(start
             disk=disk, store={"flush_disk_type": "SYNC_FLUSH", "commitlog_segment_bytes": 1 << 20}, register_interval_s=60.0
         )
         broker.topics.create_internal("orders", 1)
-        await broker._topics_file.saved()
+        await broker.topics_file.saved()
         ask = await connect(broker)
         for _ in range(25):
             if rng.random() < 0.6:
@@ -110,9 +110,9 @@ async def test_lost_power_loses_and_repeats_nothing_of_a_broker_that_syncs(start
                 clock.advance(rng.choice((0.3, 2)))
                 fire(broker)
             if rng.random() < 0.2:
-                broker._save_offsets()
-                await broker._delays_file.saved()
-                await broker._timers_file.saved()
+                broker.save_offsets()
+                await broker.delays_file.saved()
+                await broker.timers_file.saved()
         disk = disk.crash(rng, mode)
         await broker.abort()
     broker = await start_broker(disk=disk, store={"flush_disk_type": "SYNC_FLUSH", "commitlog_segment_bytes": 1 << 20})

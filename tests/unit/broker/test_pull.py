@@ -257,8 +257,7 @@ async def test_the_deadline_comes_by_itself(start_broker, connect):
     from sprocketmq.broker import Broker
     from sprocketmq.clock import SYSTEM_CLOCK
 
-    broker = await start_broker()
-    broker.pulls._clock = SYSTEM_CLOCK
+    broker = await start_broker(clock=SYSTEM_CLOCK)
     broker.topics.create_internal("orders", 1)
     ask = await connect(broker)
     answer = await asyncio.wait_for(ask.pull("orders", 0, wait_ms=50), 60)
@@ -292,7 +291,7 @@ async def test_a_lost_connection_takes_its_pulls_along(ask, broker, connect):
     await asyncio.gather(*lost, return_exceptions=True)
     await ask.send("orders")
     assert (await stays).code == 0
-    assert broker.pulls._ticks == {}
+    assert broker.pulls.deadlines == {}
     assert broker.topics.get("orders").held == {}
 
 
@@ -318,12 +317,11 @@ async def test_the_number_of_waiting_pulls_is_bounded(start_broker, connect):
 async def test_many_waiting_pulls_share_one_timer(ask, broker):
     waiting = [ask.pull("orders", 0, queue=n % 4, wait_ms=1000 + n * 10) for n in range(100)]
     await held(broker, 100)
-    assert broker.pulls._timer is not None
-    assert len(broker.pulls._ticks) <= 12
+    assert len(broker.pulls.deadlines) <= 12
     for queue in range(4):
         await ask.send("orders", queue=queue)
     assert {(await pull).code for pull in waiting} == {0}
-    assert broker.pulls._ticks == {}
+    assert broker.pulls.deadlines == {}
 
 
 async def test_a_client_that_does_not_read_gets_no_more_data(start_broker, connect):
@@ -353,8 +351,7 @@ async def test_a_subscription_in_sql_is_refused_at_the_pull(ask, broker):
 async def test_an_earlier_deadline_comes_first(start_broker, connect):
     from sprocketmq.clock import SYSTEM_CLOCK
 
-    broker = await start_broker()
-    broker.pulls._clock = SYSTEM_CLOCK
+    broker = await start_broker(clock=SYSTEM_CLOCK)
     broker.topics.create_internal("orders", 2)
     ask = await connect(broker)
     late = ask.pull("orders", 0, wait_ms=400)

@@ -126,7 +126,7 @@ async def test_a_nameserver_that_comes_back_learns_everything_again(start_broker
 
 async def test_a_nameserver_that_missed_a_change_gets_it_later(start_broker, namesrv, monkeypatch):
     broker = await start_broker(namesrv=(namesrv.address,))
-    connection = broker._registrar._pool.peek(namesrv.address)
+    connection = broker.registrar.pool.peek(namesrv.address)
     connection.abort("cut for the test")
     broker.topics.create_or_update(CreateTopic("one", 4, 4, 6))
     broker.topics.create_or_update(CreateTopic("two", 4, 4, 6))
@@ -216,7 +216,7 @@ async def test_a_broker_that_takes_over_replaces_the_other_which_says_so_once_an
     assert address_at(namesrv) == new.address
     await eventually(lambda: old.registered == ())
     for _ in range(3):
-        await old._registrar._tell(None, [namesrv.address])
+        await old.registrar._tell(None, [namesrv.address])
     assert address_at(namesrv) == new.address
     lost = [record.getMessage() for record in caplog.records if "has another broker of this name" in record.getMessage()]
     assert len([message for message in lost if f"at {new.address}, which answers: this one no longer registers" in message]) == 1

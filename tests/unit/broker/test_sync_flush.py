@@ -309,7 +309,7 @@ async def test_a_broker_that_stops_lets_a_settling_end(start, disk):
     broker.flusher.settle()
     await eventually(lambda: disk.queue_flushes)
     stopping = asyncio.ensure_future(broker.stop())
-    await eventually(lambda: broker.flusher._stopped is not None)
+    await eventually(lambda: broker.flusher.stopping)
     assert not stopping.done()
     disk.let_go()
     await stopping
@@ -379,7 +379,7 @@ async def test_a_broker_that_stops_answers_everything_that_waits_and_takes_nothi
     waiting = [send(ask) for _ in range(3)]
     await eventually(lambda: broker.acks.waiting == 3)
     stopping = asyncio.ensure_future(broker.stop())
-    await eventually(lambda: broker.sends._closing)
+    await eventually(lambda: broker.sends.closing)
     answer = await send(ask, b"too late")
     assert (answer.code, answer.remark) == (14, "service not available now. It may be caused by: the broker is stopping")
     assert not stopping.done()
@@ -394,7 +394,7 @@ async def test_a_broker_that_stops_waits_for_a_dead_disk_no_longer_than_a_send_d
     waiting = send(ask)
     await eventually(lambda: broker.acks.waiting == 1)
     stopping = asyncio.ensure_future(broker.stop())
-    await eventually(lambda: broker.flusher._idle)
+    await eventually(lambda: broker.flusher.draining)
     clock.advance(5.0)
     broker.flusher.expire()
     assert (await waiting).code == 10
@@ -527,11 +527,11 @@ async def test_an_append_that_cannot_be_durable_says_why(store, disk, clock):
         await append(group, b"too many")
     cancelled.cancel()
     clock.advance(2.0)
-    group._flusher.expire()
+    group.flusher.expire()
     with pytest.raises(TimeoutError):
         await late
     lost = asyncio.ensure_future(append(group, b"lost"))
-    await eventually(lambda: group._acks.waiting)
+    await eventually(lambda: group.acks.waiting)
     disk.fail()
     with pytest.raises(StoreFailed):
         await lost
