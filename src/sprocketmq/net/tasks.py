@@ -5,7 +5,7 @@ error; one that is to live as long as its owner is started again::
 
     background = Background("broker-a")
     background.keep("registration", self._keep_registered)     # started again, after 0.1 s, 0.2 s ... 30 s
-    background.every(5.0, self._save_offsets, "offset saves")  # a run that fails is logged, the next one comes
+    background.every(5.0, self.save_offsets, "offset saves")   # a run that fails is logged, the next one comes
     background.spawn(self._answer(request), "an answer")       # once
     await background.close()                                   # cancelled by the owner: nothing is logged
 
