@@ -8,6 +8,9 @@ from hypothesis import HealthCheck, settings
 
 from sprocketmq import testing
 
+# A shell that starts a job in the background has it ignore SIGINT, and so would every process the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # Machines that run tests are slow and shared: a time limit for one example tells nothing about the code. A failing example is
 # printed with the line that repeats it.
 settings.register_profile("shared-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)

@@ -286,6 +286,7 @@ class PushConsumer(Client):
 
     async def _listen(self, handler: Handler, concurrency: int) -> None:
         workers = {asyncio.ensure_future(self._work(handler)) for _ in range(concurrency)}
+        done: set[asyncio.Task[None]] = set()
         try:
             while workers:
                 done, workers = await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
@@ -298,7 +299,7 @@ class PushConsumer(Client):
         finally:
             for worker in workers:
                 worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
+            await asyncio.gather(*workers, *done, return_exceptions=True)  # what ended the consumer ended several at once
 
     async def _work(self, handler: Handler) -> None:
         while (batch := await self._take()) is not None:

@@ -1,23 +1,24 @@
 """What all clients have in common: ``async with``, and a warning when one is dropped that was not closed."""
 
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
 from sprocketmq.client.instance import Instance
 
 
-class Client:
+class Client(ABC):
     """A client object with an ``Instance``. What runs in the background has no reference to it that would keep it alive."""
 
     _instance: Instance
 
+    @abstractmethod
     async def start(self) -> None:
         """Find a nameserver and begin."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def close(self) -> None:
         """End, and disconnect."""
-        raise NotImplementedError
 
     async def __aenter__(self) -> Self:
         await self.start()

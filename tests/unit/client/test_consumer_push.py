@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import logging
 
 import pytest
@@ -397,6 +398,15 @@ async def test_a_lasting_refusal_ends_batches_and_listen_with_its_error(cluster,
                     pass
         with pytest.raises(BrokerError):
             await listening
+
+
+async def test_a_refusal_that_ends_a_listener_is_raised_once_and_left_nowhere(cluster, caplog):
+    cluster.broker.on_PULL_MESSAGE = answer(R.NO_PERMISSION, "not for you")
+    async with push(cluster) as consumer:
+        with pytest.raises(BrokerError, match="not for you"):
+            await asyncio.wait_for(consumer.run(print, concurrency=5), 60)
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 async def test_faults_between_pulls_lose_nothing(cluster):
