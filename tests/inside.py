@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from sprocketmq import sync
-from sprocketmq.client.faults import FaultTable
+from sprocketmq.client.consume.process_queue import ProcessQueue
 from sprocketmq.client.instance import Instance
-from sprocketmq.client.process_queue import ProcessQueue
+from sprocketmq.client.send.faults import FaultTable
 from sprocketmq.net.client import ConnectionPool
 from sprocketmq.net.link import Link
 from sprocketmq.protocol.message import MessageQueue
-from sprocketmq.storage.commitlog import CommitLog
+from sprocketmq.storage.log.commit_log import CommitLog
 from sprocketmq.storage.store import MessageStore
 
 

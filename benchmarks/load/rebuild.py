@@ -48,8 +48,11 @@ import time
 started = time.perf_counter()
 import json, sys
 from pathlib import Path
-from sprocketmq.storage import indexarrays, inspection, parsing, queues
-from sprocketmq.storage.rebuild import rebuild
+from sprocketmq.storage.bulk import parsing
+from sprocketmq.storage.index import index_arrays
+from sprocketmq.storage.inspect import inspection
+from sprocketmq.storage.queues import queue_table
+from sprocketmq.storage.bulk.rebuild import rebuild
 begin = time.perf_counter()
 dispatched = 0.0
 def progress(done, total):

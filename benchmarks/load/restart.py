@@ -60,7 +60,7 @@ store.close()
 REBUILD = """
 import json, sys
 from pathlib import Path
-from sprocketmq.storage.rebuild import rebuild
+from sprocketmq.storage.bulk.rebuild import rebuild
 report = rebuild(Path(sys.argv[1]))
 print(json.dumps({"read_bytes": report.log_end - report.log_begin, "records": report.records, "workers": report.workers,
                   "lost_workers": report.lost_workers}), flush=True)

@@ -32,10 +32,10 @@ from benchmarks.load.sides import Side, Topic, create_topic, ours, theirs
 from benchmarks.report import spread, write_result
 from sprocketmq import Message, Producer
 from sprocketmq.spark import session
-from sprocketmq.spark.access import close_access, cluster_access
-from sprocketmq.spark.planning import QueueRange
-from sprocketmq.spark.reading import RangeReader
-from sprocketmq.spark.schema import DEFAULT_COLUMNS, spark_schema
+from sprocketmq.spark.source.access import close_access, cluster_access
+from sprocketmq.spark.source.planning import QueueRange
+from sprocketmq.spark.source.reading import RangeReader
+from sprocketmq.spark.source.schema import DEFAULT_COLUMNS, spark_schema
 
 QUEUES = 8
 TOPICS = (Topic("SparkReadPlain", QUEUES), Topic("SparkReadBatchCQ", QUEUES, batch_queues=True))

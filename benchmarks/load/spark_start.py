@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.load.sides import serve
 from benchmarks.report import spread, write_result
 from sprocketmq import AdminClient, Message, Producer
-from sprocketmq.spark.jre import find_java, wrap_java
+from sprocketmq.spark.sessions.jre import find_java, wrap_java
 
 GOAL_S = 13.0
 TOPIC = "SparkStart"

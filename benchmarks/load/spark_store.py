@@ -26,9 +26,9 @@ from benchmarks.report import spread, write_result
 from sprocketmq.protocol.batch import BatchEntry
 from sprocketmq.protocol.records import pack_host
 from sprocketmq.spark import session
-from sprocketmq.spark.store_options import parse_store_options
-from sprocketmq.spark.store_planning import plan_store
-from sprocketmq.spark.store_reading import StoreReader
+from sprocketmq.spark.store.options import parse_store_options
+from sprocketmq.spark.store.planning import plan_store
+from sprocketmq.spark.store.reading import StoreReader
 from sprocketmq.storage.store import MessageStore, StoreConfig
 
 GOAL_ROWS_PER_S = 400_000

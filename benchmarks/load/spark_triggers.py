@@ -27,7 +27,7 @@ from benchmarks.load.sides import serve
 from benchmarks.report import spread, write_result
 from sprocketmq import AdminClient, Message, Producer
 from sprocketmq.spark import session
-from sprocketmq.spark.schema import DEFAULT_COLUMNS, arrow_schema, spark_schema
+from sprocketmq.spark.source.schema import DEFAULT_COLUMNS, arrow_schema, spark_schema
 
 GOALS = {"default_ms": 300.0, "asynchronous_ms": 150.0, "idle_ratio": 1.3}
 TASKS = 2

@@ -15,10 +15,10 @@ import uvloop
 
 from benchmarks.report import spread, write_result
 from sprocketmq import Batching, Message, Producer, sync
-from sprocketmq.client.delivery import Publisher
-from sprocketmq.client.encoding import MessageEncoder
 from sprocketmq.client.instance import OPEN
 from sprocketmq.client.routes import read_route
+from sprocketmq.client.send.delivery import Publisher
+from sprocketmq.client.send.encoding import MessageEncoder
 from sprocketmq.errors import SendQueueFull
 from sprocketmq.net.client import Connection
 from sprocketmq.net.link import Buffers

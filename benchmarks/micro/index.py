@@ -13,9 +13,9 @@ from pathlib import Path
 
 from benchmarks.report import write_result
 from sprocketmq.clock import SYSTEM_CLOCK
-from sprocketmq.storage import indexarrays, keys
 from sprocketmq.storage.fs import REAL_FS
-from sprocketmq.storage.index import KeyIndex, Staged, key_string
+from sprocketmq.storage.index import index_arrays, key_hashing
+from sprocketmq.storage.index.key_index import KeyIndex, Staged, key_string
 
 ROUNDS = 5
 IN_BATCH = 32
@@ -51,8 +51,8 @@ def cpu_us(action: Callable[[], object], units: int) -> float:
 
 
 def main() -> int:
-    assert indexarrays
-    assert keys  # loaded, as in a broker that has been at work
+    assert index_arrays
+    assert key_hashing  # loaded, as in a broker that has been at work
     root = Path(tempfile.mkdtemp(prefix="sprocketmq-bench-"))
     best: dict[str, float] = {}
 

@@ -7,5 +7,5 @@ class DefaultSource(LazySource):
     """The format `rocketmq`."""
 
     format_name = "rocketmq"
-    module = "sprocketmq.spark.source"
+    module = "sprocketmq.spark.source.data_source"
     class_name = "RocketMQDataSource"

@@ -7,5 +7,5 @@ class DefaultSource(LazySource):
     """The format `rocketmq-store`."""
 
     format_name = "rocketmq-store"
-    module = "sprocketmq.spark.store_source"
+    module = "sprocketmq.spark.store.data_source"
     class_name = "RocketMQStoreDataSource"

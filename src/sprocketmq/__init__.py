@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from sprocketmq import errors, sync
     from sprocketmq.client import AdminClient, Producer, PullConsumer, PushConsumer
     from sprocketmq.client.admin import GroupProgress, QueueProgress
-    from sprocketmq.client.batching import Batching, BatchingStats
-    from sprocketmq.client.consumer_stats import ConsumerStats, QueueStats
-    from sprocketmq.client.process_queue import ReceivedBatch
-    from sprocketmq.client.pulling import PullResult, PullStatus
+    from sprocketmq.client.consume.consumer_stats import ConsumerStats, QueueStats
+    from sprocketmq.client.consume.process_queue import ReceivedBatch
+    from sprocketmq.client.consume.pull_requests import PullResult, PullStatus
+    from sprocketmq.client.send.batching import Batching, BatchingStats
     from sprocketmq.errors import SprocketError
     from sprocketmq.protocol.compression import CompressionType
     from sprocketmq.protocol.message import Message, MessageQueue, SendResult, SendStatus
@@ -49,21 +49,21 @@ __all__ = [
 
 _HOMES = {
     "AdminClient": "client.admin",
-    "Batching": "client.batching",
-    "BatchingStats": "client.batching",
+    "Batching": "client.send.batching",
+    "BatchingStats": "client.send.batching",
     "CompressionType": "protocol.compression",
-    "ConsumerStats": "client.consumer_stats",
+    "ConsumerStats": "client.consume.consumer_stats",
     "GroupProgress": "client.admin",
     "Message": "protocol.message",
     "MessageQueue": "protocol.message",
-    "Producer": "client.producer",
-    "PullConsumer": "client.consumer_pull",
-    "PullResult": "client.pulling",
-    "PullStatus": "client.pulling",
-    "PushConsumer": "client.consumer_push",
+    "Producer": "client.send.producer",
+    "PullConsumer": "client.consume.pull",
+    "PullResult": "client.consume.pull_requests",
+    "PullStatus": "client.consume.pull_requests",
+    "PushConsumer": "client.consume.push",
     "QueueProgress": "client.admin",
-    "QueueStats": "client.consumer_stats",
-    "ReceivedBatch": "client.process_queue",
+    "QueueStats": "client.consume.consumer_stats",
+    "ReceivedBatch": "client.consume.process_queue",
     "ReceivedMessage": "protocol.records",
     "SendResult": "protocol.message",
     "SendStatus": "protocol.message",

@@ -28,10 +28,10 @@ from weakref import WeakSet
 
 from sprocketmq import client
 from sprocketmq.client.arguments import check_number
-from sprocketmq.client.batching import BatchingStats
-from sprocketmq.client.flights import OnSent, Waiter, refuse
+from sprocketmq.client.consume.process_queue import ReceivedBatch
 from sprocketmq.client.instance import CLOSING, OPEN, Instance
-from sprocketmq.client.process_queue import ReceivedBatch
+from sprocketmq.client.send.batching import BatchingStats
+from sprocketmq.client.send.flights import OnSent, Waiter, refuse
 from sprocketmq.errors import ClientClosed, ConfigError, SendQueueFull, SprocketError
 from sprocketmq.net.loops import new_event_loop
 from sprocketmq.protocol.message import Message, MessageQueue, SendResult, unsendable

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from sprocketmq.testing.crashes import Explorer
+from sprocketmq.testing.rig.crash_explorer import Explorer
 
 POINTS = int(os.environ.get("SPROCKETMQ_CRASH_POINTS", "3000"))
 SEED = os.environ.get("SPROCKETMQ_CRASH_SEED", "1")

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from sprocketmq.testing.damage import KINDS, Damage
+from sprocketmq.testing.rig.damage import KINDS, Damage
 
 FLIPS = int(os.environ.get("SPROCKETMQ_CRASH_FLIPS", "500"))
 SEED = os.environ.get("SPROCKETMQ_CRASH_SEED", "1")

@@ -27,7 +27,7 @@ from sprocketmq.protocol.records import decode_records
 from sprocketmq.storage.config import StoreConfig
 from sprocketmq.testing import eventually
 from sprocketmq.testing.ledger import Ledger
-from sprocketmq.testing.simfs import SimFileSystem
+from sprocketmq.testing.rig.simulated_disk import SimFileSystem
 
 LONG = "SPROCKETMQ_CRASH_CYCLES" in os.environ
 CYCLES = int(os.environ.get("SPROCKETMQ_DISK_FULL_CYCLES", "50" if LONG else "3"))

@@ -16,9 +16,9 @@ from sprocketmq.namesrv import NameServer, NameServerConfig
 from sprocketmq.protocol.message import MessageQueue, SendStatus
 from sprocketmq.storage.config import StoreConfig
 from sprocketmq.testing import eventually
-from sprocketmq.testing.crashes import ROOT, SMALL_FILES, Workload, check_crash, open_store, read_queue
 from sprocketmq.testing.ledger import Ledger
-from sprocketmq.testing.simfs import POWER_LOSS_MODES, SimFileSystem
+from sprocketmq.testing.rig.crash_explorer import ROOT, SMALL_FILES, Workload, check_crash, open_store, read_queue
+from sprocketmq.testing.rig.simulated_disk import POWER_LOSS_MODES, SimFileSystem
 
 FAILURES = range(1, 21)
 

@@ -20,7 +20,7 @@ from tests.interop.test_stores import (
     write,
 )
 
-from sprocketmq.storage.verification import verify
+from sprocketmq.storage.inspect.verification import verify
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 

@@ -11,9 +11,9 @@ from tests.interop.apache import ApacheBroker, ApacheNamesrv
 
 from sprocketmq import AdminClient, Message, Producer
 from sprocketmq.protocol.message import MessageQueue
-from sprocketmq.spark.access import ClusterAccess, FilterRefused
-from sprocketmq.spark.planning import QueueRange
-from sprocketmq.spark.reading import RangeReader
+from sprocketmq.spark.source.access import ClusterAccess, FilterRefused
+from sprocketmq.spark.source.planning import QueueRange
+from sprocketmq.spark.source.reading import RangeReader
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 

@@ -14,7 +14,7 @@ from tests.interop.ours import OurProcess
 from tests.interop.reading import java_pull_all, pull_all
 
 from sprocketmq import AdminClient, Message, Producer
-from sprocketmq.storage.rebuild import rebuild
+from sprocketmq.storage.bulk.rebuild import rebuild
 from sprocketmq.storage.store import MessageStore
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]

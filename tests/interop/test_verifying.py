@@ -10,9 +10,9 @@ from tests.interop.compare import variety
 from tests.interop.reading import java_pull_all
 
 from sprocketmq import Message, Producer
-from sprocketmq.storage.findings import NOTE
-from sprocketmq.storage.overview import StoreDirectory
-from sprocketmq.storage.verification import verify
+from sprocketmq.storage.inspect.findings import NOTE
+from sprocketmq.storage.inspect.overview import StoreDirectory
+from sprocketmq.storage.inspect.verification import verify
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sprocketmq.client.process_queue import Limits, ProcessQueue, ReceivedBatch
+from sprocketmq.client.consume.process_queue import Limits, ProcessQueue, ReceivedBatch
 from sprocketmq.protocol.message import MessageQueue
 
 QUEUE = MessageQueue("t", "a", 0)

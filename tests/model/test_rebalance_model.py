@@ -14,12 +14,12 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from sprocketmq.broker.locks import QueueLocks as BrokerLocks
-from sprocketmq.client.group_member import GroupMember
+from sprocketmq.client.consume.group_member import GroupMember
+from sprocketmq.client.consume.offsets import GroupOffsets
+from sprocketmq.client.consume.orderly import QueueLocks
+from sprocketmq.client.consume.process_queue import Limits, ProcessQueue, ReceivedBatch
+from sprocketmq.client.consume.rebalance import STRATEGIES
 from sprocketmq.client.instance import CLOSED, CLOSING, OPEN
-from sprocketmq.client.offsets import GroupOffsets
-from sprocketmq.client.orderly import QueueLocks
-from sprocketmq.client.process_queue import Limits, ProcessQueue, ReceivedBatch
-from sprocketmq.client.rebalance import STRATEGIES
 from sprocketmq.client.routes import Route
 from sprocketmq.client.timers import Timers
 from sprocketmq.clock import ManualClock

@@ -17,8 +17,8 @@ from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.compression import CompressionType, compress, compression_flag
 from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.protocol.records import MAGIC_V1, MAGIC_V2, Record, decode_records, encode_record, pack_host
-from sprocketmq.spark.decode import PulledRows
-from sprocketmq.spark.schema import COLUMNS, DEFAULT_COLUMNS, arrow_schema
+from sprocketmq.spark.source.decode import PulledRows
+from sprocketmq.spark.source.schema import COLUMNS, DEFAULT_COLUMNS, arrow_schema
 
 STORES = Path(__file__).parent.parent / "fixtures" / "stores"
 V4 = pack_host("192.0.2.7", 40123)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sprocketmq import Message, sync
-from sprocketmq.spark.sessions import launch_environment
+from sprocketmq.spark.sessions.session import launch_environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -3,10 +3,10 @@
 import pytest
 
 from sprocketmq.protocol.message import MessageQueue
-from sprocketmq.spark.offsets import EARLIEST, LATEST, Bound
 from sprocketmq.spark.option_values import OptionError
-from sprocketmq.spark.options import parse_options
-from sprocketmq.spark.schema import COLUMNS, DEFAULT_COLUMNS, spark_schema
+from sprocketmq.spark.source.offsets import EARLIEST, LATEST, Bound
+from sprocketmq.spark.source.options import parse_options
+from sprocketmq.spark.source.schema import COLUMNS, DEFAULT_COLUMNS, spark_schema
 
 GOOD = {"nameserver": "127.0.0.1:9876", "subscribe": "Orders"}
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sprocketmq.protocol.message import MessageQueue
-from sprocketmq.spark.planning import (
+from sprocketmq.spark.source.planning import (
     GUESSED_MESSAGE_BYTES,
     MeanSizes,
     QueueRange,

@@ -10,14 +10,14 @@ from itertools import pairwise
 
 import pytest
 
-from sprocketmq.client.pulling import PullResult, PullStatus
+from sprocketmq.client.consume.pull_requests import PullResult, PullStatus
 from sprocketmq.errors import ConnectionLost, InvalidName, RemoteProtocolError, RetriableError, TopicNotFound
 from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.records import encode_record, pack_host
-from sprocketmq.spark.access import TopicGone
-from sprocketmq.spark.planning import QueueRange
-from sprocketmq.spark.reading import AT_ONCE, DataLoss, RangeReader
+from sprocketmq.spark.source.access import TopicGone
+from sprocketmq.spark.source.planning import QueueRange
+from sprocketmq.spark.source.reading import AT_ONCE, DataLoss, RangeReader
 from sprocketmq.testing import wait_until
 
 HOST = pack_host("127.0.0.1", 1)

@@ -10,8 +10,8 @@ import pytest
 from sprocketmq import Message, sync
 from sprocketmq.errors import ConfigError
 from sprocketmq.spark import explain, session, watch
-from sprocketmq.spark.classdata import ClassData
-from sprocketmq.spark.jre import describe_java, wrap_java
+from sprocketmq.spark.sessions.class_data import ClassData
+from sprocketmq.spark.sessions.jre import describe_java, wrap_java
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -10,8 +10,8 @@ from sprocketmq.errors import StoreLocked, StoreNotWritable
 from sprocketmq.spark.jobs.audit import audit
 from sprocketmq.spark.jobs.rebuild_index import rebuild_index
 from sprocketmq.spark.jobs.tasks import run_tasks, tasks_at_a_time
-from sprocketmq.storage.rebuild import WORK_DIRECTORY
-from sprocketmq.storage.verification import verify
+from sprocketmq.storage.bulk.rebuild import WORK_DIRECTORY
+from sprocketmq.storage.inspect.verification import verify
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

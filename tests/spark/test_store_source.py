@@ -11,8 +11,8 @@ import pytest
 from sprocketmq import Message, sync
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.spark.errors import explain
-from sprocketmq.spark.schema import DEFAULT_COLUMNS
-from sprocketmq.spark.store_options import TABLES, parse_store_options, store_arrow_schema, store_spark_schema
+from sprocketmq.spark.source.schema import DEFAULT_COLUMNS
+from sprocketmq.spark.store.options import TABLES, parse_store_options, store_arrow_schema, store_spark_schema
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

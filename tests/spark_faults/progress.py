@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow.parquet as pq
 
 from sprocketmq.protocol.message import MessageQueue
-from sprocketmq.spark.offsets import decode_offsets
+from sprocketmq.spark.source.offsets import decode_offsets
 
 
 def last_number(directory: Path) -> int:

@@ -24,7 +24,7 @@ from tests.spark_faults.processes import descendants
 from sprocketmq import Message, sync
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.spark.jobs.land import landed_files
-from sprocketmq.spark.jobs.land_table import is_table, read_table
+from sprocketmq.spark.jobs.land.table import is_table, read_table
 
 KILLS = max(2, int(os.environ.get("SPROCKETMQ_SPARK_FAULTS", "10")) // 5)
 SEED = os.environ.get("SPROCKETMQ_SPARK_FAULT_SEED") or str(random.randrange(1 << 32))

@@ -66,7 +66,7 @@ INSIDE: dict[str, dict[str, str]] = {
         "unit/broker/test_delay.py": "_levels _look",
         "unit/broker/test_indexing.py": "_index_timer _indexing _keys",
         "unit/broker/test_server.py": "_tell",
-        "unit/client/test_inquiries.py": "_compare_wishes _member",
+        "unit/client/test_broker_requests.py": "_compare_wishes _member",
         "unit/client/test_producer.py": "_refreshed_at",
         "unit/client/test_producer_batching.py": "_send_gathered",
         "unit/net/test_link.py": "_close_idle",

@@ -11,7 +11,7 @@
                          |
                          '-----------> writable
 
-What may go and why is decided in ``storage/retention.py``. One segment goes at a time, with a look at the disk and a pause in between, so
+What may go and why is decided in ``storage/log/retention.py``. One segment goes at a time, with a look at the disk and a pause in between, so
 that traffic goes on and nothing goes that need not.
 """
 
@@ -31,7 +31,7 @@ from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.names import SYSTEM_TOPICS
 from sprocketmq.storage.fs import NO_ROOM, REAL_FS, FileSystem
-from sprocketmq.storage.retention import MANUAL_ROUNDS, MAX_SEGMENTS_PER_ROUND, Cause, Limits, SegmentAge, plan_deletion, used_part
+from sprocketmq.storage.log.retention import MANUAL_ROUNDS, MAX_SEGMENTS_PER_ROUND, Cause, Limits, SegmentAge, plan_deletion, used_part
 from sprocketmq.storage.store import MessageStore
 
 log = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from sprocketmq.storage.store import MessageStore
 log = logging.getLogger(__name__)
 
 # How often it is looked whether keys wait to be indexed, and after how long they are even while the log grows; only few of them, as a
-# busy broker indexes many at a time on its own (storage/index.py), which takes the least of it.
+# busy broker indexes many at a time on its own (storage/index/key_index.py), which takes the least of it.
 INDEX_TICK_S = 0.05
 INDEX_AFTER_MS = 250
 INDEX_FEW_BYTES = 1 << 20

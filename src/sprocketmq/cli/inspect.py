@@ -10,7 +10,7 @@ from typing import Any
 from sprocketmq.cli.output import plural, print_json, print_table
 from sprocketmq.errors import ConfigError, RemoteProtocolError
 from sprocketmq.storage.fs import REAL_FS
-from sprocketmq.storage.inspection import (
+from sprocketmq.storage.inspect.inspection import (
     PREVIEW_BYTES,
     FileView,
     Item,
@@ -23,7 +23,7 @@ from sprocketmq.storage.inspection import (
     items_of,
     sys_flag_names,
 )
-from sprocketmq.storage.overview import Overview, StoreDirectory
+from sprocketmq.storage.inspect.overview import Overview, StoreDirectory
 
 DEFAULT_LIMIT = 20
 _TEXT_COLUMN = 40

@@ -6,12 +6,12 @@ from pathlib import Path
 from sprocketmq.cli.output import plural, print_json
 from sprocketmq.cli.progress import ByteProgress
 from sprocketmq.errors import ConfigError
-from sprocketmq.storage.inspection import NotAStoreFile
+from sprocketmq.storage.inspect.inspection import NotAStoreFile
 
 
 def parts_of(text: str | None) -> tuple[str, ...]:
     """Return the parts that ``--only`` names, all without it. Raises ConfigError for a part there is not."""
-    from sprocketmq.storage.rebuild import DERIVED
+    from sprocketmq.storage.bulk.rebuild import DERIVED
 
     if text is None:
         return DERIVED
@@ -26,8 +26,8 @@ def run(directory: str, *, to: str | None, only: str | None, workers: int, as_js
     """Rebuild and print what was made. Raises NotAStoreFile, StoreLocked and what the engine raises."""
     from dataclasses import asdict
 
-    from sprocketmq.storage.overview import StoreDirectory
-    from sprocketmq.storage.rebuild import rebuild
+    from sprocketmq.storage.bulk.rebuild import rebuild
+    from sprocketmq.storage.inspect.overview import StoreDirectory
 
     root = os.path.abspath(directory)
     what = parts_of(only)

@@ -7,8 +7,8 @@ from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK
 from sprocketmq.cli.inspect import clean
 from sprocketmq.cli.output import plural, print_json
 from sprocketmq.cli.progress import ByteProgress
-from sprocketmq.storage.inspection import NotAStoreFile
-from sprocketmq.storage.verification import VerifyReport, verify
+from sprocketmq.storage.inspect.inspection import NotAStoreFile
+from sprocketmq.storage.inspect.verification import VerifyReport, verify
 
 
 def run(directory: str, *, index: bool, as_json: bool) -> int:

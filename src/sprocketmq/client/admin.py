@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sprocketmq.client.arguments import check_number, check_queue
+from sprocketmq.client.consume.offsets import Offsets
 from sprocketmq.client.instance import Instance, response_error
 from sprocketmq.client.lifecycle import Client
-from sprocketmq.client.lookup import BATCHES_SEARCHED, KEY, TAG, UNIQUE, Lookup, with_key
-from sprocketmq.client.offsets import Offsets
+from sprocketmq.client.message_lookup import BATCHES_SEARCHED, KEY, TAG, UNIQUE, Lookup, with_key
 from sprocketmq.client.routes import MASTER_ID, Route
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import (

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapp
 from threading import get_ident
 from typing import Any
 
-from sprocketmq.client.guard import guard
+from sprocketmq.client.fork_guard import guard
 from sprocketmq.client.outages import Outages
 from sprocketmq.client.routes import MASTER_ID, Route, read_route
 from sprocketmq.client.timers import Timers

@@ -19,7 +19,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from sprocketmq.protocol.message import Message
-from sprocketmq.spark.offsets import decode_offsets
+from sprocketmq.spark.source.offsets import decode_offsets
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -26,7 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from sprocketmq import sync
 from sprocketmq.client import AdminClient, Producer
-from sprocketmq.client.batching import Batching
+from sprocketmq.client.send.batching import Batching
 from sprocketmq.demo import report as reporting
 from sprocketmq.demo.flights import load_flights, load_weather, messages_by_window
 from sprocketmq.demo.pipeline import DayQuery, FlightQuery, clock_message, read_days, read_flights, read_statistics

@@ -3,18 +3,18 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sprocketmq.spark.checks import MissingPackage
-    from sprocketmq.spark.encode import RowRefused
     from sprocketmq.spark.errors import explain
-    from sprocketmq.spark.jre import NoJava, ensure_java
     from sprocketmq.spark.notebook import QueryHistory, watch
     from sprocketmq.spark.option_values import OptionError
-    from sprocketmq.spark.reading import DataLoss
-    from sprocketmq.spark.sessions import session
-    from sprocketmq.spark.sink import SinkError
-    from sprocketmq.spark.sink_options import ColumnError
-    from sprocketmq.spark.source import RocketMQDataSource
-    from sprocketmq.spark.store_source import RocketMQStoreDataSource
+    from sprocketmq.spark.sessions.jre import NoJava, ensure_java
+    from sprocketmq.spark.sessions.session import session
+    from sprocketmq.spark.sink.data_sink import SinkError
+    from sprocketmq.spark.sink.encode import RowRefused
+    from sprocketmq.spark.sink.options import ColumnError
+    from sprocketmq.spark.source.data_source import RocketMQDataSource
+    from sprocketmq.spark.source.reading import DataLoss
+    from sprocketmq.spark.store.data_source import RocketMQStoreDataSource
+    from sprocketmq.spark.version_checks import MissingPackage
 
 __all__ = [
     "ColumnError",
@@ -34,19 +34,19 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ColumnError": "sink_options",
-    "DataLoss": "reading",
-    "MissingPackage": "checks",
-    "NoJava": "jre",
+    "ColumnError": "sink.options",
+    "DataLoss": "source.reading",
+    "MissingPackage": "version_checks",
+    "NoJava": "sessions.jre",
     "OptionError": "option_values",
     "QueryHistory": "notebook",
-    "RocketMQDataSource": "source",
-    "RocketMQStoreDataSource": "store_source",
-    "RowRefused": "encode",
-    "SinkError": "sink",
-    "ensure_java": "jre",
+    "RocketMQDataSource": "source.data_source",
+    "RocketMQStoreDataSource": "store.data_source",
+    "RowRefused": "sink.encode",
+    "SinkError": "sink.data_sink",
+    "ensure_java": "sessions.jre",
     "explain": "errors",
-    "session": "sessions",
+    "session": "sessions.session",
     "watch": "notebook",
 }
 
@@ -60,7 +60,7 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     except ModuleNotFoundError as e:
         if e.name in ("pyspark", "pyarrow", "pandas"):
-            from sprocketmq.spark.checks import INSTALL
+            from sprocketmq.spark.version_checks import INSTALL
 
             raise ModuleNotFoundError(f"{e}: Spark needs {INSTALL}", name=e.name) from None
         raise

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from sprocketmq.errors import ConfigError, FatalError, SprocketError
-from sprocketmq.spark.checks import INSTALL
+from sprocketmq.spark.version_checks import INSTALL
 
 # Set to anything, this environment variable shows whole stacks.
 DEBUG_VARIABLE = "SPROCKETMQ_DEBUG"

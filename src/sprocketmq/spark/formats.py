@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from pyspark.sql.datasource import DataSource
 
 from sprocketmq.errors import ConfigError
-from sprocketmq.spark.checks import INSTALL, check_packages
+from sprocketmq.spark.version_checks import INSTALL, check_packages
 
 
 class LazySource(DataSource):

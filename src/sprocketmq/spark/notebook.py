@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sprocketmq.errors import ConfigError
 from sprocketmq.protocol.message import MessageQueue
-from sprocketmq.spark.checks import require
 from sprocketmq.spark.errors import in_one_sentence, notebook_shell
-from sprocketmq.spark.offsets import Offsets, WrongCheckpoint, decode_offsets
+from sprocketmq.spark.source.offsets import Offsets, WrongCheckpoint, decode_offsets
+from sprocketmq.spark.version_checks import require
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -36,22 +36,22 @@ from sprocketmq.protocol.codes import (
 from sprocketmq.protocol.hashing import crc32, tags_code_raw
 from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, find_property
 from sprocketmq.protocol.records import COPY_OF_FIRST, HEAD, MAGIC_V1, Record, encode_record, pack_host
-from sprocketmq.storage import recovery
-from sprocketmq.storage.batchqueue import MAX_COUNT, BatchConsumeQueue
 from sprocketmq.storage.checkpoint import Checkpoint
-from sprocketmq.storage.checks import check_directory
-from sprocketmq.storage.commitlog import CommitLog
 from sprocketmq.storage.config import StoreConfig
-from sprocketmq.storage.consumequeue import UNIT
-from sprocketmq.storage.exploding import BATCH_SHARED, explode
+from sprocketmq.storage.directory_checks import check_directory
 from sprocketmq.storage.fs import NO_ROOM, REAL_FS, Buffer, FileSystem, RealFileSystem
-from sprocketmq.storage.index import Staged
+from sprocketmq.storage.index.index_follower import StoreIndex
+from sprocketmq.storage.index.key_index import Staged
 from sprocketmq.storage.lock import DirectoryLock
-from sprocketmq.storage.queues import Queue, QueueTable, first_unit
-from sprocketmq.storage.reading import QueueReader, ReadResult, ReadStatus
-from sprocketmq.storage.recovery import LogScan, RecoveryReport, data_end, parse_record, record_view
+from sprocketmq.storage.log import recovery
+from sprocketmq.storage.log.commit_log import CommitLog
+from sprocketmq.storage.log.exploding import BATCH_SHARED, explode
+from sprocketmq.storage.log.recovery import LogScan, RecoveryReport, data_end, parse_record, record_view
+from sprocketmq.storage.queues.batch_queue import MAX_COUNT, BatchConsumeQueue
+from sprocketmq.storage.queues.consume_queue import UNIT
+from sprocketmq.storage.queues.queue_table import Queue, QueueTable, first_unit
+from sprocketmq.storage.queues.reading import QueueReader, ReadResult, ReadStatus
 from sprocketmq.storage.snapshot import Snapshot
-from sprocketmq.storage.storeindex import StoreIndex
 
 __all__ = ["MessageStore", "ReadResult", "ReadStatus", "RecoveryReport", "StoreConfig"]
 
@@ -951,7 +951,7 @@ class MessageStore:
             last_time = 0
         total = max(data_end(log) - start, 1)
         if config.enable_build_consume_queue_concurrently and total >= recovery.CONCURRENT_BYTES and isinstance(self._fs, RealFileSystem):
-            from sprocketmq.storage import pipeline
+            from sprocketmq.storage.bulk import pipeline
 
             report.workers = pipeline.workers_for(config.pipeline_workers)
             concurrent = pipeline.LogPipeline(

@@ -6,9 +6,9 @@ import struct
 import pytest
 
 from sprocketmq.client.admin import AdminClient
-from sprocketmq.client.consumer_pull import PullConsumer
-from sprocketmq.client.consumer_push import PushConsumer
-from sprocketmq.client.producer import Producer
+from sprocketmq.client.consume.pull import PullConsumer
+from sprocketmq.client.consume.push import PushConsumer
+from sprocketmq.client.send.producer import Producer
 from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.message import Message
 from sprocketmq.protocol.records import Record, decode_records, walk_records

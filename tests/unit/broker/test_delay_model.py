@@ -5,7 +5,7 @@ import random
 import pytest
 from test_delay import fire
 
-from sprocketmq.testing.simfs import POWER_LOSS_MODES, SimFileSystem
+from sprocketmq.testing.rig.simulated_disk import POWER_LOSS_MODES, SimFileSystem
 
 SEEDS = range(6)
 STEPS = 50

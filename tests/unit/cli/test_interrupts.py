@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sprocketmq import Message, sync
-from sprocketmq.storage.verification import verify
+from sprocketmq.storage.inspect.verification import verify
 from sprocketmq.testing import wait_until
 
 
@@ -77,7 +77,7 @@ def test_a_rebuild_that_is_stopped_leaves_the_store_as_it_was(command, store, mo
     def stopped(*_args):
         signal.raise_signal(number)
 
-    monkeypatch.setattr("sprocketmq.storage.rebuild._Rebuild._keep_expired", stopped)
+    monkeypatch.setattr("sprocketmq.storage.bulk.rebuild._Rebuild._keep_expired", stopped)
     code, out, err = command("rebuild", store)
     assert (code, out, err) == (128 + number, "", f"sprocketmq: stopped by {number.name}\n")
     assert [path for path in sorted(path.relative_to(store) for path in store.rglob("*")) if path.name != "lock"] == [

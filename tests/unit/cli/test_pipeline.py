@@ -112,7 +112,9 @@ def test_an_error_of_spark_that_a_command_lets_through_is_one_line(capsys):
 
 
 def test_the_environment_of_sparks_own_commands_is_printed_for_a_shell_and_as_json(command, monkeypatch):
-    monkeypatch.setattr("sprocketmq.spark.sessions.launch_environment", lambda: {"JAVA_HOME": "/my java", "PATH": "/spark/bin:/bin"})
+    monkeypatch.setattr(
+        "sprocketmq.spark.sessions.session.launch_environment", lambda: {"JAVA_HOME": "/my java", "PATH": "/spark/bin:/bin"}
+    )
     assert command("pipeline", "env") == (0, "export JAVA_HOME='/my java'\nexport PATH=/spark/bin:/bin\n", "")
     assert command("pipeline", "env", "--json")[1] == '{"JAVA_HOME": "/my java", "PATH": "/spark/bin:/bin"}\n'
 

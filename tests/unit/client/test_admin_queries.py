@@ -3,7 +3,7 @@
 import pytest
 
 from sprocketmq import AdminClient, Message, Producer
-from sprocketmq.client.lookup import with_key
+from sprocketmq.client.message_lookup import with_key
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import ConfigError, TopicNotFound
 from sprocketmq.net.client import ConnectionPool
@@ -128,7 +128,7 @@ async def test_brokers_that_do_not_search_for_an_id_are_read_around_the_time_in_
         assert (bytes(message.body), message.queue_offset) == (b"%d-3" % n, results[3].queue_offset)
     unknown = results[3].msg_id[:-4] + "FFFF"
     assert await admin.query_by_unique_key("bulk", unknown) == []
-    monkeypatch.setattr("sprocketmq.client.lookup.MAX_SEARCHED_BYTES", 0)
+    monkeypatch.setattr("sprocketmq.client.message_lookup.MAX_SEARCHED_BYTES", 0)
     assert await admin.query_by_unique_key("bulk", results[3].msg_id) == []
 
 
@@ -136,7 +136,7 @@ async def test_brokers_that_do_not_search_for_keys_are_read_from_the_newest_back
     """Apache's asynchronous AutoBatch leaves the keys of its messages out of the batch, and so out of the index."""
     await admin.create_topic("bulk", queues=1, broker="broker-b", attributes={"queue.type": "BatchCQ"})
     do_not_search(monkeypatch)
-    monkeypatch.setattr("sprocketmq.client.lookup.SEARCHED_AT_ONCE", 7)
+    monkeypatch.setattr("sprocketmq.client.message_lookup.SEARCHED_AT_ONCE", 7)
     route = await admin.route("bulk")
     (address,) = [broker.broker_addrs[0] for broker in route.broker_datas]
     pool = ConnectionPool(expected="broker")

@@ -5,8 +5,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sprocketmq.client.batching import ACT, ALONE, MAX_UNITED_BYTES, OTHERWISE, STAYS, Accumulator, Batching
-from sprocketmq.client.encoding import MessageEncoder
+from sprocketmq.client.send.batching import ACT, ALONE, MAX_UNITED_BYTES, OTHERWISE, STAYS, Accumulator, Batching
+from sprocketmq.client.send.encoding import MessageEncoder
 from sprocketmq.clock import ManualClock
 from sprocketmq.errors import ConfigError
 from sprocketmq.protocol.batch import ENTRY_HEAD, split_batch

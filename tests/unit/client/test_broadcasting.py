@@ -6,9 +6,10 @@ from consuming import take
 from fake_cluster import FakeCluster
 from tests.inside import run_due
 
-from sprocketmq.client import Producer, PushConsumer, offset_files
-from sprocketmq.client import group_member as member_module
+from sprocketmq.client import Producer, PushConsumer
 from sprocketmq.client import instance as instance_module
+from sprocketmq.client.consume import group_member as member_module
+from sprocketmq.client.consume import offset_files
 from sprocketmq.clock import ManualClock
 from sprocketmq.errors import ConfigError, OffsetsLocked, OffsetsNotSaved
 from sprocketmq.protocol.codes import RequestCode as Q

@@ -5,7 +5,7 @@ from tests.inside import instance_of
 
 from sprocketmq.client import Producer, PullConsumer
 from sprocketmq.client import instance as instance_module
-from sprocketmq.client.pulling import PullStatus, locate_messages, pull_header, pull_subscription
+from sprocketmq.client.consume.pull_requests import PullStatus, locate_messages, pull_header, pull_subscription
 from sprocketmq.errors import (
     BrokerBusy,
     BrokerError,

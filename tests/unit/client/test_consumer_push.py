@@ -8,9 +8,10 @@ from fake_cluster import FakeCluster, answer, hang_up
 from tests.inside import held_messages, process_queues, run_due
 from tests.waiting import stays
 
-from sprocketmq.client import Producer, PushConsumer, group_member, pull_loop
-from sprocketmq.client import consumer_push as push_module
+from sprocketmq.client import Producer, PushConsumer
 from sprocketmq.client import instance as instance_module
+from sprocketmq.client.consume import group_member, pull_loop
+from sprocketmq.client.consume import push as push_module
 from sprocketmq.clock import ManualClock
 from sprocketmq.errors import BrokerError, ClientClosed, ConfigError, InvalidName
 from sprocketmq.protocol.codes import RequestCode as Q

@@ -4,10 +4,11 @@ import pytest
 from fake_cluster import answer, hang_up, silence
 from tests.inside import broker_connections, faults, run_due
 
-from sprocketmq.client import Producer, delivery
-from sprocketmq.client.delivery import Publisher
-from sprocketmq.client.faults import FaultTable
+from sprocketmq.client import Producer
 from sprocketmq.client.routes import Route
+from sprocketmq.client.send import delivery
+from sprocketmq.client.send.delivery import Publisher
+from sprocketmq.client.send.faults import FaultTable
 from sprocketmq.clock import ManualClock
 from sprocketmq.errors import BrokerBusy, BrokerError, ConfigError, ConnectFailed, MaybeStoredError, SendTimeout
 from sprocketmq.protocol.codes import RequestCode as Q

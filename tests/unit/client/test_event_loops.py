@@ -12,7 +12,7 @@ import uvloop
 from tests.inside import instance_of
 
 from sprocketmq import AdminClient, Batching, Message, MessageQueue, Producer, PullConsumer, PushConsumer, sync
-from sprocketmq.client.consumer_push import Batches
+from sprocketmq.client.consume.push import Batches
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import ClientClosed, NameserverUnavailable, WrongEventLoop
 from sprocketmq.testing import wait_until

@@ -27,7 +27,7 @@ def test_importing_the_package_loads_nothing_heavy():
 def test_the_clients_bring_no_broker_no_spark_and_no_terminal_library():
     program = "from sprocketmq import *; import sys; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120).stdout.split()
-    assert "sprocketmq.client.producer" in loaded
+    assert "sprocketmq.client.send.producer" in loaded
     assert not {"rich", "typer", "pyspark", "pyarrow", "numpy", "lz4", "zstandard", "uvloop"} & set(loaded)
     for layer in ("broker", "storage", "namesrv", "spark", "cli", "embedded"):
         assert f"sprocketmq.{layer}" not in loaded

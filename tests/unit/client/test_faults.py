@@ -1,6 +1,6 @@
 import pytest
 
-from sprocketmq.client.faults import FaultTable, isolation_s
+from sprocketmq.client.send.faults import FaultTable, isolation_s
 from sprocketmq.clock import ManualClock
 
 

@@ -11,9 +11,9 @@ from tests.waiting import stays
 
 from sprocketmq.broker import locks as broker_locks
 from sprocketmq.client import AdminClient, Producer, PushConsumer
-from sprocketmq.client import group_member as member_module
 from sprocketmq.client import instance as instance_module
-from sprocketmq.client import orderly as orderly_module
+from sprocketmq.client.consume import group_member as member_module
+from sprocketmq.client.consume import orderly as orderly_module
 from sprocketmq.client.instance import CLOSED
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.protocol.message import Message, MessageQueue

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sprocketmq.client.offset_files import MAX_FILE_BYTES, OffsetFile, default_directory
+from sprocketmq.client.consume.offset_files import MAX_FILE_BYTES, OffsetFile, default_directory
 from sprocketmq.errors import ConfigError, OffsetsLocked
 from sprocketmq.protocol.message import MessageQueue
 

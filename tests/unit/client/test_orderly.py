@@ -5,8 +5,8 @@ from fake_cluster import answer, hang_up
 from tests.inside import id_of
 
 from sprocketmq.client import instance as instance_module
+from sprocketmq.client.consume.orderly import BROKER_S, VALID_S, Leases, QueueLocks
 from sprocketmq.client.instance import Instance
-from sprocketmq.client.orderly import BROKER_S, VALID_S, Leases, QueueLocks
 from sprocketmq.clock import ManualClock
 from sprocketmq.errors import ConnectionLost
 from sprocketmq.protocol.bodies import LockBatchRequest

@@ -6,9 +6,9 @@ from tests.inside import run_due
 
 from sprocketmq import sync
 from sprocketmq.client import Producer, PullConsumer
-from sprocketmq.client import group_member as member_module
 from sprocketmq.client import instance as instance_module
-from sprocketmq.client import pull_loop as pull_module
+from sprocketmq.client.consume import group_member as member_module
+from sprocketmq.client.consume import pull_loop as pull_module
 from sprocketmq.clock import ManualClock
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import BrokerError, ClientClosed, ConfigError, InvalidName

@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sprocketmq.client.process_queue import BEHIND, DEAD_LETTER, Limits, ProcessQueue, ReceivedBatch
+from sprocketmq.client.consume.process_queue import BEHIND, DEAD_LETTER, Limits, ProcessQueue, ReceivedBatch
 from sprocketmq.errors import ConfigError
 from sprocketmq.protocol.message import MessageQueue
 

@@ -5,7 +5,8 @@ from fake_cluster import answer, half_frame, hang_up, silence
 from tests.inside import bytes_in_flight, instance_of
 from tests.waiting import stays
 
-from sprocketmq.client import Producer, PullConsumer, delivery
+from sprocketmq.client import Producer, PullConsumer
+from sprocketmq.client.send import delivery
 from sprocketmq.errors import (
     BatchError,
     BatchPartlySent,

@@ -6,9 +6,9 @@ from fake_cluster import answer, hang_up, silence
 from tests.inside import bytes_in_flight, run_due
 
 from sprocketmq.client import Producer
-from sprocketmq.client import delivery as delivery_module
-from sprocketmq.client.batching import Batching
-from sprocketmq.client.consumer_pull import PullConsumer
+from sprocketmq.client.consume.pull import PullConsumer
+from sprocketmq.client.send import delivery as delivery_module
+from sprocketmq.client.send.batching import Batching
 from sprocketmq.clock import ManualClock
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import (

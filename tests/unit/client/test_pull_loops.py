@@ -10,11 +10,12 @@ from fake_cluster import answer
 from tests.inside import instance_of, settling
 
 from sprocketmq import Message, Producer, sync
-from sprocketmq.client import consumer_push, group_member, pull_loop
 from sprocketmq.client import instance as instance_module
+from sprocketmq.client.consume import group_member, pull_loop
+from sprocketmq.client.consume import push as push_module
+from sprocketmq.client.consume.process_queue import Limits, ProcessQueue
+from sprocketmq.client.consume.pull_loop import PullLoops, PullSize
 from sprocketmq.client.instance import Instance
-from sprocketmq.client.process_queue import Limits, ProcessQueue
-from sprocketmq.client.pull_loop import PullLoops, PullSize
 from sprocketmq.clock import ManualClock
 from sprocketmq.errors import BrokerError
 from sprocketmq.net.tasks import Kept
@@ -318,7 +319,7 @@ async def test_a_listener_that_fails_says_so_although_nobody_awaits_it(cluster, 
         raise ValueError("a fault in the program")
 
     async with push(cluster) as consumer:
-        monkeypatch.setattr(consumer_push.PushConsumer, "_ack", fails)
+        monkeypatch.setattr(push_module.PushConsumer, "_ack", fails)
         listening = consumer.listen(lambda batch: None)
         await asyncio.wait([listening])
         await eventually(lambda: "listening has ended, its handler is called no more" in caplog.text)
@@ -326,7 +327,7 @@ async def test_a_listener_that_fails_says_so_although_nobody_awaits_it(cluster, 
 
 
 async def test_messages_whose_way_back_was_cut_short_are_handed_out_again(cluster, monkeypatch, caplog):
-    monkeypatch.setattr(consumer_push, "LOCAL_RETRY_S", 0.01)
+    monkeypatch.setattr(push_module, "LOCAL_RETRY_S", 0.01)
     await fill(cluster, 1)
     cluster.broker.script(Q.CONSUMER_SEND_MSG_BACK, lambda conn, command: True)  # no answer
     async with push(cluster) as consumer:

@@ -9,8 +9,9 @@ from fake_cluster import FakeCluster, answer, hang_up
 from tests.inside import held_messages, process_queues, run_due, settling
 from tests.waiting import stays
 
-from sprocketmq.client import Producer, PushConsumer, group_member, pull_loop, send_back
+from sprocketmq.client import Producer, PushConsumer
 from sprocketmq.client import instance as instance_module
+from sprocketmq.client.consume import give_backs, group_member, pull_loop
 from sprocketmq.clock import ManualClock
 from sprocketmq.errors import ConfigError
 from sprocketmq.net.server import ServerConnection
@@ -201,7 +202,7 @@ async def test_a_lost_connection_loses_no_message_that_was_to_be_sent_back(clust
 
 
 async def test_our_broker_is_asked_again_while_it_is_away_as_it_takes_no_message_twice(cluster, monkeypatch):
-    monkeypatch.setattr(send_back, "RESEND_S", 0.001)
+    monkeypatch.setattr(give_backs, "RESEND_S", 0.001)
     await fill(cluster, 1)
     cluster.broker.script(Q.CONSUMER_SEND_MSG_BACK, *[hang_up] * 8)
     async with push(cluster) as consumer:

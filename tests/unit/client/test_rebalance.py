@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sprocketmq.client.rebalance import STRATEGIES, average, circle, consistent_hash, plan_assignment, read_strategy
+from sprocketmq.client.consume.rebalance import STRATEGIES, average, circle, consistent_hash, plan_assignment, read_strategy
 from sprocketmq.errors import ConfigError, RebalanceFailed
 from sprocketmq.protocol.message import MessageQueue
 

@@ -10,7 +10,8 @@ from tests.waiting import stays
 
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.server import Broker
-from sprocketmq.client import AdminClient, Producer, PullConsumer, PushConsumer, group_member
+from sprocketmq.client import AdminClient, Producer, PullConsumer, PushConsumer
+from sprocketmq.client.consume import group_member
 from sprocketmq.clock import ManualClock
 from sprocketmq.namesrv.server import NameServer, NameServerConfig
 from sprocketmq.protocol.message import Message

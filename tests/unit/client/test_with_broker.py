@@ -9,7 +9,7 @@ from tests.waiting import next_millisecond
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.server import Broker
 from sprocketmq.client import AdminClient, Producer, PullConsumer, PushConsumer
-from sprocketmq.client.pulling import PullStatus
+from sprocketmq.client.consume.pull_requests import PullStatus
 from sprocketmq.errors import BrokerError, ConfigError, InvalidName, MessageTooLarge, NameserverUnavailable, TopicNotFound
 from sprocketmq.namesrv.server import NameServer, NameServerConfig
 from sprocketmq.protocol.message import Message, MessageQueue

@@ -8,12 +8,12 @@ from itertools import count
 import pytest
 
 from sprocketmq import AdminClient, Message, Producer
-from sprocketmq.client.pulling import PullStatus
+from sprocketmq.client.consume.pull_requests import PullStatus
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import BrokerError, ConfigError, InvalidName, NameserverUnavailable, RetriableError, TopicNotFound
 from sprocketmq.protocol.message import MessageQueue
-from sprocketmq.spark import access as access_module
-from sprocketmq.spark.access import (
+from sprocketmq.spark.source import access as access_module
+from sprocketmq.spark.source.access import (
     ClusterAccess,
     FilterRefused,
     PullAnswer,
@@ -23,8 +23,8 @@ from sprocketmq.spark.access import (
     close_access,
     cluster_access,
 )
-from sprocketmq.spark.planning import QueueRange
-from sprocketmq.spark.reading import RangeReader
+from sprocketmq.spark.source.planning import QueueRange
+from sprocketmq.spark.source.reading import RangeReader
 from sprocketmq.testing import wait_until
 
 names = (f"Access{number}" for number in count())

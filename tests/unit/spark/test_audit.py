@@ -15,12 +15,12 @@ from tests.unit.spark.store_jobs import Writer, files, filled, queue_files, run_
 from sprocketmq.cli import pipeline
 from sprocketmq.cli.app import main
 from sprocketmq.errors import ConfigError, FatalError, StoreDamaged
-from sprocketmq.spark.jobs import audit as job
 from sprocketmq.spark.jobs import rebuild_index
+from sprocketmq.spark.jobs.audit import job
 from sprocketmq.spark.jobs.tasks import UNSEEN, StoreNotShared, StoreUnreadable, trouble_of
-from sprocketmq.storage.findings import ERROR, NOTE, WARNING
-from sprocketmq.storage.inspection import NotAStoreFile
-from sprocketmq.storage.verification import verify
+from sprocketmq.storage.inspect.findings import ERROR, NOTE, WARNING
+from sprocketmq.storage.inspect.inspection import NotAStoreFile
+from sprocketmq.storage.inspect.verification import verify
 
 CLEAN = ["plain", "batchcq", "compressed", "delay-retry", "propcrc"]
 # What only a verification looks at: small files, times, names.

@@ -8,9 +8,9 @@ import pytest
 import pyspark_rocketmq
 import pyspark_rocketmq_store
 from sprocketmq.errors import ConfigError
-from sprocketmq.spark import RocketMQDataSource, RocketMQStoreDataSource, checks
-from sprocketmq.spark.checks import MissingPackage, check_packages, parse_version, require
+from sprocketmq.spark import RocketMQDataSource, RocketMQStoreDataSource, version_checks
 from sprocketmq.spark.formats import LazySource
+from sprocketmq.spark.version_checks import MissingPackage, check_packages, parse_version, require
 
 GOOD = {"pyspark": "4.3.0", "pyarrow": "26.0.1", "pandas": "2.3.3"}
 
@@ -20,7 +20,7 @@ def installed(monkeypatch):
     """Pretend that these packages are installed, and no others."""
 
     def pretend(**versions):
-        monkeypatch.setattr(checks, "installed_version", (GOOD | versions).get)
+        monkeypatch.setattr(version_checks, "installed_version", (GOOD | versions).get)
 
     return pretend
 
@@ -61,14 +61,14 @@ def test_versions_are_compared_as_numbers():
 
 
 def test_a_package_that_is_not_there_has_no_version():
-    assert checks.installed_version("no_such_package") is None
-    assert checks.installed_version("pyarrow") is not None
+    assert version_checks.installed_version("no_such_package") is None
+    assert version_checks.installed_version("pyarrow") is not None
 
 
 def test_a_package_without_papers_tells_its_version_itself(tmp_path, monkeypatch):
     (tmp_path / "vendored_thing.py").write_text('__version__ = "7.1"\n')
     monkeypatch.syspath_prepend(tmp_path)
-    assert checks.installed_version("vendored_thing") == "7.1"
+    assert version_checks.installed_version("vendored_thing") == "7.1"
 
 
 def test_what_only_one_function_needs_is_asked_for_there():

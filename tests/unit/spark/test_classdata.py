@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from sprocketmq.spark import classdata
-from sprocketmq.spark.classdata import ClassData
-from sprocketmq.spark.jre import Java
+from sprocketmq.spark.sessions.class_data import ClassData
+from sprocketmq.spark.sessions.jre import Java
+from sprocketmq.spark.sessions.session import class_data
 
 WHOLE = struct.pack("=I", 0xF00BABA8) + b"classes" * 1000
 
@@ -193,17 +193,17 @@ def test_directories_on_the_class_path_mean_no_archive(start, spark_home, monkey
 
 def test_a_jvm_that_is_gone_at_the_end_is_no_trouble(start, monkeypatch):
     calls = []
-    monkeypatch.setattr(classdata.atexit, "register", calls.append)
+    monkeypatch.setattr(class_data.atexit, "register", calls.append)
     data = start()
     path = file_of(data.options(), "ArchiveClassesAtExit")
 
     def gone():
         raise ConnectionRefusedError
 
-    classdata.note_at_exit(data, gone)
+    class_data.note_at_exit(data, gone)
     calls.pop()()
     assert not os.path.exists(path.replace(".jsa", ".json"))
-    classdata.note_at_exit(data, lambda: 4711)
+    class_data.note_at_exit(data, lambda: 4711)
     calls.pop()()
     with open(path.replace(".jsa", ".json")) as file:
         assert json.load(file) == {"classes": 4711}
@@ -213,5 +213,5 @@ def test_a_base_archive_that_takes_too_long_means_no_archive(start, monkeypatch)
     def too_long(*_, **__):
         raise subprocess.TimeoutExpired("java", 60)
 
-    monkeypatch.setattr(classdata.subprocess, "run", too_long)
+    monkeypatch.setattr(class_data.subprocess, "run", too_long)
     assert start().options() == []

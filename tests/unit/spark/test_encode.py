@@ -13,7 +13,7 @@ from sprocketmq.protocol.hashing import java_hash
 from sprocketmq.protocol.ids import MessageIdFactory, parse_uniq_key
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.properties import decode_properties
-from sprocketmq.spark.encode import SLICE_BYTES, Ids, Limits, Occurrences, Router, RowEncoder, RowRefused
+from sprocketmq.spark.sink.encode import SLICE_BYTES, Ids, Limits, Occurrences, Router, RowEncoder, RowRefused
 
 TYPES = {
     "body": pa.binary(),

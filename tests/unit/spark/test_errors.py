@@ -9,7 +9,7 @@ from sprocketmq.errors import ConfigError, FatalError, TopicNotFound
 from sprocketmq.spark import errors
 from sprocketmq.spark.errors import brief, explain, in_one_sentence
 from sprocketmq.spark.option_values import OptionError
-from sprocketmq.spark.reading import DataLoss
+from sprocketmq.spark.source.reading import DataLoss
 
 WORKER_TRACEBACK = """Traceback (most recent call last):
   File "/site-packages/pyspark/worker.py", line 1231, in main
@@ -48,7 +48,7 @@ def from_worker(last):
 
 
 def test_what_a_worker_raised_is_told_in_its_own_words():
-    loss = "sprocketmq.spark.reading.DataLoss: queue 3 of topic orders on broker broker-a: messages 3 to 6 are gone"
+    loss = "sprocketmq.spark.source.reading.DataLoss: queue 3 of topic orders on broker broker-a: messages 3 to 6 are gone"
     assert explain(from_worker(loss)) == "queue 3 of topic orders on broker broker-a: messages 3 to 6 are gone"
 
 

@@ -10,7 +10,7 @@ pytest.importorskip("pyspark")
 
 from pyspark import SparkContext, java_gateway
 
-from sprocketmq.spark.jvm_process import ended_unless_started
+from sprocketmq.spark.sessions.jvm_process import ended_unless_started
 from sprocketmq.testing import wait_until
 
 # A script with a child, which becomes another program: as spark-submit does.

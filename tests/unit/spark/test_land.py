@@ -15,13 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from sprocketmq.errors import ConfigError
-from sprocketmq.spark.jobs import land_table, land_write
-from sprocketmq.spark.jobs.land import FormatMissing, landed, landed_files, plan_landing, read_table
-from sprocketmq.spark.jobs.land_by_spark import check_target, require_format
-from sprocketmq.spark.jobs.land_compact import compact_table, plan_groups, plan_merges
-from sprocketmq.spark.jobs.land_direct import land_direct
-from sprocketmq.spark.jobs.land_plan import Wanted
-from sprocketmq.spark.jobs.land_table import (
+from sprocketmq.spark.jobs.land import FormatMissing, landed, landed_files, plan_landing, read_table, table, write
+from sprocketmq.spark.jobs.land.by_spark import check_target, require_format
+from sprocketmq.spark.jobs.land.compaction import compact_table, plan_groups, plan_merges
+from sprocketmq.spark.jobs.land.direct import land_direct
+from sprocketmq.spark.jobs.land.plan import Wanted
+from sprocketmq.spark.jobs.land.table import (
     Batch,
     DataFile,
     NotALandingTable,
@@ -32,9 +31,9 @@ from sprocketmq.spark.jobs.land_table import (
     TableWriter,
     no_step,
 )
-from sprocketmq.spark.jobs.land_write import FileWriter, StagingNotShared, WorkerCannotWrite, WriteSettings, partitions_of, write_batches
+from sprocketmq.spark.jobs.land.write import FileWriter, StagingNotShared, WorkerCannotWrite, WriteSettings, partitions_of, write_batches
 from sprocketmq.spark.option_values import OptionError
-from sprocketmq.spark.schema import arrow_schema
+from sprocketmq.spark.source.schema import arrow_schema
 
 HOUR_US = 3_600_000_000
 BEGAN_US = 1_767_225_600_000_000 - 6 * HOUR_US  # 18:00 on the last day of 2025, UTC
@@ -203,7 +202,7 @@ def test_an_empty_topic_makes_an_empty_table_that_remembers_where_it_began(tmp_p
 
 
 def test_a_table_with_a_file_missing_is_not_read_as_if_it_were_whole(tmp_path, topics, monkeypatch):
-    monkeypatch.setattr(land_table, "_LOOK_PAUSE_S", 0)
+    monkeypatch.setattr(table, "_LOOK_PAUSE_S", 0)
     run(tmp_path / "t", topics)
     gone = landed_files(tmp_path / "t")[0]
     Path(gone).rename(f"{gone}.copy")
@@ -550,7 +549,7 @@ def test_bodies_have_no_dictionary_and_no_statistics(tmp_path):
 
 
 def test_few_files_are_open_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(land_write, "_MAX_OPEN", 3)
+    monkeypatch.setattr(write, "_MAX_OPEN", 3)
     writer = FileWriter(tmp_path, WriteSettings(partition_by=("date",)))
     for day in range(10):
         writer.write(rows("orders", 0, list(range(day * 24, day * 24 + 24))))
@@ -693,7 +692,7 @@ def test_damaged_notes_are_told_apart(tmp_path, topics):
 
 
 def test_a_batch_without_a_manifest_is_damage_not_a_shorter_table(tmp_path, topics, monkeypatch):
-    monkeypatch.setattr("sprocketmq.spark.jobs.land_table._LOOK_PAUSE_S", 0)
+    monkeypatch.setattr("sprocketmq.spark.jobs.land.table._LOOK_PAUSE_S", 0)
     run(tmp_path / "t", topics)
     (tmp_path / "t/batch=00000002/_manifest.json").unlink()
     with pytest.raises(TableDamaged, match="the batch has no manifest"):

@@ -12,9 +12,9 @@ from sprocketmq.clock import ManualClock
 from sprocketmq.errors import ConfigError, FatalError
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark import notebook
-from sprocketmq.spark.checks import MissingPackage
 from sprocketmq.spark.notebook import QueryHistory, batch_figures, watch
-from sprocketmq.spark.offsets import encode_offsets
+from sprocketmq.spark.source.offsets import encode_offsets
+from sprocketmq.spark.version_checks import MissingPackage
 
 QUEUES = [MessageQueue("orders", "broker-a", number) for number in range(3)]
 
@@ -175,7 +175,7 @@ def test_a_query_without_batches_has_a_plot_too():
 
 
 def test_without_matplotlib_the_plot_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("sprocketmq.spark.checks.find_spec", lambda name: None)
+    monkeypatch.setattr("sprocketmq.spark.version_checks.find_spec", lambda name: None)
     with pytest.raises(MissingPackage, match=r"the plot needs the package matplotlib.*pip install 'sprocketmq\[notebook\]'"):
         QueryHistory("orders").plot()
     monkeypatch.setattr(notebook, "find_spec", lambda name: None)

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sprocketmq.protocol.message import MessageQueue
-from sprocketmq.spark.offsets import (
+from sprocketmq.spark.option_values import OptionError
+from sprocketmq.spark.source.offsets import (
     EARLIEST,
     LATEST,
     Bound,
@@ -19,7 +20,6 @@ from sprocketmq.spark.offsets import (
     name_some,
     settle,
 )
-from sprocketmq.spark.option_values import OptionError
 
 
 def queue(number, broker="broker-a", topic="T"):

@@ -30,15 +30,15 @@ from sprocketmq.errors import ConfigError, StoreDamaged, StoreLocked, StoreNotWr
 from sprocketmq.protocol.records import decode_records
 from sprocketmq.spark.jobs import rebuild_index as job
 from sprocketmq.spark.jobs.tasks import StoreNotShared, StoreUnreadable
-from sprocketmq.storage import rebuild as rebuilding
+from sprocketmq.storage.bulk import rebuild as rebuilding
+from sprocketmq.storage.bulk.rebuild import WORK_DIRECTORY, rebuild
+from sprocketmq.storage.bulk.spool import Spool
 from sprocketmq.storage.config import StoreConfig
 from sprocketmq.storage.fs import REAL_FS, RealFileSystem
-from sprocketmq.storage.inspection import NotAStoreFile
-from sprocketmq.storage.rebuild import WORK_DIRECTORY, rebuild
-from sprocketmq.storage.spool import Spool
+from sprocketmq.storage.inspect.inspection import NotAStoreFile
+from sprocketmq.storage.inspect.unit_check import Segments, check_queue
+from sprocketmq.storage.inspect.verification import verify
 from sprocketmq.storage.store import MessageStore
-from sprocketmq.storage.unitcheck import Segments, check_queue
-from sprocketmq.storage.verification import verify
 
 FIXTURES = ["plain", "batchcq", "compressed", "delay-retry", "crash", "crash-lag", "propcrc"]
 
@@ -304,7 +304,7 @@ def test_a_disk_that_refuses_changes_nothing(tmp_path, monkeypatch, rebuild_inde
 def test_files_that_do_not_fit_the_log_are_not_taken(tmp_path, monkeypatch, rebuild_index):
     root = unpack("batchcq", tmp_path)
     before = files(root)
-    monkeypatch.setattr("sprocketmq.storage.unitcheck.check_queue", lambda *args, **options: (0, "unit 3 points nowhere"))
+    monkeypatch.setattr("sprocketmq.storage.inspect.unit_check.check_queue", lambda *args, **options: (0, "unit 3 points nowhere"))
     with pytest.raises(job.RebuildUnconfirmed, match="nothing was changed: unit 3 points nowhere"):
         rebuild_index(root)
     assert {path: data for path, data in files(root).items() if path != "lock"} == {p: d for p, d in before.items() if p != "lock"}

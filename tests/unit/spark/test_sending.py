@@ -9,7 +9,7 @@ import pytest
 from sprocketmq.errors import ClientClosed
 from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.message import MessageQueue
-from sprocketmq.spark.sending import Sender
+from sprocketmq.spark.sink.sending import Sender
 
 QUEUE = MessageQueue("t", "broker-a", 0)
 

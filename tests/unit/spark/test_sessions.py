@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from sprocketmq.errors import ConfigError
-from sprocketmq.spark import sessions
-from sprocketmq.spark.sessions import _environment, _is_here, _jvm_options, _master_url, _quoted, _shares_classes_otherwise
+from sprocketmq.spark.sessions import session
+from sprocketmq.spark.sessions.session import _environment, _is_here, _jvm_options, _master_url, _quoted, _shares_classes_otherwise
 
 
 def test_without_a_master_it_runs_here():
@@ -101,6 +101,6 @@ def test_a_machine_that_lacks_something_is_told_before_anything_is_started(monke
     def missing():
         raise ConfigError("Spark needs the package pyarrow")
 
-    monkeypatch.setattr(sessions, "check_packages", missing)
+    monkeypatch.setattr(session, "check_packages", missing)
     with pytest.raises(ConfigError, match="pyarrow"):
-        sessions.session()
+        session.session()

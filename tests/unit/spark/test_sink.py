@@ -11,11 +11,11 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from sprocketmq import sync
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import TopicNotFound
-from sprocketmq.spark.encode import RowRefused
 from sprocketmq.spark.option_values import OptionError
-from sprocketmq.spark.sending import close_producers
-from sprocketmq.spark.sink import BatchSink, SinkError
-from sprocketmq.spark.sink_options import ColumnError
+from sprocketmq.spark.sink.data_sink import BatchSink, SinkError
+from sprocketmq.spark.sink.encode import RowRefused
+from sprocketmq.spark.sink.options import ColumnError
+from sprocketmq.spark.sink.sending import close_producers
 
 SCHEMA = StructType([StructField("body", BinaryType()), StructField("keys", StringType())])
 

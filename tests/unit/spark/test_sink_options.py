@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sprocketmq.spark.option_values import OptionError
-from sprocketmq.spark.sink_options import COLUMNS, IGNORED_COLUMNS, NAMES, ColumnError, check_columns, parse_sink_options
+from sprocketmq.spark.sink.options import COLUMNS, IGNORED_COLUMNS, NAMES, ColumnError, check_columns, parse_sink_options
 
 BODY = {"body": 0}
 

@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
-from sprocketmq.spark.access import CLIENT_OPTIONS
 from sprocketmq.spark.option_values import CLIENT_PREFIX, camel
-from sprocketmq.spark.options import NAMES
-from sprocketmq.spark.schema import COLUMNS
+from sprocketmq.spark.source.access import CLIENT_OPTIONS
+from sprocketmq.spark.source.options import NAMES
+from sprocketmq.spark.source.schema import COLUMNS
 
 GUIDE = (Path(__file__).parents[3] / "docs/guide/spark.md").read_text(encoding="utf-8")
 

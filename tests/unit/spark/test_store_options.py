@@ -7,9 +7,9 @@ import pytest
 
 from sprocketmq.errors import ConfigError
 from sprocketmq.spark.option_values import OptionError
-from sprocketmq.spark.schema import COLUMNS, DEFAULT_COLUMNS
-from sprocketmq.spark.store_options import NAMES, TABLES, parse_store_options, store_arrow_schema, store_spark_schema
-from sprocketmq.spark.store_source import RocketMQStoreDataSource
+from sprocketmq.spark.source.schema import COLUMNS, DEFAULT_COLUMNS
+from sprocketmq.spark.store.data_source import RocketMQStoreDataSource
+from sprocketmq.spark.store.options import NAMES, TABLES, parse_store_options, store_arrow_schema, store_spark_schema
 
 
 def parse(**options):

@@ -24,12 +24,12 @@ from sprocketmq.protocol.hashing import crc32, tags_code
 from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.protocol.records import pack_host
 from sprocketmq.spark.option_values import OptionError
-from sprocketmq.spark.schema import COLUMNS
-from sprocketmq.spark.store_options import parse_store_options, store_arrow_schema
-from sprocketmq.spark.store_planning import DamagePiece, IndexPiece, LogPiece, UnitPiece, check_paths, pack, plan_store
-from sprocketmq.spark.store_reading import StoreReader
+from sprocketmq.spark.source.schema import COLUMNS
+from sprocketmq.spark.store.options import parse_store_options, store_arrow_schema
+from sprocketmq.spark.store.planning import DamagePiece, IndexPiece, LogPiece, UnitPiece, check_paths, pack, plan_store
+from sprocketmq.spark.store.reading import StoreReader
 from sprocketmq.storage.fs import RealFileSystem
-from sprocketmq.storage.index import key_hash
+from sprocketmq.storage.index.key_index import key_hash
 from sprocketmq.storage.store import MessageStore, StoreConfig
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"
@@ -363,9 +363,9 @@ from pathlib import Path
 sys.path[:0] = {sys.path!r}
 from sprocketmq.storage.fs import RealFileSystem
 from sprocketmq.storage.store import MessageStore, StoreConfig
-from sprocketmq.spark.store_options import parse_store_options
-from sprocketmq.spark.store_planning import plan_store
-from sprocketmq.spark.store_reading import StoreReader
+from sprocketmq.spark.store.options import parse_store_options
+from sprocketmq.spark.store.planning import plan_store
+from sprocketmq.spark.store.reading import StoreReader
 root = {str(tmp_path / "store")!r}
 store = MessageStore(StoreConfig(Path(root), commitlog_segment_bytes=4 << 20))
 store.open()

@@ -4,12 +4,12 @@ import gc
 
 import pytest
 
-from sprocketmq.spark import workers
+from sprocketmq.spark.sessions.session import worker_gc
 
 
 @pytest.fixture
 def unsettled(monkeypatch):
-    monkeypatch.setattr(workers, "_tasks", 0)
+    monkeypatch.setattr(worker_gc, "_tasks", 0)
     gc.unfreeze()
     yield
     gc.unfreeze()
@@ -17,14 +17,14 @@ def unsettled(monkeypatch):
 
 def test_what_is_loaded_is_frozen_in_the_first_two_tasks(unsettled):
     assert gc.get_freeze_count() == 0
-    workers.settle_worker()
+    worker_gc.settle_worker()
     frozen = gc.get_freeze_count()
     assert frozen > 1000
     loaded = [[[]] for _ in range(100)]
-    workers.settle_worker()
+    worker_gc.settle_worker()
     settled = gc.get_freeze_count()
     assert settled >= frozen + len(loaded), "what the first task loaded"
     later = [[[]] for _ in range(100)]
-    workers.settle_worker()
+    worker_gc.settle_worker()
     assert gc.get_freeze_count() <= settled, "what later tasks make is collected as ever"
     assert len(loaded) == len(later)

@@ -8,7 +8,7 @@ import pytest
 from sprocketmq.errors import InvalidMessage, MessageTooLarge
 from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.protocol.records import encode_record, pack_host
-from sprocketmq.storage.reading import MAX_RUNS
+from sprocketmq.storage.queues.reading import MAX_RUNS
 from sprocketmq.storage.store import ReadStatus
 
 BIG = 1 << 30

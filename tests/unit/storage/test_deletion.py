@@ -14,7 +14,7 @@ from sprocketmq.protocol.records import decode_records, pack_host
 from sprocketmq.storage import store as store_module
 from sprocketmq.storage.snapshot import Snapshot
 from sprocketmq.storage.store import MessageStore, ReadStatus, StoreConfig
-from sprocketmq.testing.simfs import MODES, SimFileSystem, SimulatedCrash
+from sprocketmq.testing.rig.simulated_disk import MODES, SimFileSystem, SimulatedCrash
 
 SEGMENT = 64 << 10
 HOST = pack_host("127.0.0.1", 10911)

@@ -6,7 +6,7 @@ import pytest
 from tests.inside import queue_of
 
 from sprocketmq.protocol.batch import encode_batch, split_batch, split_columns
-from sprocketmq.storage.exploding import BATCH_SHARED, explode
+from sprocketmq.storage.log.exploding import BATCH_SHARED, explode
 
 SHARED = BATCH_SHARED.pack(0, 5, b"12345678", 6, b"12345678", 0, 0)
 

@@ -13,7 +13,7 @@ from sprocketmq.errors import LocalProtocolError
 from sprocketmq.storage.checkpoint import Checkpoint
 from sprocketmq.storage.config import ConfigFile, dump_pretty
 from sprocketmq.storage.fs import REAL_FS
-from sprocketmq.storage.segments import FilePool, parse_segment_name, segment_name
+from sprocketmq.storage.log.segments import FilePool, parse_segment_name, segment_name
 from sprocketmq.storage.snapshot import QueueState, Snapshot
 
 

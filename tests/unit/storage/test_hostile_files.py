@@ -22,15 +22,16 @@ from sprocketmq.errors import SprocketError, StoreDamaged, StoreLocked, StoreNot
 from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.hashing import crc32
 from sprocketmq.protocol.records import encode_record, pack_host
-from sprocketmq.storage import inspection, recovery
-from sprocketmq.storage.checks import check_directory
 from sprocketmq.storage.config import StoreConfig
+from sprocketmq.storage.directory_checks import check_directory
 from sprocketmq.storage.fs import REAL_FS
-from sprocketmq.storage.inspection import FileView, NotAStoreFile, hash_slots_of, identify, inner_messages, items_of, next_record
-from sprocketmq.storage.overview import StoreDirectory
+from sprocketmq.storage.inspect import inspection
+from sprocketmq.storage.inspect.inspection import FileView, NotAStoreFile, hash_slots_of, identify, inner_messages, items_of, next_record
+from sprocketmq.storage.inspect.overview import StoreDirectory
+from sprocketmq.storage.inspect.verification import verify
+from sprocketmq.storage.log import recovery
 from sprocketmq.storage.snapshot import Snapshot
 from sprocketmq.storage.store import MessageStore
-from sprocketmq.storage.verification import verify
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"
 SEGMENT = "commitlog/00000000000000000000"

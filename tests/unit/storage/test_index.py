@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from sprocketmq.clock import ManualClock
 from sprocketmq.protocol.properties import encode_properties
-from sprocketmq.storage import index as index_module
 from sprocketmq.storage.fs import RealFileSystem
-from sprocketmq.storage.index import IndexState, KeyIndex, KeysAt, Staged, key_hash, key_string, record_keys
-from sprocketmq.storage.keys import entries_of
-from sprocketmq.storage.recovery import Scanned
+from sprocketmq.storage.index import key_index as index_module
+from sprocketmq.storage.index.key_hashing import entries_of
+from sprocketmq.storage.index.key_index import IndexState, KeyIndex, KeysAt, Staged, key_hash, key_string, record_keys
+from sprocketmq.storage.log.recovery import Scanned
 
 SLOTS, ENTRIES = 7, 12
 Record = tuple[str, bytes, int, int]
@@ -135,7 +135,7 @@ def box(make_box: Callable[..., Box]) -> Box:
 @pytest.fixture
 def without_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that has not loaded numpy yet."""
-    for name in ("sprocketmq.storage.indexarrays", "sprocketmq.storage.keys"):
+    for name in ("sprocketmq.storage.index.index_arrays", "sprocketmq.storage.index.key_hashing"):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
@@ -184,7 +184,7 @@ def test_a_process_without_numpy_writes_the_same(box: Box, without_arrays: None)
         box.add(records[at : at + 7])
         box.add(records[at : at + 5])  # these come again
     box.index.sync()
-    assert "sprocketmq.storage.indexarrays" not in sys.modules
+    assert "sprocketmq.storage.index.index_arrays" not in sys.modules
     assert box.files() == Reference().put_all(records).files
 
 
@@ -514,7 +514,7 @@ def test_a_small_index_takes_little_disk_and_no_time(make_box: Callable[..., Box
     path = next(box.root.iterdir())
     assert path.stat().st_size == 40 + 4 * 5_000_000 + 20 * 20_000_000
     assert path.stat().st_blocks * 512 < 200_000
-    assert "sprocketmq.storage.indexarrays" not in sys.modules
+    assert "sprocketmq.storage.index.index_arrays" not in sys.modules
 
 
 # --- disks that refuse ---
@@ -580,7 +580,7 @@ def test_a_failing_sync_is_told(box: Box) -> None:
 
 
 def test_much_that_is_offered_is_indexed_at_once(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sprocketmq.storage.indexarrays  # noqa: F401
+    import sprocketmq.storage.index.index_arrays  # noqa: F401
 
     records = make_records(20)
     box.index.offer(records[:10], 1000)
@@ -591,7 +591,7 @@ def test_much_that_is_offered_is_indexed_at_once(box: Box, monkeypatch: pytest.M
 
 
 def test_no_commit_waits_for_more_than_some_thousand_messages(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sprocketmq.storage.indexarrays  # noqa: F401
+    import sprocketmq.storage.index.index_arrays  # noqa: F401
 
     monkeypatch.setattr(index_module, "MAX_PENDING_BYTES", 1000)
     monkeypatch.setattr(index_module, "_INLINE_MESSAGES", 8)
@@ -624,7 +624,7 @@ def test_arrays_are_loaded_in_a_thread_while_messages_wait(box: Box, without_arr
 
 
 def test_hostile_property_strings_are_indexed_in_slices(make_box: Callable[..., Box]) -> None:
-    import sprocketmq.storage.indexarrays  # noqa: F401
+    import sprocketmq.storage.index.index_arrays  # noqa: F401
 
     box = make_box(slots=64, entries=700_000)
     properties = b"KEYS\x01" + b"a " * 16_000 + b"\x02"

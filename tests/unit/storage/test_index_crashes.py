@@ -11,8 +11,8 @@ sys.path.append(str(Path(__file__).parent))  # for test_index, as test modules a
 from test_index import ENTRIES, SLOTS, Record, Reference, as_scanned, make_records, reading
 
 from sprocketmq.clock import ManualClock
-from sprocketmq.storage.index import IndexState, KeyIndex
-from sprocketmq.testing.simfs import MODES, SimFileSystem, SimulatedCrash
+from sprocketmq.storage.index.key_index import IndexState, KeyIndex
+from sprocketmq.testing.rig.simulated_disk import MODES, SimFileSystem, SimulatedCrash
 
 DIRECTORY = "/store/index"
 RECORDS = make_records(30)

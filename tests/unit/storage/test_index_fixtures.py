@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from sprocketmq.clock import ManualClock
-from sprocketmq.storage.commitlog import CommitLog
 from sprocketmq.storage.fs import REAL_FS
-from sprocketmq.storage.index import KeyIndex, key_hash, record_keys
-from sprocketmq.storage.lookup import Kind, find_records
-from sprocketmq.storage.recovery import LogScan, Scanned
+from sprocketmq.storage.index.key_index import KeyIndex, key_hash, record_keys
+from sprocketmq.storage.index.search import Kind, find_records
+from sprocketmq.storage.log.commit_log import CommitLog
+from sprocketmq.storage.log.recovery import LogScan, Scanned
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"
 NAMES = ["plain", "propcrc", "crash", "crash-lag", "compressed", "delay-retry", "batchcq"]

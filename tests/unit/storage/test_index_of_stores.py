@@ -12,10 +12,10 @@ from sprocketmq.clock import ManualClock
 from sprocketmq.protocol.batch import encode_batch, split_batch
 from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.protocol.records import decode_records
-from sprocketmq.storage import index as index_module
 from sprocketmq.storage.fs import REAL_FS
-from sprocketmq.storage.index import KeyIndex
-from sprocketmq.storage.recovery import LogScan
+from sprocketmq.storage.index import key_index as index_module
+from sprocketmq.storage.index.key_index import KeyIndex
+from sprocketmq.storage.log.recovery import LogScan
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -255,17 +255,17 @@ def test_a_disk_that_was_full_for_the_index_alone_is_caught_up_with(bench: "Benc
 def test_small_stores_are_indexed_without_numpy(bench: "Bench", monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    monkeypatch.delitem(sys.modules, "sprocketmq.storage.indexarrays", raising=False)
+    monkeypatch.delitem(sys.modules, "sprocketmq.storage.index.index_arrays", raising=False)
     for round_ in range(3):
         send(bench, range(20 * round_, 20 * round_ + 20))
         bench.restart()
-    assert "sprocketmq.storage.indexarrays" not in sys.modules
+    assert "sprocketmq.storage.index.index_arrays" not in sys.modules
     check(bench, 60)
     check_files(bench)
 
 
 def test_much_traffic_is_indexed_as_it_comes(bench: "Bench", monkeypatch: pytest.MonkeyPatch) -> None:
-    import sprocketmq.storage.indexarrays  # noqa: F401
+    import sprocketmq.storage.index.index_arrays  # noqa: F401
 
     monkeypatch.setattr(index_module, "MAX_PENDING_BYTES", 3000)
     for n in range(0, 200, 10):

@@ -11,7 +11,7 @@ import pytest
 
 from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.storage.fs import REAL_FS
-from sprocketmq.storage.inspection import (
+from sprocketmq.storage.inspect.inspection import (
     WINDOW_BYTES,
     FileView,
     NotAStoreFile,
@@ -24,7 +24,7 @@ from sprocketmq.storage.inspection import (
     property_crc,
     sys_flag_names,
 )
-from sprocketmq.storage.overview import StoreDirectory
+from sprocketmq.storage.inspect.overview import StoreDirectory
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"
 NAMES = ["plain", "propcrc", "crash", "crash-lag", "compressed", "delay-retry", "batchcq"]

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from sprocketmq.protocol.hashing import java_hash
 from sprocketmq.protocol.properties import encode_properties
-from sprocketmq.storage import keys
-from sprocketmq.storage.keys import entries_of, entries_of_topics, hash_keys
-from sprocketmq.storage.runs import KeyEntries
+from sprocketmq.storage.chunks import KeyEntries
+from sprocketmq.storage.index import key_hashing
+from sprocketmq.storage.index.key_hashing import entries_of, entries_of_topics, hash_keys
 
 
 def key_hash(text: str) -> int:
@@ -36,8 +36,8 @@ def entries(topic: str, properties: list[bytes]) -> KeyEntries:
 
 def check(topic: str, properties: list[bytes]) -> None:
     """Compare with one by one, both as it is and with strings of one length always tried as a table."""
-    for fewest in (keys._MIN_ALIKE, 1):
-        with patch.object(keys, "_MIN_ALIKE", fewest):
+    for fewest in (key_hashing._MIN_ALIKE, 1):
+        with patch.object(key_hashing, "_MIN_ALIKE", fewest):
             compare(topic, properties)
 
 

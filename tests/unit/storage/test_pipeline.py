@@ -17,13 +17,13 @@ import pytest
 from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.codes import SYSFLAG_INNER_BATCH
 from sprocketmq.protocol.records import MAGIC_BLANK, encode_record, pack_host
-from sprocketmq.storage import parsing
-from sprocketmq.storage.commitlog import CommitLog
+from sprocketmq.storage.bulk import parsing
+from sprocketmq.storage.bulk.pipeline import RING_SLOTS, LogPipeline, Ring, workers_for
+from sprocketmq.storage.bulk.worker import FRAME, Setup, Task, decode_chunk, encode_chunk, read_task
+from sprocketmq.storage.chunks import ParsedChunk
 from sprocketmq.storage.fs import REAL_FS
-from sprocketmq.storage.pipeline import RING_SLOTS, LogPipeline, Ring, workers_for
-from sprocketmq.storage.recovery import LogScan, data_end
-from sprocketmq.storage.runs import ParsedChunk
-from sprocketmq.storage.worker import FRAME, Setup, Task, decode_chunk, encode_chunk, read_task
+from sprocketmq.storage.log.commit_log import CommitLog
+from sprocketmq.storage.log.recovery import LogScan, data_end
 
 HOST = pack_host("192.0.2.7", 40001)
 SEGMENT = 32 << 10
@@ -413,7 +413,9 @@ def test_workers_end_when_the_reading_is_given_up(tmp_path: Path) -> None:
 
 
 def test_a_worker_ends_when_its_input_closes(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", "sprocketmq.storage.worker"], input=b"", capture_output=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "sprocketmq.storage.bulk.worker"], input=b"", capture_output=True, timeout=120, check=False
+    )
     assert done.returncode == 0
     assert done.stderr == b""
 
@@ -436,9 +438,9 @@ def test_a_stretch_full_of_keys_comes_in_several_chunks(tmp_path: Path, monkeypa
 
 PARENT = """
 import sys, time
-from sprocketmq.storage.commitlog import CommitLog
+from sprocketmq.storage.log.commit_log import CommitLog
 from sprocketmq.storage.fs import REAL_FS
-from sprocketmq.storage.pipeline import LogPipeline
+from sprocketmq.storage.bulk.pipeline import LogPipeline
 log = CommitLog(REAL_FS, sys.argv[1], 32768, preallocate=False)
 log.load()
 pipeline = LogPipeline(log, 0, workers=3, resync=True, task_bytes=4096)

@@ -9,11 +9,11 @@ from sprocketmq.protocol.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_INNER_BATCH,
 from sprocketmq.protocol.hashing import java_hash
 from sprocketmq.protocol.names import SCHEDULE_TOPIC
 from sprocketmq.protocol.records import encode_record, pack_host
-from sprocketmq.storage.consumequeue import UNIT
-from sprocketmq.storage.keys import entries_of
-from sprocketmq.storage.parsing import find_record, parse_chunk
-from sprocketmq.storage.recovery import Scanned, parse_record, parse_records
-from sprocketmq.storage.runs import ParsedChunk
+from sprocketmq.storage.bulk.parsing import find_record, parse_chunk
+from sprocketmq.storage.chunks import ParsedChunk
+from sprocketmq.storage.index.key_hashing import entries_of
+from sprocketmq.storage.log.recovery import Scanned, parse_record, parse_records
+from sprocketmq.storage.queues.consume_queue import UNIT
 
 V4 = pack_host("192.0.2.7", 40001)
 V6 = pack_host("2001:db8::7", 40001)

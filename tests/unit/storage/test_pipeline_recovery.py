@@ -12,9 +12,9 @@ import pytest
 
 from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.records import pack_host
-from sprocketmq.storage import recovery
-from sprocketmq.storage.pipeline import LogPipeline
-from sprocketmq.storage.recovery import RecoveryReport
+from sprocketmq.storage.bulk.pipeline import LogPipeline
+from sprocketmq.storage.log import recovery
+from sprocketmq.storage.log.recovery import RecoveryReport
 from sprocketmq.storage.snapshot import Snapshot
 from sprocketmq.storage.store import MessageStore, StoreConfig
 

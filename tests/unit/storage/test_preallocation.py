@@ -9,14 +9,14 @@ import pytest
 
 from sprocketmq.errors import StoreFailed
 from sprocketmq.protocol.records import pack_host
-from sprocketmq.storage import commitlog, preallocation
-from sprocketmq.storage.commitlog import CommitLog
 from sprocketmq.storage.fs import RealFileSystem
-from sprocketmq.storage.preallocation import Preallocator
-from sprocketmq.storage.segments import segment_name
+from sprocketmq.storage.log import commit_log, preallocation
+from sprocketmq.storage.log.commit_log import CommitLog
+from sprocketmq.storage.log.preallocation import Preallocator
+from sprocketmq.storage.log.segments import segment_name
 from sprocketmq.storage.store import MessageStore, StoreConfig
 from sprocketmq.testing import wait_until
-from sprocketmq.testing.simfs import MODES, SimFileSystem, SimulatedCrash
+from sprocketmq.testing.rig.simulated_disk import MODES, SimFileSystem, SimulatedCrash
 
 MIB = 1 << 20
 WAIT_S = 60
@@ -257,7 +257,7 @@ def test_a_store_that_stopped_ends_with_a_segment_of_zeros_and_opens_again(make_
 
 
 def test_the_numbers_fit_each_other():
-    assert commitlog.PREALLOCATE_LOW_BYTES < commitlog.PREALLOCATE_STEP_BYTES <= preallocation.STEP_BYTES
+    assert commit_log.PREALLOCATE_LOW_BYTES < commit_log.PREALLOCATE_STEP_BYTES <= preallocation.STEP_BYTES
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from sprocketmq.errors import ConfigError, StoreDamaged, StoreLocked, StoreNotSupported, StoreNotWritable
+from sprocketmq.storage.bulk.rebuild import DERIVED, WORK_DIRECTORY, rebuild
 from sprocketmq.storage.checkpoint import Checkpoint
 from sprocketmq.storage.fs import REAL_FS
-from sprocketmq.storage.rebuild import DERIVED, WORK_DIRECTORY, rebuild
 from sprocketmq.storage.store import MessageStore, StoreConfig
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"

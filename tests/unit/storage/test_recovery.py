@@ -8,7 +8,7 @@ import pytest
 from tests.inside import queue_of
 
 from sprocketmq.storage import store as store_module
-from sprocketmq.storage.recovery import parse_records
+from sprocketmq.storage.log.recovery import parse_records
 from sprocketmq.storage.store import ReadStatus
 
 RESTARTS = ["restart", "crash"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sprocketmq.errors import ConfigError
 from sprocketmq.storage.config import StoreConfig
-from sprocketmq.storage.retention import MAX_SEGMENTS_PER_ROUND, Cause, Limits, SegmentAge, plan_deletion, used_part
+from sprocketmq.storage.log.retention import MAX_SEGMENTS_PER_ROUND, Cause, Limits, SegmentAge, plan_deletion, used_part
 
 HOUR_MS = 3_600_000
 SIZE = 1000

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from sprocketmq.protocol.records import pack_host
-from sprocketmq.storage.commitlog import CommitLog
+from sprocketmq.storage.bulk.parsing import parse_chunk
+from sprocketmq.storage.bulk.pipeline import TASK_BYTES
+from sprocketmq.storage.bulk.rebuild import open_log
+from sprocketmq.storage.bulk.splits import MAX_SPLIT_BYTES, MIN_SPLIT_BYTES, cut_splits, parts, split_bytes_for
+from sprocketmq.storage.bulk.spool import Spool, entry_pieces, group_pieces, last_entry, read_entries, read_runs
+from sprocketmq.storage.bulk.stitching import Answer, LogOrder
+from sprocketmq.storage.chunks import ParsedChunk
 from sprocketmq.storage.fs import REAL_FS
-from sprocketmq.storage.logorder import Answer, LogOrder
-from sprocketmq.storage.parsing import parse_chunk
-from sprocketmq.storage.pipeline import TASK_BYTES
-from sprocketmq.storage.rebuild import open_log
-from sprocketmq.storage.runs import ParsedChunk
-from sprocketmq.storage.splits import MAX_SPLIT_BYTES, MIN_SPLIT_BYTES, cut_splits, parts, split_bytes_for
-from sprocketmq.storage.spool import Spool, entry_pieces, group_pieces, last_entry, read_entries, read_runs
+from sprocketmq.storage.log.commit_log import CommitLog
 from sprocketmq.storage.store import MessageStore, StoreConfig
 
 HOST = pack_host("127.0.0.1", 10911)

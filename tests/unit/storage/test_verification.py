@@ -13,12 +13,12 @@ import pytest
 
 from sprocketmq.protocol.hashing import crc32
 from sprocketmq.protocol.records import encode_record, pack_host
-from sprocketmq.storage import verify_queues
-from sprocketmq.storage.findings import MAX_OF_A_KIND
-from sprocketmq.storage.inspection import BATCH_UNIT, NotAStoreFile
-from sprocketmq.storage.logwindows import parse_window
+from sprocketmq.storage.inspect import verify_queues
+from sprocketmq.storage.inspect.findings import MAX_OF_A_KIND
+from sprocketmq.storage.inspect.inspection import BATCH_UNIT, NotAStoreFile
+from sprocketmq.storage.inspect.log_windows import parse_window
+from sprocketmq.storage.inspect.verification import verify
 from sprocketmq.storage.snapshot import Snapshot
-from sprocketmq.storage.verification import verify
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"
 SEGMENT = "commitlog/00000000000000000000"

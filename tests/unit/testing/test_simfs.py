@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sprocketmq.clock import ManualClock
 from sprocketmq.storage.fs import RealFileSystem
 from sprocketmq.storage.store import MessageStore, StoreConfig
-from sprocketmq.testing.simfs import MODES, SECTOR_BYTES, SimFileSystem, SimulatedCrash
+from sprocketmq.testing.rig.simulated_disk import MODES, SECTOR_BYTES, SimFileSystem, SimulatedCrash
 
 NAMES = ["/d/a", "/d/b", "/d/e/c", "/x"]
 names = st.sampled_from(NAMES)

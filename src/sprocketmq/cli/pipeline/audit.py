@@ -9,7 +9,7 @@ import typer
 from sprocketmq.cli.pipeline import DEFAULT_MEMORY, Cores, Json, Master, Memory, SparkOptions, run_spark_job
 
 if TYPE_CHECKING:
-    from sprocketmq.spark.jobs.audit_merge import AuditFinding
+    from sprocketmq.spark.jobs.audit.merge import AuditFinding
 
 
 def command(

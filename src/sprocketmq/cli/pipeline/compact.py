@@ -18,12 +18,12 @@ def command(
     json: Json = False,
 ) -> None:
     """Merge the small files of a landed table into large ones. Readers that go by its list of files see every row once all the while."""
-    from sprocketmq.spark.jobs.land_compact import check_request
+    from sprocketmq.spark.jobs.land.compaction import check_request
 
     check_request(table, compression)
 
     def work(spark: Any, report: Any) -> Any:
-        from sprocketmq.spark.jobs.land_compact import compact
+        from sprocketmq.spark.jobs.land import compact
 
         return compact(spark, table, file_bytes=file_mib << 20, compression=compression, sync=sync, progress=report)
 

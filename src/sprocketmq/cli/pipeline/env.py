@@ -11,7 +11,7 @@ def command(json: Json = False) -> None:
     Java (one that is installed, or the wheel's), this Python for the workers, and Spark's commands on the search path.
     """
     from sprocketmq.cli.output import print_json
-    from sprocketmq.spark.sessions import launch_environment
+    from sprocketmq.spark.sessions.session import launch_environment
 
     variables = launch_environment()
     if json:

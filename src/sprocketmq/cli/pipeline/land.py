@@ -49,7 +49,7 @@ def command(
     json: Json = False,
 ) -> None:
     """Land topics into a table. The next run goes on where this one ended; every message is in the table once, however often it is killed."""
-    from sprocketmq.spark.checks import check_packages
+    from sprocketmq.spark.version_checks import check_packages
 
     check_packages()
     from sprocketmq.spark.jobs.land import plan_landing

@@ -41,7 +41,7 @@ def command(
     from sprocketmq.cli.consume import seconds_of
     from sprocketmq.errors import ConfigError
     from sprocketmq.protocol.names import DLQ_PREFIX
-    from sprocketmq.spark.checks import check_packages
+    from sprocketmq.spark.version_checks import check_packages
 
     check_packages()
     from sprocketmq.cli.pipeline.land import source_options

@@ -15,9 +15,9 @@ from typing import Any, Self
 from sprocketmq import sync
 from sprocketmq.errors import ConfigError, FatalError, TopicNotFound
 from sprocketmq.protocol.message import MessageQueue
-from sprocketmq.spark.access import ClusterAccess
-from sprocketmq.spark.jobs.land_table import read_table
-from sprocketmq.spark.offsets import Offsets, WrongCheckpoint, decode_offsets
+from sprocketmq.spark.jobs.land.table import read_table
+from sprocketmq.spark.source.access import ClusterAccess
+from sprocketmq.spark.source.offsets import Offsets, WrongCheckpoint, decode_offsets
 
 # Nothing is committed for it.
 _OWN_GROUP = "sprocketmq-lag"

@@ -27,22 +27,22 @@ from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.errors import ConfigError, FatalError
 from sprocketmq.spark.jobs.progress import Progress, Report
 from sprocketmq.spark.jobs.tasks import UNSEEN, StoreNotShared, Trouble, run_tasks, tasks_at_a_time, trouble_of, without_trouble
-from sprocketmq.storage.checks import check_directory
-from sprocketmq.storage.commitlog import CommitLog, Segment
+from sprocketmq.storage.bulk.rebuild import BATCH_QUEUES, DERIVED, INDEX, QUEUES, Made, Plan, check_target, lock_in_place, open_log, rebuild
+from sprocketmq.storage.bulk.splits import Split, cut_splits, parts, split_bytes_for
+from sprocketmq.storage.bulk.stitching import Answer, LogOrder
+from sprocketmq.storage.directory_checks import check_directory
 from sprocketmq.storage.fs import REAL_FS
-from sprocketmq.storage.logorder import Answer, LogOrder
-from sprocketmq.storage.overview import StoreDirectory
-from sprocketmq.storage.rebuild import BATCH_QUEUES, DERIVED, INDEX, QUEUES, Made, Plan, check_target, lock_in_place, open_log, rebuild
-from sprocketmq.storage.recovery import data_end
-from sprocketmq.storage.splits import Split, cut_splits, parts, split_bytes_for
+from sprocketmq.storage.inspect.overview import StoreDirectory
+from sprocketmq.storage.log.commit_log import CommitLog, Segment
+from sprocketmq.storage.log.recovery import data_end
 from sprocketmq.storage.store import StoreConfig
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from sprocketmq.storage.index import FileState
+    from sprocketmq.storage.bulk.spool import Piece, SpooledChunk
+    from sprocketmq.storage.index.key_index import FileState
     from sprocketmq.storage.snapshot import QueueState
-    from sprocketmq.storage.spool import Piece, SpooledChunk
 
 __all__ = ["RebuildIndexSummary", "RebuildUnconfirmed", "StoreNotShared", "check_request", "rebuild_index"]
 
@@ -118,7 +118,7 @@ def rebuild_index(
     start. ``split_bytes`` is how much of the log a task reads (0: as fits the log and the session). ``config`` gives file sizes where no
     old file tells them.
 
-    Raises NotAStoreFile, ConfigError, StoreDamaged, StoreNotSupported, StoreNotWritable as ``sprocketmq.storage.rebuild.rebuild``, and
+    Raises NotAStoreFile, ConfigError, StoreDamaged, StoreNotSupported, StoreNotWritable as ``sprocketmq.storage.bulk.rebuild.rebuild``, and
     StoreNotShared when a worker does not see the store, StoreUnreadable when it cannot read it, RebuildUnconfirmed when what was made is
     not what the log says.
     """
@@ -271,8 +271,8 @@ class _SparkMaker:
         log: CommitLog, place: _Place, answers: list[_Spooled], batch_topics: frozenset[bytes], *, keys: bool
     ) -> "tuple[LogOrder[SpooledChunk], list[SpooledChunk]]":
         """Return the chunks that count; what tasks could not know about, such as damage, is read here."""
-        from sprocketmq.storage.parsing import parse_chunk
-        from sprocketmq.storage.spool import Spool
+        from sprocketmq.storage.bulk.parsing import parse_chunk
+        from sprocketmq.storage.bulk.spool import Spool
 
         waiting = iter(answers)
         order: LogOrder[SpooledChunk] = LogOrder(log, log.min_offset, resync=True)
@@ -291,8 +291,8 @@ class _SparkMaker:
             spool.close()
 
     def _make_files(self, plan: Plan, log: CommitLog, place: _Place, chunks: "list[SpooledChunk]", made: Made) -> None:
-        from sprocketmq.storage.index import IndexState, next_name
-        from sprocketmq.storage.spool import entry_pieces, group_pieces, last_entry
+        from sprocketmq.storage.bulk.spool import entry_pieces, group_pieces, last_entry
+        from sprocketmq.storage.index.key_index import IndexState, next_name
 
         jobs = []
         if plan.index:
@@ -332,7 +332,7 @@ class _SparkMaker:
 
 def _weight(piece: "Piece") -> int:
     """Return how many bytes of the spool a piece is."""
-    from sprocketmq.storage.spool import ENTRY_BYTES
+    from sprocketmq.storage.bulk.spool import ENTRY_BYTES
 
     return piece.length * (ENTRY_BYTES if piece.of else 1)
 
@@ -358,7 +358,7 @@ def _spool_split(
 ) -> list[_Spooled] | Trouble:
     from pyspark import TaskContext
 
-    from sprocketmq.storage.spool import Spool
+    from sprocketmq.storage.bulk.spool import Spool
 
     trouble = place.trouble()
     if trouble is not None:
@@ -399,10 +399,10 @@ def _build(job: _Job, note: Callable[[int], None], *, place: _Place, plan: Plan,
 
 
 def _build_queues(job: _Job, plan: Plan, segment_bytes: int) -> _Built:
-    from sprocketmq.storage.batchqueue import BATCH_UNIT_BYTES, BatchConsumeQueue
-    from sprocketmq.storage.consumequeue import UNIT_BYTES
-    from sprocketmq.storage.spool import read_runs
-    from sprocketmq.storage.unitcheck import Segments, check_queue
+    from sprocketmq.storage.bulk.spool import read_runs
+    from sprocketmq.storage.inspect.unit_check import Segments, check_queue
+    from sprocketmq.storage.queues.batch_queue import BATCH_UNIT_BYTES, BatchConsumeQueue
+    from sprocketmq.storage.queues.consume_queue import UNIT_BYTES
 
     root = str(plan.config.root)
     log = f"{plan.source}/commitlog"
@@ -430,10 +430,10 @@ def _build_queues(job: _Job, plan: Plan, segment_bytes: int) -> _Built:
 
 
 def _build_index_file(job: _Job, plan: Plan, log_begin: int) -> _Built:
-    from sprocketmq.storage.findings import Findings
-    from sprocketmq.storage.index import Header
-    from sprocketmq.storage.spool import read_entries
-    from sprocketmq.storage.verify_index import IndexFileCheck
+    from sprocketmq.storage.bulk.spool import read_entries
+    from sprocketmq.storage.index.key_index import Header
+    from sprocketmq.storage.inspect.findings import Findings
+    from sprocketmq.storage.inspect.verify_index import IndexFileCheck
 
     root = str(plan.config.root)
     path = f"{root}/{INDEX}/{job.name}"

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 from sprocketmq.errors import ConfigError, FatalError, TopicNotFound
 from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_send_topic, check_topic
 from sprocketmq.protocol.properties import RETRY_TOPIC
-from sprocketmq.spark.access import ClusterAccess, cluster_access
 from sprocketmq.spark.errors import in_one_sentence
 from sprocketmq.spark.jobs.progress import Progress, Report
-from sprocketmq.spark.offsets import encode_offsets
-from sprocketmq.spark.options import DEFAULT_GROUP
-from sprocketmq.spark.schema import COLUMNS
+from sprocketmq.spark.source.access import ClusterAccess, cluster_access
+from sprocketmq.spark.source.offsets import encode_offsets
+from sprocketmq.spark.source.options import DEFAULT_GROUP
+from sprocketmq.spark.source.schema import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,0 +1,1 @@
+"""Consuming: push and pull consumers, group membership, rebalance, offsets, give-backs."""

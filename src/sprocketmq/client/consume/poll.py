@@ -1,0 +1,243 @@
+"""Polling of queues that a pull consumer was given, by hand or as a member of its group: background pulls, positions, commits."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+
+from sprocketmq.client.consume.consumer_stats import ConsumerStats
+from sprocketmq.client.consume.group_member import COMMIT_S, ConsumeFrom, GroupMember, from_where, start_offset
+from sprocketmq.client.consume.offsets import GroupOffsets, Offsets
+from sprocketmq.client.consume.process_queue import Limits, ProcessQueue, ReceivedBatch
+from sprocketmq.client.consume.pull_loop import PullLoops, PullSize
+from sprocketmq.client.consume.rebalance import Share
+from sprocketmq.client.instance import OPEN, Instance
+from sprocketmq.errors import ConfigError, SprocketError
+from sprocketmq.net.tasks import all_of
+from sprocketmq.protocol.bodies import SubscriptionData
+from sprocketmq.protocol.message import MessageQueue
+from sprocketmq.protocol.records import ReceivedMessage
+
+log = logging.getLogger(__name__)
+
+# What one pull in the background asks for; what a poll returns is bounded by the caller.
+PULL_SIZE = PullSize(256, 1 << 20)
+
+
+class ManualOffsets(GroupOffsets):
+    """Offsets of a group that are committed only when the caller says so."""
+
+    async def settle(self, pqs: Iterable[ProcessQueue]) -> None:
+        """Nothing: a queue is given up as it was last committed."""
+
+    async def commit_behind(self, pqs: Iterable[ProcessQueue]) -> None:
+        """Nothing: the caller commits."""
+
+
+class Polling:
+    """The queues of one pull consumer. Each is pulled ahead, up to 1,000 messages or 100 MiB, and handed out by ``poll`` in order.
+
+    With ``share`` the consumer is a member of its group, which has its queues from the group's balance; else it has those of ``assign``.
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        group: str,
+        subscriptions: Mapping[str, SubscriptionData],
+        *,
+        consume_from: ConsumeFrom,
+        auto_commit: bool,
+        share: Share | None = None,
+    ) -> None:
+        from_where(consume_from)
+        self._instance = instance
+        self._group = group
+        self._consume_from = consume_from
+        self._offsets = Offsets(instance)
+        self._store = GroupOffsets(instance, group) if auto_commit else ManualOffsets(instance, group)
+        self._limits = Limits()
+        self._pulls = PullLoops(
+            instance,
+            group,
+            subscriptions,
+            PULL_SIZE,
+            found=self._offer,
+            lost=self._rebalance_soon,
+            refused=self._fail,
+            commits=auto_commit,
+            tells=True,
+        )
+        self.member: GroupMember | None = None
+        self._queues: dict[MessageQueue, ProcessQueue] = {}
+        if share is not None:
+            self.member = GroupMember(
+                instance,
+                group,
+                subscriptions,
+                consume_from=consume_from,
+                share=share,
+                store=self._store,
+                locks=None,
+                open_queue=self._open,
+                puller=self._pulls,
+                resumed=self._offer,
+                actively=True,
+            )
+            self._queues = self.member.queues
+        self._ready: deque[ProcessQueue] = deque()
+        self._polled: list[ReceivedBatch] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._failure: SprocketError | None = None
+
+    # --- life ---
+
+    async def begin(self) -> None:
+        """Join the group, or begin to commit what is polled of queues given by hand."""
+        if self.member is not None:
+            await self.member.join()
+        else:
+            self._instance.every(COMMIT_S, lambda: self._store.commit_behind(list(self._queues.values())), "commits")
+        self._pulls.watch(self._queues.values)
+
+    async def end(self) -> None:
+        """Pull nothing more; commit what was consumed, unless only the caller commits."""
+        for pq in self._queues.values():
+            self._pulls.end(pq)
+        if self._instance.state == OPEN:
+            try:
+                await self._store.settle(list(self._queues.values()))
+            except SprocketError as e:
+                log.warning("pull consumer: offsets not committed at close: %s", e)
+        for pq in self._queues.values():
+            pq.dropped = True
+        self._wake()
+
+    def stats(self) -> ConsumerStats:
+        """Return how the queues are doing."""
+        queues = tuple(self._pulls.stats(self._queues[queue]) for queue in self.assignment)
+        return ConsumerStats(self._group, queues, str(self._failure or ""))
+
+    # --- which queues ---
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        return sorted(self._queues)
+
+    async def assign(self, queues: Collection[MessageQueue]) -> None:
+        """Have exactly these queues. One that was here goes on where it is; a new one starts where the group committed, else as told."""
+        going = [pq for queue, pq in self._queues.items() if queue not in queues]
+        for pq in going:
+            pq.dropped = True
+            del self._queues[pq.queue]
+            self._pulls.end(pq)
+        await self._store.settle(going)
+        coming = [queue for queue in dict.fromkeys(queues) if queue not in self._queues]
+        starts = await all_of(start_offset(self._store, self._offsets, queue, self._consume_from) for queue in coming)
+        for queue, offset in zip(coming, starts, strict=True):
+            pq = self._queues[queue] = self._open(queue, offset)
+            self._pulls.begin(pq)
+
+    def _open(self, queue: MessageQueue, offset: int) -> ProcessQueue:
+        return ProcessQueue(queue, offset, self._limits, lambda _: None)
+
+    def _rebalance_soon(self) -> None:
+        if self.member is not None:
+            self.member.rebalance_soon()
+
+    # --- polling ---
+
+    async def poll(self, max_messages: int, timeout_s: float) -> list[ReceivedMessage]:
+        """Return up to ``max_messages`` messages of one queue, or nothing after ``timeout_s``. What was returned before is consumed now."""
+        if self._waiter is not None:
+            raise ConfigError("another task polls this consumer now: polling says that what was returned before is consumed")
+        self.consume()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            batch = self._take(max_messages)
+            if batch is not None:
+                self._polled.append(batch)
+                return list(batch)
+            remaining = deadline - loop.time()
+            if remaining <= 0 or self._instance.state != OPEN:
+                return []
+            self._waiter = loop.create_future()
+            try:
+                async with asyncio.timeout(remaining):
+                    await self._waiter
+            except TimeoutError:
+                continue
+            finally:
+                self._waiter = None
+
+    def _take(self, max_messages: int) -> ReceivedBatch | None:
+        while self._ready:
+            pq = self._ready.popleft()
+            batch = None if pq.dropped else pq.take(max_messages, self._instance.clock.monotonic())
+            if batch is not None:
+                if pq.ready:
+                    self._ready.append(pq)
+                return batch
+        return None
+
+    def consume(self) -> None:
+        """Count everything that was polled as consumed."""
+        polled, self._polled = self._polled, []
+        for batch in polled:
+            self._finish(batch)
+
+    def _finish(self, batch: ReceivedBatch) -> None:
+        pq = self._queues.get(batch.queue)
+        if pq is not None:
+            pq.finish(batch)
+            if not pq.full:
+                self._pulls.go_on(pq)
+
+    async def commit(self) -> None:
+        """Commit everything that was polled, and return when the brokers have it."""
+        self.consume()
+        await self._store.commit(list(self._queues.values()))
+
+    def _offer(self, pq: ProcessQueue) -> None:
+        if pq.ready:
+            self._ready.append(pq)
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _fail(self, error: SprocketError) -> None:
+        if self._failure is None:
+            log.error("consumer group %s ends: %s", self._group, error)
+            self._failure = error
+        self._wake()
+
+    # --- steering ---
+
+    def assigned(self, queues: Collection[MessageQueue]) -> list[ProcessQueue]:
+        """Return what holds ``queues`` (none: all of them). Raises ConfigError for one that is not here."""
+        for queue in queues:
+            if queue not in self._queues:
+                raise ConfigError(f"{queue} is not assigned to this consumer now (it has {len(self._queues)} queues, see 'assignment')")
+        return [self._queues[queue] for queue in queues or self.assignment]
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at ``offset``; what is here of the queue is forgotten."""
+        (pq,) = self.assigned([queue])
+        pq.seek(offset)
+        self._pulls.end(pq)
+        self._pulls.begin(pq)
+
+    def pause(self, queues: Collection[MessageQueue]) -> None:
+        for pq in self.assigned(queues):
+            pq.paused = True
+
+    def resume(self, queues: Collection[MessageQueue]) -> None:
+        for pq in self.assigned(queues):
+            pq.paused = False
+            self._pulls.go_on(pq)
+            self._offer(pq)

@@ -1,0 +1,306 @@
+"""Pulls of the queues a group member has: one loop for each, ahead of the handlers as far as flow control lets it (client-behaviour, section 9.4)."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from sprocketmq.client.consume.consumer_stats import QueueStats
+from sprocketmq.client.consume.process_queue import ProcessQueue
+from sprocketmq.client.consume.pull_requests import PullResult, PullStatus, pull_header, read_pull, subscription_tags
+from sprocketmq.client.instance import Instance
+from sprocketmq.client.outages import broker_label
+from sprocketmq.client.routes import MASTER_ID
+from sprocketmq.errors import BrokerError, ClientClosed, RetriableError, SprocketError, TopicNotFound
+from sprocketmq.net.tasks import Kept
+from sprocketmq.protocol.bodies import SubscriptionData
+from sprocketmq.protocol.codes import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, LanguageCode, RequestCode, ResponseCode
+from sprocketmq.protocol.command import Command
+from sprocketmq.protocol.message import MessageQueue
+from sprocketmq.protocol.names import RETRY_PREFIX
+
+log = logging.getLogger(__name__)
+
+SUSPEND_MS = 15_000
+PULL_TIMEOUT_S = 30.0
+PULL_PAUSE_S = 1.0
+# What our brokers say they are written in.
+OWN_LANGUAGE = LanguageCode.PYTHON
+# Held queues are looked at this often. One that is idle for IDLE_S is logged, and again after twice the time, up to each hour.
+WATCH_S = 5.0
+IDLE_S = 60.0
+LONGEST_IDLE_PAUSE_S = 3600.0
+# A broker may refuse a group for a moment, as it has not heard of it yet; after this many times in a row it means it.
+REFUSALS = 5
+
+_NOT_KNOWN_YET = frozenset(
+    {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST}
+)
+_FOR_GOOD = _NOT_KNOWN_YET | {ResponseCode.SUBSCRIPTION_PARSE_FAILED, ResponseCode.NO_PERMISSION, ResponseCode.REQUEST_CODE_NOT_SUPPORTED}
+
+
+@dataclass(frozen=True, slots=True)
+class PullSize:
+    """What one pull asks for."""
+
+    messages: int
+    size_bytes: int
+
+
+_FULL = {
+    "paused": "it is paused",
+    "messages": "{pq.held_messages} messages of it wait for handlers, the limit is {pq.limits.messages}",
+    "bytes": "{pq.held_bytes} bytes of it wait for handlers, the limit is {pq.limits.size_bytes}",
+    "span": "offset {pq.commit_offset} is not consumed, and pulls are {pq.limits.span} ahead of it",
+}
+
+
+class _Loop:
+    """The loop of one queue, and how it is doing. Times are monotonic seconds."""
+
+    __slots__ = ("asking", "error", "failing", "idle_since", "kept", "pq", "refusals", "room", "warned_s")
+
+    kept: Kept
+
+    def __init__(self, pq: ProcessQueue, now: float) -> None:
+        self.pq = pq
+        # Whether a pull is on its way, or held by the broker.
+        self.asking = False
+        # What the last pull that failed ended with, and whether no pull was answered since.
+        self.error: BaseException | None = None
+        self.failing = False
+        self.refusals = 0
+        # Resolved when there is room again; there while the queue is too full.
+        self.room: asyncio.Future[None] | None = None
+        # When the last pull was answered, and how long the queue had been idle when that was logged last.
+        self.idle_since = now
+        self.warned_s = 0.0
+
+    def why_idle(self) -> str:
+        """Say what keeps the queue from being pulled; empty when nothing does."""
+        if self.failing:
+            return f"its pulls fail: {self.error}"
+        if self.asking:
+            return ""
+        if not self.kept.alive:
+            return "its pull loop has ended"
+        full = self.pq.full
+        return _FULL[full].format(pq=self.pq) if full else ""
+
+
+class PullLoops:
+    """Pull every queue that was begun until it is ended.
+
+    ``found(pq)`` is called when messages came; ``lost()`` when a queue's topic has no route any more; ``refused(error)`` when a broker
+    refuses the group for good, which ends the loop of that queue. With ``commits`` each pull tells the broker what was consumed,
+    with ``tells`` what is subscribed to, which no heartbeat may have told it. ``may_take`` tells whether messages of a queue may be handed
+    out now: one that is full although it may not has lost its lock.
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        group: str,
+        subscriptions: Mapping[str, SubscriptionData],
+        size: PullSize,
+        *,
+        found: Callable[[ProcessQueue], None],
+        lost: Callable[[], None],
+        refused: Callable[[SprocketError], None],
+        may_take: Callable[[ProcessQueue], bool] = lambda _: True,
+        commits: bool = True,
+        tells: bool = False,
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._subscriptions = subscriptions
+        self._size = size
+        self._found = found
+        self._lost = lost
+        self._refused = refused
+        self._may_take = may_take
+        self._commits = commits
+        self._flags = PULL_SUSPEND | (PULL_SUBSCRIPTION if tells else 0)
+        self._loops: dict[MessageQueue, _Loop] = {}
+
+    def begin(self, pq: ProcessQueue) -> None:
+        """Pull ``pq`` from its ``next_offset`` on."""
+        if pq.queue not in self._loops:
+            self._instance.outages.pulled(broker_label(pq.queue), 1)
+        loop = self._loops[pq.queue] = _Loop(pq, self._instance.clock.monotonic())
+        loop.kept = self._instance.keep(f"pull loop of {pq.queue}", partial(self._pull_on, loop))
+
+    def end(self, pq: ProcessQueue) -> None:
+        """Pull ``pq`` no more; a pull under way is given up. Harmless when it was ended."""
+        loop = self._loops.pop(pq.queue, None)
+        if loop is not None:
+            self._instance.outages.pulled(broker_label(pq.queue), -1)
+            loop.kept.stop()
+            self._instance.outages.forget(broker_label(pq.queue))
+
+    def go_on(self, pq: ProcessQueue) -> None:
+        """Wake the loop of a queue that was too full to be pulled."""
+        loop = self._loops.get(pq.queue)
+        if loop is not None and loop.room is not None and not loop.room.done():
+            loop.room.set_result(None)
+
+    # --- queues that are not pulled ---
+
+    def watch(self, held: Callable[[], Iterable[ProcessQueue]]) -> None:
+        """From time to time see to it that the queues that ``held`` returns are pulled, and log which are not and why."""
+
+        async def look() -> None:
+            self.check(held())
+
+        self._instance.every(WATCH_S, look, "watch over pull loops")
+
+    def check(self, held: Iterable[ProcessQueue]) -> None:
+        """Log which of ``held`` are idle and why, and have those pulled that should be."""
+        now = self._instance.clock.monotonic()
+        for pq in list(held):
+            loop = self._loops.get(pq.queue)
+            if loop is None or (not loop.kept.alive and loop.refusals < REFUSALS):
+                log.error("consumer group %s: %s is held and not pulled: its pull loop is gone; it begins again", self._group, pq.queue)
+                self.begin(pq)
+                continue
+            if loop.room is not None and not loop.room.done() and not pq.full:
+                log.error("consumer group %s: the pull loop of %s was not told that there is room; it goes on", self._group, pq.queue)
+                self.go_on(pq)
+            why = self._why_idle(loop)
+            idle_s = now - loop.idle_since
+            if why and not pq.paused and idle_s >= IDLE_S and idle_s >= min(2 * loop.warned_s, loop.warned_s + LONGEST_IDLE_PAUSE_S):
+                log.warning("consumer group %s: %s idle for %.0f s: %s", self._group, pq.queue, idle_s, why)
+                loop.warned_s = idle_s
+
+    def stats(self, pq: ProcessQueue) -> QueueStats:
+        """Return how a queue that is held is doing."""
+        loop = self._loops.get(pq.queue)
+        now = self._instance.clock.monotonic()
+        why = self._why_idle(loop) if loop is not None else "it is being given up: its handler still has messages of it"
+        since = loop.idle_since if loop is not None else pq.pulled_at
+        return QueueStats(
+            pq.queue,
+            pq.commit_offset,
+            pq.next_offset,
+            pq.held_messages,
+            pq.held_bytes,
+            idle_s=now - since if why else 0.0,
+            why_idle=why,
+            last_error=str(loop.error) if loop is not None and loop.error is not None else "",
+        )
+
+    def _why_idle(self, loop: _Loop) -> str:
+        why = loop.why_idle()
+        if why and not loop.failing and not loop.pq.paused and not self._may_take(loop.pq):
+            return f"this member has lost its lock for now, and {why}"
+        return why
+
+    def _answered(self, loop: _Loop) -> None:
+        now = self._instance.clock.monotonic()
+        if loop.warned_s:
+            log.warning("consumer group %s: %s going on again after %.0f s", self._group, loop.pq.queue, now - loop.idle_since)
+            loop.warned_s = 0.0
+        loop.idle_since = now
+        loop.failing = False
+        loop.refusals = 0
+
+    # --- one queue ---
+
+    async def _pull_on(self, loop: _Loop) -> None:
+        pq = loop.pq
+        queue = pq.queue
+        who, broker = f"consumer group {self._group}", broker_label(queue)
+        tags = subscription_tags(self._subscriptions[queue.topic])
+        broker_id = MASTER_ID
+        restored = queue.topic.startswith(RETRY_PREFIX)
+        loop.asking = False
+        while not pq.dropped:
+            if pq.full:
+                loop.room = asyncio.get_running_loop().create_future()
+                try:
+                    await loop.room
+                finally:
+                    loop.room = None
+                continue
+            commit = pq.commit_offset if self._commits else 0
+            pq.pulled_at = self._instance.clock.monotonic()
+            try:
+                loop.asking = True
+                response, address = await self._pull(pq, commit, broker_id)
+                loop.asking = False
+                if response.code in _FOR_GOOD:
+                    loop.refusals += 1
+                    error = BrokerError(response.code, response.remark, address=address)
+                    if loop.refusals >= REFUSALS:
+                        loop.error, loop.failing = error, True
+                        self._refused(error)
+                        return
+                    if response.code in _NOT_KNOWN_YET:
+                        await self._instance.heartbeat_now()
+                    raise error
+                result = read_pull(response, address, queue, pq.next_offset, tags)
+                messages = result.located
+            except ClientClosed:
+                return  # pauses are over at once then: another try would follow without end
+            except SprocketError as e:
+                loop.asking = False
+                if isinstance(e, RetriableError):
+                    self._instance.outages.failed(broker, pq.pulled_at, who, e)
+                else:
+                    # Once for each trouble: a queue comes by here each second while it lasts. A broker that has just started knows no
+                    # group before its heartbeat; one that goes on so is told of as a refusal.
+                    expected = loop.failing or (isinstance(e, BrokerError) and e.code in _NOT_KNOWN_YET)
+                    level = logging.DEBUG if expected else logging.WARNING
+                    log.log(level, "%s: pull of %s failed, again every %g s: %s", who, queue, PULL_PAUSE_S, e)
+                loop.error, loop.failing = e, True
+                if isinstance(e, TopicNotFound):
+                    self._lost()
+                await self._instance.timers.sleep(PULL_PAUSE_S)
+                continue
+            if loop.failing:
+                self._instance.outages.answered(broker, who)
+            self._answered(loop)
+            if commit and broker_id == MASTER_ID:
+                pq.persisted = max(pq.persisted, commit)
+            broker_id = result.suggested_broker_id
+            if result.status is PullStatus.OFFSET_MOVED:
+                await self._move(pq, result)
+                continue
+            pq.broker_is_ours = response.language == OWN_LANGUAGE
+            if restored:
+                messages = list(messages)
+                for message in messages:
+                    message.restored = True
+            pq.put(messages, len(result.body), result.next_offset)
+            if messages:
+                self._found(pq)
+            del response, result, messages  # they are the consumer's now, and free when it is done with them
+
+    async def _pull(self, pq: ProcessQueue, commit: int, broker_id: int) -> tuple[Command, str]:
+        queue = pq.queue
+        header = pull_header(
+            self._group,
+            queue,
+            pq.next_offset,
+            max_messages=self._size.messages,
+            max_bytes=self._size.size_bytes,
+            sys_flag=self._flags | (PULL_COMMIT_OFFSET if commit and broker_id == MASTER_ID else 0),
+            commit_offset=commit,
+            suspend_ms=SUSPEND_MS,
+            subscription=self._subscriptions[queue.topic],
+        )
+        return await self._instance.ask_broker(
+            queue.topic, queue.broker_name, RequestCode.PULL_MESSAGE, ext=header, broker_id=broker_id, timeout_s=PULL_TIMEOUT_S
+        )
+
+    async def _move(self, pq: ProcessQueue, result: PullResult) -> None:
+        """Go on where the broker says: its queue begins later, ends earlier, or an operator has reset the offset."""
+        why = "was reset" if result.min_offset <= pq.next_offset <= result.max_offset else "is out of range"
+        log.warning("consumer group %s: offset %d of %s %s, going on at %d", self._group, pq.next_offset, pq.queue, why, result.next_offset)
+        if result.next_offset > pq.next_offset:
+            pq.put([], 0, result.next_offset)  # what was pulled before stays valid
+        elif result.next_offset < pq.next_offset:
+            pq.seek(result.next_offset)
+        else:
+            await self._instance.timers.sleep(PULL_PAUSE_S)  # a broker that contradicts itself

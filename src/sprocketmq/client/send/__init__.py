@@ -1,0 +1,1 @@
+"""Sending: the producer, batching, encoding, and retries within one time budget."""

@@ -1,0 +1,461 @@
+"""Laying what a store's commit log says beside its queues and its key index, with Spark tasks on many machines. Nothing is changed.
+
+::
+
+    commit log    |   split 0   |   split 1   |   split 2   |  ...      1. tasks parse splits and compare what follows from them with
+                         |             |             |                     the files, array by array; ranges and differences come back
+    driver         in order: what counts, damage, gaps, duplicates
+                         |             |             |
+    files         queues 0..n    queues n..m   index file 0, 1, ...     2. tasks look at what no record of the log has, and at chains
+
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from sprocketmq.errors import ConfigError
+from sprocketmq.spark.jobs.progress import Progress, Report
+from sprocketmq.spark.jobs.tasks import UNSEEN, Trouble, run_tasks, tasks_at_a_time, trouble_of, without_trouble
+from sprocketmq.storage.bulk.rebuild import open_log
+from sprocketmq.storage.bulk.splits import Split, cut_splits, parts, split_bytes_for
+from sprocketmq.storage.fs import REAL_FS
+from sprocketmq.storage.inspect.findings import ERROR, NOTE, WARNING
+from sprocketmq.storage.inspect.overview import StoreDirectory
+from sprocketmq.storage.snapshot import Snapshot
+from sprocketmq.storage.store import StoreConfig
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from sprocketmq.spark.jobs.audit.compare import Chain, Target
+    from sprocketmq.spark.jobs.audit.merge import AuditFinding, Findings, Log, Merge, QueueView
+    from sprocketmq.storage.bulk.stitching import Answer, LogOrder
+    from sprocketmq.storage.log.commit_log import CommitLog, Segment
+
+_HEAD_BYTES = 64
+# Index files are looked at in so many groups for each task that runs at a time.
+_GROUPS_A_TASK = 2
+
+T = TypeVar("T")
+_FINDING_COLUMNS = (
+    "severity string, kind string, topic string, queueId int, queueOffset bigint, count bigint, file string, position bigint, what string,"
+    " next string"
+)
+_QUEUE_COLUMNS = (
+    "topic string, queueId int, kind string, firstOffset bigint, nextOffset bigint, messages bigint, records bigint, units bigint,"
+    " missing bigint, wrong bigint, orphans bigint, gaps bigint, duplicates bigint"
+)
+
+
+@dataclass(frozen=True)
+class QueueAudit:
+    """One queue: offsets ``[first_offset, next_offset)`` in the log, its messages and records there, the units in its files.
+
+    ``missing`` messages have no unit, ``wrong`` units say something else than their record, ``orphans`` have none; ``gaps`` are offsets that
+    no message in the log has, ``duplicates`` those that two have, without those of a topic that was made again.
+    """
+
+    topic: str
+    queue_id: int
+    kind: str
+    first_offset: int
+    next_offset: int
+    messages: int
+    records: int
+    units: int
+    missing: int
+    wrong: int
+    orphans: int
+    gaps: int
+    duplicates: int
+
+    @property
+    def ok(self) -> bool:
+        return not (self.missing or self.wrong or self.orphans or self.gaps or self.duplicates)
+
+
+@dataclass(frozen=True)
+class AuditSummary:
+    """What an audit found: ``findings``, the worst first and some of each kind, and a line for each queue.
+
+    ``ok`` tells whether there is nothing but notes. ``damaged`` are stretches of the log without valid records (file, begin, end).
+    """
+
+    store: str
+    in_use: bool
+    log_begin: int
+    log_end: int
+    records: int
+    queues: "tuple[QueueAudit, ...]"
+    index_files: int
+    index_entries: int
+    keys_met: int
+    damaged: tuple[tuple[str, int, int], ...]
+    findings: "tuple[AuditFinding, ...]"
+    errors: int
+    warnings: int
+    notes: int
+    splits: int
+    tasks_at_a_time: int
+    elapsed_s: float
+
+    @property
+    def ok(self) -> bool:
+        return not self.errors and not self.warnings
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in words."""
+        counted = ", ".join(
+            f"{count:,} {word}{'' if count == 1 else 's'}"
+            for count, word in ((self.errors, "error"), (self.warnings, "warning"), (self.notes, "note"))
+            if count
+        )
+        return f"{'in order' if self.ok else 'NOT in order'}{f': {counted}' if counted else ''}"
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return label and value for each line of the summary table."""
+        from sprocketmq.spark.jobs.audit.merge import number
+
+        log_bytes = self.log_end - self.log_begin
+        units, messages = sum(queue.units for queue in self.queues), sum(queue.messages for queue in self.queues)
+        return [
+            ("store", f"{self.store}{' (in use, or its broker was killed)' if self.in_use else ''}"),
+            ("log", f"{self.records:,} records, {log_bytes:,} bytes, {number(len(self.damaged), 'damaged stretch', 'damaged stretches')}"),
+            ("queues", f"{len(self.queues):,} with {messages:,} messages and {units:,} units"),
+            ("index", f"{self.index_entries:,} entries in {number(self.index_files, 'file', 'files')}, {self.keys_met:,} keys found"),
+            ("took", f"{self.elapsed_s:.1f} s in {self.splits:,} splits, {self.tasks_at_a_time} at a time"),
+            ("verdict", self.verdict),
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what ``--json`` prints."""
+        return {**asdict(self), "ok": self.ok}
+
+    def findings_frame(self, spark: "SparkSession") -> "DataFrame":
+        """Return the findings as a DataFrame."""
+        rows = [tuple(asdict(finding).values()) for finding in self.findings]
+        return spark.createDataFrame(rows, _FINDING_COLUMNS)
+
+    def queues_frame(self, spark: "SparkSession") -> "DataFrame":
+        """Return the queues as a DataFrame."""
+        return spark.createDataFrame([tuple(asdict(queue).values()) for queue in self.queues], _QUEUE_COLUMNS)
+
+    def html(self) -> str:
+        """Return the report as one HTML page that needs nothing else."""
+        from sprocketmq.spark.jobs.audit.report import page
+
+        return page(self)
+
+    def save_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the page to a file. Raises OSError."""
+        Path(path).write_text(self.html(), encoding="utf-8")
+
+
+def audit(
+    spark: "SparkSession",
+    store: str | os.PathLike[str],
+    *,
+    index: bool = True,
+    split_bytes: int = 0,
+    config: StoreConfig | None = None,
+    progress: Report | None = None,
+) -> AuditSummary:
+    """Compare queues and key index of a store with its commit log by Spark tasks, and return what was found; nothing is changed.
+
+    A broker may be running on the store, or it may be a copy: then what a start catches up with is a note. The store must be on a file
+    system that driver and workers have at the same path. Without ``index`` the key index is left out. ``split_bytes`` is how much of the
+    log a task reads (0: as fits the log and the session).
+
+    Raises NotAStoreFile when there is no store, StoreDamaged when it has no commit log or a file in its middle is missing, StoreNotShared
+    when a worker does not see the store, StoreUnreadable when it cannot read it, OSError when the driver cannot.
+    """
+    found = check_request(store, split_bytes=split_bytes)
+    return _Audit(spark, found, config or StoreConfig(Path(found.root)), progress, index=index).run(split_bytes)
+
+
+def check_request(store: str | os.PathLike[str], *, split_bytes: int = 0) -> StoreDirectory:
+    """Return a store's directory; refuse what can be refused before Spark starts. Raises as ``audit``."""
+    root = os.path.abspath(os.fspath(store))  # noqa: PTH100
+    if split_bytes < 0:
+        raise ConfigError(f"split_bytes must be positive, or 0 for a length that fits, not {split_bytes}")
+    found = StoreDirectory(root)
+    open_log(found.fs, root).close()
+    return found
+
+
+class _Unit(NamedTuple):
+    """What a task of the second round looks at: some queues, or some index files."""
+
+    queues: "list[QueueView]"
+    index_files: list[str]
+
+
+class _Looked(NamedTuple):
+    """What it found: units and orphans of each queue, and findings."""
+
+    counts: list[tuple[int, int]]
+    findings: "list[AuditFinding]"
+
+
+class _Audit:
+    """One run."""
+
+    def __init__(self, spark: "SparkSession", store: StoreDirectory, config: StoreConfig, progress: Report | None, *, index: bool) -> None:
+        self._spark = spark
+        self._store = store
+        self._config = config
+        self._progress = progress
+        self._with_index = index
+        self._in_use = "abort" in store.entries
+
+    def run(self, split_bytes: int) -> AuditSummary:
+        from sprocketmq.spark.jobs.audit.compare import Target, index_file
+        from sprocketmq.spark.jobs.audit.merge import Findings, Log
+        from sprocketmq.storage.index.key_index import IndexState
+        from sprocketmq.storage.queues.queue_table import QueueTable
+
+        began = monotonic()
+        at_a_time = tasks_at_a_time(self._spark)
+        store, root = self._store, self._store.root
+        findings = Findings()
+        snapshot = Snapshot.load(store.fs, root)
+        paths = [f"{root}/index/{entry.name}" for entry in store.index_files()] if self._with_index else []
+        log = open_log(store.fs, root)
+        try:
+            table = QueueTable(store.fs, log, self._config)
+            table.load(clean=not self._in_use)
+            state = IndexState.decode(snapshot.index) if snapshot is not None else None
+            slots = state.hash_slots if state is not None else None
+            files = tuple(file for path in paths if (file := index_file(store.fs, path, slots)) is not None)
+            deleted = dict(snapshot.deleted) if snapshot is not None else {}
+            target = Target(root, table.batch_topics, deleted, files)
+            total = sum(entry.size for _, entry in store.segments)
+            splits = cut_splits(log, split_bytes or split_bytes_for(total, at_a_time))
+            order, merge = self._read_log(log, splits, target, total)
+            read = Log(root, log.min_offset, order.end, log.segment_bytes, tuple((d.path, d.start, d.end) for d in order.damaged))
+            self._report_damage(log, read, findings)
+        finally:
+            log.close()
+        queues = self._look_at_files(merge, read, target, paths, slots, at_a_time, findings)
+        if files:
+            findings.add(*merge.key_findings(read, in_use=self._in_use))
+        elif self._with_index:
+            self._report_no_index(findings, merge, read)
+        return AuditSummary(
+            store=root,
+            in_use=self._in_use,
+            log_begin=read.begin,
+            log_end=read.end,
+            records=merge.records,
+            queues=queues,
+            index_files=len(paths),
+            index_entries=sum(file.entries for file in files),
+            keys_met=merge.keys_met,
+            damaged=read.damaged,
+            findings=findings.sorted(),
+            errors=findings.total(ERROR),
+            warnings=findings.total(WARNING),
+            notes=findings.total(NOTE),
+            splits=len(splits),
+            tasks_at_a_time=at_a_time,
+            elapsed_s=monotonic() - began,
+        )
+
+    # --- the log ---
+
+    def _read_log(self, log: "CommitLog", splits: list[Split], target: "Target", total: int) -> "tuple[LogOrder[Chain], Merge]":
+        from sprocketmq.spark.jobs.audit.compare import chains
+        from sprocketmq.spark.jobs.audit.merge import Merge
+        from sprocketmq.storage.bulk.pipeline import TASK_BYTES
+        from sprocketmq.storage.bulk.stitching import Answer, LogOrder
+
+        batch_topics = frozenset(topic.encode() for topic in target.batch_topics)
+        items = []
+        for split in splits:
+            segment = log.find(split.base)
+            assert segment is not None
+            items.append((split, bytes(segment.view[:_HEAD_BYTES])))
+        compare = partial(_compare_split, target=target, batch_topics=batch_topics)
+        told = None if self._progress is None else lambda done: self._tell(min(done, total), total, "bytes", "comparing the log")
+        found = without_trouble(run_tasks(self._spark, "compare the commit log", compare, items, told=told), target.root, writing=False)
+        waiting = iter([answer for some in found for answer in some])
+        order: LogOrder[Chain] = LogOrder(log, log.min_offset, resync=True)
+        merge = Merge(target.batch_topics)
+
+        def take() -> "Answer[Chain] | None":
+            answer = next(waiting, None)
+            return None if answer is None else Answer(*answer)
+
+        def read(segment: "Segment", begin: int, limit: int) -> "Chain":
+            # What tasks could not know about, such as damage, is read here, a part at a time.
+            from sprocketmq.spark.jobs.audit.compare import Comparison
+            from sprocketmq.storage.bulk.parsing import parse_chunk
+
+            limit = min(limit, begin + TASK_BYTES)
+            split = Split(segment.file.path, segment.start, segment.size, segment.start + begin, segment.start + limit)
+            comparison = Comparison(self._store.fs, target, split, keys=bool(target.index_files))
+            try:
+                chunk = parse_chunk(segment.view, segment.start, begin, limit, batch_topics=batch_topics, keys=bool(target.index_files))
+                answer = Answer(split.begin, split.limit, chunk if chunk.records else None)
+                chain = next(chains([answer], comparison)).stretch
+                return chain if chain is not None else comparison.nothing(chunk.start)
+            finally:
+                comparison.close()
+
+        for chain in order.stretches(take, read):
+            merge.take(chain)
+        return order, merge
+
+    def _tell(self, done: int, total: int, unit: str, detail: str) -> None:
+        if self._progress is not None:
+            self._progress(Progress(done, total, unit, detail))
+
+    def _report_damage(self, log: "CommitLog", read: "Log", findings: "Findings") -> None:
+        from sprocketmq.spark.jobs.audit.merge import AuditFinding
+        from sprocketmq.storage.inspect.inspection import FileView, dissect
+
+        for path, begin, end in read.damaged:
+            segment = log.find(begin)
+            reason = ""
+            if segment is not None:
+                with FileView(self._store.fs, path) as view:
+                    found = dissect(view, begin - segment.start, segment.start, segment.size - (begin - segment.start))
+                reason = found.problem or "no valid record begins there"
+            what = f"{end - begin:,} bytes of the log hold no valid record: {reason}"
+            step = f"{read.inspect(begin)} --hex shows them; put a copy of the segment back (a slave has one), else their messages are lost"
+            place = (path, begin - segment.start if segment is not None else None)
+            findings.add(AuditFinding(ERROR, "damaged log", None, None, None, end - begin, *place, what, step))
+
+    # --- the files ---
+
+    def _look_at_files(
+        self, merge: "Merge", read: "Log", target: "Target", paths: list[str], slots: int | None, at_a_time: int, findings: "Findings"
+    ) -> tuple[QueueAudit, ...]:
+        from sprocketmq.spark.jobs.audit.merge import QueueView
+
+        views = merge.queues(read)
+        on_disk = set()
+        for kind in ("consumequeue", "batchconsumequeue"):
+            for topic, queue_id, directory in self._store.queues(kind):
+                batch = kind == "batchconsumequeue"
+                if batch != (topic in target.batch_topics):
+                    self._report_kind(directory, topic, queue_id, findings)
+                    continue
+                on_disk.add((topic, queue_id))
+                if (topic, queue_id) not in views:
+                    views[topic, queue_id] = QueueView(topic, queue_id, batch)
+        without = self._without_topic(views, on_disk, findings)
+        looked = [view for key, view in sorted(views.items()) if key not in without]
+        units = [_Unit([], some) for some in _dealt(paths, _GROUPS_A_TASK * at_a_time)] + [
+            _Unit(some, []) for some in _dealt(looked, at_a_time)
+        ]
+        look = partial(_look, log=read, covered=merge.covered, slots=slots, in_use=self._in_use)
+        told = None if self._progress is None else lambda done: self._tell(min(done, len(units)), len(units), "parts", "looking at files")
+        found = run_tasks(self._spark, "look at queues and index", look, units, told=told)
+        for unit, one in zip(units, without_trouble(found, target.root, writing=False), strict=True):
+            findings.add(*one.findings)
+            for view, (count, orphans) in zip(unit.queues, one.counts, strict=True):
+                view.units, view.orphans = count, orphans
+        for view in looked:
+            findings.add(*view.findings)
+        return tuple(
+            QueueAudit(
+                *(view.topic, view.queue_id, "BatchCQ" if view.batch else "SimpleCQ", view.first, view.next, view.messages),
+                *(view.records, view.units, view.missing, view.wrong, view.orphans, view.gaps, view.duplicates),
+            )
+            for view in looked
+        )
+
+    def _without_topic(
+        self, views: "dict[tuple[str, int], QueueView]", on_disk: set[tuple[str, int]], findings: "Findings"
+    ) -> set[tuple[str, int]]:
+        """Report the topics that have messages in the log, but neither a configuration nor files, and return their queues."""
+        from sprocketmq.spark.jobs.audit.merge import AuditFinding, number
+
+        table = self._store.config("topics.json").get("topicConfigTable")
+        if not isinstance(table, dict):
+            return set()
+        without = {key for key in views if key not in on_disk and key[0] not in table}
+        for topic in sorted({topic for topic, _ in without}):
+            count = sum(view.messages for key, view in views.items() if key in without and key[0] == topic)
+            are = number(count, f"message of topic {topic!r} is", f"messages of topic {topic!r} are")
+            what = f"{are} in the log, but there is no such topic (deleted, most likely)"
+            step = "nothing, when the topic was deleted; else create it again and rebuild its queues"
+            findings.add(AuditFinding(NOTE, "no topic", topic, None, None, count, f"{self._store.root}/commitlog", None, what, step))
+        return without
+
+    @staticmethod
+    def _report_kind(directory: str, topic: str, queue_id: int, findings: "Findings") -> None:
+        from sprocketmq.spark.jobs.audit.merge import AuditFinding
+
+        what = "these files are of the kind that topics.json does not name for the topic; Apache's broker refuses to start so"
+        findings.add(AuditFinding(ERROR, "queue kind", topic, queue_id, None, 1, directory, None, what, f"remove {directory}"))
+
+    def _report_no_index(self, findings: "Findings", merge: "Merge", read: "Log") -> None:
+        from sprocketmq.spark.jobs.audit.merge import AuditFinding
+
+        if merge.records:
+            path = f"{self._store.root}/index"
+            what = "there is no key index: messages are not found by key"
+            step = f"{read.rebuild('index')}, unless the broker runs without an index"
+            findings.add(AuditFinding(NOTE, "no index", None, None, None, 1, path, None, what, step))
+
+
+def _dealt(items: list[T], most: int) -> list[list[T]]:
+    """Return items in at most so many groups of about equal size."""
+    return [items[i::most] for i in range(min(most, len(items)))]
+
+
+# --- in the workers ---
+
+
+def _compare_split(
+    item: tuple[Split, bytes], note: Callable[[int], None], *, target: "Target", batch_topics: frozenset[bytes]
+) -> "list[tuple[int, int, Chain | None]] | Trouble":
+    from sprocketmq.spark.jobs.audit.compare import Comparison, chains
+
+    split, head = item
+    keys = bool(target.index_files)
+    try:
+        file = REAL_FS.open(split.path, read_only=True)
+        try:
+            if file.pread(len(head), 0) != head:
+                return trouble_of(OSError("another file is there"), UNSEEN, split.path)
+        finally:
+            file.close()
+        comparison = Comparison(REAL_FS, target, split, keys=keys)
+        try:
+            found = parts(REAL_FS, split, batch_topics=batch_topics, keys=keys)
+            answers = [(begin, limit, chain) for begin, limit, chain in chains(found, comparison)]
+        finally:
+            comparison.close()
+    except FileNotFoundError as e:
+        return trouble_of(e, UNSEEN, split.path)
+    except OSError as e:
+        return trouble_of(e, path=split.path)
+    note(split.limit - split.begin)
+    return answers
+
+
+def _look(
+    unit: _Unit, note: Callable[[int], None], *, log: "Log", covered: Iterable[tuple[int, int]], slots: int | None, in_use: bool
+) -> "_Looked | Trouble":
+    from sprocketmq.spark.jobs.audit.files import look_at_index, look_at_queue
+
+    try:
+        if unit.index_files:
+            findings = [look_at_index(REAL_FS, path, log, covered, slots=slots, in_use=in_use) for path in unit.index_files]
+            looked = _Looked([], [finding for some in findings for finding in some])
+        else:
+            found = [look_at_queue(REAL_FS, view, log, in_use=in_use) for view in unit.queues]
+            looked = _Looked([(one.units, one.orphans) for one in found], [finding for one in found for finding in one.findings])
+    except OSError as e:
+        return trouble_of(e, path=log.root)
+    note(1)
+    return looked

@@ -1,0 +1,193 @@
+"""``land``: topics into a table, once or continuously, each message exactly once.
+
+The tasks that read a topic write its Parquet files themselves (``write.py``): bodies never cross into the JVM, which is what makes it
+several times faster than Spark's own writer. The driver makes each batch of files part of the table by one rename (``table.py``,
+``direct.py``). Other formats, and storage that is no file system, go through Spark's writer and a checkpoint (``by_spark.py``).
+"""
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from sprocketmq.errors import ConfigError
+from sprocketmq.spark.jobs.land.by_spark import FormatMissing, check_target, land_by_spark
+from sprocketmq.spark.jobs.land.compaction import compact, no_report
+from sprocketmq.spark.jobs.land.direct import file_columns, land_direct, settle
+from sprocketmq.spark.jobs.land.plan import LandSummary, Wanted, at_least, names, one_of
+from sprocketmq.spark.jobs.land.table import check_place, is_table, landed_files, read_table, read_whole_table
+from sprocketmq.spark.jobs.land.write import COMPRESSIONS, WriteSettings, on_spark
+from sprocketmq.spark.jobs.progress import Report
+from sprocketmq.spark.source.schema import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["FormatMissing", "LandPlan", "LandSummary", "compact", "land", "landed", "landed_files", "plan_landing", "read_table"]
+
+DEFAULT_BATCH_MESSAGES = 1_000_000
+
+
+def land(
+    spark: "SparkSession",
+    topics: str | Sequence[str],
+    to: str | os.PathLike[str],
+    *,
+    nameserver: str,
+    format: str = "parquet",  # noqa: A002 - Spark's word
+    writer: str | None = None,
+    columns: str | Sequence[str] | None = None,
+    partition_by: str | Sequence[str] | None = None,
+    batch_messages: int = DEFAULT_BATCH_MESSAGES,
+    every_s: float | None = None,
+    compact_after: int | None = None,
+    file_bytes: int = WriteSettings.file_bytes,
+    compression: str = WriteSettings.compression,
+    sync: bool = False,
+    checkpoint: str | None = None,
+    options: Mapping[str, str] | None = None,
+    stop: threading.Event | None = None,
+    progress: Report | None = None,
+) -> LandSummary:
+    """Land what ``topics`` hold into the table ``to``; the next call goes on where this one ended. Each message lands exactly once.
+
+    ``every_s`` None reads what is there when it is called and returns; a number looks again so often, in seconds, until ``stop`` is set:
+    the batch under way is finished then. A batch has at most ``batch_messages``.
+
+    ``format`` is parquet, delta or iceberg (``to`` is a table name then). ``writer`` is "direct", the default for parquet in a directory that
+    the driver and all workers share, or "spark", for everything else; that keeps its progress in ``checkpoint`` (``to/_checkpoint``).
+    ``columns`` (default: those of the source, or of the table that is there) and ``partition_by`` (any of "topic" and "date", the UTC day of
+    storeTimestamp) are settled by the first landing, as are the topics. ``options`` go to the source: ``startingOffsets`` (default
+    here: earliest), ``filterExpression``, ``failOnDataLoss`` ...
+
+    ``compact_after`` merges small files whenever so many batches have them; ``file_bytes`` is what files grow to, ``compression`` snappy, zstd,
+    lz4, gzip or none. ``sync`` has each batch reach the disk before it counts: without, a machine that loses power may lose the last ones.
+
+    Raises ConfigError (OptionError, FormatMissing, NotALandingTable, TableMismatch) before anything is read, TableBusy, TableNotWritable,
+    and what the source and Spark raise; the table then has the batches before, and nothing of the one that failed.
+    """
+    plan = plan_landing(
+        topics,
+        to,
+        nameserver=nameserver,
+        format=format,
+        writer=writer,
+        columns=columns,
+        partition_by=partition_by,
+        batch_messages=batch_messages,
+        every_s=every_s,
+        compact_after=compact_after,
+        file_bytes=file_bytes,
+        compression=compression,
+        sync=sync,
+        checkpoint=checkpoint,
+        options=options,
+    )
+    return plan.run(spark, stop=stop, progress=progress)
+
+
+@dataclass(frozen=True)
+class LandPlan:
+    """A landing whose arguments and target were looked at."""
+
+    wanted: Wanted
+    writer: str
+    settings: WriteSettings
+    every_s: float | None
+    compact_after: int | None
+    checkpoint: str | None
+
+    def run(self, spark: "SparkSession", *, stop: threading.Event | None = None, progress: Report | None = None) -> LandSummary:
+        """Land. Raises what ``land`` raises."""
+        report = progress or no_report
+        stop = stop or threading.Event()
+        wanted = self.wanted.with_tasks(spark)
+        if self.writer == "spark":
+            return land_by_spark(
+                spark,
+                wanted,
+                every_s=self.every_s,
+                stop=stop,
+                compression=self.settings.compression,
+                checkpoint=self.checkpoint,
+                report=report,
+            )
+        return land_direct(
+            wanted,
+            on_spark(spark, f"landing {', '.join(wanted.topics)}"),
+            self.settings,
+            every_s=self.every_s,
+            stop=stop,
+            compact_after=self.compact_after,
+            report=report,
+        )
+
+
+def plan_landing(
+    topics: str | Sequence[str],
+    to: str | os.PathLike[str],
+    *,
+    nameserver: str,
+    format: str = "parquet",  # noqa: A002 - Spark's word
+    writer: str | None = None,
+    columns: str | Sequence[str] | None = None,
+    partition_by: str | Sequence[str] | None = None,
+    batch_messages: int = DEFAULT_BATCH_MESSAGES,
+    every_s: float | None = None,
+    compact_after: int | None = None,
+    file_bytes: int = WriteSettings.file_bytes,
+    compression: str = WriteSettings.compression,
+    sync: bool = False,
+    checkpoint: str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> LandPlan:
+    """Look at the arguments of ``land``, and at its target, without Spark and without a broker. Raises what ``land`` raises for them."""
+    wanted = Wanted(
+        topics=names(topics),
+        to=os.fspath(to),
+        nameserver=nameserver,
+        format=format.lower(),
+        columns=None if columns is None else names(columns),
+        partition_by=None if partition_by is None else names(partition_by),
+        batch_messages=batch_messages,
+        options=dict(options or {}),
+    )
+    wanted.check()
+    at_least("every_s", every_s, 0.001)
+    at_least("compact_after", compact_after, 2)
+    at_least("file_bytes", file_bytes, 1 << 20)
+    one_of("compression", compression, COMPRESSIONS)
+    settings = WriteSettings(compression=compression, file_bytes=file_bytes, sync=sync)
+    chosen = wanted.writer(writer)
+    if chosen == "direct":
+        if checkpoint is not None:
+            raise ConfigError("checkpoint is for writer=spark; a direct landing keeps its progress in the table: leave it out")
+        check_place(wanted.to)
+        settle(wanted, read_table(wanted.to) if is_table(wanted.to) else None)
+    else:
+        only_direct = {"compact_after": compact_after is not None, "sync": sync, "file_bytes": file_bytes != WriteSettings.file_bytes}
+        for name, given in only_direct.items():
+            if given:
+                raise ConfigError(f"{name} is for writer=direct; Spark's writer cannot do it: leave it out")
+        checkpoint = check_target(wanted, checkpoint)
+    return LandPlan(wanted, chosen, settings, every_s, compact_after, checkpoint)
+
+
+def landed(spark: "SparkSession", path: str | os.PathLike[str]) -> "DataFrame":
+    """Return a landed table as it is committed now, each row once, whatever a writer or a compaction is doing.
+
+    Besides its columns it has ``batch`` (the number of the landing) and the partitions, ``date`` as a date. A table nothing was landed to yet has no
+    rows. A compaction after this call removes files: call it again for a query that began before. Raises NotALandingTable, TableDamaged.
+    """
+    state = read_whole_table(path)
+    partitions = {"topic": "topic STRING", "date": "date DATE"}
+    ddl = ", ".join((spark_schema(file_columns(state.spec)), "batch INT", *(partitions[name] for name in state.spec.partition_by)))
+    frames = []
+    # All in one directory, but for a batch that a killed compaction has not moved yet.
+    filled = [batch for batch in state.batches if batch.files]
+    for parent in sorted({batch.directory.parent for batch in filled}):
+        directories = [str(batch.directory) for batch in filled if batch.directory.parent == parent]
+        frames.append(spark.read.schema(ddl).option("basePath", str(parent)).parquet(*directories))
+    return reduce(lambda a, b: a.unionByName(b), frames) if frames else spark.createDataFrame([], ddl)

@@ -1,0 +1,129 @@
+"""What a landing is asked for, and what it says when it is done."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from sprocketmq.errors import ConfigError
+from sprocketmq.spark.jobs.land.table import PARTITIONS
+from sprocketmq.spark.jobs.tasks import tasks_at_a_time
+from sprocketmq.spark.source.options import parse_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FORMATS = ("parquet", "delta", "iceberg")
+# Options that have an argument of their own: given twice, one of them would be ignored.
+_TAKEN = {"nameserver": "nameserver", "subscribe": "topics", "columns": "columns", "maxoffsetspertrigger": "batch_messages"}
+
+
+@dataclass(frozen=True)
+class LandSummary:
+    """What a landing did. ``files`` and ``bytes`` are None where Spark's writer wrote, ``messages_in_table`` too."""
+
+    table: str
+    format: str
+    writer: str
+    topics: tuple[str, ...]
+    messages: int
+    batches: int
+    files: int | None
+    bytes: int | None
+    messages_in_table: int | None
+    elapsed_s: float
+
+    def rows(self) -> list[tuple[str, str]]:
+        rate = f" ({self.messages / self.elapsed_s:,.0f}/s)" if self.messages and self.elapsed_s else ""
+        rows = [
+            ("table", self.table),
+            ("format", f"{self.format}, written by {'the reading tasks' if self.writer == 'direct' else 'Spark'}"),
+            ("topics", ", ".join(self.topics)),
+            ("messages landed", f"{self.messages:,}{rate}"),
+            ("batches", f"{self.batches:,}"),
+        ]
+        if self.files is not None and self.bytes is not None:
+            rows.append(("files", f"{self.files:,}, {self.bytes / (1 << 20):,.1f} MiB"))
+        if self.messages_in_table is not None:
+            rows.append(("messages in table", f"{self.messages_in_table:,}"))
+        return [*rows, ("time", f"{self.elapsed_s:.1f} s")]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a landing was asked for, and how that is said to the source."""
+
+    topics: tuple[str, ...]
+    to: str
+    nameserver: str
+    format: str
+    columns: tuple[str, ...] | None
+    partition_by: tuple[str, ...] | None
+    batch_messages: int
+    options: dict[str, str]
+
+    def check(self) -> None:
+        """Raise ConfigError for what cannot be, OptionError for the source's options."""
+        for name in self.options:
+            if name.lower() in _TAKEN:
+                raise ConfigError(f"option {name!r} has an argument of its own: {_TAKEN[name.lower()]}")
+        if not self.topics:
+            raise ConfigError("no topic to land: name at least one")
+        for name in self.partition_by or ():
+            one_of("partition_by", name, PARTITIONS)
+        if len(set(self.partition_by or ())) < len(self.partition_by or ()):
+            raise ConfigError("partition_by names a partition twice")
+        one_of("format", self.format, FORMATS)
+        at_least("batch_messages", self.batch_messages, 1)
+        parse_options(self.source_options(self.columns or ()), streaming=True)
+
+    def writer(self, asked: str | None) -> str:
+        """Return "direct" or "spark". Raises ConfigError where direct landing was asked for and cannot be."""
+        possible = self.format == "parquet" and "://" not in self.to
+        if asked is None:
+            return "direct" if possible else "spark"
+        if one_of("writer", asked, ("direct", "spark")) == "direct" and not possible:
+            what = f"format {self.format}" if self.format != "parquet" else f"{self.to}, which is no directory of a file system"
+            raise ConfigError(f"writer=direct cannot do {what}: use writer=spark")
+        return asked
+
+    def with_tasks(self, spark: "SparkSession") -> "Wanted":
+        """Return this with as many tasks as the session runs at a time, unless options say otherwise."""
+        if any(name.lower() == "maxpartitions" for name in self.options):
+            return self
+        return replace(self, options={"maxPartitions": str(tasks_at_a_time(spark)), **self.options})
+
+    def read_columns(self, columns: Sequence[str], partition_by: Sequence[str]) -> tuple[str, ...]:
+        """Return ``columns`` and those that the partitions follow from."""
+        return tuple(dict.fromkeys((*columns, *("topic" if name == "topic" else "storeTimestamp" for name in partition_by))))
+
+    def source_options(self, columns: Sequence[str]) -> dict[str, str]:
+        """Return the options of the `rocketmq` format that read ``columns`` (none: the source's default)."""
+        starts = any(name.lower().startswith("starting") for name in self.options)
+        return {
+            **({} if starts else {"startingOffsets": "earliest"}),
+            **self.options,
+            "nameserver": self.nameserver,
+            "subscribe": ",".join(self.topics),
+            "maxOffsetsPerTrigger": str(self.batch_messages),
+            **({"columns": ",".join(columns)} if columns else {}),
+        }
+
+
+def names(value: str | Sequence[str]) -> tuple[str, ...]:
+    """Return names that were given one by one, or in one text with commas between them."""
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else tuple(value)
+
+
+def one_of(name: str, value: str, choices: Sequence[str]) -> str:
+    if value not in choices:
+        raise ConfigError(f"{name} is {value!r}, and must be one of {', '.join(choices)}")
+    return value
+
+
+def at_least(name: str, value: float | None, least: float) -> None:
+    """Raise ConfigError for a number that is too small; None is none."""
+    if value is not None and value < least:
+        raise ConfigError(f"{name} is {value}, and must be at least {least}")

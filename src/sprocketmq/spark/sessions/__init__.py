@@ -1,0 +1,1 @@
+"""A ready Spark session: Java, fast start, worker processes."""

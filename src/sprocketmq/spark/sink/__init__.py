@@ -1,0 +1,1 @@
+"""The sink ``rocketmq``: rows to messages, sending, rows that could not be sent."""

@@ -1,0 +1,219 @@
+"""The sink of the `rocketmq` format: DataFrames into topics, in batch sends encoded from Arrow columns."""
+
+import contextlib
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from sprocketmq.errors import FatalError, RetriableError, SprocketError
+from sprocketmq.spark.option_values import OptionError
+from sprocketmq.spark.sessions.worker_gc import settle_worker
+from sprocketmq.spark.sink.dead_letters import DeadLetters
+from sprocketmq.spark.sink.encode import Ids, Limits, Lot, Router, RowEncoder, RowRefused
+from sprocketmq.spark.sink.options import AUTO, DEAD_LETTER, FAIL, SINGLE, SinkOptions, check_columns, parse_sink_options
+from sprocketmq.spark.sink.sending import ProducerAccess, Sender, is_too_large, producer_access
+
+log = logging.getLogger(__name__)
+
+
+class SinkError(FatalError):
+    """Rows could not be sent; ``topic`` and ``queue`` say where to, ``row`` is the first of the request, ``partition`` the task's."""
+
+    def __init__(self, topic: str, queue: str, row: int, partition: int, reason: str) -> None:
+        to = f"{queue} of topic {topic!r}" if queue else f"topic {topic!r}"
+        super().__init__(f"rows from row {row} of partition {partition} on were not written to {to}: {reason}")
+        self.topic = topic
+        self.queue = queue
+        self.row = row
+        self.partition = partition
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type["SinkError"], tuple[str, str, int, int, str]]:
+        return type(self), (self.topic, self.queue, self.row, self.partition, self.reason)
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What one task has written: messages, requests, bytes of requests; and rows put aside, with the file they are in."""
+
+    rows: int
+    requests: int
+    bytes: int
+    dead_letters: int = 0
+    dead_letter_file: str | None = None
+
+
+class _Sink:
+    """What both sinks are: options and columns, checked when they are made, in the driver; ``write`` runs in a task."""
+
+    def __init__(self, schema: Any, options: Mapping[str, str], overwrite: bool) -> None:
+        self._columns = check_columns((field.name, field.dataType.simpleString()) for field in schema.fields)
+        self._options = parse_sink_options(options, self._columns)
+        if overwrite:
+            self._refuse_overwrite()
+
+    def _refuse_overwrite(self) -> None:
+        raise AssertionError("a subclass says what to do instead")
+
+    def _write(self, batches: Iterable[pa.RecordBatch], job: str, partition: int) -> Written:
+        """Send the rows of a task. ``job`` is the same each time the same rows are written, and another one for other rows."""
+        options = self._options
+        settle_worker()
+        access = open_access(options)
+        with DeadLetters(options.dead_letter_path, f"{job}-{partition}") as letters:
+            aside = letters.add if options.on_too_large == DEAD_LETTER else None
+            sender = Sender(
+                access,
+                max_in_flight=options.max_in_flight,
+                ordered=options.ordered,
+                halve=options.on_too_large != FAIL,
+                refused=None if aside is None else partial(_put_aside, aside),
+                failed=partial(_why_not_sent, partition),
+            )
+            encoder = RowEncoder(
+                self._columns,
+                Router(_remembered(access)),
+                Ids(access.ids.take, f"{job}/{partition}" if options.deterministic else None),
+                Limits(options.batch_bytes, options.batch_messages, options.max_message_bytes),
+                topic=options.topic,
+                wait_store_ok=options.wait_store_ok,
+                by_tag=options.send_mode == AUTO,
+                single=options.send_mode == SINGLE,
+                refused=aside,
+            )
+            try:
+                for batch in batches:
+                    for lot in encoder.lots(batch):
+                        sender.put(lot)
+            except BaseException as e:
+                sender.give_up()
+                if isinstance(e, RowRefused):
+                    raise RowRefused(e.row, e.problem, partition) from None
+                raise
+            sender.finish()
+        return Written(sender.rows, sender.requests, sender.bytes, letters.rows, letters.path if letters.rows else None)
+
+
+class BatchSink(_Sink, DataSourceArrowWriter):
+    """Writes the rows of a batch DataFrame. A task that fails is run again and sends its rows again: at least once, unless ids tell."""
+
+    def __init__(self, schema: Any, options: Mapping[str, str], overwrite: bool = False) -> None:
+        super().__init__(schema, options, overwrite)
+        # One for all tasks and their attempts: this object is made once and copied to them.
+        self._job = uuid.uuid4().hex
+        open_access(self._options, check=True)
+
+    def _refuse_overwrite(self) -> None:
+        raise OptionError("mode", 'a topic cannot be overwritten, only written on: use .mode("append")')
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return self._write(iterator, self._job, _partition())
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        _log_commit("write", messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        _log_abort("write", messages)
+
+
+class StreamSink(_Sink, DataSourceStreamArrowWriter):
+    """Writes micro-batches. One that is run again after a failure sends its rows again, with the same ids when they are deterministic."""
+
+    def __init__(self, schema: Any, options: Mapping[str, str], overwrite: bool = False) -> None:
+        super().__init__(schema, options, overwrite)
+        # Made for each micro-batch, and once more to commit it. A nameserver that is away for a moment is left to the tasks, which have time.
+        with contextlib.suppress(RetriableError):
+            open_access(self._options, check=True)
+
+    def _refuse_overwrite(self) -> None:
+        raise OptionError("outputMode", 'a topic cannot be replaced by each micro-batch: use .outputMode("append") or "update"')
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        context = TaskContext.get()
+        query = batch = None
+        if context is not None:
+            query, batch = context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("streaming.sql.batchId")
+        if self._options.deterministic and "dedupKey" not in self._columns and (query is None or batch is None):
+            raise FatalError(
+                "Spark does not tell which micro-batch this is, so that dedupId=deterministic cannot be: give the rows a column 'dedupKey'"
+            )
+        return self._write(iterator, f"{query}-{batch}", _partition())
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        _log_commit(f"micro-batch {batchId}", messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        _log_abort(f"micro-batch {batchId}", messages)
+
+
+def open_access(options: SinkOptions, *, check: bool = False) -> ProducerAccess:
+    """Return this process's producer for a write; with ``check`` also ask for the topic's queues, so that a wrong name shows at once.
+
+    Raises NameserverUnavailable, NotRocketMQ or TopicNotFound.
+    """
+    access = producer_access(
+        options.nameserver, options.group, retries=options.retries, timeout_ms=options.timeout_ms, more=options.client_options
+    )
+    if check and options.topic is not None:
+        access.queues(options.topic)
+    return access
+
+
+def _remembered(access: ProducerAccess) -> Callable[[str], Sequence[Any]]:
+    """Return a function for the queues of a topic that asks once a topic: keys stay with their queues as long as a task runs."""
+    known: dict[str, Sequence[Any]] = {}
+
+    def queues_of(topic: str) -> Sequence[Any]:
+        found = known.get(topic)
+        if found is None:
+            found = known[topic] = access.queues(topic)
+        return found
+
+    return queues_of
+
+
+def _partition() -> int:
+    context = TaskContext.get()
+    return 0 if context is None else int(context.partitionId())
+
+
+def _put_aside(add: Callable[[pa.RecordBatch, list[str]], None], lot: Lot, reason: str) -> None:
+    add(lot.rows.source.slice(lot.first, 1), [reason])
+
+
+def _why_not_sent(partition: int, lot: Lot, error: SprocketError) -> BaseException:
+    queue = "" if lot.queue is None else f"queue {lot.queue.queue_id} on broker {lot.queue.broker_name!r}"
+    reason = str(error)
+    if is_too_large(error):
+        if lot.single:
+            reason = f"{reason.rstrip('. ')}. Send less, or have such rows put aside with onTooLarge=dead-letter"
+        else:
+            size = len(lot.body())
+            reason = (
+                f"{reason.rstrip('. ')}; it was a batch of {len(lot)} rows, {size} bytes. Lower batchBytes, or have such batches split with"
+                " onTooLarge=split"
+            )
+    # On one line: that is what is found again in the text that Spark makes of it.
+    return SinkError(lot.topic, queue, lot.row, partition, " ".join(reason.split()))
+
+
+def _log_commit(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+    written = [message for message in messages if isinstance(message, Written)]
+    aside = [message for message in written if message.dead_letters]
+    if aside:
+        rows = sum(message.dead_letters for message in aside)
+        directory = (aside[0].dead_letter_file or "").rpartition("/")[0]
+        log.warning("%s: %d rows were too large and are in %s", what, rows, directory)
+    log.info("%s: %d rows in %d requests", what, sum(m.rows for m in written), sum(m.requests for m in written))
+
+
+def _log_abort(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+    rows = sum(message.rows for message in messages if isinstance(message, Written))
+    log.warning("%s failed: %d rows of its finished tasks, and some of the others, are in their topics already", what, rows)

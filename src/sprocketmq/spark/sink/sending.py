@@ -1,0 +1,222 @@
+"""How a task's requests reach the brokers: the one producer of a Python process, and what one task has on its way."""
+
+import asyncio
+import atexit
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from sprocketmq.client import Producer
+from sprocketmq.errors import BrokerError, ClientClosed, SprocketError
+from sprocketmq.net.loops import new_event_loop
+from sprocketmq.net.tasks import Background
+from sprocketmq.protocol.codes import ResponseCode
+from sprocketmq.protocol.ids import MessageIdFactory
+from sprocketmq.protocol.message import MessageQueue
+from sprocketmq.spark.sink.encode import Lot
+
+_R = TypeVar("_R")
+
+
+class ProducerAccess:
+    """A producer on an event loop in a thread of its own, for blocking code. Raises what the producer raises."""
+
+    def __init__(self, nameserver: str, group: str, *, retries: int, timeout_s: float, **more: Any) -> None:
+        self.loop = new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="sprocketmq-spark-sink", daemon=True)
+        self._thread.start()
+        # A task bounds what it has in flight itself.
+        self.producer = Producer(
+            group, namesrv=nameserver, retries=retries, timeout_s=timeout_s, max_in_flight=1 << 30, max_in_flight_bytes=1 << 40, **more
+        )
+        self.ids = MessageIdFactory()
+        self.background = Background("Spark sink")
+        try:
+            self.wait(self.producer.start())
+        except BaseException:
+            self.close()
+            raise
+        self.ids = MessageIdFactory(self.producer._instance.namesrv.local_ip, os.getpid())
+
+    def close(self) -> None:
+        """Disconnect and end the thread. Harmless when closed already."""
+        if self.loop.is_closed():
+            return
+        self.wait(self.producer.close())
+        self.wait(self.background.close())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+    def queues(self, topic: str) -> Sequence[MessageQueue]:
+        """Return the queues of ``topic`` that take messages, in order."""
+        return self.wait(self.producer.queues(topic))
+
+    def wait(self, work: Coroutine[Any, Any, _R]) -> _R:
+        """Run ``work`` on the loop and wait for its end."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+
+
+_open: dict[tuple[int, tuple[Any, ...]], ProducerAccess] = {}
+_lock = threading.Lock()
+
+
+def producer_access(
+    nameserver: str, group: str, *, retries: int, timeout_ms: int, more: tuple[tuple[str, bool], ...] = ()
+) -> ProducerAccess:
+    """Return this process's producer with these settings, made on first use: Spark's Python workers live on from task to task."""
+    key = (os.getpid(), (nameserver, group, retries, timeout_ms, more))
+    with _lock:
+        access = _open.get(key)
+        if access is None:
+            access = ProducerAccess(nameserver, group, retries=retries, timeout_s=timeout_ms / 1000, **dict(more))
+            _open[key] = access
+            atexit.register(close_producers)
+        return access
+
+
+def close_producers() -> None:
+    """Close what ``producer_access`` opened in this process."""
+    with _lock:
+        for key in [key for key in _open if key[0] == os.getpid()]:
+            _open.pop(key).close()
+
+
+def is_too_large(error: SprocketError) -> bool:
+    """Tell whether a broker refused a request for its size: the same code refuses delays it does not take, and only the words differ."""
+    return isinstance(error, BrokerError) and error.code == ResponseCode.MESSAGE_ILLEGAL and "body" in str(error)
+
+
+class Sender:
+    """Sends the lots of one task, at most ``max_in_flight`` requests at a time.
+
+    With ``ordered`` the requests to one queue follow each other, each when the one before is answered. A batch that the broker refuses as
+    too large is sent in halves when ``halve`` is set; a message it refuses is given to ``refused`` (in the loop's thread), or is the
+    error without it. After the first error nothing more is sent: ``put`` and ``finish`` raise it.
+    """
+
+    def __init__(
+        self,
+        access: ProducerAccess,
+        *,
+        max_in_flight: int,
+        ordered: bool = False,
+        halve: bool = False,
+        refused: Callable[[Lot, str], None] | None = None,
+        failed: Callable[[Lot, SprocketError], BaseException] = lambda _, error: error,
+    ) -> None:
+        self._access = access
+        self._room = threading.BoundedSemaphore(max_in_flight)
+        self._max_in_flight = max_in_flight
+        self._ordered = ordered
+        self._halve = halve
+        self._refused = refused
+        self._failed = failed
+        self._calls: deque[Lot] = deque()
+        self.lanes: dict[MessageQueue, deque[Lot]] = {}
+        self._waking = False
+        self._error: BaseException | None = None
+        self.rows = self.requests = self.bytes = 0
+
+    def put(self, lot: Lot) -> None:
+        """Have a lot sent, waiting while too many are on their way. Raises what an earlier one ended with."""
+        self._room.acquire()
+        if self._error is not None:
+            self._room.release()
+            raise self._error
+        self._calls.append(lot)
+        if not self._waking:
+            self._waking = True
+            self._access.loop.call_soon_threadsafe(self._work_off)
+
+    def finish(self) -> None:
+        """Wait until every lot is answered, or given up. Raises what the first one that failed ended with."""
+        self._wait()
+        if self._error is not None:
+            raise self._error
+
+    def give_up(self) -> None:
+        """Send nothing more, and wait for what is on its way: nothing of a task goes on when the task has failed."""
+        if self._error is None:
+            self._error = ClientClosed("the task has failed")
+        self._wait()
+
+    def _wait(self) -> None:
+        for _ in range(self._max_in_flight):
+            self._room.acquire()
+        for _ in range(self._max_in_flight):
+            self._room.release()
+
+    # --- in the loop's thread ---
+
+    def _work_off(self) -> None:
+        self._waking = False  # first: what is appended from now on wakes the loop again
+        calls = self._calls
+        while calls:
+            lot = calls.popleft()
+            if not self._ordered or lot.queue is None:
+                self._spawn(deque([lot]))
+                continue
+            lane = self.lanes.get(lot.queue)
+            if lane is not None:
+                lane.append(lot)
+            else:
+                self.lanes[lot.queue] = lane = deque([lot])
+                self._spawn(lane)
+
+    def _spawn(self, lane: deque[Lot]) -> None:
+        task = self._access.background.spawn(self._lane(lane), "sends of a task", awaited=True)
+        task.add_done_callback(partial(self._ended, lane))
+
+    async def _lane(self, lane: deque[Lot]) -> None:
+        """Send the lots of one queue, one after the other, or a single one."""
+        queue = lane[0].queue
+        while lane:
+            if self._error is None:
+                await self._send(lane[0])
+            lane.popleft()
+            self._room.release()
+        if self._ordered and queue is not None:
+            del self.lanes[queue]
+
+    def _ended(self, lane: deque[Lot], task: "asyncio.Task[None]") -> None:
+        """Let nobody wait for what a task has left, whatever ended it."""
+        if not lane:
+            return
+        error = ClientClosed("the task that was to send was cancelled") if task.cancelled() else task.exception()
+        if self._error is None:
+            self._error = error
+        if self.lanes.get(queue := lane[0].queue) is lane:  # type: ignore[arg-type]
+            del self.lanes[queue]  # type: ignore[arg-type]
+        self._room.release(len(lane))
+        lane.clear()
+
+    async def _send(self, lot: Lot) -> None:
+        access = self._access
+        body = lot.body()
+        try:
+            await access.producer.send_encoded(
+                lot.topic,
+                body,
+                lot.properties(access.ids.next),
+                batch=not lot.single,
+                queue=lot.queue,
+                flag=lot.flag(),
+                born_timestamp_ms=lot.born_ms,
+            )
+        except SprocketError as e:
+            large = is_too_large(e)
+            if large and lot.single and self._refused is not None:
+                self._refused(lot, str(e))
+                return
+            if not large or lot.single or not self._halve:
+                raise self._failed(lot, e) from e
+            for half in lot.halves():
+                await self._send(half)
+            return
+        self.rows += len(lot)
+        self.requests += 1
+        self.bytes += len(body)

@@ -1,0 +1,1 @@
+"""The source ``rocketmq``: options, planning on the driver, reading and decoding on the workers."""

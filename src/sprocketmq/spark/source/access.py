@@ -1,0 +1,440 @@
+"""The one connection of a Python process to a RocketMQ cluster, shared by everything Spark runs in it."""
+
+import asyncio
+import atexit
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from functools import lru_cache, partial
+from typing import Any, TypeVar
+
+from sprocketmq.client import AdminClient, PullConsumer
+from sprocketmq.client.consume.pull import PULL_TIMEOUT_S, ExpressionType, PullsAtOnce, ReadFrom
+from sprocketmq.client.consume.pull_requests import PullResult, pull_subscription
+from sprocketmq.errors import BrokerError, ConfigError, NameserverUnavailable, RetriableError, SprocketError, TopicNotFound
+from sprocketmq.net.loops import new_event_loop
+from sprocketmq.net.tasks import Background, all_of
+from sprocketmq.protocol.codes import ResponseCode
+from sprocketmq.protocol.command import Command
+from sprocketmq.protocol.message import MessageQueue
+from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_group, is_system_topic
+from sprocketmq.spark.source.offsets import Offsets
+
+_R = TypeVar("_R")
+
+# What a broker sends of a topic: ("TAG", "a || b") or ("SQL92", "price > 3"); None stands for everything.
+Filter = tuple[ExpressionType, str]
+EVERYTHING: Filter = ("TAG", "*")
+
+# Settings of the client that ``rocketmq.client.*`` may pass on.
+CLIENT_OPTIONS = ("timeout_s",)
+
+
+# How many queues are remembered with what all pulls of one have in common.
+PULLED_QUEUES = 256
+
+# Between attempts to find a nameserver.
+NAMESERVER_PAUSE_S = 0.2
+
+
+class TopicGone(TopicNotFound):
+    """The brokers are there, and the topic is not: it was deleted."""
+
+
+class FilterRefused(ConfigError):
+    """A filter that is none, or that a broker does not take."""
+
+
+def client_settings(options: Iterable[tuple[str, str]]) -> dict[str, float]:
+    """Return the settings in ``options`` (pairs of CLIENT_OPTIONS and text). Raises ConfigError naming the one that cannot be.
+
+    ``timeout_s``: seconds that the answer to one pull may take, beyond what the broker is asked to wait; 0.1 to 600.
+    """
+    settings = {"timeout_s": PULL_TIMEOUT_S}
+    for name, text in options:
+        if name not in settings:
+            raise ConfigError(f"the client has no setting {name!r}; it has {', '.join(CLIENT_OPTIONS)}")
+        try:
+            value = float(text)
+        except ValueError:
+            value = 0.0
+        if not 0.1 <= value <= 600:
+            raise ConfigError(f"rocketmq.client.{name}: {text!r} is not a number of seconds from 0.1 to 600")
+        settings[name] = value
+    return settings
+
+
+def check_filter(filter: Filter | None) -> None:  # noqa: A002 - the option's word
+    """Raise FilterRefused when the filter is none by itself, without asking a broker."""
+    if filter is not None:
+        kind, expression = filter
+        try:
+            pull_subscription("T", expression, kind)
+        except ConfigError as e:
+            raise FilterRefused(str(e)) from None
+
+
+class ClusterAccess:
+    """Queues, offsets and pulls of one cluster, for blocking code.
+
+    The client runs on an event loop in a thread of its own, so that pulls go on while the calling thread decodes. Any thread may call.
+    Every method but ``pull`` waits for its answers, each bounded by the client's time limits; the requests of one call go out together.
+    Raises what the client raises. Lost connections are made again when they are needed, and a route is asked for again when a broker is
+    not where it was: only a cluster that moves to other nameserver addresses needs another access.
+    """
+
+    def __init__(self, nameserver: str, group: str, client_options: Iterable[tuple[str, str]] = ()) -> None:
+        self._timeout_s = client_settings(client_options)["timeout_s"]
+        self._consumer = PullConsumer(group, namesrv=nameserver)
+        # Connects when it is first needed: tasks never do.
+        self._admin = AdminClient(namesrv=nameserver)
+        self._background = Background("Spark reader")
+        # How queues are pulled that are read now; a task reads one after the other, so few are enough.
+        self._pulls_at_once = lru_cache(maxsize=PULLED_QUEUES)(partial(_pulls_at_once, self._consumer, self._timeout_s))
+        self._loop = new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="sprocketmq-spark", daemon=True)
+        self._thread.start()
+        self._thread_id = self._thread.ident
+        try:
+            self._submit(self._consumer.start()).result()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Disconnect and end the thread. Harmless when closed already."""
+        if self._loop.is_closed():
+            return
+        self._submit(self._end()).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _end(self) -> None:
+        await self._consumer.close()
+        await self._admin.close()
+        await self._background.close()
+
+    # --- topics and queues ---
+
+    def topics(self) -> list[str]:
+        """Return all topics that messages are sent to, sorted: without those of the brokers themselves, retry and dead-letter topics."""
+        found = self._administer(self._admin.topics)
+        return [name for name in found if not is_system_topic(name) and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))]
+
+    def topic_exists(self, topic: str) -> bool:
+        """Tell whether a nameserver knows a route of ``topic``, retry and dead-letter topics included."""
+        try:
+            self._administer(lambda: self._admin.queues(topic))
+        except TopicNotFound:
+            return False
+        return True
+
+    def queues(self, topics: Iterable[str]) -> list[MessageQueue]:
+        """Return the readable queues of ``topics``, in order. Raises TopicNotFound."""
+        return sorted(queue for found in self._all(self._consumer.queues, topics) for queue in found)
+
+    # --- offsets ---
+
+    def earliest(self, queues: Iterable[MessageQueue]) -> Offsets:
+        """Return the offset of the first message of each queue."""
+        asked = list(queues)
+        return dict(zip(asked, self._all(self._consumer.min_offset, asked), strict=True))
+
+    def latest(self, queues: Iterable[MessageQueue]) -> Offsets:
+        """Return the offset each queue's next message will get."""
+        asked = list(queues)
+        return dict(zip(asked, self._all(self._consumer.max_offset, asked), strict=True))
+
+    def at_time(self, queues: Sequence[MessageQueue], timestamp_ms: int) -> Offsets:
+        """Return for each queue the offset of its first message stored at ``timestamp_ms`` or later, or its end."""
+        latest = self.latest(queues)
+
+        async def first_since(queue: MessageQueue) -> int:
+            offset = await self._consumer.offset_at(queue, timestamp_ms)
+            if offset < latest[queue]:
+                # On a queue of inner batches a broker answers with the last batch when all messages are older.
+                found = await self._consumer.pull(queue, offset, max_messages=1)
+                if found.messages and found.messages[0].store_timestamp_ms < timestamp_ms:
+                    return latest[queue]
+            return offset
+
+        return dict(zip(queues, self._all(first_since, queues), strict=True))
+
+    def group_offsets(self, group: str, queues: Iterable[MessageQueue]) -> Offsets:
+        """Return where the consumer group goes on, for those of ``queues`` for which it ever committed."""
+        check_group(group)
+        asked = list(queues)
+
+        async def of_topic(topic: str) -> dict[MessageQueue, int | None]:
+            return await self._admin.committed(group, topic)
+
+        known = self._administer_all(of_topic, sorted({queue.topic for queue in asked}))
+        committed = {queue: offset for found in known for queue, offset in found.items()}
+        return {queue: offset for queue in asked if (offset := committed.get(queue)) is not None}
+
+    def commit_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Have the consumer group go on at ``offsets``; returns when the brokers have them. Every queue is tried before one's error is raised.
+
+        Raises BrokerError for a group that a broker does not know; the access's own becomes known, where brokers let groups do so.
+        """
+        check_group(group)
+
+        async def commit(item: tuple[MessageQueue, int]) -> None:
+            try:
+                await self._admin.commit(group, *item)
+            except BrokerError as e:
+                if e.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST or group != self._consumer.group:
+                    raise
+                # A broker hears of a group when it pulls there: nothing of this queue was read yet.
+                await self._consumer.pull(*item, max_messages=1, max_bytes=1)
+                await self._admin.commit(group, *item)
+
+        self._administer_all(commit, offsets.items())
+
+    # --- messages ---
+
+    def check_filter(self, queues: Iterable[MessageQueue], filter: Filter | None) -> None:  # noqa: A002
+        """Have a broker of every name in ``queues`` look at ``filter``. Raises FilterRefused, which names the broker and what it said."""
+        check_filter(filter)
+        if filter is None or filter[0] == "TAG":
+            return
+        first = {(queue.topic, queue.broker_name): queue for queue in sorted(queues, reverse=True)}
+
+        async def ask(queue: MessageQueue) -> None:
+            try:
+                await self._consumer.check_expression(queue, filter[1], filter[0])
+            except BrokerError as e:
+                hint = ""
+                if e.code == ResponseCode.SYSTEM_ERROR:
+                    hint = ". Brokers filter by SQL92 with enablePropertyFilter=true only, SprocketMQ's do not: filter by tag, or in Spark"
+                raise FilterRefused(
+                    f"broker {queue.broker_name} does not take the {filter[0]} expression {filter[1]!r} for topic {queue.topic}:"
+                    f" {e.remark.strip()}{hint}"
+                ) from None
+
+        self._all(ask, first.values())
+
+    def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        hold_ms: int,
+        *,
+        filter: Filter | None = None,  # noqa: A002
+        read_from: ReadFrom = "master",
+    ) -> "Future[PullResult] | PullAnswer":
+        """Ask for messages. Who asks in the thread that answers come in, as a callback of the answer before does, gets a PullAnswer,
+        anybody else a future, which is cancelled harmlessly at any time.
+
+        Besides what the client's ``pull`` raises, the answer's error is TopicGone when the topic was deleted, which TopicNotFound alone does
+        not say: the route of a topic is unknown too while its only broker is away.
+        """
+        asked = (queue, offset, max_messages, max_bytes, hold_ms, filter, read_from)
+        if threading.get_ident() == self._thread_id:
+            return self._begin_pull(asked)
+        future: Future[PullResult] = Future()
+        self._loop.call_soon_threadsafe(self._begin_pull_for, future, asked)
+        return future
+
+    def _begin_pull_for(self, future: "Future[PullResult]", asked: "_Asked") -> None:
+        self._begin_pull(asked).add_done_callback(partial(_copy, future))
+
+    def _begin_pull(self, asked: "_Asked") -> "PullAnswer":
+        """Send a pull in this turn of the loop; what needs a connection, another try or a reason goes the long way."""
+        queue, offset, max_messages, max_bytes, hold_ms, filter, read_from = asked  # noqa: A001
+        answer = PullAnswer(asked, self._pull_patiently)
+        try:
+            pulls = self._pulls_at_once(queue, max_bytes, filter, read_from)
+            if hold_ms or not answer.sent(pulls, pulls.send(answer, offset, max_messages)):
+                self._pull_patiently(answer)
+        except Exception as e:  # who asked waits for an answer, whatever is wrong
+            answer.settle(e)
+        return answer
+
+    def _pull_patiently(self, answer: "PullAnswer") -> None:
+        def ended(task: "asyncio.Task[PullResult]") -> None:
+            answer.settle(CancelledError() if task.cancelled() else task.exception() or task.result())
+
+        self._background.spawn(self._pull(answer.asked), "pull", awaited=True).add_done_callback(ended)
+
+    async def _pull(self, asked: "_Asked") -> PullResult:
+        queue, offset, max_messages, max_bytes, hold_ms, filter, read_from = asked  # noqa: A001
+        kind, expression = filter or EVERYTHING
+        try:
+            return await self._consumer.pull(
+                queue,
+                offset,
+                max_messages=max_messages,
+                max_bytes=max_bytes,
+                expression=expression,
+                expression_type=kind,
+                read_from=read_from,
+                wait_ms=hold_ms,
+                timeout_s=self._timeout_s,
+            )
+        except TopicNotFound as e:
+            if await self._is_gone(queue):
+                raise TopicGone(queue.topic, e.namesrv) from None
+            raise
+
+    async def _is_gone(self, queue: MessageQueue) -> bool:
+        """Tell whether the queue's broker is registered and the queue is not. A broker registers with all its topics."""
+        try:
+            await self._admin.start()
+            try:
+                there = await self._admin.queues(queue.topic)
+            except TopicNotFound:
+                there = []
+            if queue in there:
+                await self._consumer.queues(queue.topic)  # for a fresh route: another broker may have answered at an old address
+                return False
+            return queue.broker_name in (await self._admin.cluster()).broker_addr_table
+        except RetriableError:
+            return False
+
+    # --- the loop ---
+
+    def _submit(self, work: Coroutine[Any, Any, _R]) -> "Future[_R]":
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _all(self, ask: Callable[[Any], Awaitable[_R]], about: Iterable[Any]) -> list[_R]:
+        """Ask about everything at once and return the answers; when some failed, the first error is raised after the last answer."""
+        return self._submit(all_of(map(ask, about))).result()
+
+    def _administer(self, ask: Callable[[], Awaitable[_R]]) -> _R:
+        return self._administer_all(lambda _: ask(), (None,))[0]
+
+    def _administer_all(self, ask: Callable[[Any], Awaitable[_R]], about: Iterable[Any]) -> list[_R]:
+        self._submit(self._admin.start()).result()
+        return self._all(ask, about)
+
+
+# What ``ClusterAccess.pull`` was asked for, in the order of its arguments.
+_Asked = tuple[MessageQueue, int, int, int, int, Filter | None, ReadFrom]
+
+
+class PullAnswer:
+    """The answer to a pull that the thread of answers itself began: the part of a Future that one thread needs, at a fraction of the cost.
+
+    Only that thread asks whether it is done and adds a callback, one at most, which must not raise. Once it is done any thread may take its
+    result. For the connection it is who waits for the response (``net.client.Receiver``).
+    """
+
+    __slots__ = ("_address", "_callback", "_otherwise", "_pulls", "asked", "outcome")
+
+    def __init__(self, asked: _Asked, otherwise: "Callable[[PullAnswer], None]") -> None:
+        """``otherwise`` is called when the request brings no result, to find one or the reason why there is none."""
+        self.asked = asked
+        self._otherwise = otherwise
+        self._callback: Callable[[PullAnswer], object] | None = None
+        self.outcome: PullResult | BaseException | None = None
+
+    def sent(self, pulls: PullsAtOnce, address: str | None) -> bool:
+        """Take note of where the request went; tell whether it went anywhere."""
+        self._pulls = pulls
+        self._address = address or ""
+        return address is not None
+
+    def done(self) -> bool:
+        return self.outcome is not None
+
+    def result(self) -> PullResult:
+        """Return the result or raise the error. Raises InvalidStateError as long as there is neither: it does not wait."""
+        outcome = self.outcome
+        if type(outcome) is PullResult:
+            return outcome
+        try:
+            raise outcome if isinstance(outcome, BaseException) else InvalidStateError("this pull is not answered yet")
+        finally:
+            del self, outcome  # the error's traceback must not lead back to the error
+
+    def add_done_callback(self, callback: "Callable[[PullAnswer], object]", /) -> None:
+        """Have ``callback`` called with this answer when it is done, at once when it is."""
+        if self.outcome is None:
+            self._callback = callback
+        else:
+            callback(self)
+
+    def settle(self, outcome: PullResult | BaseException) -> None:
+        self.outcome = outcome
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback(self)
+
+    def set_result(self, response: Command, /) -> None:
+        try:
+            result = self._pulls.read(response, self._address, self.asked[1])
+        except Exception:  # the long way tells what is wrong, should it be wrong there too
+            self._otherwise(self)
+        else:
+            self.settle(result)
+
+    def set_exception(self, _: SprocketError, /) -> None:
+        self._otherwise(self)
+
+
+def _pulls_at_once(
+    consumer: PullConsumer,
+    timeout_s: float,
+    queue: MessageQueue,
+    max_bytes: int,
+    filter: Filter | None,  # noqa: A002
+    read_from: ReadFrom,
+) -> PullsAtOnce:
+    kind, expression = filter or EVERYTHING
+    return consumer.pulls_at_once(
+        queue, max_bytes=max_bytes, expression=expression, expression_type=kind, read_from=read_from, timeout_s=timeout_s
+    )
+
+
+def _copy(future: "Future[PullResult]", answer: PullAnswer) -> None:
+    """Give a future the outcome of ``answer`` unless who waits for it has given up, which may happen at any moment."""
+    try:
+        if isinstance(answer.outcome, BaseException):
+            future.set_exception(answer.outcome)
+        else:
+            future.set_result(answer.result())
+    except InvalidStateError:
+        pass
+
+
+_open: dict[tuple[int, str, str, tuple[tuple[str, str], ...]], ClusterAccess] = {}
+_lock = threading.Lock()
+
+
+def cluster_access(
+    nameserver: str, group: str, client_options: Iterable[tuple[str, str]] = (), *, patience_s: float = 0.0
+) -> ClusterAccess:
+    """Return this process's access to the cluster, made on first use.
+
+    Spark's Python workers live on from task to task, so connections do too. A forked child makes its own. ``client_options`` as for
+    ``client_settings``. Nameservers that do not answer are asked again for ``patience_s`` seconds: a task that is new to its process should
+    get over what one that is connected would not notice. Raises ConfigError, and what finding a nameserver raises.
+    """
+    key = (os.getpid(), nameserver, group, tuple(client_options))
+    deadline = time.monotonic() + patience_s
+    with _lock:
+        while (access := _open.get(key)) is None:
+            try:
+                access = ClusterAccess(nameserver, group, key[3])
+            except NameserverUnavailable:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(NAMESERVER_PAUSE_S)
+                continue
+            if not any(pid == os.getpid() for pid, *_ in _open):
+                atexit.register(close_access)
+            _open[key] = access
+        return access
+
+
+def close_access() -> None:
+    """Close what ``cluster_access`` opened in this process."""
+    with _lock:
+        for key in [key for key in _open if key[0] == os.getpid()]:
+            _open.pop(key).close()

@@ -1,0 +1,67 @@
+"""The `rocketmq-store` format: the files of a store as batch DataFrames, without a broker."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from sprocketmq.errors import ConfigError
+from sprocketmq.spark.sessions.worker_gc import settle_worker
+from sprocketmq.spark.store.options import StoreOptions, parse_store_options, store_spark_schema
+from sprocketmq.spark.store.planning import Piece, check_paths, plan_store
+from sprocketmq.spark.store.reading import StoreReader
+
+
+class RocketMQStoreDataSource(DataSource):
+    """Read the files of stores of SprocketMQ or Apache RocketMQ: ``spark.read.format("rocketmq-store").load(directory)``.
+
+    Register it once per session: ``spark.dataSource.register(sprocketmq.spark.RocketMQStoreDataSource)``. Tables, columns and options
+    are described in docs/guide/spark-stores.md.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmq-store"
+
+    def schema(self) -> str:
+        # The first thing Spark asks, inside load(): a misspelt option or path is best refused here.
+        options = parse_store_options(self.options)
+        check_paths(options)
+        return store_spark_schema(options)
+
+    def reader(self, schema: Any) -> "StoreBatchReader":
+        return StoreBatchReader(parse_store_options(self.options))
+
+    def streamReader(self, schema: Any) -> NoReturn:  # noqa: N802 - Spark's name
+        raise ConfigError(
+            "the rocketmq-store format has no streams: read a store with spark.read, and a broker's topics as a stream with format rocketmq"
+        )
+
+    def writer(self, schema: Any, overwrite: bool) -> NoReturn:
+        raise ConfigError("the rocketmq-store format only reads: write to a broker's topics with format rocketmq")
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> NoReturn:  # noqa: N802 - Spark's name
+        self.writer(schema, overwrite)
+
+
+class StorePartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        super().__init__(tuple(pieces))
+
+
+class StoreBatchReader(DataSourceReader):
+    """Reads what the files hold when the query is planned."""
+
+    def __init__(self, options: StoreOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        return [StorePartition(pieces) for pieces in plan_store(self._options)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        settle_worker()
+        # Spark hands an empty partition to a reader that planned none.
+        return StoreReader(self._options).read(partition.value or ())

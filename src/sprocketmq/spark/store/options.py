@@ -1,0 +1,149 @@
+"""Options of the `rocketmq-store` format and the columns of its tables, checked before a file is opened."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+
+from sprocketmq.spark.option_values import OptionError, Values
+from sprocketmq.spark.source.decode import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS
+from sprocketmq.spark.source.schema import COLUMNS, DEFAULT_COLUMNS, Column
+
+FORMAT = "rocketmq-store"
+DEFAULT_SPLIT_BYTES = 128 << 20
+# Rows of units and index entries are small.
+DEFAULT_UNIT_ROWS = 32_768
+
+_STRING = Column("STRING", pa.string())
+_INT = Column("INT", pa.int32())
+_BIGINT = Column("BIGINT", pa.int64())
+_TIMESTAMP = COLUMNS["storeTimestamp"]
+_UNIT = {"topic": _STRING, "queueId": _INT, "queueOffset": _BIGINT, "commitLogOffset": _BIGINT, "size": _INT, "tagsCode": _BIGINT}
+_BATCH_UNIT = {**_UNIT, "batchBaseOffset": _BIGINT, "batchNum": _INT, "storeTimestamp": _TIMESTAMP}
+_INDEX = {"keyHash": _INT, "commitLogOffset": _BIGINT, "timeDiff": _INT, "storeTimestamp": _TIMESTAMP, "slot": _INT, "file": _STRING}
+
+# What onCorrupt=report adds: null in rows of what is whole; a row where only this is set (and `file`) stands for a stretch that is not.
+CORRUPT = "corrupt"
+CORRUPT_TYPE = pa.struct([("file", pa.string()), ("offset", pa.int64()), ("length", pa.int64()), ("problem", pa.string())])
+_CORRUPT_COLUMN = Column("STRUCT<file: STRING, offset: BIGINT, length: BIGINT, problem: STRING>", CORRUPT_TYPE)
+
+
+class Table(NamedTuple):
+    """One of the tables a store can be read as: all columns there are, and those a read has that chooses none."""
+
+    columns: dict[str, Column]
+    default: tuple[str, ...]
+
+
+TABLES: dict[str, Table] = {
+    "commitlog": Table({**COLUMNS, "file": _STRING}, DEFAULT_COLUMNS),
+    "consumequeue": Table({**_UNIT, "file": _STRING}, tuple(_UNIT)),
+    "batchcq": Table({**_BATCH_UNIT, "file": _STRING}, tuple(_BATCH_UNIT)),
+    "index": Table(_INDEX, tuple(_INDEX)),
+}
+
+_OF_THE_LOG = ("align", "fromPhysicalOffset", "toPhysicalOffset", "verifyCrc", "innerBatch", "brokerName", "batchBytes")
+NAMES = ("path", "paths", "table", "topic", "columns", "onCorrupt", "splitBytes", "batchRows", *_OF_THE_LOG)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """The options of one read of stores. ``topics`` is empty when all are read; positions of the log are in bytes, None where it is open."""
+
+    paths: tuple[str, ...]
+    table: str
+    columns: tuple[str, ...]
+    topics: tuple[str, ...]
+    on_corrupt: str
+    split_bytes: int
+    batch_rows: int
+    batch_bytes: int
+    align: str
+    from_physical: int | None
+    to_physical: int | None
+    verify_crc: bool
+    inner_batch: str
+    broker_name: str | None
+
+
+def parse_store_options(options: Mapping[str, str]) -> StoreOptions:
+    """Return the checked options of a read. Names are taken in any case. Raises OptionError; no file is looked at."""
+    values = Values(options, NAMES, FORMAT)
+    table = values.word("table", TABLES, "commitlog")
+    for name in _OF_THE_LOG:
+        if table != "commitlog" and values.given(name):
+            raise values.error(name, f"it is for table commitlog only, and table is {table}; leave it out")
+    if table == "index" and values.given("topic"):
+        raise values.error("topic", "index files hold hashes of keys and no topics; leave it out, or read another table")
+    start = values.integer("fromPhysicalOffset", None, 0, what="a position in the log, in bytes")
+    stop = values.integer("toPhysicalOffset", None, 0, what="a position in the log, in bytes")
+    if start is not None and stop is not None and stop < start:
+        raise values.error("toPhysicalOffset", f"it is {stop}, before fromPhysicalOffset {start}")
+    on_corrupt = values.word("onCorrupt", ("fail", "skip", "report"), "fail")
+    return StoreOptions(
+        paths=_paths(values),
+        table=table,
+        columns=_columns(values, table, report=on_corrupt == "report"),
+        topics=values.items("topic", "the topic to read, or several separated by commas") if values.given("topic") else (),
+        on_corrupt=on_corrupt,
+        split_bytes=values.size("splitBytes", DEFAULT_SPLIT_BYTES, 1024),
+        batch_rows=values.integer(
+            "batchRows", DEFAULT_BATCH_ROWS if table == "commitlog" else DEFAULT_UNIT_ROWS, 1, what="rows of an Arrow batch"
+        ),
+        batch_bytes=values.size("batchBytes", DEFAULT_BATCH_BYTES, 1024, 256 << 20),
+        align=values.word("align", ("index", "walk", "resync"), "index"),
+        from_physical=start,
+        to_physical=stop,
+        verify_crc=values.boolean("verifyCrc", default=False),
+        inner_batch=values.word("innerBatch", ("unwrap", "raw"), "unwrap"),
+        broker_name=values.text("brokerName"),
+    )
+
+
+def store_spark_schema(options: StoreOptions) -> str:
+    """Return the schema of a read as the DDL text Spark reads."""
+    return ", ".join(f"{name} {_column(options, name).sql_type}" for name in options.columns)
+
+
+def store_arrow_schema(options: StoreOptions) -> pa.Schema:
+    """Return the Arrow schema every yielded batch of a read has."""
+    return pa.schema([(name, _column(options, name).arrow_type) for name in options.columns])
+
+
+def _column(options: StoreOptions, name: str) -> Column:
+    return _CORRUPT_COLUMN if name == CORRUPT else TABLES[options.table].columns[name]
+
+
+def _columns(values: Values, table: str, *, report: bool) -> tuple[str, ...]:
+    known, default = TABLES[table]
+    chosen = values.columns([*known, CORRUPT] if report else known, default)
+    return (*chosen, CORRUPT) if report and CORRUPT not in chosen else chosen
+
+
+def _paths(values: Values) -> tuple[str, ...]:
+    # Spark hands over load("a") as path, load(["a", "b"]) as paths, a JSON array.
+    if values.only_one_of("path", "paths") == "paths":
+        given = values.json("paths")
+        if not isinstance(given, list) or not given or not all(isinstance(path, str) and path.strip() for path in given):
+            raise values.error("paths", f'{json.dumps(given)} is not a JSON array of paths such as ["/srv/mq-1", "/srv/mq-2"]')
+        return tuple(_local(values, "paths", path.strip()) for path in given)
+    return (_local(values, "path", values.required("path", "the directory of a store, or a pattern such as /backup/*/store")),)
+
+
+def _local(values: Values, name: str, path: str) -> str:
+    scheme, colon, _ = path.partition(":")
+    if colon and scheme.lower() == "file":
+        path = unquote(urlsplit(path).path)
+    elif "://" in path:
+        raise values.error(name, f"{path!r} is not a path of this machine: stores are read from local or mounted directories")
+    # The workers' current directory may be another one.
+    return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
+
+
+def path_error(problem: str) -> OptionError:
+    """Return the refusal of what the paths of a read lead to, to be raised."""
+    return OptionError("path", problem, FORMAT)

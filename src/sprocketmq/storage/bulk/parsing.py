@@ -1,0 +1,525 @@
+"""Reading a stretch of the commit log with arrays instead of objects: the fast twin of ``recovery.parse_records``.
+
+The sizes of the records are walked, as each says where the next begins; everything else is done for all of them at once: heads are
+gathered into a structured array, lengths and places checked, topics told apart, records grouped by queue, units packed. Property
+strings of one length are rows of a table, and rows that have the same names at the same places are decoded by columns. Bodies are only
+touched for their CRC. What is rare goes through ``recovery.parse_record`` one by one: the second record version and IPv6 hosts.
+
+This module brings numpy; import it late.
+"""
+
+from struct import Struct
+from typing import Any
+
+import numpy as np
+from isal.isal_zlib import crc32 as _crc32
+from numpy.typing import NDArray
+
+from sprocketmq.protocol.codes import (
+    SYSFLAG_BORN_HOST_V6,
+    SYSFLAG_INNER_BATCH,
+    SYSFLAG_STORE_HOST_V6,
+    SYSFLAG_TRANSACTION_MASK,
+)
+from sprocketmq.protocol.hashing import java_hash
+from sprocketmq.protocol.names import SCHEDULE_TOPIC
+from sprocketmq.protocol.records import FIXED_OVERHEAD, MAGIC_V1, MAGIC_V2
+from sprocketmq.storage.chunks import KeyEntries, ParsedChunk, QueueRun
+from sprocketmq.storage.index.key_hashing import entries_of_topics
+from sprocketmq.storage.log.recovery import (
+    RECORD_MAGICS,
+    SECTOR_BYTES,
+    Scanned,
+    covered_offsets,
+    is_whole_batch,
+    parse_record,
+    sector_lost,
+    unit_code,
+)
+
+# The 88 bytes before the body of a record with two IPv4 hosts; see protocol/records.py.
+_HEAD = np.dtype(
+    {
+        "names": ["size", "magic", "crc", "queue_id", "queue_offset", "physical", "sys_flag", "store_time", "body_length"],
+        "formats": [">i4", ">i4", ">i4", ">i4", ">i8", ">i8", ">i4", ">i8", ">i4"],
+        "offsets": [0, 4, 8, 12, 20, 28, 36, 56, 84],
+        "itemsize": 88,
+    }
+)
+_UNIT = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
+_BATCH_UNIT = np.dtype(
+    [
+        *(("physical", ">i8"), ("size", ">i4"), ("code", ">i8"), ("store_time", ">i8"), ("base", ">i8"), ("count", ">i2")),
+        *(("compacted", ">i4"), ("reserved", ">i4")),
+    ]
+)
+_BOTH_V6 = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
+_COMMITTED = 8
+_ROLLED_BACK = SYSFLAG_TRANSACTION_MASK
+_SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
+_INT = Struct(">i")
+_SEARCH_BYTES = 1 << 16
+_GUESS_BUDGET_BYTES = 256 << 20
+# Topics of one name length are told apart by comparing all of them with one; past so many a dictionary does it.
+_MAX_COMPARED_TOPICS = 16
+# A table of property strings is worth it from so many rows on, and one length gets so many tables; the rest goes record by record.
+_MIN_TABLE_ROWS = 40
+_MAX_TABLES = 4
+# After so many layouts that hardly any row shared, the properties of a stretch are too different for tables.
+_MAX_POOR_LAYOUTS = 8
+# Keys of the rest are cut out of so many property bytes at a time: hostile ones hold a key in every second byte.
+_KEY_SLICE_BYTES = 1 << 18
+
+# A chunk with more properties than this ends where they hold so many words: each may be a key, and take 20 bytes on its way.
+_MANY_PROPERTY_BYTES = 1 << 20
+_MAX_WORDS = 1 << 18
+# A layout with more words in its KEYS is not worth a table, whose columns are hashed one by one.
+_MAX_TABLE_WORDS = 16
+
+_NO_ENTRIES = KeyEntries(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))
+
+_Ints = NDArray[np.int64]
+
+
+def find_record(view: memoryview, base: int, begin: int, limit: int) -> int:
+    """Return where the first valid record that begins in ``[begin, limit)`` of ``view`` is, or -1; ``view`` begins at log position ``base``.
+
+    A body can hold bytes that make a valid record at just this place, so this is a guess until a reader coming from before agrees. It is
+    also -1 when so many forged ones are there that comparing their checksums would take long.
+    """
+    budget = _GUESS_BUDGET_BYTES
+    at = begin
+    while at < limit:
+        window = bytes(view[at + 4 : min(at + _SEARCH_BYTES, limit) + 7])
+        places = [i for magic in RECORD_MAGICS for i in _all(window, magic)]
+        for i in sorted(places):
+            if at + i < limit and (record := parse_record(view, base, at + i, check_crc=False)) is not None:
+                if parse_record(view, base, at + i, check_crc=True) is not None:
+                    return at + i
+                budget -= record[4]
+                if budget < 0:
+                    return -1
+        at += _SEARCH_BYTES
+    return -1
+
+
+def _all(data: bytes, needle: bytes) -> list[int]:
+    found = []
+    at = data.find(needle)
+    while at >= 0:
+        found.append(at)
+        at = data.find(needle, at + 1)
+    return found
+
+
+def parse_chunk(
+    view: memoryview, base: int, begin: int, limit: int, *, batch_topics: frozenset[bytes] = frozenset(), keys: bool = True
+) -> ParsedChunk:
+    """Return what the records that begin in ``[begin, limit)`` of ``view`` yield; the last may end behind ``limit``.
+
+    ``view`` is a whole segment and begins at log position ``base``; a record is expected at ``begin``. The chunk ends at the first thing
+    that is no valid record, body CRC included, and may end earlier when it has very many keys. Queues of ``batch_topics`` get 46-byte units. Without ``keys`` none are gathered.
+    """
+    records = _Records(view, base, begin, limit)
+    if not records.count:
+        return ParsedChunk(base + begin, base + begin, 0, 0, 0, [], None)
+    records.find_topics()
+    entries = records.read_properties(keys=keys)
+    return ParsedChunk(
+        start=base + begin,
+        end=records.end,
+        records=records.count,
+        last_physical=int(records.physical[-1]),
+        last_time_ms=int(records.store_time[-1]),
+        runs=records.runs(batch_topics),
+        keys=entries,
+    )
+
+
+class _Records:
+    """The valid records at the beginning of a stretch, as columns; ``odd`` are those parsed one by one, by row."""
+
+    def __init__(self, view: memoryview, base: int, begin: int, limit: int) -> None:
+        self.view = view
+        starts = _walk(view, begin, limit)
+        data = np.frombuffer(view, np.uint8)
+        at = np.array(starts, np.int64)
+        heads = _rows(view, at, _HEAD.itemsize).view(_HEAD)
+        size = heads["size"].astype(np.int64)
+        body = heads["body_length"].astype(np.int64)
+        sys_flag = heads["sys_flag"].astype(np.int64)
+        odd = (heads["magic"] == MAGIC_V2) | ((sys_flag & _BOTH_V6) != 0)
+        good = (
+            (heads["magic"] == MAGIC_V1)
+            & ~odd
+            & (heads["physical"] == at + base)
+            & (heads["queue_id"] >= 0)
+            & (heads["queue_offset"] >= 0)
+            & (body >= 0)
+            & (body <= size - FIXED_OVERHEAD)
+        )
+        # Only good rows are read beyond the head; the others read their own first bytes instead.
+        topic_at = np.where(good, at + 88 + body, at)
+        topic_length = data[topic_at].astype(np.int64)
+        good &= (topic_length > 0) & (topic_length <= size - body - FIXED_OVERHEAD)
+        length_at = np.where(good, topic_at + 1 + topic_length, at)
+        properties_length = data[length_at].astype(np.int64) << 8 | data[length_at + 1]
+        good &= (properties_length == size - body - topic_length - FIXED_OVERHEAD) & (properties_length < 1 << 15)
+
+        count = _leading(good | odd)
+        self.odd: dict[int, Scanned] = {}
+        for row in np.flatnonzero(odd[:count]).tolist():
+            record = parse_record(view, base, starts[row], check_crc=True)
+            if record is None:
+                count = row
+                break
+            self.odd[row] = record
+        crcs = [
+            _crc32(view[a:b]) for a, b in zip((at[:count] + 88).tolist(), np.where(good, topic_at, at + 88)[:count].tolist(), strict=True)
+        ]
+        same = (np.array(crcs, np.int64) & 0x7FFFFFFF) == heads["crc"][:count]
+        count = _leading(same | (body[:count] <= 0) | odd[:count])
+        # Sectors that were lost show in the last byte, except in the middle of long properties.
+        torn = good & (properties_length > 0) & ((properties_length >= SECTOR_BYTES) | (data[np.where(good, at + size - 1, at)] == 0))
+        for row in np.flatnonzero(torn[:count]).tolist():
+            properties = bytes(view[int(length_at[row]) + 2 : starts[row] + int(size[row])])
+            if sector_lost(properties, base + int(length_at[row]) + 2):
+                count = row
+                break
+        if (
+            int(np.where(good, properties_length, 0)[:count].sum()) + sum(len(record[9]) for record in self.odd.values())
+            > _MANY_PROPERTY_BYTES
+        ):
+            words = _blanks(data, begin, length_at[:count] + 2, at[:count] + size[:count], good[:count])
+            for row, record in self.odd.items():
+                if row < count:
+                    words[row] = record[9].count(b" ")
+            count = min(count, max(1, int(np.searchsorted(np.cumsum(words), _MAX_WORDS))))
+        inner = np.flatnonzero(good[:count] & ((sys_flag[:count] & SYSFLAG_INNER_BATCH) != 0))
+        for row in inner.tolist():
+            properties = bytes(view[int(length_at[row]) + 2 : starts[row] + int(size[row])])
+            covered = covered_offsets(properties, 0)[1]
+            if not is_whole_batch(view[starts[row] + 88 : int(topic_at[row])], covered, int(sys_flag[row])):
+                count = row
+                break
+        self.count = count
+        if not count:
+            return
+
+        self.end = base + starts[count - 1] + int(size[count - 1])
+        self.size = size[:count]
+        self.sys_flag = sys_flag[:count]
+        self.physical = at[:count] + base
+        self.queue_id = heads["queue_id"][:count].astype(np.int64)
+        self.queue_offset = heads["queue_offset"][:count].astype(np.int64)
+        self.store_time = heads["store_time"][:count].astype(np.int64)
+        self.covered = np.ones(count, np.int64)
+        self.code = np.zeros(count, np.int64)
+        self.usual = np.flatnonzero(good[:count])
+        self.topic_at = topic_at[:count] + 1
+        self.topic_length = topic_length[:count]
+        self.properties_at = length_at[:count] + 2
+        self.properties_length = properties_length[:count]
+        self.odd = {row: record for row, record in self.odd.items() if row < count}
+        for row, record in self.odd.items():
+            _, self.queue_id[row], self.queue_offset[row], _, _, self.code[row], _, self.store_time[row], self.covered[row], _ = record
+
+    def find_topics(self) -> None:
+        """Tell the topics apart: ``names``, and by row the index of its name in them."""
+        self.names: list[bytes] = []
+        self.topic = np.zeros(self.count, np.int64)
+        numbers: dict[bytes, int] = {}
+
+        def number(name: bytes) -> int:
+            if name not in numbers:
+                numbers[name] = len(self.names)
+                self.names.append(name)
+            return numbers[name]
+
+        for row, record in self.odd.items():
+            self.topic[row] = number(record[0])
+        lengths = self.topic_length[self.usual]
+        for length in np.flatnonzero(np.bincount(lengths)).tolist():
+            rows = self.usual[lengths == length]
+            names = _rows(self.view, self.topic_at[rows], length)
+            for _ in range(_MAX_COMPARED_TOPICS):
+                same = names == names[0]
+                self.topic[rows[same]] = number(names[0].tobytes())
+                rows, names = rows[~same], names[~same]
+                if not len(rows):
+                    break
+            raw = names.tobytes()
+            self.topic[rows] = [number(raw[at : at + length]) for at in range(0, len(raw), length)]
+
+    def read_properties(self, *, keys: bool) -> KeyEntries | None:
+        """Fill in tag codes and what inner batches cover; return the key entries of all records, in log order."""
+        rest = self.usual
+        parked = self.names.index(_SCHEDULE_TOPIC) if _SCHEDULE_TOPIC in self.names else -1
+        special = ((self.sys_flag[rest] & SYSFLAG_INNER_BATCH) != 0) | (self.topic[rest] == parked)
+        texts: dict[int, bytes] = {row: record[9] for row, record in self.odd.items()}
+        for row in rest[special].tolist():
+            text = self._properties(row)
+            texts[row] = text
+            self.code[row] = unit_code(self.names[self.topic[row]], text, int(self.store_time[row]))
+            if self.sys_flag[row] & SYSFLAG_INNER_BATCH:
+                self.queue_offset[row], self.covered[row] = covered_offsets(text, int(self.queue_offset[row]))
+        rest = rest[~special]
+
+        entries: list[KeyEntries] = []
+        seeds = [java_hash(name.decode("utf-8", "replace") + "#") & 0xFFFFFFFF for name in self.names]
+        tag_seeds = [java_hash(name.decode("utf-8", "replace") + "#T#") & 0xFFFFFFFF for name in self.names]
+        starts = _Seeds(np.array(seeds, np.uint32), np.array(tag_seeds, np.uint32))
+        lengths = self.properties_length[rest]
+        left: list[_Ints] = []
+        poor = 0
+        for length in np.flatnonzero(np.bincount(lengths)).tolist():
+            rows = rest[lengths == length]
+            if not length:
+                continue
+            for _ in range(_MAX_TABLES):
+                if len(rows) < _MIN_TABLE_ROWS or poor >= _MAX_POOR_LAYOUTS:
+                    break
+                table = _rows(self.view, self.properties_at[rows], length).view(np.uint8).reshape(len(rows), length)
+                layout = _Layout(table[0].tobytes())
+                fits = layout.fitting(table)
+                if fits.all():
+                    taken, rows = rows, rows[:0]
+                else:
+                    taken, table, rows = rows[fits], table[fits], rows[~fits]
+                poor += len(taken) < _MIN_TABLE_ROWS
+                if not len(taken):
+                    left.append(rows[:1])
+                    rows = rows[1:]
+                    continue
+                columns = np.ascontiguousarray(table.T).astype(np.uint32)
+                self.code[taken] = layout.codes(columns)
+                if keys:
+                    indexed = (self.sys_flag[taken] & SYSFLAG_TRANSACTION_MASK) != _ROLLED_BACK
+                    if not indexed.all():
+                        taken, columns = taken[indexed], columns[:, indexed]
+                    hashes = layout.key_hashes(columns, starts, self.topic[taken])
+                    if hashes.size:
+                        each = hashes.shape[1]
+                        times = np.repeat(self.store_time[taken], each)
+                        entries.append(KeyEntries(hashes.reshape(-1), np.repeat(self.physical[taken], each), times))
+            left.append(rows)
+        if left:
+            rows = np.concatenate(left)
+            begins = self.properties_at[rows].tolist()
+            ends = (self.properties_at[rows] + self.properties_length[rows]).tolist()
+            found = [bytes(self.view[begin:end]) for begin, end in zip(begins, ends, strict=True)]
+            self.code[rows] = [unit_code(b"", text, 0) for text in found]
+            texts.update(zip(rows.tolist(), found, strict=True))
+        if not keys:
+            return None
+        entries += self._keys_of(texts)
+        return _merged(entries)
+
+    def _properties(self, row: int) -> bytes:
+        at = int(self.properties_at[row])
+        return bytes(self.view[at : at + int(self.properties_length[row])])
+
+    def _keys_of(self, texts: dict[int, bytes]) -> list[KeyEntries]:
+        """Return the key entries of single records, given by row and property string."""
+        rows = np.array(sorted(texts), np.int64)
+        rows = rows[(self.sys_flag[rows] & SYSFLAG_TRANSACTION_MASK) != _ROLLED_BACK]
+        strings = [texts[row] for row in rows.tolist()]
+        entries = []
+        first = gathered = 0
+        for i, text in enumerate(strings, 1):
+            gathered += len(text)
+            if gathered >= _KEY_SLICE_BYTES or i == len(strings):
+                some = rows[first:i]
+                found = entries_of_topics(self.names, self.topic[some], strings[first:i], self.physical[some], self.store_time[some])
+                entries.append(found)
+                first = i
+                gathered = 0
+        return entries
+
+    def runs(self, batch_topics: frozenset[bytes]) -> list[QueueRun]:
+        """Return the units of all records that have one, by queue."""
+        transaction = self.sys_flag & SYSFLAG_TRANSACTION_MASK
+        wanted = (transaction == 0) | (transaction == _COMMITTED)
+        batch = np.array([name in batch_topics for name in self.names], np.bool_)[self.topic]
+        wanted &= batch | ((self.sys_flag & SYSFLAG_INNER_BATCH) == 0)
+        key = self.topic << 32 | self.queue_id
+        rows = np.flatnonzero(wanted)
+        if len(rows) and (key[rows] != key[rows[0]]).any():
+            rows = rows[np.argsort(key[rows], kind="stable")]
+        key, first, covered = key[rows], self.queue_offset[rows], self.covered[rows]
+        borders = np.flatnonzero((key[1:] != key[:-1]) | (first[1:] != first[:-1] + covered[:-1])) + 1
+        begins = [0, *borders.tolist()] if len(rows) else []
+        ends = [*borders.tolist(), len(rows)]
+        units = self._units(rows)
+        batch_units = self._batch_units(rows) if batch.any() else units
+        runs = []
+        for begin, end in zip(begins, ends, strict=bool(begins)):
+            row = int(rows[begin])
+            runs.append(
+                QueueRun(
+                    topic=self.names[self.topic[row]],
+                    queue_id=int(self.queue_id[row]),
+                    first_offset=int(first[begin]),
+                    next_offset=int(first[end - 1] + covered[end - 1]),
+                    first_physical=int(self.physical[row]),
+                    units=(batch_units if batch[row] else units)[begin:end].tobytes(),
+                )
+            )
+        runs.sort(key=lambda run: run.first_physical)  # queues come into being in the order of the log
+        return runs
+
+    def _units(self, rows: _Ints) -> NDArray[Any]:
+        units = np.empty(len(rows), _UNIT)
+        units["physical"] = self.physical[rows]
+        units["size"] = self.size[rows]
+        units["code"] = self.code[rows]
+        return units
+
+    def _batch_units(self, rows: _Ints) -> NDArray[Any]:
+        units = np.zeros(len(rows), _BATCH_UNIT)
+        units["physical"] = self.physical[rows]
+        units["size"] = self.size[rows]
+        units["code"] = self.code[rows]
+        units["store_time"] = self.store_time[rows]
+        units["base"] = self.queue_offset[rows]
+        units["count"] = self.covered[rows]
+        units["compacted"] = -1
+        return units
+
+
+class _Seeds:
+    """What the hashes of a topic's keys begin with, by topic: of ``TOPIC#`` and of ``TOPIC#T#``."""
+
+    def __init__(self, plain: NDArray[np.uint32], tag: NDArray[np.uint32]) -> None:
+        self.plain = plain
+        self.tag = tag
+
+
+class _Layout:
+    """Where names, separators and the values that matter are in a property string; other strings may have them at the same places."""
+
+    def __init__(self, text: bytes) -> None:
+        fixed = np.ones(len(text), np.bool_)
+        places: dict[bytes, tuple[int, int]] = {}
+        at = 0
+        for piece in text.split(b"\x02"):
+            name, mark, value = piece.partition(b"\x01")
+            begin = at + len(name) + 1
+            at += len(piece) + 1
+            if mark:
+                fixed[begin : begin + len(value)] = False
+                # Named twice, a property is for the readers of single records to judge.
+                places[name] = (begin, begin + len(value)) if name not in places else (0, -1)
+        self.unique = places.get(b"UNIQ_KEY", (0, 0))
+        self.tag = places.get(b"TAGS", (0, 0))
+        begin, end = places.get(b"KEYS", (0, 0))
+        blanks = [i for i in range(begin, end) if text[i] == 0x20]
+        fixed[blanks] = True
+        self.words = [(a, b) for a, b in zip([begin, *(i + 1 for i in blanks)], [*blanks, end], strict=True) if b > a]
+        self.regular = (0, -1) not in places.values() and len(self.words) <= _MAX_TABLE_WORDS
+        self._text = np.frombuffer(text, np.uint8)
+        self._fixed = np.flatnonzero(fixed)
+        self._free = np.flatnonzero(~fixed)
+        read = [i for a, b in (self.unique, self.tag, *self.words) for i in range(a, b)]
+        self._read = np.array(read, np.int64)
+        self._words = np.array([i for a, b in self.words for i in range(a, b)], np.int64)
+
+    def fitting(self, table: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Tell which rows have the same names and separators at the same places, and only ASCII in the values that are hashed."""
+        if not self.regular:
+            return np.zeros(len(table), np.bool_)
+        fits: NDArray[np.bool_] = (table[:, self._fixed] == self._text[self._fixed]).all(axis=1)
+        fits &= (table[:, self._free] != 2).all(axis=1)
+        fits &= (table[:, self._read] < 0x80).all(axis=1)
+        fits &= (table[:, self._words] != 0x20).all(axis=1)
+        return fits
+
+    def codes(self, columns: NDArray[np.uint32]) -> NDArray[np.int64]:
+        """Return the tag codes of rows given as columns."""
+        codes: NDArray[np.int64] = _hash(columns, self.tag, np.zeros(columns.shape[1], np.uint32)).view(np.int32).astype(np.int64)
+        return codes
+
+    def key_hashes(self, columns: NDArray[np.uint32], seeds: _Seeds, topic: _Ints) -> NDArray[np.int32]:
+        """Return the key hashes of rows given as columns: a row each, in it UNIQ_KEY, the words of KEYS, the tag."""
+        plain = seeds.plain[topic]
+        hashes = [_hash(columns, place, plain) for place in (self.unique, *self.words) if place[1] > place[0]]
+        if self.tag[1] > self.tag[0]:
+            hashes.append(_hash(columns, self.tag, seeds.tag[topic]))
+        table = np.empty((columns.shape[1], len(hashes)), np.int32)
+        for i, column in enumerate(hashes):
+            # |h| is its two's complement when negative; -2^31 has none and becomes 0.
+            table[:, i] = np.abs(column.view(np.int32)) & np.int32(0x7FFFFFFF)
+        return table
+
+
+def _hash(columns: NDArray[np.uint32], place: tuple[int, int], seed: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Return Java's string hash over some columns, going on from ``seed``."""
+    h = seed.copy()
+    for column in columns[place[0] : place[1]]:
+        h *= np.uint32(31)
+        h += column
+    return h
+
+
+def _merged(entries: list[KeyEntries]) -> KeyEntries:
+    """Return several rows of entries as one, in log order."""
+    entries = [some for some in entries if len(some.hashes)] or [_NO_ENTRIES]
+    if len(entries) == 1:
+        return entries[0]
+    physicals = np.concatenate([some.physicals for some in entries])
+    order = np.argsort(physicals, kind="stable")  # a record's entries are in one of them, in their order
+    hashes = np.concatenate([some.hashes for some in entries])
+    times = np.concatenate([some.times_ms for some in entries])
+    return KeyEntries(hashes[order], physicals[order], times[order])
+
+
+def _walk(view: memoryview, begin: int, limit: int) -> list[int]:
+    """Return where records begin, from ``begin`` on and before ``limit``, as far as each size leads to the next."""
+    starts: list[int] = []
+    add = starts.append
+    unpack = _INT.unpack_from
+    total = len(view)
+    limit = min(limit, total - FIXED_OVERHEAD + 1)
+    at = begin
+    previous = repeated = 0
+    probe = 64
+    while at < limit:
+        size = unpack(view, at)[0]
+        if size < FIXED_OVERHEAD or size > total - at:
+            break
+        if size == previous:
+            repeated += 1
+            if repeated >= 8:
+                # Many of one size: look at a stride of them at once.
+                many = min(probe, (limit - at - 1) // size + 1, (total - at) // size)
+                sizes = np.ndarray((many,), ">i4", view, at, (size,))
+                same = _leading(sizes == size)
+                starts.extend(range(at, at + same * size, size))
+                at += same * size
+                repeated = 0
+                probe = min(probe * 2, 1 << 16) if same == many else 64
+                continue
+        else:
+            previous = size
+            repeated = 0
+        add(at)
+        at += size
+    return starts
+
+
+def _rows(view: memoryview, starts: _Ints, length: int) -> NDArray[Any]:
+    """Return the ``length`` bytes at each of some places, as one opaque item a row; all must lie within the view."""
+    windows = np.ndarray((max(len(view) - length + 1, 0),), f"V{length}", view, 0, (1,))
+    rows: NDArray[Any] = windows[starts]
+    return rows
+
+
+def _blanks(data: NDArray[np.uint8], begin: int, starts: _Ints, ends: _Ints, which: NDArray[np.bool_]) -> _Ints:
+    """Return how many blanks are in each of some stretches of ``data``, none of them before ``begin``; 0 for those not in ``which``."""
+    blanks = np.flatnonzero(data[begin : int(ends[-1])] == 0x20) + begin
+    return np.where(which, np.searchsorted(blanks, ends) - np.searchsorted(blanks, starts), 0)
+
+
+def _leading(flags: NDArray[np.bool_]) -> int:
+    """Return how many are true before the first false one."""
+    return len(flags) if flags.all() else int(flags.argmin())

@@ -1,0 +1,153 @@
+"""What splits of a log gave, kept in files until queues and key index are made of it: by split, then chunk, then group of queues.
+
+::
+
+    chunk 0                                    chunk 1
+    +---------+---------+-----+---------------+---------+----
+    | group 0 | group 1 | ... | key entries   | group 0 | ...         a group: its queue runs as MessagePack, nothing without any
+    +---------+---------+-----+---------------+---------+----         key entries: all hashes (i32), all places (i64), all times (i64)
+
+Whoever makes a group's queues, or one index file, reads its pieces of every chunk in log order and nothing else. Numbers are in the byte
+order of x86 and ARM. Import it late: it brings numpy.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from sprocketmq.protocol.hashing import crc32
+from sprocketmq.storage.chunks import KeyEntries, ParsedChunk, QueueRun
+from sprocketmq.storage.fs import FileSystem
+
+_HASH = np.dtype("<i4")
+_LONG = np.dtype("<i8")
+ENTRY_BYTES = 20
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[QueueRun]).decode
+
+
+class SpooledChunk(NamedTuple):
+    """A chunk of the log whose content is in the file at ``path``: group g between ``borders[g]`` and ``borders[g + 1]``, keys behind.
+
+    The other fields are those of ``ParsedChunk``; ``entries`` is the number of its key entries.
+    """
+
+    start: int
+    end: int
+    records: int
+    last_physical: int
+    last_time_ms: int
+    path: str
+    borders: tuple[int, ...]
+    entries: int
+
+
+class Piece(NamedTuple):
+    """``length`` bytes, or key entries, of a file: from byte ``at`` on, or behind ``skip`` of the ``of`` entries that begin there."""
+
+    path: str
+    at: int
+    length: int
+    skip: int = 0
+    of: int = 0
+
+
+class Spool:
+    """One file under construction."""
+
+    def __init__(self, fs: FileSystem, path: str, groups: int) -> None:
+        self._file = fs.open(path, create=True)
+        self._groups = groups
+        self._at = 0
+
+    def add(self, chunk: ParsedChunk) -> SpooledChunk:
+        """Append a chunk and return where it is. Raises OSError."""
+        groups: list[list[QueueRun]] = [[] for _ in range(self._groups)]
+        for run in chunk.runs:
+            groups[(crc32(run.topic) + run.queue_id) % self._groups].append(run)
+        pieces = [_encode(runs) if runs else b"" for runs in groups]
+        borders = [self._at]
+        for piece in pieces:
+            borders.append(borders[-1] + len(piece))
+        entries = 0
+        if chunk.keys is not None:
+            entries = len(chunk.keys.hashes)
+            columns = ((chunk.keys.hashes, _HASH), (chunk.keys.physicals, _LONG), (chunk.keys.times_ms, _LONG))
+            pieces += [np.ascontiguousarray(column, kind).tobytes() for column, kind in columns]
+        data = b"".join(pieces)
+        self._file.pwrite(data, self._at)
+        self._at += len(data)
+        return SpooledChunk(*chunk[:5], self._file.path, tuple(borders), entries)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def group_pieces(chunks: Iterable[SpooledChunk], group: int) -> list[Piece]:
+    """Return where the runs of a group are, in log order."""
+    return [
+        Piece(chunk.path, chunk.borders[group], chunk.borders[group + 1] - chunk.borders[group])
+        for chunk in chunks
+        if chunk.borders[group + 1] > chunk.borders[group]
+    ]
+
+
+def entry_pieces(chunks: Iterable[SpooledChunk], per_file: int) -> list[list[Piece]]:
+    """Return for each index file, which takes ``per_file`` entries, where its entries are, in log order."""
+    files: list[list[Piece]] = []
+    room = 0
+    for chunk in chunks:
+        skip = 0
+        while skip < chunk.entries:
+            if not room:
+                files.append([])
+                room = per_file
+            count = min(room, chunk.entries - skip)
+            files[-1].append(Piece(chunk.path, chunk.borders[-1], count, skip, chunk.entries))
+            skip += count
+            room -= count
+    return files
+
+
+def read_runs(fs: FileSystem, pieces: Iterable[Piece]) -> Iterator[list[QueueRun]]:
+    """Yield the runs of pieces. Raises OSError."""
+    for piece, data in _reads(fs, ((piece, piece.at, piece.length) for piece in pieces)):
+        yield _decode(data) if piece.length else []
+
+
+def read_entries(fs: FileSystem, pieces: Iterable[Piece]) -> Iterator[KeyEntries]:
+    """Yield the key entries of pieces. Raises OSError."""
+    for piece, data in _reads(fs, ((piece, piece.at, piece.of * ENTRY_BYTES) for piece in pieces)):
+        some = slice(piece.skip, piece.skip + piece.length)
+        hashes = np.frombuffer(data, _HASH, piece.of)[some]
+        physicals = np.frombuffer(data, _LONG, piece.of, 4 * piece.of)[some]
+        yield KeyEntries(hashes, physicals, np.frombuffer(data, _LONG, piece.of, 12 * piece.of)[some])
+
+
+def last_entry(fs: FileSystem, piece: Piece) -> tuple[int, int]:
+    """Return time (ms) and place of the last key entry of a piece. Raises OSError."""
+    entries = next(read_entries(fs, [piece]))
+    return int(entries.times_ms[-1]), int(entries.physicals[-1])
+
+
+def _reads(fs: FileSystem, pieces: Iterable[tuple[Piece, int, int]]) -> Iterator[tuple[Piece, bytes]]:
+    path = ""
+    file = None
+    try:
+        for piece, at, length in pieces:
+            if file is None or piece.path != path:
+                if file is not None:
+                    file.close()
+                path = piece.path
+                file = fs.open(path, read_only=True)
+            data = file.pread(length, at)
+            if len(data) != length:
+                raise OSError(5, f"the file ends {length - len(data)} bytes too early", path)
+            yield piece, data
+    finally:
+        if file is not None:
+            file.close()

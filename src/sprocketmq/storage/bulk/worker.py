@@ -1,0 +1,130 @@
+"""A process that reads stretches of the commit log for another one: ``python -m sprocketmq.storage.bulk.worker``.
+
+It maps the segments read-only and talks in frames over its standard input and output: a length of 4 bytes, then MessagePack. The first
+frame in is a ``Setup``, all others are a ``Task``; each task is answered by one ``ParsedChunk``, in order. When the input closes the process
+ends, so one whose parent was killed stays no longer than its current task.
+"""
+
+import os
+import signal
+import sys
+from struct import Struct
+
+import msgspec
+
+from sprocketmq.storage.chunks import KeyEntries, ParsedChunk, QueueRun
+from sprocketmq.storage.fs import REAL_FS
+
+FRAME = Struct("<I")
+
+
+class Setup(msgspec.Struct, array_like=True, frozen=True):
+    """What holds for all tasks: the topics whose queues are batch queues, and whether key entries are wanted."""
+
+    batch_topics: list[bytes]
+    keys: bool
+
+
+class Task(msgspec.Struct, array_like=True, frozen=True):
+    """A stretch ``[begin, limit)`` of the segment file at ``path``, which has ``size`` bytes and begins at log position ``base``."""
+
+    path: str
+    base: int
+    size: int
+    begin: int
+    limit: int
+
+
+class _Answer(msgspec.Struct, array_like=True, frozen=True):
+    """A ``ParsedChunk`` on its way; arrays are bytes in the machine's order."""
+
+    start: int
+    end: int
+    records: int
+    last_physical: int
+    last_time_ms: int
+    runs: list[QueueRun]
+    keys: tuple[bytes, bytes, bytes] | None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_answer = msgspec.msgpack.Decoder(_Answer).decode
+
+
+def encode_frame(value: Setup | Task) -> bytes:
+    """Return a setup or a task as the worker's input takes it."""
+    data = _encode(value)
+    return FRAME.pack(len(data)) + data
+
+
+def encode_chunk(chunk: ParsedChunk) -> bytes:
+    """Return a chunk as one frame of the worker's output."""
+    keys = None if chunk.keys is None else (chunk.keys.hashes.data, chunk.keys.physicals.data, chunk.keys.times_ms.data)
+    data = _encode((*chunk[:6], keys))
+    return FRAME.pack(len(data)) + data
+
+
+def decode_chunk(data: bytes | memoryview) -> ParsedChunk:
+    """Return the chunk of a frame without its length. Raises msgspec.MsgspecError for anything else."""
+    import numpy as np
+
+    answer = _decode_answer(data)
+    keys = None
+    if answer.keys is not None:
+        hashes, physicals, times = answer.keys
+        keys = KeyEntries(np.frombuffer(hashes, np.int32), np.frombuffer(physicals, np.int64), np.frombuffer(times, np.int64))
+    return ParsedChunk(answer.start, answer.end, answer.records, answer.last_physical, answer.last_time_ms, answer.runs, keys)
+
+
+def read_task(view: memoryview, task: Task, setup: Setup) -> ParsedChunk:
+    """Return the records that begin in the task's stretch of the segment ``view``.
+
+    Where the first of them begins is a guess, as the stretch may begin inside a record; the parent knows whether it is right.
+    """
+    from sprocketmq.storage.bulk.parsing import find_record, parse_chunk
+
+    limit = task.limit - task.base
+    found = find_record(view, task.base, task.begin - task.base, limit)
+    if found < 0:
+        return ParsedChunk(task.limit, task.limit, 0, 0, 0, [], None)
+    return parse_chunk(view, task.base, found, limit, batch_topics=frozenset(setup.batch_topics), keys=setup.keys)
+
+
+def main() -> None:
+    """Answer tasks until the input closes."""
+    # An interrupt from the keyboard reaches the whole group of processes; the parent decides, and closes the input.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    from sprocketmq.storage.bulk import parsing  # noqa: F401  (so that the first task is as quick as the others)
+
+    read = sys.stdin.buffer.read
+
+    def frame() -> bytes:
+        head = read(FRAME.size)
+        size = FRAME.unpack(head)[0] if len(head) == FRAME.size else 0
+        data = read(size)
+        return data if len(data) == size else b""
+
+    first = frame()
+    if not first:
+        return
+    setup = msgspec.msgpack.decode(first, type=Setup)
+    task_decoder = msgspec.msgpack.Decoder(Task)
+    path = ""
+    view = memoryview(b"")
+    while data := frame():
+        task = task_decoder.decode(data)
+        if task.path != path:
+            file = REAL_FS.open(task.path, read_only=True)
+            view = file.map(task.size)
+            file.close()
+            path = task.path
+        answer = memoryview(encode_chunk(read_task(view, task, setup)))
+        while answer:
+            answer = answer[os.write(1, answer) :]
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BrokenPipeError:
+        sys.exit(1)

@@ -1,0 +1,162 @@
+"""What a directory must not be before a store opens in it: looked at first, so that nothing has been changed when the answer is no.
+
+Derived files are rebuilt without a word; what is refused here is truth that this engine could not keep: another directory's files, queues
+and settings in a RocksDB database, messages that only a tier or a compaction has, a format of the future, a log that is gone.
+"""
+
+from collections.abc import Iterator
+from struct import Struct
+
+from sprocketmq.errors import SprocketError, StoreDamaged, StoreNotSupported
+from sprocketmq.protocol.hashing import crc32
+from sprocketmq.protocol.jsondialect import loads
+from sprocketmq.storage.checkpoint import Checkpoint
+from sprocketmq.storage.fs import Entry, FileSystem
+from sprocketmq.storage.log.segments import segment_entries
+from sprocketmq.storage.snapshot import FILE_NAME as DISPATCHED
+from sprocketmq.storage.snapshot import VERSION as DISPATCHED_VERSION
+from sprocketmq.storage.snapshot import Snapshot
+
+# Any of these says that a directory is a store.
+STORE_NAMES = frozenset(
+    {
+        *("commitlog", "consumequeue", "batchconsumequeue", "consumequeue_ext", "index", "config", "checkpoint", "abort", "abort.bak"),
+        *("lock", "damaged", "rebuilding", "rocksdbstore", "timerwheel", "timerlog", "compaction", DISPATCHED, f"{DISPATCHED}.tmp"),
+    }
+)
+# What may lie in an empty directory: the root of a disk has the first.
+_HARMLESS_NAMES = frozenset({"lost+found"})
+# A RocksDB database has this file in its directory.
+_ROCKSDB_MARK = "CURRENT"
+_QUEUE_DATABASES = ("consumequeue", "consumequeue_rocksdb", "consumequeue_r")
+_CONFIG_DATABASES = ("topics", "subscriptionGroups", "consumerOffsets", "metadata", "rdb")
+_TIERED = "config/tieredStoreMetadata.json"
+_SHOWN_NAMES = 3
+
+_MAGIC_AND_VERSION = Struct(">4si")
+_INT = Struct(">i")
+
+
+def check_directory(fs: FileSystem, root: str) -> None:
+    """Raise when a store must not open in ``root``; a missing or empty directory is fine. Changes nothing.
+
+    Raises StoreNotSupported for what is no store, or one that this engine cannot take over; StoreDamaged when the commit log is gone
+    although other files know of messages in it; OSError when the directory cannot be read.
+    """
+    entries = fs.list(root)
+    names = {entry.name for entry in entries}
+    if not names:
+        return
+    _check_is_store(root, entries)
+    _check_rocksdb(fs, root, names)
+    _check_elsewhere(fs, root, names)
+    snapshot = check_version(fs, root) if DISPATCHED in names else None
+    if not any(entry.size for _, entry in segment_entries(fs.list(f"{root}/commitlog"))):
+        _check_log_is_gone(fs, root, names, snapshot)
+
+
+def _check_is_store(root: str, entries: list[Entry]) -> None:
+    names = {entry.name for entry in entries}
+    others = sorted(name for name in names - _HARMLESS_NAMES if not name.startswith("."))
+    if others and not names & STORE_NAMES:
+        some = ", ".join(others[:_SHOWN_NAMES]) + (", ..." if len(others) > _SHOWN_NAMES else "")
+        raise StoreNotSupported(
+            root, f"this directory holds files ({some}), but no store", "choose an empty directory, or one that holds a store"
+        )
+
+
+def _check_rocksdb(fs: FileSystem, root: str, names: set[str]) -> None:
+    """Refuse stores whose queues or settings are in RocksDB and nowhere else (storeType=defaultRocksDB and its relatives)."""
+    for name in _QUEUE_DATABASES:
+        if name not in names or not fs.exists(f"{root}/{name}/{_ROCKSDB_MARK}"):
+            continue
+        if not _has_queue_files(fs, root):
+            raise StoreNotSupported(
+                f"{root}/{name}",
+                "the queues of this store are in a RocksDB database, which only Apache's broker reads",
+                f"move {root}/{name} away and run sprocketmq rebuild {root}: it makes queue files from the commit log",
+            )
+    config = {entry.name for entry in fs.list(f"{root}/config")} if "config" in names else set()
+    for name in _CONFIG_DATABASES:
+        if name in config and "topics.json" not in config and fs.exists(f"{root}/config/{name}/{_ROCKSDB_MARK}"):
+            raise StoreNotSupported(
+                f"{root}/config/{name}",
+                "topics and offsets of this store are in a RocksDB database, which only Apache's broker reads",
+                "export them as JSON into the directory above it with Apache's mqadmin rocksDBConfigToJson (topics.json, subscriptionGroup.json,"
+                " consumerOffset.json)",
+            )
+
+
+def _has_queue_files(fs: FileSystem, root: str) -> bool:
+    """Tell whether file queues are there as well, as when a broker writes both."""
+    return any(
+        entry.is_dir and fs.list(f"{root}/{kind}/{entry.name}")
+        for kind in ("consumequeue", "batchconsumequeue")
+        for entry in fs.list(f"{root}/{kind}")
+    )
+
+
+def _check_elsewhere(fs: FileSystem, root: str, names: set[str]) -> None:
+    """Refuse stores some of whose messages are not in the commit log any more, but kept by a tier or a compaction."""
+    if "config" in names and fs.exists(f"{root}/{_TIERED}") and _has_tiers(fs, f"{root}/{_TIERED}"):
+        raise StoreNotSupported(
+            f"{root}/{_TIERED}",
+            "older messages of this store are in tiered storage, which only Apache's broker reads",
+            "to go on with what is in the commit log alone, move this file away",
+        )
+    if "compaction" in names:
+        for topic in fs.list(f"{root}/compaction/compactionLog"):
+            if topic.is_dir and any(_data_below(fs, f"{root}/compaction/compactionLog/{topic.name}")):
+                raise StoreNotSupported(
+                    f"{root}/compaction/compactionLog/{topic.name}",
+                    "this topic is compacted: its older messages are only here, where only Apache's broker reads them",
+                    f"to go on with what is in the commit log alone, move {root}/compaction away",
+                )
+
+
+def _has_tiers(fs: FileSystem, path: str) -> bool:
+    """Tell whether the metadata of tiered storage names any file; when it cannot be read it may."""
+    try:
+        found = loads(fs.read(path))
+    except (OSError, SprocketError):
+        return True
+    return not isinstance(found, dict) or any(bool(table) for name, table in found.items() if str(name).lower().find("filesegment") >= 0)
+
+
+def _data_below(fs: FileSystem, directory: str) -> Iterator[bool]:
+    for queue in fs.list(directory):
+        if queue.is_dir:
+            yield from (bool(entry.size) for entry in fs.list(f"{directory}/{queue.name}"))
+
+
+def check_version(fs: FileSystem, root: str) -> Snapshot | None:
+    """Return the store's snapshot, None when it has none or a damaged one. Raises StoreNotSupported for one of a version to come."""
+    path = f"{root}/{DISPATCHED}"
+    try:
+        data = fs.read(path)
+    except OSError:
+        return None
+    snapshot = Snapshot.decode(data)
+    if snapshot is None and len(data) > _MAGIC_AND_VERSION.size + _INT.size:
+        magic, version = _MAGIC_AND_VERSION.unpack_from(data)
+        # Only with the checksum of the whole right was it written so; else its version is as damaged as the rest.
+        if magic == b"SPMQ" and version > DISPATCHED_VERSION and crc32(data[: -_INT.size]) == _INT.unpack(data[-_INT.size :])[0]:
+            raise StoreNotSupported(
+                path,
+                f"this store was last written by a newer SprocketMQ (format {version} at byte 4, this one knows up to {DISPATCHED_VERSION})",
+                "use the newer SprocketMQ, or remove this file to have the queues made anew from the commit log",
+            )
+    return snapshot
+
+
+def _check_log_is_gone(fs: FileSystem, root: str, names: set[str], snapshot: Snapshot | None) -> None:
+    """Refuse a store whose commit log has no data although a checkpoint or a snapshot, written after it, knows of messages."""
+    known = Checkpoint.load(fs, f"{root}/checkpoint") if "checkpoint" in names else Checkpoint()
+    if known.commitlog_timestamp_ms or (snapshot is not None and snapshot.position):
+        witness = "checkpoint" if known.commitlog_timestamp_ms else DISPATCHED
+        raise StoreDamaged(
+            f"{root}/commitlog",
+            0,
+            f"there is no commit log, but {witness} knows of messages in it: put its files back (storePathCommitLog of an Apache broker may"
+            f" have had them elsewhere), or remove {witness} to begin with an empty log",
+        )

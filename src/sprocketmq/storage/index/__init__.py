@@ -1,0 +1,1 @@
+"""The key index: key hashes, its files, following the log, exact matches."""

@@ -1,0 +1,146 @@
+"""The key index of one store and the log it follows: loading it, feeding it, catching up after the disk refused, answering queries.
+
+The index is derived. Nothing that happens to it stops the store: a disk that refuses leaves ``failure``, and the next thorough flush tries to
+catch up from the log.
+"""
+
+from typing import TYPE_CHECKING
+
+from sprocketmq.clock import Clock
+from sprocketmq.storage.config import StoreConfig
+from sprocketmq.storage.fs import FileSystem
+from sprocketmq.storage.index.key_index import ROLLED_BACK, IndexState, KeyIndex, key_hash, record_keys
+from sprocketmq.storage.index.search import Kind, find_records
+from sprocketmq.storage.log.commit_log import CommitLog
+from sprocketmq.storage.log.recovery import LogScan, Scanned, data_end, is_blank, parse_record, record_view
+
+if TYPE_CHECKING:
+    from sprocketmq.storage.chunks import KeyEntries
+
+# Attempts to reach a log that goes on growing; what is missing after these is for the next flush.
+_CATCH_UP_ROUNDS = 4
+
+
+class StoreIndex:
+    """The index in the directory ``index`` of a store. One thread feeds and queries; ``sync`` may run in another."""
+
+    def __init__(self, fs: FileSystem, log: CommitLog, config: StoreConfig, clock: Clock) -> None:
+        self._log = log
+        self._keys = KeyIndex(
+            fs, f"{config.root}/index", hash_slots=config.max_hash_slots, entries_per_file=config.max_index_entries, clock=clock
+        )
+        self.offer = self._keys.offer  # no call more than needed on the way of a message
+
+    # --- recovery ---
+
+    def load(self, state: bytes, *, clean: bool) -> int:
+        """Take what can be trusted of the files, and return the place in the log from which records must be given to ``take_records``.
+
+        ``state`` is what ``sync`` returned before the last snapshot, or empty; ``clean`` says that nothing came after that.
+        """
+        log = self._log
+        known = IndexState.decode(state) if state else None
+        try:
+            return self._keys.load(log_min=log.min_offset, log_end=data_end(log), state=known, clean=clean, keys_at=self._keys_at)
+        except OSError as e:
+            self._stop(e)
+            return data_end(log)
+
+    def _stop(self, error: OSError) -> None:
+        self._keys.failure = error.strerror or str(error)
+        self._keys.behind = True
+
+    def _keys_at(self, physical: int) -> tuple[list[int], int] | None:
+        """Return the hashes of the keys of the record at a place in the log, and where the next one begins; None without a record there."""
+        segment = self._log.find(physical)
+        if segment is None:
+            return None
+        at = physical - segment.start
+        record = parse_record(segment.view, segment.start, at, check_crc=False)
+        if record is None:
+            return ([], segment.start + segment.size) if is_blank(segment.view, at) else None
+        keys = record_keys(record[0].decode("utf-8", "replace"), record[9]) if record[6] & ROLLED_BACK != ROLLED_BACK else []
+        return [key_hash(key) for key in keys], physical + record[4]
+
+    def take_records(self, records: list[Scanned], end: int) -> None:
+        """Index records of the log up to ``end``; those that are indexed already are passed over."""
+        self._keys.add_records(records, end)
+
+    def take_entries(self, entries: "KeyEntries", end: int) -> None:
+        """Take the entries of the records up to ``end``, as a worker made them."""
+        self._keys.add_entries(entries, end)
+
+    def end_at(self, end: int) -> None:
+        """Forget the records at and behind ``end``: the log turned out to end there."""
+        try:
+            self._keys.cut(end)
+        except OSError as e:
+            self._stop(e)
+
+    # --- at work ---
+
+    def sync(self) -> bytes:
+        """Bring everything to the disk, catching up first when the disk had refused something; return the state for the snapshot.
+
+        Raises OSError when the disk fails.
+        """
+        if self._keys.behind:
+            self._catch_up()
+        return self._keys.sync().encode()
+
+    def drain(self) -> None:
+        """Index what commits left for later; may run in another thread. Never raises, as ``offer`` does not."""
+        self._keys.drain()
+
+    def _catch_up(self) -> None:
+        for _ in range(_CATCH_UP_ROUNDS):
+            try:
+                begin = max(self._keys.resume(), self._log.min_offset)
+            except OSError as e:
+                self._stop(e)
+                return
+            scan = LogScan(self._log, begin, check_crc=False, resync=True, stop=self._log.committed_end)
+            for records in scan.batches():
+                self._keys.add_records(records, scan.end)
+            if self._keys.failure is not None or self._keys.caught_up():
+                return
+
+    def expire(self, log_min: int) -> list[str]:
+        """Remove the files whose records have all left the log, and return their paths. Raises OSError."""
+        return self._keys.expire(log_min)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._keys.close()
+
+    # --- questions ---
+
+    def query(
+        self, topic: str, key: str, *, max_count: int, begin_ms: int, end_ms: int, by_tag: bool, visible_end: int
+    ) -> list[memoryview]:
+        """Return records as ``MessageStore.query`` says, of those before the place ``visible_end``. May raise OSError."""
+
+        def record_at(physical: int) -> memoryview | None:
+            return record_view(self._log, physical, visible_end)
+
+        kind = Kind.TAG if by_tag else Kind.KEY
+        return find_records(self._keys, record_at, topic, key, max_count=max_count, begin_ms=begin_ms, end_ms=end_ms, kind=kind)
+
+    @property
+    def failure(self) -> str | None:
+        """Why indexing has stopped for now; None while it works."""
+        return self._keys.failure
+
+    @property
+    def newest(self) -> tuple[int, int]:
+        """Store time (ms) and place of the newest indexed record."""
+        return self._keys.newest
+
+    @property
+    def full_until_ms(self) -> int:
+        """The store time (ms) up to which entries are in files that will not change."""
+        return self._keys.full_until_ms
+
+    def lag(self) -> tuple[int, int]:
+        """Return how many bytes of the log are not indexed yet, and for how many milliseconds the oldest message has been waiting."""
+        return self._keys.lag()

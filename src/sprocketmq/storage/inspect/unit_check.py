@@ -1,0 +1,142 @@
+"""Asking the log about the units of a queue: does the record each points to say that it belongs there? Import it late: it brings numpy.
+
+The other way round from how queues are made, and from their files, so a mistake on the way shows. Bodies are not read.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sprocketmq.protocol.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_INNER_BATCH, SYSFLAG_STORE_HOST_V6
+from sprocketmq.protocol.records import MAGIC_V1
+from sprocketmq.storage.fs import FileSystem
+from sprocketmq.storage.log.recovery import parse_record
+from sprocketmq.storage.log.segments import segment_entries, segment_name
+from sprocketmq.storage.queues.consume_queue import FILLER_SIZE
+
+PLAIN_UNIT = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
+BATCH_UNIT = np.dtype(
+    [
+        *(("physical", ">i8"), ("size", ">i4"), ("code", ">i8"), ("time_ms", ">i8"), ("base", ">i8"), ("count", ">i2")),
+        *(("compacted", ">i4"), ("reserved", ">i4")),
+    ]
+)
+_HEAD = np.dtype(
+    {
+        "names": ["size", "magic", "queue_id", "queue_offset", "physical", "sys_flag", "body_length"],
+        "formats": [">i4", ">i4", ">i4", ">i8", ">i8", ">i4", ">i4"],
+        "offsets": [0, 4, 12, 20, 28, 36, 84],
+        "itemsize": 88,
+    }
+)
+_BOTH_V6 = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
+_MAX_SEGMENTS = 64
+_CHUNK_UNITS = 1 << 16
+_Longs = NDArray[np.int64]
+_Flags = NDArray[np.bool_]
+
+
+class Segments:
+    """The segments of a log by position, mapped when they are first asked for."""
+
+    def __init__(self, fs: FileSystem, directory: str, segment_bytes: int) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._bytes = segment_bytes
+        self._views: OrderedDict[int, memoryview] = OrderedDict()
+
+    def view(self, start: int) -> memoryview:
+        """Return the segment that begins at a log position, nothing when there is none."""
+        view = self._views.get(start)
+        if view is None:
+            try:
+                file = self._fs.open(f"{self._directory}/{segment_name(start)}", read_only=True)
+            except FileNotFoundError:
+                return memoryview(b"")
+            try:
+                view = file.map(min(file.size(), self._bytes))
+            finally:
+                file.close()
+            self._views[start] = view
+            if len(self._views) > _MAX_SEGMENTS:
+                self._views.popitem(last=False)
+        else:
+            self._views.move_to_end(start)
+        return view
+
+    def confirmed(self, topic: bytes, queue_id: int, offsets: _Longs, physicals: _Longs, sizes: _Longs) -> _Flags:
+        """Tell for each of some units whether a record of that size, topic, queue and queue offset begins at its place.
+
+        Records that cover several offsets are asked for the first. Place and size may be any numbers.
+        """
+        confirmed = np.zeros(len(physicals), np.bool_)
+        starts = physicals - physicals % self._bytes
+        for start in np.unique(starts).tolist():
+            if start >= 0:
+                rows = np.flatnonzero(starts == start)
+                confirmed[rows] = self._in_segment(start, topic, queue_id, offsets[rows], physicals[rows], sizes[rows])
+        return confirmed
+
+    def _in_segment(self, start: int, topic: bytes, queue_id: int, offsets: _Longs, physicals: _Longs, sizes: _Longs) -> _Flags:
+        view = self.view(start)
+        at = physicals - start
+        good = (sizes > _HEAD.itemsize) & (at + sizes <= len(view))
+        heads = _rows(view, np.where(good, at, 0), _HEAD.itemsize).view(_HEAD) if len(view) > _HEAD.itemsize else np.zeros(len(at), _HEAD)
+        sys_flag = heads["sys_flag"].astype(np.int64)
+        good &= (heads["physical"] == physicals) & (heads["size"] == sizes) & (heads["queue_id"] == queue_id)
+        usual = good & (heads["magic"] == MAGIC_V1) & ((sys_flag & (_BOTH_V6 | SYSFLAG_INNER_BATCH)) == 0)
+        body = heads["body_length"].astype(np.int64)
+        topic_at = at + 88 + body
+        told: _Flags = usual & (heads["queue_offset"] == offsets) & (body >= 0) & (topic_at + 1 + len(topic) <= at + sizes)
+        rows = np.flatnonzero(told)
+        field = bytes((len(topic) & 0xFF,)) + topic
+        told[rows] = _rows(view, topic_at[rows], len(field)) == np.void(field)
+        for row in np.flatnonzero(good & ~usual).tolist():
+            record = parse_record(view, start, int(at[row]), check_crc=False)
+            told[row] = record is not None and record[:3] == (topic, queue_id, int(offsets[row]))
+        return told
+
+
+def _rows(view: memoryview, starts: _Longs, length: int) -> NDArray[Any]:
+    windows = np.ndarray((max(len(view) - length + 1, 0),), f"V{length}", view, 0, (1,))
+    rows: NDArray[Any] = windows[starts]
+    return rows
+
+
+def units_in(fs: FileSystem, directory: str, unit: "np.dtype[Any]") -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield the units in the files of a queue with the number of the first, some thousand at a time; holes are passed over."""
+    for start, entry in segment_entries(fs.list(directory)):
+        file = fs.open(f"{directory}/{entry.name}", read_only=True)
+        try:
+            at = file.data_after(0)
+            while at is not None and at < entry.size:
+                at -= at % unit.itemsize
+                data = file.pread(_CHUNK_UNITS * unit.itemsize, at)
+                found = np.frombuffer(data, unit, len(data) // unit.itemsize)
+                if not len(found):
+                    break
+                yield (start + at) // unit.itemsize, found
+                at = file.data_after(at + len(found) * unit.itemsize)
+        finally:
+            file.close()
+
+
+def check_queue(fs: FileSystem, directory: str, topic: str, queue_id: int, segments: Segments, *, batch: bool) -> tuple[int, str]:
+    """Return how many units of a queue point to records, and what is wrong with the first that the log does not confirm ("" without)."""
+    name = topic.encode()
+    confirmed = 0
+    for first, units in units_in(fs, directory, BATCH_UNIT if batch else PLAIN_UNIT):
+        used = (units["size"] > 0) & (units["size"] != FILLER_SIZE)
+        rows = np.flatnonzero(used)
+        offsets = units["base"][rows].astype(np.int64) if batch else rows + first
+        physicals, sizes = units["physical"][rows].astype(np.int64), units["size"][rows].astype(np.int64)
+        good = segments.confirmed(name, queue_id, offsets, physicals, sizes)
+        if not good.all():
+            row = int(np.argmin(good))
+            where = f"unit {int(rows[row]) + first} of queue {topic}/{queue_id}"
+            return confirmed, f"{where} points to log position {physicals[row]}, where no such record is"
+        confirmed += len(rows)
+    return confirmed, ""

@@ -1,0 +1,360 @@
+"""Reading the commit log from a position to its end: what recovery, rebuild and repair of derived files are made of.
+
+A scan accepts a record only when everything about it fits: magic number, lengths that add up, its own position written in it and,
+when asked, the body's CRC. Where something does not fit the log either ends or is damaged: the scan looks for a later record, and only
+when there is none the log ends at the last good one. So damage in the middle costs the damaged records and never what follows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import NamedTuple
+
+from isal.isal_zlib import crc32 as _crc32
+
+from sprocketmq.protocol.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_COMPRESSED, SYSFLAG_INNER_BATCH, SYSFLAG_STORE_HOST_V6
+from sprocketmq.protocol.hashing import crc32, tags_code_raw
+from sprocketmq.protocol.names import SCHEDULE_TOPIC
+from sprocketmq.protocol.properties import find_property
+from sprocketmq.protocol.records import FIXED_OVERHEAD, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MAX_RECORD_SIZE
+from sprocketmq.storage.config import DELAY_LEVELS, delay_levels_ms
+from sprocketmq.storage.log.commit_log import CommitLog, Segment
+
+# size, magic, CRC, queue id, (flag), queue offset, physical offset, sysFlag; the times and lengths follow behind hosts of two sizes.
+HEAD = Struct(">iiii4xqqi")
+# The same with store time (at 56) and body length (at 84), for the usual record with two IPv4 hosts.
+HEAD_V4 = Struct(">iiii4xqqi16xq20xi")
+_INT = Struct(">i")
+_SHORT = Struct(">h")
+_LONG = Struct(">q")
+_BOTH_V6 = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
+
+RECORD_MAGICS = (_INT.pack(MAGIC_V1), _INT.pack(MAGIC_V2))
+_SEARCH_BYTES = 1 << 20
+# A hostile producer can nest thousands of forged records in a body, each as long as the rest of it. Behind damage each costs a checksum,
+# so past this many bytes only short ones are believed: some seconds instead of hours.
+SEARCH_BUDGET_BYTES = 4 << 30
+_ALWAYS_SEARCHED_BYTES = 64 << 10
+# Disks write this much as a whole.
+SECTOR_BYTES = 512
+# The log is parsed in windows that double up to the size the reference cuts its log into; the first is small as most starts find
+# nothing to read.
+_FIRST_WINDOW_BYTES = 1 << 16
+_WINDOW_BYTES = 4 << 20
+# From this much log on it is worth reading it with other processes; starting them takes as long as reading 64 MiB here.
+CONCURRENT_BYTES = 64 << 20
+
+# The unit of a parked message holds its delivery time instead of a tag code. Records do not say how long their level was: the queues of
+# a store with other levels correct what is told here (QueueTable.unit_code).
+DELAY_LEVELS_MS = delay_levels_ms(DELAY_LEVELS)
+_SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
+
+
+# What the derived files need of a record: topic, queue id, queue offset, physical offset, size, tag code, sysFlag, store timestamp (ms),
+# how many queue offsets it covers, properties. An inner batch covers INNER_NUM offsets from INNER_BASE on, all others cover one.
+Scanned = tuple[bytes, int, int, int, int, int, int, int, int, bytes]
+
+
+class DamagedRange(NamedTuple):
+    """A stretch ``[start, end)`` of the commit log that holds no valid record although valid ones follow."""
+
+    path: str
+    start: int
+    end: int
+
+
+@dataclass
+class RecoveryReport:
+    """What opening a store found and did."""
+
+    clean: bool = True  # the last broker stopped in order
+    rebuilt: bool = False  # the queues were derived from the whole log
+    reason: str = ""  # why, in words
+    scanned_from: int = 0
+    log_end: int = 0
+    records: int = 0  # read from the log
+    cut_bytes: int = 0  # leftovers dropped behind the log's end
+    damaged: list[DamagedRange] = field(default_factory=list)
+    elapsed_ms: float = 0.0
+    workers: int = 0  # processes that read the log, this one included; 0 when it was read record by record
+    lost_workers: int = 0  # of them, those that ended before their time; the rest was read without them
+
+
+class LogScan:
+    """Walk the records of a log from ``start`` on; ``end`` is where the last one ended, ``damaged`` what was skipped.
+
+    With ``resync`` damage is skipped when later records are found, else the first thing that is no record ends the log. Records found
+    behind damage must not be older than ``last_time`` or what was read before. ``stop`` bounds the scan.
+    """
+
+    def __init__(self, log: CommitLog, start: int, *, check_crc: bool, resync: bool, stop: int | None = None, last_time: int = 0) -> None:
+        self._log = log
+        self._start = start
+        self._check_crc = check_crc
+        self._resync = resync
+        self._stop = stop
+        self.end = start
+        self.damaged: list[DamagedRange] = []
+        self._last_time = last_time
+        self._searched = 0
+
+    def batches(self) -> Iterator[list[Scanned]]:
+        """Yield the records in log order, some thousand at a time."""
+        gap: tuple[str, int] | None = None  # damage whose end is not known yet
+        window_bytes = _FIRST_WINDOW_BYTES
+        stop = self._stop
+        for segment in self._log.segments:
+            base = segment.start
+            size = segment.size if stop is None else min(segment.size, stop - base)
+            pos = max(self._start, base) - base
+            while pos < size:
+                records, used, wanted = parse_records(
+                    bytes(segment.view[pos : min(pos + window_bytes, size)]), base + pos, segment.size - pos, check_crc=self._check_crc
+                )
+                if not records and wanted > MAX_RECORD_SIZE:
+                    # Checked where it lies: no copy of what may be a gigabyte.
+                    record = parse_record(segment.view, base, pos, check_crc=self._check_crc)
+                    records, used = ([], 0) if record is None else ([record], wanted)
+                if records:
+                    if gap is not None:
+                        self.damaged.append(DamagedRange(gap[0], gap[1], base + pos))
+                        gap = None
+                    pos += used
+                    self.end = base + pos
+                    self._last_time = records[-1][7]
+                    yield records
+                    window_bytes = min(window_bytes * 2, _WINDOW_BYTES)
+                elif window_bytes < wanted <= min(size - pos, MAX_RECORD_SIZE):
+                    window_bytes = wanted
+                elif is_blank(segment.view, pos):
+                    self.end = base + segment.size
+                    break
+                elif not self._resync:
+                    return
+                else:
+                    gap = gap or (segment.file.path, base + pos)
+                    pos = self._next_record(segment, pos)
+
+    def _next_record(self, segment: Segment, pos: int) -> int:
+        """Return where the next valid record of the segment begins, or its size."""
+        at = segment.file.data_after(pos + 1)
+        while at is not None and at < segment.size:
+            # Magic numbers stand 4 bytes into a record; windows overlap so that one across their border is seen.
+            window = bytes(segment.view[max(at - 7, pos + 1) : at + _SEARCH_BYTES])
+            begin = max(at - 7, pos + 1)
+            found = [i for magic in RECORD_MAGICS for i in _all(window, magic)]
+            for i in sorted(found):
+                candidate = begin + i - 4
+                if candidate <= pos:
+                    continue
+                # An older time is a remnant of a log that once was longer, not what followed the damage.
+                record = parse_record(segment.view, segment.start, candidate, check_crc=False)
+                if record is None or record[7] < self._last_time:
+                    continue
+                self._searched += record[4]
+                if self._searched > SEARCH_BUDGET_BYTES and record[4] > _ALWAYS_SEARCHED_BYTES:
+                    continue
+                if parse_record(segment.view, segment.start, candidate, check_crc=True) is not None:
+                    return candidate
+            at = segment.file.data_after(at + _SEARCH_BYTES) if at + _SEARCH_BYTES < segment.size else None
+        return segment.size
+
+
+def data_end(log: CommitLog) -> int:
+    """Return about where the data of a log ends: not before its last record, and at most some MiB of reserved room behind it."""
+    if not log.segments:
+        return 0
+    segment = log.segments[-1]
+    at = 0
+    while at < segment.size and (data := segment.file.data_after(at)) is not None:
+        at = max(at, data) + _WINDOW_BYTES
+    return segment.start + min(at, segment.size)
+
+
+def _all(data: bytes, needle: bytes) -> Iterator[int]:
+    at = data.find(needle)
+    while at >= 0:
+        yield at
+        at = data.find(needle, at + 1)
+
+
+def is_blank(view: memoryview, pos: int) -> bool:
+    """Tell whether a BLANK that fills the segment begins at ``pos``."""
+    if len(view) - pos < 8:
+        return False
+    size, magic = _INT.unpack_from(view, pos)[0], _INT.unpack_from(view, pos + 4)[0]
+    return bool(magic == MAGIC_BLANK and size == len(view) - pos)
+
+
+def parse_records(data: bytes, physical: int, room: int, *, check_crc: bool) -> tuple[list[Scanned], int, int]:
+    """Return the records at the beginning of ``data``, how many bytes they take, and how many the next one needs to be judged.
+
+    ``data`` is a piece of a segment that begins at log position ``physical``, ``room`` what the segment has from there on. The records
+    end at the first thing that is none, or that ``data`` does not hold whole; when its bytes could be a record, their number is told.
+    """
+    records: list[Scanned] = []
+    add = records.append
+    view = memoryview(data)
+    total = len(data)
+    unpack = HEAD_V4.unpack_from
+    pos = 0
+    previous_topic = b""
+    parked = False
+    known_pair = b"\x02TAGS\x01\x02"
+    known_code = 0
+    while total - pos >= FIXED_OVERHEAD:
+        size, magic, crc, queue_id, queue_offset, own, sys_flag, store_time, n = unpack(data, pos)
+        end = pos + size
+        if end > total:
+            whole = magic in (MAGIC_V1, MAGIC_V2) and own == physical + pos and size <= room - pos
+            return records, pos, size if whole else 0
+        topic_at = pos + 89 + n
+        if magic != MAGIC_V1 or sys_flag & _BOTH_V6:
+            record = parse_record(view, physical, pos, check_crc=check_crc)
+            if record is None:
+                return records, pos, 0
+            add(record)
+            pos = end
+            continue
+        if own != physical + pos or n < 0 or topic_at + 2 > end or queue_id < 0 or queue_offset < 0:
+            return records, pos, 0
+        rest = data[topic_at:end]
+        topic_length = data[topic_at - 1]
+        props_at = topic_length + 2
+        if not topic_length or props_at > len(rest) or rest[topic_length] > 127:
+            return records, pos, 0
+        if rest[topic_length] << 8 | rest[topic_length + 1] != len(rest) - props_at:
+            return records, pos, 0
+        if check_crc and n and _crc32(view[pos + 88 : topic_at - 1]) & 0x7FFFFFFF != crc:
+            return records, pos, 0
+        topic = rest[:topic_length]
+        if topic != previous_topic:
+            previous_topic = topic
+            parked = topic == _SCHEDULE_TOPIC
+        if parked:
+            code = unit_code(topic, rest[props_at:], store_time)
+        elif rest.find(known_pair, props_at) >= 0:
+            code = known_code
+        else:
+            at = rest.find(b"TAGS\x01", props_at)
+            code = unit_code(topic, rest[props_at:], store_time) if at >= 0 else 0
+            if code:
+                tag = find_property(rest[props_at:], b"TAGS") or b""
+                known_pair = b"\x02TAGS\x01" + tag + b"\x02"
+                known_code = code
+        properties = rest[props_at:]
+        if check_crc and b"\0" in properties and sector_lost(properties, physical + topic_at + props_at):
+            return records, pos, 0
+        count = 1
+        if sys_flag & SYSFLAG_INNER_BATCH:
+            queue_offset, count = covered_offsets(properties, queue_offset)
+            if check_crc and not is_whole_batch(view[pos + 88 : topic_at - 1], count, sys_flag):
+                return records, pos, 0
+        add((topic, queue_id, queue_offset, own, size, code, sys_flag, store_time, count, properties))
+        pos = end
+    return records, pos, min(FIXED_OVERHEAD, room - pos) if pos < total else 0
+
+
+def parse_record(view: memoryview, base: int, pos: int, *, check_crc: bool) -> Scanned | None:
+    """Return the record at ``pos`` of a view whose first byte has log position ``base``, or None when no whole, valid one is there."""
+    room = len(view) - pos
+    if room < FIXED_OVERHEAD:
+        return None
+    size, magic, crc, queue_id, queue_offset, physical, sys_flag = HEAD.unpack_from(view, pos)
+    if (magic != MAGIC_V1 and magic != MAGIC_V2) or physical != base + pos or size < FIXED_OVERHEAD or size > room:  # noqa: PLR1714
+        return None
+    time_at = pos + (68 if sys_flag & SYSFLAG_BORN_HOST_V6 else 56)
+    body_at = time_at + (44 if sys_flag & SYSFLAG_STORE_HOST_V6 else 32)
+    end = pos + size
+    if body_at + 3 > end:
+        return None
+    store_time = _LONG.unpack_from(view, time_at)[0]
+    body_length = _INT.unpack_from(view, body_at - 4)[0]
+    topic_at = body_at + body_length
+    if body_length < 0 or topic_at + 3 > end or queue_id < 0 or queue_offset < 0:
+        return None
+    if magic == MAGIC_V1:
+        topic_length = view[topic_at]
+        topic_at += 1
+    else:
+        topic_length = _SHORT.unpack_from(view, topic_at)[0]
+        topic_at += 2
+    props_at = topic_at + topic_length + 2
+    if topic_length <= 0 or props_at > end:
+        return None
+    if props_at + _SHORT.unpack_from(view, props_at - 2)[0] != end:
+        return None
+    if check_crc and body_length and crc32(view[body_at : body_at + body_length]) != crc:
+        return None
+    topic = bytes(view[topic_at : props_at - 2])
+    properties = bytes(view[props_at:end])
+    if check_crc and b"\0" in properties and sector_lost(properties, base + props_at):
+        return None
+    code = unit_code(topic, properties, store_time)
+    count = 1
+    if sys_flag & SYSFLAG_INNER_BATCH:
+        queue_offset, count = covered_offsets(properties, queue_offset)
+        if check_crc and not is_whole_batch(view[body_at : body_at + body_length], count, sys_flag):
+            return None
+    return topic, queue_id, queue_offset, physical, size, code, sys_flag, store_time, count, properties
+
+
+def record_view(log: CommitLog, physical: int, end: int) -> memoryview | None:
+    """Return the record at a place of the log, or None when none begins there or it goes past ``end``; its CRC is not compared."""
+    segment = log.locate(physical) if physical < end else None
+    if segment is None:
+        return None
+    at = physical - segment.start
+    record = parse_record(segment.view, segment.start, at, check_crc=False)
+    return None if record is None or physical + record[4] > end else segment.view[at : at + record[4]]
+
+
+def sector_lost(properties: bytes, physical: int) -> bool:
+    """Tell whether a disk sector that begins inside a record's properties is zeros as far as they go; they begin at log position ``physical``.
+
+    That is what a power failure in the middle of a write leaves. The CRC covers the body alone, and everything before the properties
+    would not add up.
+    """
+    first = -physical % SECTOR_BYTES
+    return any(not properties[at : at + SECTOR_BYTES].strip(b"\0") for at in range(first, len(properties), SECTOR_BYTES))
+
+
+def covered_offsets(properties: bytes, queue_offset: int) -> tuple[int, int]:
+    """Return the first queue offset an inner batch covers and their number; one like any record's unless its properties say both."""
+    base, count = find_property(properties, b"INNER_BASE"), find_property(properties, b"INNER_NUM")
+    if base and count and base.isdigit() and count.isdigit() and len(base) < 19 and 0 < int(count) <= 0x7FFF:
+        return int(base), int(count)
+    return queue_offset, 1
+
+
+def is_whole_batch(body: memoryview, count: int, sys_flag: int) -> bool:
+    """Tell whether the body of an inner batch has as many messages as its properties say.
+
+    Readers count the body's, queues go by the properties, which no CRC covers: were they to differ, two messages could get one offset.
+    """
+    if sys_flag & SYSFLAG_COMPRESSED:
+        return True
+    at, end = 0, len(body)
+    while at + _INT.size <= end and count:
+        (size,) = _INT.unpack_from(body, at)
+        if size < _INT.size:
+            return False
+        at += size
+        count -= 1
+    return at == end and not count
+
+
+def unit_code(topic: bytes, properties: bytes, store_time: int) -> int:
+    """Return what the queue unit of a record has as tag code: the hash of its tag, or for a parked message its delivery time."""
+    if topic == _SCHEDULE_TOPIC and (level := find_property(properties, b"DELAY")):
+        return store_time + _delay_ms(level)
+    tag = find_property(properties, b"TAGS")
+    return tags_code_raw(tag) if tag else 0
+
+
+def _delay_ms(level: bytes) -> int:
+    try:
+        number = int(level)
+    except ValueError:
+        return 0
+    return DELAY_LEVELS_MS[min(number, len(DELAY_LEVELS_MS)) - 1] if number > 0 else 0

@@ -1,0 +1,113 @@
+"""The ConsumeQueue: per topic and queue one array of 20-byte units, so that a queue offset finds its record in O(1).
+
+::
+
+    0                     8          12                  20
+    +---------------------+----------+--------------------+
+    | offset of the record| its size | tag code           |    unit of queue offset q: byte 20 q of the queue's stream of files
+    | i64                 | i32      | i64                |
+    +---------------------+----------+--------------------+
+
+A queue offset is the number of its unit.
+"""
+
+from struct import Struct
+
+from sprocketmq.storage.queues.queue_files import UnitQueue
+from sprocketmq.storage.snapshot import QueueState
+
+UNIT = Struct(">qiq")
+UNIT_BYTES = UNIT.size
+# A unit without a record, as the reference fills the part of a first file that lies before the queue's first offset.
+FILLER_SIZE = 0x7FFFFFFF
+FILLER = UNIT.pack(0, FILLER_SIZE, 0)
+
+
+class ConsumeQueue(UnitQueue):
+    """A queue of single messages. ``bad`` are queue offsets whose record is known to be damaged."""
+
+    __slots__ = ()
+
+    unit_bytes = UNIT_BYTES
+
+    @property
+    def end_unit(self) -> int:
+        return self.committed
+
+    def start_at(self, offset: int, *, min_offset: int | None = None) -> None:
+        """Let the queue end at ``offset``, all units before it being in the files; ``min_offset`` defaults to it (an empty queue)."""
+        self.next = self.committed = self.visible = self.written = self.synced = offset
+        self.min_offset = offset if min_offset is None else min_offset
+        self.tail = (offset, bytearray())
+
+    def begin_at(self, offset: int) -> None:
+        """Start an empty queue at ``offset``: its first file holds filler units up to there."""
+        self.start_at(offset)
+        first = offset - offset % (self._file_bytes // UNIT_BYTES)
+        if offset > first:
+            self.written = self.synced = first
+            self.tail = (first, bytearray(FILLER * (offset - first)))
+
+    # --- the owning thread ---
+
+    def roll_back(self) -> None:
+        """Drop the units behind ``committed``."""
+        start, tail = self.tail
+        del tail[(self.committed - start) * UNIT_BYTES :]
+        self.next = self.committed
+
+    def unit(self, offset: int) -> tuple[int, int, int]:
+        """Return ``(physical offset, size, tag code)`` of one queue offset."""
+        return UNIT.unpack(self.read_units(offset, offset + 1))
+
+    # --- recovery ---
+
+    def skip_to(self, offset: int) -> None:
+        """Let ``offset`` be the next one; offsets in between have no record and get filler units."""
+        tail = self.tail[1]
+        tail += FILLER * (offset - self.next)
+        self.next = self.committed = self.visible = offset
+
+    def go_back(self, offset: int) -> None:
+        """Let ``offset`` be the next one again; units from it on are dropped, and all of them when it was 0 or before the first."""
+        if offset <= self.min_offset:
+            self.begin_at(offset)
+            return
+        start, tail = self.tail
+        if offset >= start:
+            del tail[(offset - start) * UNIT_BYTES :]
+            self.next = self.committed = self.visible = offset
+            self.written = min(self.written, offset)
+            self.synced = min(self.synced, offset)
+        else:
+            self.start_at(offset, min_offset=self.min_offset)
+
+    def end_of_expired(self, log_min: int) -> int:
+        """Return the queue offset behind the last unit on disk when that points before ``log_min``, else 0.
+
+        As the reference does, only the last three files are looked at, each up to its first invalid unit.
+        """
+        end = last_physical = 0
+        for start in sorted(self.files())[-3:]:
+            end = start // UNIT_BYTES
+            for physical, size, _ in UNIT.iter_unpack(self._read(start, start + self._file_bytes)):
+                if physical < 0 or size <= 0:
+                    return end if last_physical < log_min else 0
+                end += 1
+                last_physical = physical
+        return end if last_physical < log_min else 0
+
+    def intact(self, last: tuple[int, int]) -> bool:
+        """Tell whether the files can hold [min_offset, next) and the last unit is ``last`` (physical offset and size)."""
+        if self.next == self.min_offset:
+            return True
+        return self.has_files(self.min_offset, self.next) and self.unit(self.next - 1)[:2] == last
+
+    # --- the flushing thread ---
+
+    def _has_units(self, end: int) -> bool:
+        return end > self.min_offset
+
+    def _state_at(self, end: int, last: bytes) -> QueueState:
+        physical, size = UNIT.unpack(last)[:2] if last else (0, 0)
+        return QueueState(self.topic, self.queue_id, min(self.min_offset, end), end, (physical, size))

@@ -1,0 +1,266 @@
+"""What plain and batch queues have in common: a growing row of units in equally long files, its newest part in memory.
+
+Units have numbers; unit k is at byte ``k * unit_bytes`` of the queue's stream of files. Everything here follows from the commit log. New
+units gather in memory, where readers see them at once, and go to the file in larger writes; a killed process loses only what recovery
+derives again.
+"""
+
+import contextlib
+from collections.abc import Callable
+
+from sprocketmq.storage.fs import File, FileSystem
+from sprocketmq.storage.log.segments import FilePool, segment_entries, segment_name
+from sprocketmq.storage.snapshot import QueueState
+
+# Bytes of units that may wait in memory before the appending thread writes them out: 800 plain units, so the write costs each message a
+# few ns.
+TAIL_LIMIT_BYTES = 16_000
+
+
+class UnitQueue:
+    """One queue. ``min_offset <= visible <= committed <= next``, all queue offsets.
+
+    Readers see [min_offset, visible), the log has everything before ``committed``, the next message gets ``next``. ``tail`` is ``(number of
+    its first unit, units)``: what may not be in the files yet. The owning thread alone changes it; replacing the pair in one step lets the
+    flushing thread take a consistent look at any time. ``written`` is the unit number the files reach, ``synced`` the one known to be on
+    the disk. A queue whose topic name is ``unusual`` or whose units are not plain ones is not for the fast way of appending.
+    """
+
+    __slots__ = (
+        "_directory",
+        "_file_bytes",
+        "_fs",
+        "_named",
+        "_pool",
+        "bad",
+        "committed",
+        "min_offset",
+        "next",
+        "overhead",
+        "queue_id",
+        "state",
+        "synced",
+        "tail",
+        "topic",
+        "topic_field",
+        "unusual",
+        "visible",
+        "written",
+    )
+
+    unit_bytes: int
+
+    def __init__(self, fs: FileSystem, pool: FilePool, directory: str, topic: str, queue_id: int, file_bytes: int) -> None:
+        self._fs = fs
+        self._pool = pool
+        self._directory = directory
+        self._file_bytes = file_bytes
+        self.topic = topic
+        self.queue_id = queue_id
+        name = topic.encode()
+        # A topic over 127 bytes needs the second record version, whose length field is two bytes.
+        self.topic_field = (bytes((len(name),)) if len(name) <= 127 else len(name).to_bytes(2, "big")) + name
+        self.overhead = 90 + len(self.topic_field)
+        self.unusual = len(name) > 127
+        self._named = -1  # start of the last file whose name is on the disk
+        self.bad: frozenset[int] = frozenset()
+        self.state: QueueState | None = None
+        self.min_offset = self.next = self.committed = self.visible = 0
+        self.written = self.synced = 0
+        self.tail: tuple[int, bytearray] = (0, bytearray())
+
+    @property
+    def end_unit(self) -> int:
+        """The number of the first unit that is not committed."""
+        raise AssertionError("a kind of queue says how its offsets and units belong together")
+
+    # --- the owning thread ---
+
+    def commit(self) -> None:
+        """Let what is staged count; when much has gathered in memory, write it out."""
+        self.committed = self.next
+        if len(self.tail[1]) >= TAIL_LIMIT_BYTES:
+            with contextlib.suppress(OSError):  # the log has the messages; the units wait in memory for a later try
+                self.write_out()
+
+    def write_out(self) -> None:
+        """Write the committed units to the files and keep them out of memory from then on. Raises OSError; nothing is lost then."""
+        start, tail = self.tail
+        end = self.end_unit
+        begin = max(self.written, start)
+        if end > begin:
+            self._write(begin, self._slice(tail, begin - start, end - start), self._pooled)
+        self.written = end
+        self.tail = (end, tail[(end - start) * self.unit_bytes :])
+
+    def read_units(self, start: int, stop: int) -> bytes | bytearray:
+        """Return the units ``[start, stop)``, which must be there; zeros where a file is missing."""
+        tail_start, tail = self.tail
+        if start >= tail_start:
+            return self._slice(tail, start - tail_start, stop - tail_start)
+        data = self._read(start * self.unit_bytes, min(stop, tail_start) * self.unit_bytes)
+        if stop > tail_start:
+            data += tail[: (stop - tail_start) * self.unit_bytes]
+        return data
+
+    def rewrite(self, number: int, units: bytes) -> None:
+        """Replace units that turned out to be damaged. Raises OSError."""
+        tail_start, tail = self.tail
+        in_files = max(0, min(len(units) // self.unit_bytes, tail_start - number)) * self.unit_bytes
+        if in_files:
+            self._write(number, units[:in_files], self._pooled)
+        if in_files < len(units):
+            at = (max(number, tail_start) - tail_start) * self.unit_bytes
+            tail[at : at + len(units) - in_files] = units[in_files:]
+        self.synced = min(self.synced, number)
+
+    def _slice(self, units: bytearray, start: int, stop: int) -> bytearray:
+        return units[start * self.unit_bytes : stop * self.unit_bytes]
+
+    def _read(self, begin: int, end: int) -> bytes:
+        parts = []
+        while begin < end:
+            file_start = begin - begin % self._file_bytes
+            stop = min(end, file_start + self._file_bytes)
+            try:
+                data = self._pool.get(self._path(file_start)).pread(stop - begin, begin - file_start)
+            except OSError:
+                data = b""
+            parts.append(data if len(data) == stop - begin else data.ljust(stop - begin, b"\0"))
+            begin = stop
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _write(self, number: int, units: bytes | bytearray, open_file: Callable[[str], File]) -> None:
+        at = number * self.unit_bytes
+        done = 0
+        while done < len(units):
+            file_start = (at + done) - (at + done) % self._file_bytes
+            room = file_start + self._file_bytes - (at + done)
+            open_file(self._path(file_start)).pwrite(units[done : done + room], at + done - file_start)
+            done += room
+
+    def _path(self, file_start: int) -> str:
+        return f"{self._directory}/{segment_name(file_start)}"
+
+    def _pooled(self, path: str) -> File:
+        try:
+            return self._pool.get(path, size=self._file_bytes)
+        except FileNotFoundError:
+            self._fs.make_dirs(self._directory)
+            return self._pool.get(path, size=self._file_bytes)
+
+    def files_before(self, number: int) -> list[str]:
+        """Return the paths of the files that hold only units before ``number``, oldest first and never the one written to."""
+        end = min(number, self.end_unit - 1) * self.unit_bytes
+        if end < self._file_bytes:
+            return []  # which of thousands of young queues spares a look at each directory
+        return [self._path(start) for start in sorted(self.files()) if start + self._file_bytes <= end]
+
+    def drop_files(self, number: int) -> list[str]:
+        """Remove the files that hold only units before ``number``, never the one written to, and return their paths. Raises OSError."""
+        dropped = self.files_before(number)
+        for path in dropped:
+            self._pool.drop(path)
+            self._fs.unlink(path)
+        return dropped
+
+    # --- recovery ---
+
+    def files(self) -> dict[int, int]:
+        """Return ``{start byte: length}`` of the files on disk."""
+        return {start: entry.size for start, entry in segment_entries(self._fs.list(self._directory))}
+
+    def has_files(self, first: int, end: int) -> bool:
+        """Tell whether all files that units ``[first, end)`` are in are there with their full length."""
+        at = first * self.unit_bytes
+        needed = range(at - at % self._file_bytes, end * self.unit_bytes, self._file_bytes)
+        if len(needed) == 1:  # as most of thousands of queues have; looking through a directory takes longer
+            try:
+                return self._pool.get(self._path(needed[0])).size() == self._file_bytes
+            except OSError:
+                return False
+        files = self.files()
+        return all(files.get(start) == self._file_bytes for start in needed)
+
+    def cut(self) -> None:
+        """Make everything in the files behind the last committed unit zeros: leftovers must not look like units to any reader.
+
+        All units must have been written out, except those a full disk did not take. Raises OSError.
+        """
+        end = self.end_unit * self.unit_bytes
+        for start, size in self.files().items():
+            path = self._path(start)
+            if start >= end and start > 0:
+                self._pool.drop(path)
+                self._fs.unlink(path)
+            elif start + self._file_bytes > end or size != self._file_bytes:
+                file = self._fs.open(path)
+                try:
+                    if size > self._file_bytes or size > end - start:
+                        file.truncate(min(max(end - start, 0), self._file_bytes))
+                    file.truncate(self._file_bytes)
+                finally:
+                    file.close()
+
+    # --- the flushing thread ---
+
+    @property
+    def dirty(self) -> bool:
+        """Whether there is anything the disk does not have yet."""
+        state = self.state
+        return state is None or self.committed != state.next or self.end_unit != self.synced or self.min_offset != state.min_offset
+
+    def sync(self, *, wait: bool = True) -> QueueState:
+        """Bring the units committed at the call to the disk and return what is there then. Raises OSError.
+
+        Without ``wait`` they only get as far as the system, and the caller syncs for all queues at once. It writes with descriptors of its
+        own. Should the owning thread write the same units meanwhile, both write the same bytes.
+        """
+        if self.state is not None and not self.dirty:
+            return self.state
+        end = self.end_unit
+        start, tail = self.tail
+        begin = max(self.written, start)
+        # The owner may have moved both on since ``end`` was read: then there is nothing left for us to write.
+        units = bytes(tail[(begin - start) * self.unit_bytes : max(end - start, 0) * self.unit_bytes])
+        end = begin + len(units) // self.unit_bytes
+        first = min(self.synced, end) * self.unit_bytes
+        opened: dict[str, File] = {}
+
+        def open_file(path: str) -> File:
+            if path not in opened:
+                try:
+                    file = self._fs.open(path, create=True)
+                except FileNotFoundError:
+                    self._fs.make_dirs(self._directory)
+                    file = self._fs.open(path, create=True)
+                opened[path] = file
+                if file.size() < self._file_bytes:
+                    file.truncate(self._file_bytes)
+            return opened[path]
+
+        last = b""
+        try:
+            self._write(begin, units, open_file)
+            for file_start in range(first - first % self._file_bytes, end * self.unit_bytes, self._file_bytes):
+                if wait:
+                    open_file(self._path(file_start)).fdatasync()
+            if self._has_units(end):
+                at = (end - 1) * self.unit_bytes
+                file_start = at - at % self._file_bytes
+                last = units[-self.unit_bytes :] or open_file(self._path(file_start)).pread(self.unit_bytes, at - file_start)
+                if wait and file_start > self._named:
+                    self._fs.fsync_dir(self._directory)
+                    self._named = file_start
+        finally:
+            for file in opened.values():
+                file.close()
+        self.synced = max(self.synced, end)
+        self.state = self._state_at(end, last)
+        return self.state
+
+    def _has_units(self, end: int) -> bool:
+        raise AssertionError("a kind of queue says where its units begin")
+
+    def _state_at(self, end: int, last: bytes) -> QueueState:
+        raise AssertionError("a kind of queue says what its last unit means")

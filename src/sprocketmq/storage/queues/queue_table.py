@@ -1,0 +1,498 @@
+"""The queues of a store: which there are, which records of the log belong to them, and how they get to the disk.
+
+Plain queues (``consumequeue/``) have one unit a message, batch queues (``batchconsumequeue/``) one a record. All of it follows from the
+commit log; what is on the disk only saves reading that again.
+"""
+
+import contextlib
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import replace
+from struct import Struct
+from typing import NamedTuple
+
+from sprocketmq.errors import FatalError, InvalidMessage
+from sprocketmq.protocol.codes import SYSFLAG_INNER_BATCH, SYSFLAG_TRANSACTION_MASK
+from sprocketmq.protocol.names import MAX_INTERNAL_TOPIC_LENGTH, SCHEDULE_TOPIC, name_problem
+from sprocketmq.storage.chunks import QueueRun
+from sprocketmq.storage.config import ConfigFile, StoreConfig
+from sprocketmq.storage.fs import NO_ROOM, FileSystem
+from sprocketmq.storage.log.commit_log import CommitLog
+from sprocketmq.storage.log.recovery import DELAY_LEVELS_MS, Scanned
+from sprocketmq.storage.log.segments import FilePool, segment_entries, segment_size_of
+from sprocketmq.storage.queues.batch_queue import BATCH_UNIT, BATCH_UNIT_BYTES, COMPACTED, BatchConsumeQueue
+from sprocketmq.storage.queues.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+from sprocketmq.storage.snapshot import QueueState, Snapshot
+
+# Prepared and rolled back halves of transactions and inner batches have no unit in a plain queue.
+_NO_UNIT = SYSFLAG_INNER_BATCH | SYSFLAG_TRANSACTION_MASK
+_COMMITTED = 8
+_SCHEDULE = SCHEDULE_TOPIC.encode()
+# A record that claims a later queue offset than this beyond the known end is not believed.
+_MAX_QUEUE_GAP = 1 << 20
+_MAX_QUEUE_OFFSET = 1 << 56
+# With more changed queues than this, syncing the whole system once is faster than each file: thousands would take most of a minute.
+MAX_SYNCS = 256
+
+_LONG = Struct(">q")
+
+PLAIN_ROOT = "consumequeue"
+BATCH_ROOT = "batchconsumequeue"
+
+Queue = ConsumeQueue | BatchConsumeQueue
+
+
+def first_unit(queue: Queue) -> int:
+    """Return the number of the first unit that can be read."""
+    return queue.min_unit if isinstance(queue, BatchConsumeQueue) else queue.min_offset
+
+
+class _Held(NamedTuple):
+    """A record whose queue offset was not the one expected; the next record of the queue tells which of the two is right."""
+
+    expected: int
+    offset: int
+    next_offset: int
+    unit: bytes
+
+
+class QueueTable:
+    """All queues of one store, by topic and queue id.
+
+    ``deleted`` says for deleted topics from which log position on their records have queues again. ``batch_topics`` are the topics whose
+    queues are batch queues. One thread changes the table; ``sync`` may run in one other thread at the same time.
+    """
+
+    def __init__(self, fs: FileSystem, log: CommitLog, config: StoreConfig) -> None:
+        self._fs = fs
+        self._root = str(config.root)
+        self._log = log
+        self._file_bytes = {PLAIN_ROOT: config.consumequeue_segment_bytes, BATCH_ROOT: config.batchqueue_segment_bytes}
+        self.pool = FilePool(fs)
+        self.queues: dict[tuple[str, int], Queue] = {}
+        self.deleted: dict[str, int] = {}
+        self.batch_topics: frozenset[str] = frozenset()
+        self._on_disk: list[tuple[str, str, int]] = []
+        self._held: dict[tuple[str, int], _Held] = {}
+        self._deletions_noted = False
+        self.corrected_to = 0  # where the log began when all min offsets were last corrected
+        self._levels_ms = config.delay_levels_ms
+
+    # --- what is there ---
+
+    def create(self, topic: str, queue_id: int) -> Queue:
+        """Make the queue for the first message of its kind; its files come with the first units.
+
+        Raises InvalidMessage for a topic or queue id that cannot be a directory name.
+        """
+        if problem := name_problem(topic, MAX_INTERNAL_TOPIC_LENGTH):
+            raise InvalidMessage(f"topic {topic!r} is not valid: {problem}")
+        if not 0 <= queue_id <= 0x7FFFFFFF:
+            raise InvalidMessage(f"queue id {queue_id} is not between 0 and 2^31 - 1")
+        queue = self._new(topic, queue_id)
+        self.queues[topic, queue_id] = queue
+        return queue
+
+    def _new(self, topic: str, queue_id: int) -> Queue:
+        if topic in self.batch_topics:
+            return self._new_batch(topic, queue_id)
+        return ConsumeQueue(
+            self._fs, self.pool, self._directory(PLAIN_ROOT, topic, queue_id), topic, queue_id, self._file_bytes[PLAIN_ROOT]
+        )
+
+    def _new_batch(self, topic: str, queue_id: int) -> BatchConsumeQueue:
+        directory = self._directory(BATCH_ROOT, topic, queue_id)
+        return BatchConsumeQueue(self._fs, self.pool, directory, topic, queue_id, self._file_bytes[BATCH_ROOT])
+
+    def _directory(self, kind: str, topic: str, queue_id: int) -> str:
+        return f"{self._root}/{kind}/{topic}/{queue_id}"
+
+    def declare_batch_topic(self, topic: str) -> None:
+        """Let the queues of ``topic`` be batch queues from now on; its directory tells a later start.
+
+        Raises FatalError when it has plain queues already, InvalidMessage for a name that cannot be a directory's.
+        """
+        if topic in self.batch_topics:
+            return
+        if problem := name_problem(topic, MAX_INTERNAL_TOPIC_LENGTH):
+            raise InvalidMessage(f"topic {topic!r} is not valid: {problem}")
+        if any(name == topic for name, _ in self.queues):
+            raise FatalError(f"topic {topic} has messages in plain queues; delete the topic before making it one with batch queues")
+        self.batch_topics |= {topic}
+        with contextlib.suppress(OSError):  # the topic's configuration says the same
+            self._fs.make_dirs(f"{self._root}/{BATCH_ROOT}/{topic}")
+            self._fs.fsync_dir(f"{self._root}/{BATCH_ROOT}")
+
+    def remove(self, topic: str) -> None:
+        """Forget the queues of a deleted topic and remove their files. Raises OSError; leftovers do no harm then."""
+        for key in [key for key in self.queues if key[0] == topic]:
+            del self.queues[key]
+        self.batch_topics -= {topic}
+        for kind in (PLAIN_ROOT, BATCH_ROOT):
+            directory = f"{self._root}/{kind}/{topic}"
+            self.pool.forget(directory + "/")
+            if self._fs.exists(directory):
+                self._fs.remove_tree(directory)
+                self._fs.fsync_dir(f"{self._root}/{kind}")  # the note of the deletion goes when its records do
+
+    # --- opening ---
+
+    def load(self, *, clean: bool) -> bool:
+        """Look what is on the disk, without reading much of it, and tell whether there are queues.
+
+        After a stop that was not ``clean`` a queue's only file may be as long as the writes to it went.
+        """
+        self._on_disk = self._directories()
+        self.batch_topics = self._find_batch_topics()
+        for kind, unit_bytes in ((PLAIN_ROOT, UNIT_BYTES), (BATCH_ROOT, BATCH_UNIT_BYTES)):
+            self._adopt_file_size(kind, unit_bytes, trusted=clean)
+        return bool(self._on_disk)
+
+    def restore(self, snapshot: Snapshot) -> str:
+        """Take the queues as a snapshot has them; return why that is not possible, or an empty text."""
+        if snapshot.version == 1 and self.batch_topics:
+            return "the queue snapshot does not know batch queues"
+        self.take_deletions(snapshot)
+        for state in snapshot.queues:
+            name = f"{state.topic}/{state.queue_id}"
+            if (state.units is not None) != (state.topic in self.batch_topics):
+                return f"the queues of {name} are of the other kind"
+            queue = self._new(state.topic, state.queue_id)
+            if isinstance(queue, BatchConsumeQueue):
+                queue.start_at(state.next, state.units or (0, 0), min_offset=state.min_offset)
+            else:
+                queue.start_at(state.next, min_offset=state.min_offset)
+            queue.state = state
+            if name_problem(state.topic, MAX_INTERNAL_TOPIC_LENGTH) or not queue.intact(state.last):
+                return f"the queue files of {name} are missing or damaged"
+            if state.last[1] and state.last[0] >= snapshot.position:
+                # The flush took units along of records that came meanwhile; the log will say whether they made it to the disk.
+                queue.go_back(self._first_offset_behind(queue, snapshot.position))
+            self.queues[state.topic, state.queue_id] = queue
+        return ""
+
+    def take_deletions(self, snapshot: Snapshot) -> None:
+        """Take which topics were deleted, and where, as a snapshot has it."""
+        self.deleted = dict(snapshot.deleted)
+        self._deletions_noted = True
+
+    @staticmethod
+    def _first_offset_behind(queue: Queue, physical: int) -> int:
+        """Return the queue offset of the first unit whose record begins at ``physical`` or behind it; there must be one."""
+        if isinstance(queue, BatchConsumeQueue):
+            return queue.unit(queue.first_in_log(physical))[4]
+        low = queue.min_offset
+        return low + bisect_left(range(low, queue.next), physical, key=lambda q: queue.unit(q)[0])
+
+    def take_records(self, records: list[Scanned]) -> None:
+        """Give records from the log, in its order, their queue units."""
+        queues: dict[tuple[bytes, int], Queue] = {}
+        pack = UNIT.pack
+        if self._levels_ms != DELAY_LEVELS_MS:
+            records = [(*r[:5], self.unit_code(r[0], r[1], r[5]), *r[6:]) if r[0] == _SCHEDULE else r for r in records]
+        for topic, queue_id, offset, physical, size, code, sys_flag, store_time, count, _ in records:
+            if sys_flag & _NO_UNIT and not self._has_unit(topic, sys_flag):
+                continue
+            queue = queues.get((topic, queue_id))
+            if queue is not None and offset == queue.next:
+                tail = queue.tail[1]
+                if queue.unit_bytes == UNIT_BYTES:
+                    tail += pack(physical, size, code)
+                    queue.next = offset + 1
+                else:
+                    tail += BATCH_UNIT.pack(physical, size, code, store_time, offset, count, COMPACTED, 0)
+                    queue.next = offset + count
+                continue
+            name = topic.decode("utf-8", "replace")
+            if name in self.batch_topics:
+                unit, end = BATCH_UNIT.pack(physical, size, code, store_time, offset, count, COMPACTED, 0), offset + count
+            else:
+                unit, end = pack(physical, size, code), offset + 1
+            queue = self._queue_for(name, queue_id, physical, offset, end, unit)
+            if queue is not None:
+                queues[topic, queue_id] = queue
+            elif (topic, queue_id) in queues:  # the next record decides about this one, even if it is the one expected
+                self._made_visible(queues.pop((topic, queue_id)))
+        for queue in queues.values():
+            self._made_visible(queue)
+
+    def _has_unit(self, topic: bytes, sys_flag: int) -> bool:
+        """Tell whether a record that is no ordinary one has a queue unit: inner batches have in batch queues, committed transactions do."""
+        if sys_flag & SYSFLAG_INNER_BATCH and topic.decode("utf-8", "replace") not in self.batch_topics:
+            return False
+        return sys_flag & SYSFLAG_TRANSACTION_MASK in (0, _COMMITTED)
+
+    def unit_code(self, topic: bytes, queue_id: int, code: int) -> int:
+        """Return the code of a record's unit, ``code`` being what the log says of it: only other delay levels than usual change it."""
+        ours, usual = self._levels_ms, DELAY_LEVELS_MS
+        if ours == usual or topic != _SCHEDULE or code <= 0x7FFFFFFF:
+            return code
+        return code + ours[min(queue_id, len(ours) - 1)] - usual[min(queue_id, len(usual) - 1)]
+
+    def has_unit(self, record: Scanned) -> bool:
+        """Tell whether a record from the log has a unit in a queue of its topic."""
+        return not record[6] & _NO_UNIT or self._has_unit(record[0], record[6])
+
+    def take_run(self, run: QueueRun, since: int = 0) -> None:
+        """Give consecutive records of one queue their units, which the run brings; the outcome is that of ``take_records``.
+
+        The run may begin before a deletion of its topic, or at offsets the queue has given out before. Records before the place ``since``
+        of the log are left out.
+        """
+        topic = run.topic.decode("utf-8", "replace")
+        unit_bytes = BATCH_UNIT_BYTES if topic in self.batch_topics else UNIT_BYTES
+        units = memoryview(run.units)
+        count = len(units) // unit_bytes
+        since = max(since, self.deleted.get(topic, 0))
+        first, offset = 0, run.first_offset
+        if run.first_physical < since:
+            first = bisect_left(range(count), since, key=lambda i: _LONG.unpack_from(units, i * unit_bytes)[0])
+            if first == count:
+                return
+            offset = offset + first if unit_bytes == UNIT_BYTES else _LONG.unpack_from(units, first * unit_bytes + 28)[0]
+        if run.next_offset > _MAX_QUEUE_OFFSET:
+            return
+        rest = bytes(units[first * unit_bytes :])
+        if run.topic == _SCHEDULE and self._levels_ms != DELAY_LEVELS_MS:
+            rest = b"".join(UNIT.pack(at, size, self.unit_code(_SCHEDULE, run.queue_id, code)) for at, size, code in UNIT.iter_unpack(rest))
+        queue = self._queue_for(topic, run.queue_id, max(run.first_physical, since), offset, run.next_offset, rest, sure=count - first > 1)
+        if queue is not None:
+            self._made_visible(queue)
+
+    @staticmethod
+    def _made_visible(queue: Queue) -> None:
+        queue.commit()
+        queue.visible = queue.committed
+
+    def _queue_for(
+        self, topic: str, queue_id: int, physical: int, offset: int, next_offset: int, units: bytes, *, sure: bool = False
+    ) -> Queue | None:
+        """Give the units of ``[offset, next_offset)`` to the queue they belong to and return it, or None when none took them.
+
+        A record with another offset than the next one is either damaged, as no CRC covers it, or the first one behind damage, or of a
+        topic that was deleted and made again. It waits until the next one of the queue follows it, or does not; ``sure`` says that it does.
+        """
+        if physical < self.deleted.get(topic, 0) or next_offset > _MAX_QUEUE_OFFSET:
+            return None
+        queue = self.queues.get((topic, queue_id))
+        if queue is None:
+            if name_problem(topic, MAX_INTERNAL_TOPIC_LENGTH):
+                return None
+            queue = self.create(topic, queue_id)
+            queue.begin_at(offset)
+        elif offset != queue.next or (topic, queue_id) in self._held:
+            held = self._held.pop((topic, queue_id), None)
+            if held is not None and held.expected == queue.next and self._follows(held, offset):
+                self._move(queue, held.offset)
+                self._append(queue, held.unit, held.next_offset)
+                self._made_visible(queue)
+            if offset - queue.next > _MAX_QUEUE_GAP:
+                return None
+            if offset != queue.next and not sure:
+                self._held[topic, queue_id] = _Held(queue.next, offset, next_offset, units)
+                return None
+            self._move(queue, offset)
+        self._append(queue, units, next_offset)
+        return queue
+
+    @staticmethod
+    def _follows(held: _Held, offset: int) -> bool:
+        """Tell whether a record with ``offset`` shows that the held one before it was right: it is the next, or both lie behind gaps."""
+        if held.offset - held.expected > _MAX_QUEUE_GAP:
+            return False
+        return held.next_offset == offset or held.expected < held.offset < held.next_offset < offset
+
+    @staticmethod
+    def _append(queue: Queue, units: bytes, next_offset: int) -> None:
+        tail = queue.tail[1]
+        tail += units
+        queue.next = next_offset
+
+    @staticmethod
+    def _move(queue: Queue, offset: int) -> None:
+        queue.commit()
+        if offset < queue.next:
+            queue.go_back(offset)
+        elif offset > queue.next:
+            queue.skip_to(offset)
+
+    def take_held(self) -> None:
+        """Decide about the records that nothing followed, at the end of the log: those behind a gap count.
+
+        So does one at the beginning of a queue, its topic may have been deleted and made again, unless the store has noted its deletions.
+        """
+        for key, held in self._held.items():
+            queue = self.queues.get(key)
+            begins = held.offset == 0 and not self._deletions_noted
+            if queue is not None and queue.next == held.expected and (begins or 0 < held.offset - queue.next <= _MAX_QUEUE_GAP):
+                self._move(queue, held.offset)
+                self._append(queue, held.unit, held.next_offset)
+                self._made_visible(queue)
+        self._held.clear()
+
+    def forget_leftovers(self) -> None:
+        """Drop what a deletion that was cut short has left of topics that have no messages since. Raises OSError."""
+        used = {topic for topic, _ in self.queues}
+        for topic in [topic for topic in self.deleted if topic in self.batch_topics and topic not in used]:
+            self.remove(topic)
+
+    def settle(self) -> None:
+        """Write out what the log gave, and drop everything else from the queue files. Raises OSError."""
+        self.take_held()
+        for kind, topic, queue_id in self._on_disk:
+            queue = self.queues.get((topic, queue_id))
+            if queue is not None and kind == self._kind(queue):
+                continue
+            directory = self._directory(kind, topic, queue_id)
+            # Of a topic deleted behind the log's beginning the log has all that came later, and that made no such queue.
+            deleted = self.deleted.get(topic, 0) > self._log.min_offset
+            if deleted or (kind == BATCH_ROOT) != (topic in self.batch_topics) or not self._keep_expired(topic, queue_id):
+                self.pool.forget(directory + "/")
+                self._fs.remove_tree(directory)
+        for queue in self.queues.values():
+            try:
+                queue.write_out()
+            except OSError as e:
+                if e.errno not in NO_ROOM:
+                    raise  # else the units wait in memory, and a full disk keeps no store from opening
+            queue.cut()
+
+    @staticmethod
+    def _kind(queue: Queue) -> str:
+        return BATCH_ROOT if isinstance(queue, BatchConsumeQueue) else PLAIN_ROOT
+
+    def _keep_expired(self, topic: str, queue_id: int) -> bool:
+        """Take a queue all of whose messages have left the log: their offsets must not be given out again. False when it has none."""
+        queue = self._new(topic, queue_id)
+        if isinstance(queue, BatchConsumeQueue):
+            end, number = queue.end_of_expired(self._log.min_offset)
+            queue.start_at(end, (number, number))
+        else:
+            end = queue.end_of_expired(self._log.min_offset)
+            queue.start_at(end)
+        if end:
+            self.queues[topic, queue_id] = queue
+        return end > 0
+
+    def correct_min_offsets(self) -> None:
+        """Move the min offsets past units whose record has left the log."""
+        for _ in self.correct_in_steps(len(self.queues) + 1):
+            pass
+
+    def correct_in_steps(self, count: int) -> Iterator[list[Queue]]:
+        """Do that for ``count`` queues at a time, and yield these. Meanwhile ``correct`` the others before their units are read."""
+        log_min = self._log.min_offset
+        queues = list(self.queues.values())
+        for at in range(0, len(queues), count):
+            group = queues[at : at + count]
+            for queue in group:
+                self._correct_min_offset(queue, log_min)
+            yield group
+        self.corrected_to = log_min
+
+    def correct(self, queue: Queue) -> None:
+        """Move the min offset of one queue past units whose record has left the log."""
+        self._correct_min_offset(queue, self._log.min_offset)
+
+    def past_expired(self, state: QueueState) -> QueueState:
+        """Return a snapshot's state of a queue without what has left the log since."""
+        queue = self.queues.get((state.topic, state.queue_id))
+        if queue is None or queue.min_offset <= state.min_offset:
+            return state
+        units = state.units
+        if units is not None and isinstance(queue, BatchConsumeQueue):
+            units = (min(queue.min_unit, units[1]), units[1])
+        return replace(state, min_offset=min(queue.min_offset, state.next), units=units)
+
+    def drop_expired(self) -> list[str]:
+        """Remove the queue files that hold only units of records that have left the log, and return their paths. Raises OSError."""
+        paths = []
+        for queue in self.queues.values():
+            paths += queue.drop_files(first_unit(queue))
+        return paths
+
+    @staticmethod
+    def _correct_min_offset(queue: Queue, log_min: int) -> None:
+        low, high = queue.min_offset, queue.committed
+        if low == high or not log_min:
+            return
+        if isinstance(queue, BatchConsumeQueue):
+            queue.min_unit = queue.first_in_log(log_min)
+            queue.min_offset = queue.unit(queue.min_unit)[4] if queue.min_unit < queue.end_unit else high
+        elif queue.unit(low)[0] < log_min:
+            queue.min_offset = low + bisect_left(range(low, high), log_min, key=lambda q: queue.unit(q)[0])
+
+    def _directories(self) -> list[tuple[str, str, int]]:
+        """Return ``(kind, topic, queue id)`` of the directories that look like queues."""
+        found = []
+        for kind in (PLAIN_ROOT, BATCH_ROOT):
+            for topic in self._fs.list(f"{self._root}/{kind}"):
+                if topic.is_dir:
+                    names = [queue.name for queue in self._fs.list(f"{self._root}/{kind}/{topic.name}") if queue.is_dir]
+                    found += [(kind, topic.name, int(name)) for name in names if name.isascii() and name.isdigit() and len(name) < 10]
+        return found
+
+    def _adopt_file_size(self, kind: str, unit_bytes: int, *, trusted: bool) -> None:
+        """Go on with the file size most queues on disk have: Apache's broker opens no store with mixed sizes.
+
+        Unless ``trusted``, a file shorter than configured that is alone in its queue may have lost its end in a power failure: it takes two
+        queues of the same size to be believed.
+        """
+        votes: dict[int, int] = {}
+        doubted: dict[int, int] = {}
+        for topic, queue_id in [found[1:] for found in self._on_disk if found[0] == kind][:64]:
+            directory = self._directory(kind, topic, queue_id)
+            segments = segment_entries(self._fs.list(directory))
+            size = segment_size_of(segments)
+            alone = len(segments) == 1 and not trusted
+            if size and size % unit_bytes == 0 and not (alone and self._is_torn(f"{directory}/{segments[0][1].name}", size)):
+                counted = doubted if alone and size < self._file_bytes[kind] else votes
+                counted[size] = counted.get(size, 0) + 1
+        for size, count in doubted.items():
+            if count > 1 or size in votes:
+                votes[size] = votes.get(size, 0) + count
+        if votes:
+            self._file_bytes[kind] = max(votes, key=lambda size: (votes[size], size))
+
+    def _is_torn(self, path: str, size: int) -> bool:
+        """Tell whether a file ends in data: where the writes ended before a power failure, and not where it should."""
+        if size in self._file_bytes.values():
+            return False
+        try:
+            file = self._fs.open(path, read_only=True)
+        except OSError:
+            return True
+        try:
+            return any(file.pread(UNIT_BYTES, size - UNIT_BYTES))
+        finally:
+            file.close()
+
+    def _find_batch_topics(self) -> frozenset[str]:
+        """Return the topics whose queues are batch queues: as their configuration says, or when it does not say, their directory."""
+        topics = {entry.name for entry in self._fs.list(f"{self._root}/{BATCH_ROOT}") if entry.is_dir}
+        filled = {topic for kind, topic, _ in self._on_disk if kind == BATCH_ROOT}
+        config = ConfigFile(f"{self._root}/config/topics.json", self._fs).load() or {}
+        table = config.get("topicConfigTable")
+        if isinstance(table, dict):
+            for name, topic in table.items():
+                if not isinstance(topic, dict):
+                    continue
+                attributes = topic.get("attributes")
+                kind = attributes.get("queue.type") if isinstance(attributes, dict) else None
+                if kind == "BatchCQ":
+                    topics.add(name)
+                elif kind == "SimpleCQ" or name not in filled:  # the file has no checksum: damage must not hide a topic's messages
+                    topics.discard(name)
+        return frozenset(topics)
+
+    # --- the flushing thread ---
+
+    def sync(self) -> tuple[QueueState, ...]:
+        """Bring all queues to the disk and return where they are. Raises OSError."""
+        queues = list(self.queues.values())
+        wait = sum(queue.dirty for queue in queues) <= MAX_SYNCS
+        states = tuple(queue.sync(wait=wait) for queue in queues)
+        if not wait:
+            # An error goes unnoticed here; queues are derived, and a unit the disk lost is found out when it is read.
+            self._fs.sync_all()
+        return states

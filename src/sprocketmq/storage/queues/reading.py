@@ -1,0 +1,476 @@
+"""Reading messages by queue offset or store time, and making queue units anew that turn out to be damaged."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from enum import Enum
+from struct import Struct
+
+import msgspec
+
+from sprocketmq.protocol.codes import SYSFLAG_BORN_HOST_V6
+from sprocketmq.protocol.records import MAGIC_V1, MAGIC_V2
+from sprocketmq.storage.log.commit_log import CommitLog, Segment
+from sprocketmq.storage.log.recovery import LogScan, Scanned, parse_record
+from sprocketmq.storage.queues.batch_queue import BATCH_UNIT, BATCH_UNIT_BYTES, COMPACTED, UNIT_COVERS, BatchConsumeQueue, BatchUnit
+from sprocketmq.storage.queues.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+from sprocketmq.storage.queues.queue_table import Queue, QueueTable
+
+# What identifies a record: size, magic, (CRC), queue id, (flag), queue offset, physical offset.
+_IDENTITY = Struct(">ii4xi4xqq")
+_INT = Struct(">i")
+_LONG = Struct(">q")
+# Tag codes are 32-bit hashes; smaller values are addresses of extension units, which match until the unit itself is read.
+_LOWEST_TAG_CODE = -(1 << 31)
+# Units of a batch queue fetched in one go: a read takes few, as its bytes are limited.
+_UNITS_AT_ONCE = 64
+# Looking at a unit of a batch queue takes so many times as long as at one of a plain queue, as its record is looked at as well.
+_BATCH_UNIT_WORK = 10
+# Units that replace damaged ones are written in portions of this many.
+_REPAIR_UNITS = 4096
+# A read that finds more runs than this gives one joined copy: sending thousands of small pieces costs more than copying them.
+MAX_RUNS = 64
+_NOTHING = memoryview(b"")
+_NEVER = 1 << 63
+
+
+class ReadStatus(Enum):
+    """How a read by queue offset ended; the names are the reference's and travel as remarks."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+
+
+class ReadResult(msgspec.Struct, frozen=True):
+    """What a read found: ``buffers`` hold whole records in queue order, neighbours in the log sharing one view.
+
+    ``count`` is how many messages they are; an inner batch counts with all it holds. ``next_offset`` is where the next read should begin.
+    ``work`` is what the read took, in looks at a unit of a plain queue, of which 12,000 take about a millisecond. Views are read-only and stay valid as long as they are held.
+    """
+
+    status: ReadStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    buffers: list[memoryview]
+    count: int
+    work: int = 0
+
+
+class QueueReader:
+    """Reads the queues of a table from a log. For the thread that owns both."""
+
+    def __init__(self, log: CommitLog, table: QueueTable, max_filter_units: int) -> None:
+        self._log = log
+        self._table = table
+        self._queues = table.queues
+        self._filter_messages = max_filter_units
+        self._filter_batched_messages = -(-max_filter_units * UNIT_BYTES // BATCH_UNIT_BYTES)
+        self._written_from = _NEVER
+
+    def opened(self) -> None:
+        """Take note that what the log gets from now on is written by this process, so that a read need not look at each record of it."""
+        self._written_from = self._log.committed_end
+
+    def queue(self, topic: str, queue_id: int) -> Queue | None:
+        """Return a queue as it is after everything that has left the log; None for one nobody wrote to."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is not None and self._table.corrected_to != self._log.min_offset:
+            self._table.correct(queue)  # a deletion is under way, and this one's turn has not come
+        return queue
+
+    # --- by offset ---
+
+    def read(
+        self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int, stop_count: int, tag_codes: frozenset[int] | None
+    ) -> ReadResult:
+        """Read as ``MessageStore.read`` says."""
+        queue = self.queue(topic, queue_id)
+        if queue is None:
+            return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0, [], 0)
+        low = queue.min_offset
+        high = queue.visible
+        if high == 0:
+            return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, low, high, [], 0)
+        if offset < low:
+            return ReadResult(ReadStatus.OFFSET_TOO_SMALL, low, low, high, [], 0)
+        if offset == high:
+            return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, offset, low, high, [], 0)
+        if offset > high:
+            return ReadResult(ReadStatus.OFFSET_OVERFLOW_BADLY, high, low, high, [], 0)
+        if isinstance(queue, BatchConsumeQueue):
+            return self._read_batches(queue, offset, max(max_count, 1), max_bytes, stop_count, tag_codes)
+        return self._read_messages(queue, offset, max(min(max_count, stop_count), 1), max_bytes, tag_codes)
+
+    def _read_messages(
+        self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int, tag_codes: frozenset[int] | None
+    ) -> ReadResult:
+        low, high = queue.min_offset, queue.visible
+        queue_id = queue.queue_id
+        count = 0
+        total = 0
+        position = offset
+        missing = False
+        overhead = queue.overhead
+        buffers: list[memoryview] = []
+        segment: Segment | None = None
+        view = run_view = _NOTHING
+        segment_start = segment_end = run_start = start = last = 0
+        end = -1
+        unchecked = False
+        written_from = self._written_from
+        stop = min(offset + (max_count if tag_codes is None else max(self._filter_messages, max_count)), high)
+        identity = _IDENTITY.unpack_from
+        for physical, size, code in UNIT.iter_unpack(queue.read_units(offset, stop)):
+            if tag_codes is not None and code not in tag_codes and code >= _LOWEST_TAG_CODE and size > 0:
+                position += 1
+                continue
+            if physical == end and physical >= written_from:
+                # In a run of neighbours the place of each unit confirms the size of the one before; the last one is looked at.
+                if total + size > max_bytes:
+                    break
+                unchecked = True
+            else:
+                if unchecked and not self._has_size(last, end - last):
+                    return self._read_doubting(queue, offset, max_count, max_bytes, tag_codes)
+                unchecked = False
+                if segment is None or not segment_start <= physical < segment_end:
+                    segment = self._log.locate(physical)
+                    if segment is not None:
+                        segment_start, segment_end = segment.start, segment.start + segment.size
+                        view = segment.view
+                # Queues are derived files and may be damaged, and of a record the CRC covers the body alone: a reader that goes by these
+                # fields must not be led astray by them.
+                if (
+                    segment is None
+                    or size < overhead
+                    or physical + size > segment_end
+                    or (
+                        (found := identity(view, physical - segment_start)) != (size, MAGIC_V1, queue_id, position, physical)
+                        and found != (size, MAGIC_V2, queue_id, position, physical)
+                    )
+                ):
+                    if self._repair(queue, position, stop):
+                        return self._read_messages(queue, offset, max_count, max_bytes, tag_codes)
+                    missing = True
+                    position += 1
+                    continue
+                if physical != end:  # the run of neighbours in the log ends here
+                    if count:
+                        if total + size > max_bytes:
+                            break
+                        buffers.append(run_view[start - run_start : end - run_start])
+                    start = physical
+                    run_view = view
+                    run_start = segment_start
+                elif total + size > max_bytes:
+                    break
+            last = physical
+            end = physical + size
+            total += size
+            count += 1
+            position += 1
+            if count == max_count:
+                break
+        if unchecked and not self._has_size(last, end - last):
+            return self._read_doubting(queue, offset, max_count, max_bytes, tag_codes)
+        if not count:
+            status = ReadStatus.MESSAGE_WAS_REMOVING if missing else ReadStatus.NO_MATCHED_MESSAGE
+            return ReadResult(status, position, low, high, [], 0, position - offset)
+        buffers.append(run_view[start - run_start : end - run_start])
+        if len(buffers) > MAX_RUNS:
+            buffers = [memoryview(b"".join(buffers))]
+        return ReadResult(ReadStatus.FOUND, position, low, high, buffers, count, position - offset)
+
+    def _read_doubting(
+        self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int, tag_codes: frozenset[int] | None
+    ) -> ReadResult:
+        """Read again and look at every record, from now on: something changed what this process had written."""
+        self._written_from = _NEVER
+        return self._read_messages(queue, offset, max_count, max_bytes, tag_codes)
+
+    def _has_size(self, physical: int, size: int) -> bool:
+        """Tell whether the record at a place in the log says it has this size."""
+        segment = self._log.locate(physical)
+        return segment is not None and _INT.unpack_from(segment.view, physical - segment.start)[0] == size
+
+    def _read_batches(
+        self, queue: BatchConsumeQueue, offset: int, max_count: int, max_bytes: int, stop_count: int, tag_codes: frozenset[int] | None
+    ) -> ReadResult:
+        low, high = queue.min_offset, queue.visible
+        number, units = self._find(queue, offset)
+        # As in the reference it is the messages of the units that count, not the units.
+        reach = max(self._filter_batched_messages, max_count)
+        first = number
+        last = min(queue.end_unit, number + reach)
+        position = offset if number < queue.end_unit else high
+        count = total = 0
+        units = units[: (last - number) * BATCH_UNIT_BYTES]
+        missing = seen = full = False
+        before = -1  # the unit whose count the next one has not confirmed yet
+        pieces: list[tuple[Segment, int, int]] = []
+        while number < last and not full:
+            for unit in BATCH_UNIT.iter_unpack(units or queue.read_units(number, min(number + _UNITS_AT_ONCE, last))):
+                physical, size, code, _, base, covered, _, _ = unit
+                if base == position:
+                    before = -1
+                if count and (count + covered > max_count or total + size > max_bytes or count >= stop_count):
+                    full = True
+                    break
+                segment = self._batch_segment(queue, unit)
+                if segment is None:
+                    if self._repair_batches(queue, number):
+                        return self._read_batches(queue, offset, max_count, max_bytes, stop_count, tag_codes)
+                    missing = True
+                    number += 1
+                    continue
+                if base >= high or base - offset >= reach:  # committed, but not for readers yet; or far enough
+                    full = True
+                    break
+                if before >= 0 and not self._has_count(queue, before) and self._repair_batches(queue, before):
+                    return self._read_batches(queue, offset, max_count, max_bytes, stop_count, tag_codes)
+                before = number
+                seen = True
+                number += 1
+                position = base + covered
+                if tag_codes is not None and code not in tag_codes and code >= _LOWEST_TAG_CODE:
+                    continue
+                count += covered
+                total += size
+                if pieces and pieces[-1][2] == physical and pieces[-1][0] is segment:
+                    pieces[-1] = (segment, pieces[-1][1], physical + size)
+                else:
+                    pieces.append((segment, physical, physical + size))
+            units = b""
+        if before >= 0 and not self._has_count(queue, before) and self._repair_batches(queue, before):
+            return self._read_batches(queue, offset, max_count, max_bytes, stop_count, tag_codes)
+        if not count:
+            status = ReadStatus.NO_MATCHED_MESSAGE if seen else ReadStatus.MESSAGE_WAS_REMOVING
+            if missing and not seen:
+                position = high if number >= queue.end_unit else queue.unit(number)[4]
+            work = _BATCH_UNIT_WORK * (number - first)
+            return ReadResult(status, min(max(position, offset + 1), high), low, high, [], 0, work)
+        buffers = [segment.view[start - segment.start : end - segment.start] for segment, start, end in pieces]
+        if len(buffers) > MAX_RUNS:
+            buffers = [memoryview(b"".join(buffers))]
+        return ReadResult(ReadStatus.FOUND, position, low, high, buffers, count, _BATCH_UNIT_WORK * (number - first))
+
+    def _find(self, queue: BatchConsumeQueue, offset: int) -> tuple[int, bytes | bytearray]:
+        """Return the number of the unit to begin a read of ``offset`` with, and units from there on, as far as they were read to find it.
+
+        The number is ``end_unit`` when nothing from there on is left in the log.
+        """
+        while queue.min_unit < queue.end_unit:
+            number, units = queue.locate(offset)
+            base, covered = UNIT_COVERS.unpack_from(units)
+            covers = base <= offset < base + covered
+            if covers and self._batch_segment(queue, BATCH_UNIT.unpack_from(units)) is not None:
+                return number, units
+            # The record of a unit that covers it is lost. Or no unit does: that is in order behind a lost record, else the bisection was
+            # led astray by a damaged unit, which then is one of these.
+            suspects = [n for n in ((number,) if covers else (number, number + 1)) if n < queue.end_unit]
+            damaged = [n for n in suspects if self._batch_segment(queue, queue.unit(n)) is None]
+            if not any(self._repair_batches(queue, n) for n in damaged):
+                return (number, units) if base + covered > offset else (number + 1, b"")
+        return queue.end_unit, b""
+
+    # --- by time ---
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool) -> int:
+        """Look up as ``MessageStore.offset_by_time`` says."""
+        queue = self.queue(topic, queue_id)
+        if queue is None or queue.visible <= queue.min_offset:
+            return queue.min_offset if queue is not None else 0
+        low = queue.min_offset
+        if isinstance(queue, BatchConsumeQueue):
+            return min(max(low, self._batch_by_time(queue, timestamp_ms, upper)), queue.visible)
+        plain = queue
+        offsets = range(low, queue.visible)
+
+        def store_time(offset: int) -> int:
+            return self._message_time(plain, offset)
+
+        if upper:
+            return max(low, low + bisect_right(offsets, timestamp_ms, key=store_time) - 1)
+        return low + bisect_left(offsets, timestamp_ms, key=store_time)
+
+    def _batch_by_time(self, queue: BatchConsumeQueue, timestamp_ms: int, upper: bool) -> int:
+        while queue.min_unit < queue.end_unit:
+            number = queue.find_time(timestamp_ms, upper=upper)
+            suspects = [n for n in (number - 1, number, number + 1) if queue.min_unit <= n < queue.end_unit]
+            damaged = [n for n in suspects if self._batch_time(queue, n) != queue.unit(n)[3]]
+            if not any(self._repair_batches(queue, n) for n in damaged):
+                base = queue.unit(number)[4]
+                if base >= queue.visible:  # committed, but not for readers yet: the last one they see
+                    base = queue.unit(self._find(queue, queue.visible - 1)[0])[4]
+                return base
+        return queue.min_offset
+
+    def _batch_time(self, queue: BatchConsumeQueue, number: int) -> int:
+        unit = queue.unit(number)
+        segment = self._batch_segment(queue, unit)
+        return -1 if segment is None else _store_time(segment, unit[0])
+
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        """Return the store timestamp (ms) of one queue offset, -1 when there is no such message."""
+        queue = self.queue(topic, queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.visible:
+            return -1
+        if isinstance(queue, BatchConsumeQueue):
+            number, _ = self._find(queue, offset)
+            covers = number < queue.end_unit and queue.unit(number)[4] <= offset
+            return self._batch_time(queue, number) if covers else -1
+        return self._message_time(queue, offset)
+
+    def _message_time(self, queue: ConsumeQueue, offset: int) -> int:
+        physical, size, _ = queue.unit(offset)
+        if not self._is_record(queue, offset, physical, size):
+            self._repair(queue, offset, offset + 1)
+            physical, size, _ = queue.unit(offset)
+            if not self._is_record(queue, offset, physical, size):
+                return -1
+        segment = self._log.locate(physical)
+        assert segment is not None
+        return _store_time(segment, physical)
+
+    # --- units and records ---
+
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
+        """Look up as ``MessageStore.units`` says."""
+        queue = self.queue(topic, queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.visible:
+            return []
+        if isinstance(queue, BatchConsumeQueue):
+            first = self._find(queue, offset)[0]
+            units = queue.read_units(first, min(first + count, queue.end_unit))
+            end = min(offset + count, queue.visible)
+            return [unit[:3] for unit in BATCH_UNIT.iter_unpack(units) if unit[4] < end]
+        return list(UNIT.iter_unpack(queue.read_units(offset, min(offset + count, queue.visible))))
+
+    def _is_record(self, queue: ConsumeQueue, offset: int, physical: int, size: int) -> bool:
+        """Tell whether the log has the record of ``offset`` of the queue at this place and with this size."""
+        segment = self._log.locate(physical)
+        if segment is None or size < queue.overhead or physical + size > segment.start + segment.size:
+            return False
+        return _identifies(segment, queue.queue_id, offset, physical, size)
+
+    def _batch_segment(self, queue: BatchConsumeQueue, unit: BatchUnit) -> Segment | None:
+        """Return the segment that holds the record a unit tells of; None when there is no such record."""
+        physical, size, _, _, base, covered, _, _ = unit
+        segment = self._log.locate(physical)
+        if segment is None or covered <= 0 or size < queue.overhead or physical + size > segment.start + segment.size:
+            return None
+        return segment if _identifies(segment, queue.queue_id, base, physical, size) else None
+
+    def _has_count(self, queue: BatchConsumeQueue, number: int) -> bool:
+        """Tell whether a unit covers as many queue offsets as its record."""
+        unit = queue.unit(number)
+        segment = self._log.locate(unit[0])
+        record = parse_record(segment.view, segment.start, unit[0] - segment.start, check_crc=False) if segment else None
+        return record is not None and record[8] == unit[5]
+
+    def _scan(self, queue: ConsumeQueue | BatchConsumeQueue, begin: int) -> Iterator[Scanned]:
+        """Yield the queue's records from a place in the log on."""
+        topic = queue.topic.encode()
+        begin = max(begin, self._log.min_offset, self._table.deleted.get(queue.topic, 0))
+        for records in LogScan(self._log, begin, check_crc=True, resync=True, stop=self._log.committed_end).batches():
+            for record in records:
+                if record[1] == queue.queue_id and record[0] == topic and self._table.has_unit(record):
+                    yield record
+
+    def _repair(self, queue: ConsumeQueue, offset: int, stop: int) -> bool:
+        """Derive the units of ``[offset, stop)`` from the log again; remember those whose record is gone. True when anything changed."""
+        if offset in queue.bad:
+            return False
+        begin = 0
+        step = 1
+        while offset - step >= queue.min_offset:  # the nearest earlier unit that holds tells where in the log to begin
+            physical, size, _ = queue.unit(offset - step)
+            if self._is_record(queue, offset - step, physical, size):
+                begin = physical + size
+                break
+            step *= 2
+        found: dict[int, bytes] = {}
+        for record in self._scan(queue, begin):
+            if offset <= record[2] < stop:
+                code = self._table.unit_code(record[0], record[1], record[5])
+                found[record[2]] = UNIT.pack(record[3], record[4], code)
+            if record[2] == stop - 1:
+                break
+        lost = []
+        for q in range(offset, stop):
+            physical, size, _ = queue.unit(q)
+            if self._is_record(queue, q, physical, size):
+                continue  # whatever record with a damaged offset claims to be this one
+            if q in found:
+                queue.rewrite(q, found[q])
+            else:
+                lost.append(q)
+        queue.bad |= frozenset(lost)
+        return True
+
+    def _repair_batches(self, queue: BatchConsumeQueue, number: int) -> bool:
+        """Derive a damaged unit and those behind it from the log again, until they agree with what is there. True when anything changed."""
+        if number in queue.bad:
+            return False
+        first, begin, expected = queue.min_unit, 0, 0
+        step = 1
+        while number - step >= queue.min_unit:  # the nearest earlier unit that holds tells where in the log to begin
+            unit = queue.unit(number - step)
+            if self._batch_segment(queue, unit) is not None:
+                first, begin, expected = number - step + 1, unit[0] + unit[1], unit[4] + 1
+                break
+            step *= 2
+        changed = False
+        at = first
+        units = bytearray()
+        to_end = True
+        for _, _, base, physical, size, code, _, time_ms, covered, _ in _in_line(self._scan(queue, begin), expected):
+            derived = BATCH_UNIT.pack(physical, size, code, time_ms, base, covered, COMPACTED, 0)
+            same = at < queue.end_unit and queue.read_units(at, at + 1) == derived
+            if same and at > number:
+                to_end = False
+                break
+            changed |= not same
+            units += derived
+            at += 1
+            if at - first >= _REPAIR_UNITS and at <= queue.end_unit:
+                queue.replace_from(first, bytes(units), to_end=False)
+                first = at
+                units.clear()
+        # Records that are lost have no unit any more: those behind them moved up.
+        changed |= to_end and at != queue.end_unit
+        queue.replace_from(first, bytes(units), to_end=to_end)
+        if not changed:
+            queue.bad |= {number}
+        return changed
+
+
+def _in_line(records: Iterator[Scanned], expected: int) -> Iterator[Scanned]:
+    """Leave out records whose queue offset is damaged: before ``expected`` or those yielded, or beyond the next one's."""
+    held: Scanned | None = None
+    for record in records:
+        if record[2] < expected:
+            continue
+        if held is not None and record[2] >= held[2] + held[8]:
+            yield held
+            expected = held[2] + held[8]
+        held = record
+    if held is not None:
+        yield held
+
+
+def _identifies(segment: Segment, queue_id: int, offset: int, physical: int, size: int) -> bool:
+    """Tell whether the record at a place says that it is this one."""
+    own_size, magic, *rest = _IDENTITY.unpack_from(segment.view, physical - segment.start)
+    return own_size == size and magic in (MAGIC_V1, MAGIC_V2) and rest == [queue_id, offset, physical]
+
+
+def _store_time(segment: Segment, physical: int) -> int:
+    at = physical - segment.start
+    born_v6 = _INT.unpack_from(segment.view, at + 36)[0] & SYSFLAG_BORN_HOST_V6
+    return int(_LONG.unpack_from(segment.view, at + (68 if born_v6 else 56))[0])

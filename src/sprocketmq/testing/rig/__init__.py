@@ -1,0 +1,1 @@
+"""Tools of SprocketMQ's own tests: a simulated disk, the crash explorer, damaged files."""
