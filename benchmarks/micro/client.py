@@ -184,9 +184,9 @@ async def measure(work: Callable[[Producer], Awaitable[None]], batching: Batchin
 def measure_sync() -> list[float]:
     """Return the same for the blocking face, whose caller and loop are two threads of this process."""
     producer = sync.Producer("pg", namesrv=ADDRESS, batching=Batching())
-    thread = sync._background.acquire()
+    thread = sync.shared_thread.acquire()
     producer._thread = thread
-    asyncio.run_coroutine_threadsafe(connect(producer._client), thread.loop).result()
+    thread.run(connect(producer._client))
     rounds = []
     for _ in range(ROUNDS + 1):
         gc.collect()

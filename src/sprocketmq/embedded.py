@@ -20,26 +20,24 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self
 
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.server import Broker
 from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.errors import ClientClosed, ConfigError, FatalError, ForkedClient
 from sprocketmq.namesrv.server import NameServer, NameServerConfig
-from sprocketmq.net.loops import new_event_loop
+from sprocketmq.net.loops import LoopThread
 from sprocketmq.net.tasks import share
 from sprocketmq.protocol.records import ReceivedMessage
 from sprocketmq.storage.config import DELAY_LEVELS, KV_CONFIG_FILE, ConfigFile, StoreConfig
 
 log = logging.getLogger(__name__)
-
-_T = TypeVar("_T")
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
@@ -383,12 +381,11 @@ class _ThreadServers:
         self._namesrv: NameServer | None = None
         self._brokers: dict[str, Broker] = {}
         self._starting: set[asyncio.Task[Any]] = set()
-        self._loop = new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="sprocketmq-cluster", daemon=True)
+        self._thread = LoopThread("sprocketmq-cluster")
 
     def start(self, timeout_s: float) -> None:
         self._thread.start()
-        self._do(self._start, timeout_s)
+        self._do(self._start(), timeout_s)
 
     def stop(self) -> None:
         self._end(self._stop)
@@ -399,74 +396,52 @@ class _ThreadServers:
     def stop_broker(self, name: str) -> None:
         broker = self._brokers.pop(self._cluster._check_name(name), None)
         if broker is not None:
-            self._do(broker.stop)
+            self._do(broker.stop())
 
     def start_broker(self, name: str) -> None:
         if self._cluster._check_name(name) not in self._brokers:
-            self._do(lambda: self._start_broker(name))
+            self._do(self._start_broker(name))
 
     def stop_namesrv(self) -> None:
         namesrv, self._namesrv = self._namesrv, None
         if namesrv is not None:
-            self._do(namesrv.stop)
+            self._do(namesrv.stop())
 
     def start_namesrv(self) -> None:
         if self._namesrv is None:
-            self._do(self._start_namesrv)
+            self._do(self._start_namesrv())
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
+    def _do(self, work: Coroutine[Any, Any, None], timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Run ``work`` on the cluster's loop. Raises ClusterFailed when it takes longer than ``timeout_s``."""
+        self._wait(self._thread.submit(work), timeout_s)
+
+    def _wait(self, future: Future[None], timeout_s: float) -> None:
         try:
-            self._loop.run_forever()
-        finally:
-            left = asyncio.all_tasks(self._loop)
-            for task in left:
-                task.cancel()
-            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
-            self._loop.close()
-
-    def _do(self, work: Callable[[], Awaitable[_T]], timeout_s: float = STOP_TIMEOUT_S) -> _T:
-        """Run ``work()`` on the cluster's loop and return its result. Raises ClusterFailed when it takes longer than ``timeout_s``."""
-        return self._result(self._submit(work), timeout_s)
-
-    def _submit(self, work: Callable[[], Awaitable[_T]]) -> "Future[_T]":
-        async def run() -> _T:
-            return await work()
-
-        return asyncio.run_coroutine_threadsafe(run(), self._loop)
-
-    def _result(self, future: "Future[_T]", timeout_s: float) -> _T:
-        try:
-            return future.result(timeout_s)
+            future.result(timeout_s)
         except TimeoutError:
             future.cancel()
             raise ClusterFailed(
                 f"the embedded cluster did not answer within {timeout_s:g} s: is another process using up the machine?"
             ) from None
 
-    def _end(self, work: Callable[[], Awaitable[None]]) -> None:
-        if not self._thread.is_alive():
-            if not self._loop.is_closed():
-                self._loop.close()
+    def _end(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if not self._thread.alive:
             return
 
         async def end() -> None:
             await self._give_up_starts()
             await work()
 
-        future = self._submit(end)
+        future = self._thread.submit(end())
         try:
-            self._result(future, STOP_TIMEOUT_S)
+            self._wait(future, STOP_TIMEOUT_S)
         except KeyboardInterrupt:
             # Stores are closed all the same; a second interrupt ends this wait as well.
             with contextlib.suppress(Exception):
-                self._result(future, STOP_TIMEOUT_S)
+                self._wait(future, STOP_TIMEOUT_S)
             raise
         finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(STOP_TIMEOUT_S)
+            self._thread.stop(STOP_TIMEOUT_S)
 
     async def _give_up_starts(self) -> None:
         """Cancel the starts that are under way, those whose caller was interrupted, and wait until they have cleaned up."""

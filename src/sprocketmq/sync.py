@@ -32,8 +32,8 @@ from sprocketmq.client.consume.process_queue import ReceivedBatch
 from sprocketmq.client.instance import CLOSING, OPEN, Instance
 from sprocketmq.client.send.batching import BatchingStats
 from sprocketmq.client.send.flights import OnSent, Waiter, refuse
-from sprocketmq.errors import ClientClosed, ConfigError, SendQueueFull, SprocketError
-from sprocketmq.net.loops import new_event_loop
+from sprocketmq.errors import ClientClosed, ConfigError, ForkedClient, SendQueueFull, SprocketError
+from sprocketmq.net.loops import Inbox, LoopThread
 from sprocketmq.protocol.message import Message, MessageQueue, SendResult, unsendable
 
 __all__ = ["AdminClient", "Producer", "PullConsumer", "PushConsumer"]
@@ -62,81 +62,45 @@ _C = TypeVar("_C", bound=_Client)
 # --- the loop thread ----------------------------------------------------------------------------------------------------
 
 
-class _LoopThread:
-    """An event loop in a daemon thread."""
-
-    def __init__(self) -> None:
-        self.loop = new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="sprocketmq-loop", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        try:
-            self.loop.run_forever()
-        finally:
-            left = asyncio.all_tasks(self.loop)
-            for task in left:
-                task.cancel()
-            self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-            self.loop.close()
-
-    @property
-    def is_current(self) -> bool:
-        return threading.current_thread() is self._thread
-
-    def stop(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(EXIT_GRACE_S)
-
-
-class _Background:
-    """The loop thread, there while somebody uses it."""
+class _SharedThread:
+    """The loop thread of all open clients: started for the first of them, stopped after the last."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
-        self._thread: _LoopThread | None = None
-        # In a forked child: loops whose thread exists in the parent only. They share its file descriptors and must not be closed here.
-        self._abandoned: list[_LoopThread] = []
+        self.thread: LoopThread | None = None
 
-    def acquire(self) -> _LoopThread:
+    def acquire(self) -> LoopThread:
         with self._lock:
-            if self._thread is None:
-                self._thread = _LoopThread()
+            if self.thread is None:
+                self.thread = LoopThread("sprocketmq-loop").start()
             self._users += 1
-            return self._thread
+            return self.thread
 
     def release(self) -> None:
         with self._lock:
             self._users -= 1
-            if self._users or self._thread is None:
+            if self._users or self.thread is None:
                 return
-            thread, self._thread = self._thread, None
-        if not thread.is_current:
-            thread.stop()
-        else:
-            thread.loop.stop()
+            thread, self.thread = self.thread, None
+        thread.stop()
 
     def forked(self) -> None:
-        self._lock = threading.Lock()  # whoever held it is not here
+        self._lock = threading.Lock()  # the thread that held it exists in the parent only
         self._users = 0
-        if self._thread is not None:
-            self._abandoned.append(self._thread)
-            self._thread = None
+        self.thread = None
 
 
-_background = _Background()
+shared_thread = _SharedThread()
 _open_faces: "WeakSet[_Face[Any]]" = WeakSet()
-# Faces that nobody has any more and that the loop is closing, until it has.
-_dropped: "dict[_Face[Any], Future[None]]" = {}
+# Faces that were collected while open, until the loop has closed their clients.
+dropped: "dict[_Face[Any], Future[None]]" = {}
 
 
 def _in_child() -> None:
-    _background.forked()
+    shared_thread.forked()
     _open_faces.clear()
-    _dropped.clear()
+    dropped.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -146,14 +110,14 @@ if hasattr(os, "register_at_fork"):
 @atexit.register
 def _close_all() -> None:
     forgotten = list(_open_faces)
-    wait(list(_dropped.values()), EXIT_GRACE_S)
+    wait(list(dropped.values()), EXIT_GRACE_S)
     for face in forgotten:
         try:
-            face._close(EXIT_GRACE_S)
+            face.end(EXIT_GRACE_S)
         except (SprocketError, TimeoutError):
             continue
     for face in forgotten:
-        face._warn()
+        face.warn_unclosed()
 
 
 # --- the faces ----------------------------------------------------------------------------------------------------------
@@ -164,7 +128,7 @@ class _Face(Generic[_C]):
 
     def __init__(self, wrapped: _C) -> None:
         self._client = wrapped
-        self._thread: _LoopThread | None = None
+        self._thread: LoopThread | None = None
         self._lock = threading.Lock()
 
     def start(self) -> None:
@@ -172,7 +136,7 @@ class _Face(Generic[_C]):
         with self._lock:
             first = self._thread is None
             if first:
-                self._thread = _background.acquire()
+                self._thread = shared_thread.acquire()
         try:
             self._call(self._client.start())
         except BaseException:
@@ -183,10 +147,11 @@ class _Face(Generic[_C]):
 
     def close(self) -> None:
         """End as the async client's ``close`` does. Harmless when closed already, and in a forked child."""
-        self._close(None)
+        self.end(None)
 
-    def _close(self, timeout_s: float | None) -> None:
-        if self._thread is None or self._thread is not _background._thread:
+    def end(self, timeout_s: float | None) -> None:
+        """Do what ``close`` does within ``timeout_s`` seconds, or raise TimeoutError."""
+        if self._thread is None or self._thread.forked:
             return
         try:
             self._call(self._client.close(), timeout_s)
@@ -199,28 +164,29 @@ class _Face(Generic[_C]):
             if self._thread is None:
                 return
             self._thread = None
-        _background.release()
+        shared_thread.release()
 
     def __del__(self) -> None:
-        thread: _LoopThread | None = self.__dict__.get("_thread")  # the constructor may have raised
-        if thread is None or thread != _background._thread or not self._client._instance.home:
+        thread: LoopThread | None = self.__dict__.get("_thread")  # the constructor may have raised
+        if thread is None or not self._client._instance.home:
             return
-        # It lives on until its loop has closed it: what was accepted is still sent, at exit too.
-        closing = self._client.close()
+        _open_faces.discard(self)
+        # Kept alive until the loop has closed its client: accepted messages are still sent, also when the program ends.
         try:
-            future = _dropped[self] = asyncio.run_coroutine_threadsafe(closing, thread.loop)
-        except RuntimeError:  # at exit the loop may have ended
-            closing.close()
+            future = dropped[self] = thread.submit(self._client.close())
+        except (ClientClosed, ForkedClient):  # when the program ends, the loop may have stopped already
+            pass
         else:
             future.add_done_callback(self._dropped_closed)
-        self._warn()
+        self.warn_unclosed()
 
-    def _warn(self, warn: Callable[..., None] = warnings.warn) -> None:
+    def warn_unclosed(self, warn: Callable[..., None] = warnings.warn) -> None:
+        """Warn that nobody closed this client."""
         what = f"sync.{type(self).__name__}{self._client._left_open()}"
         warn(f"unclosed {what}: use 'with', or close(), before the program ends", ResourceWarning, source=self, stacklevel=3)
 
     def _dropped_closed(self, _: "Future[None]") -> None:
-        _dropped.pop(self, None)
+        dropped.pop(self, None)
         self._leave()
 
     def __enter__(self) -> Self:
@@ -230,7 +196,7 @@ class _Face(Generic[_C]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _open_thread(self) -> _LoopThread:
+    def _open_thread(self) -> LoopThread:
         """Return the loop thread of an open client. Raises ForkedClient, ClientClosed, or ConfigError on the loop's own thread."""
         instance = self._client._instance
         if not instance.home:
@@ -245,12 +211,7 @@ class _Face(Generic[_C]):
         if thread is None or thread.is_current:
             work.close()
             raise ConfigError("a blocking call on the background loop would wait for itself: use sprocketmq.client there")
-        future = asyncio.run_coroutine_threadsafe(work, thread.loop)
-        try:
-            return future.result(timeout_s)
-        except BaseException:
-            future.cancel()  # an interrupt ends the call, too; harmless when it is done
-            raise
+        return thread.run(work, timeout_s)
 
 
 def _blocking(method: Callable[Concatenate[_C, _P], Coroutine[Any, Any, _R]]) -> Callable[Concatenate["_Face[_C]", _P], _R]:
@@ -309,10 +270,9 @@ class Producer(_Face[client.Producer]):
     @_arguments_of(client.Producer)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(client.Producer(*args, **kwargs))
-        # Calls wait here for the loop, so that many of them cost it one wake-up.
-        self._calls: deque[tuple[Message, Waiter, float | None]] = deque()
-        self._waking = False
         self._held = _Held()
+        # Knows the client, not this face: in a reference cycle a dropped producer would not be closed at once.
+        self._calls: Inbox[_Call] = Inbox(functools.partial(_send_all, self._client, self._held))
         self._client._on_landed = self._held.give_back
 
     send_batch = _blocking(client.Producer.send_batch)
@@ -334,7 +294,7 @@ class Producer(_Face[client.Producer]):
             held.messages += 1
             held.bytes += size
         future: Future[SendResult] = Future()
-        self._hand_over(thread, message, future, timeout_s)
+        self._calls.put((message, future, timeout_s), thread.loop)
         return future.result()
 
     @overload
@@ -368,10 +328,10 @@ class Producer(_Face[client.Producer]):
             held.messages += 1
             held.bytes += size
         if callback is not None:
-            self._hand_over(thread, message, callback, timeout_s)
+            self._calls.put((message, callback, timeout_s), thread.loop)
             return None
         future: Future[SendResult] = Future()
-        self._hand_over(thread, message, future, timeout_s)
+        self._calls.put((message, future, timeout_s), thread.loop)
         return future
 
     @property
@@ -384,25 +344,22 @@ class Producer(_Face[client.Producer]):
         """What AutoBatch has done so far; all zero without batching."""
         return self._client.batching_stats
 
-    def _hand_over(self, thread: _LoopThread, message: Message, waiter: Waiter, timeout_s: float | None) -> None:
-        self._calls.append((message, waiter, timeout_s))
-        if not self._waking:
-            self._waking = True
-            thread.loop.call_soon_threadsafe(self._work_off)
 
-    def _work_off(self) -> None:
-        self._waking = False  # first: what is appended from now on wakes the loop again
-        calls, producer = self._calls, self._client
-        instance = producer._instance
-        while calls:
-            message, waiter, timeout_s = calls.popleft()
-            try:
-                if not instance.home:
-                    instance.refuse()
-                producer._accept(message, waiter, timeout_s)
-            except Exception as e:
-                self._held.give_back(1, len(message.body))
-                refuse(waiter, unsendable(message, e))
+# A message, who gets its outcome, and its timeout: how a thread hands a send to the loop.
+_Call = tuple[Message, Waiter, float | None]
+
+
+def _send_all(producer: client.Producer, held: _Held, calls: deque[_Call]) -> None:
+    instance = producer._instance
+    while calls:
+        message, waiter, timeout_s = calls.popleft()
+        try:
+            if not instance.home:
+                instance.refuse()
+            producer._accept(message, waiter, timeout_s)
+        except Exception as e:
+            held.give_back(1, len(message.body))
+            refuse(waiter, unsendable(message, e))
 
 
 class PullConsumer(_Face[client.PullConsumer]):
@@ -442,10 +399,8 @@ class PushConsumer(_Face[client.PushConsumer]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(client.PushConsumer(*args, **kwargs))
         self._pools: list[ThreadPoolExecutor] = []
-
-        # Batches that were acknowledged wait here for the loop, so that many of them cost it one wake-up.
-        self._acks: deque[ReceivedBatch] = deque()
-        self._waking = False
+        # Knows the client, not this face: in a reference cycle a dropped consumer would not be closed at once.
+        self._acks: Inbox[ReceivedBatch] = Inbox(functools.partial(_acknowledge_all, self._client))
 
     commit = _blocking(client.PushConsumer.commit)
     seek_to_time = _blocking(client.PushConsumer.seek_to_time)
@@ -488,7 +443,7 @@ class PushConsumer(_Face[client.PushConsumer]):
                 if batch is not None:
                     taken.appendleft(batch)
                 if taken:
-                    self._call_soon(self._give_back, taken)
+                    self._give_back(taken)
             spent = time.monotonic() - started
             amount = min(MAX_AHEAD, 1 + int(AHEAD_S * asked / max(spent, 1e-6)))
 
@@ -501,10 +456,6 @@ class PushConsumer(_Face[client.PushConsumer]):
             taken.append(batch)
             batch = self._client._take_ready() if len(taken) < amount else None
         return taken
-
-    def _give_back(self, batches: deque[ReceivedBatch]) -> None:
-        for batch in batches:
-            self._client._give_back(batch)
 
     def listen(self, handler: Callable[[ReceivedBatch], object], *, concurrency: int = 20) -> "Future[None]":
         """Have ``handler(batch)`` called for every batch, in up to ``concurrency`` threads of its own.
@@ -538,7 +489,7 @@ class PushConsumer(_Face[client.PushConsumer]):
 
             await self._client.listen(in_thread, concurrency=concurrency)
 
-        return asyncio.run_coroutine_threadsafe(run(), thread.loop)
+        return thread.submit(run())
 
     def run(self, handler: Callable[[ReceivedBatch], object], *, concurrency: int = 20) -> None:
         """Do what ``listen`` does, and return when the consumer is closed, by another thread; raises what ended it earlier."""
@@ -550,22 +501,28 @@ class PushConsumer(_Face[client.PushConsumer]):
         for pool in pools:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _ack(self, batch: ReceivedBatch) -> None:
-        self._acks.append(batch)
-        if not self._waking:
-            self._waking = True
-            self._call_soon(self._work_off)
-
-    def _work_off(self) -> None:
-        self._waking = False  # first: what is appended from now on wakes the loop again
-        acks = self._acks
-        while acks:
-            self._client._ack(acks.popleft())
-
-    def _call_soon(self, action: Callable[..., None], *arguments: object) -> None:
+    def _give_back(self, batches: deque[ReceivedBatch]) -> None:
         thread = self._thread
-        if thread is not None and self._client._instance.state in (OPEN, CLOSING):
-            thread.loop.call_soon_threadsafe(action, *arguments)
+        if thread is not None and not thread.forked:
+            thread.call_soon(_give_back_all, self._client, batches)
+
+    def _ack(self, batch: ReceivedBatch) -> None:
+        thread = self._thread
+        if thread is not None and not thread.forked:
+            self._acks.put(batch, thread.loop)
+
+
+def _acknowledge_all(consumer: client.PushConsumer, batches: deque[ReceivedBatch]) -> None:
+    if consumer._instance.state not in (OPEN, CLOSING):
+        batches.clear()  # their queues belong to other members of the group now
+    while batches:
+        consumer._ack(batches.popleft())
+
+
+def _give_back_all(consumer: client.PushConsumer, batches: deque[ReceivedBatch]) -> None:
+    if consumer._instance.state in (OPEN, CLOSING):
+        for batch in batches:
+            consumer._give_back(batch)
 
 
 class AdminClient(_Face[client.AdminClient]):

@@ -1,6 +1,28 @@
-"""Event loops for threads and processes of our own."""
+"""Event loops in threads of their own: ``LoopThread`` runs one, ``Inbox`` hands it items from other threads.
+
+::
+
+    thread = LoopThread("sprocketmq-loop").start()
+    future = thread.submit(client.send(message))   # a concurrent.futures.Future
+    result = thread.run(client.send(message))      # waits for the result
+    thread.stop()
+"""
 
 import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, Generic, Self, TypeVar
+
+from sprocketmq.errors import ClientClosed, ConfigError, ForkedClient, SprocketError
+
+_R = TypeVar("_R")
+_T = TypeVar("_T")
+
+# How long ``stop`` waits for the thread: its tasks are cancelled, so it ends soon unless one of them blocks.
+STOP_TIMEOUT_S = 5.0
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -10,3 +32,154 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
+
+
+class LoopThread:
+    """An event loop in a daemon thread called ``name``. When the loop stops, the thread cancels the tasks that are left and closes it.
+
+    In a forked child the thread does not exist: ``forked`` is true there, ``submit`` and ``run`` raise ForkedClient, and ``stop`` does
+    nothing.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.loop: asyncio.AbstractEventLoop
+        self.ident: int | None = None
+        """What ``threading.get_ident()`` returns in the thread; None before ``start``."""
+        self.forked = False
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+
+    def start(self) -> Self:
+        """Start the thread. Raises RuntimeError when the process may have no more threads."""
+        self.loop = new_event_loop()
+        thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+        try:
+            thread.start()
+        except BaseException:
+            self.loop.close()
+            raise
+        self._thread = thread
+        self.ident = thread.ident
+        _running.add(self)
+        return self
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs in this thread."""
+        return threading.get_ident() == self.ident
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread was started, and neither ``stop`` was called nor has the loop ended by itself."""
+        return self._thread is not None and not self.forked and not self._stopping and self._thread.is_alive()
+
+    def submit(self, work: Coroutine[Any, Any, _R]) -> "Future[_R]":
+        """Run ``work`` on the loop and return its future; cancelling the future cancels the work.
+
+        Raises ClientClosed when the loop has stopped, and ForkedClient in a forked child.
+        """
+        try:
+            if not self.alive:
+                raise self._refusal()
+            return asyncio.run_coroutine_threadsafe(work, self.loop)
+        except RuntimeError:  # the loop was closed just now
+            work.close()
+            raise self._refusal() from None
+        except SprocketError:
+            work.close()
+            raise
+
+    def run(self, work: Coroutine[Any, Any, _R], timeout_s: float | None = None) -> _R:
+        """Run ``work`` on the loop and return its result. An interrupt, or ``timeout_s``, cancels it.
+
+        Raises TimeoutError, ConfigError on the loop's own thread, and what ``submit`` raises.
+        """
+        if self.is_current:
+            work.close()
+            raise ConfigError(f"a blocking call in the thread {self.name} would wait for itself: await the call there instead")
+        future = self.submit(work)
+        try:
+            return future.result(timeout_s)
+        except BaseException:
+            future.cancel()  # has no effect when the work is done
+            raise
+
+    def call_soon(self, action: Callable[..., object], *arguments: object) -> None:
+        """Call ``action`` on the loop in its next turn. Raises what ``submit`` raises."""
+        try:
+            self.loop.call_soon_threadsafe(action, *arguments)
+        except RuntimeError:
+            raise self._refusal() from None
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Stop the loop and wait up to ``timeout_s`` seconds for the thread's end, unless the thread itself calls. May be called twice."""
+        thread = self._thread
+        if thread is None or self.forked:
+            return
+        if thread.is_alive() and not self._stopping:
+            self._stopping = True
+            self.loop.call_soon_threadsafe(self.loop.stop)
+        if not self.is_current:
+            thread.join(timeout_s)
+
+    def _refusal(self) -> SprocketError:
+        return ForkedClient(self.name) if self.forked else ClientClosed(f"the event loop in the thread {self.name} has stopped")
+
+    def _run(self) -> None:
+        loop = self.loop
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+        finally:
+            self._stopping = True
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
+            _running.discard(self)
+
+
+# A forked child keeps its copies of the parent's loops: closing or collecting one would close file descriptors that it shares.
+_running: set[LoopThread] = set()
+
+
+def _mark_in_child() -> None:
+    for thread in _running:
+        thread.forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_mark_in_child)
+
+
+class Inbox(Generic[_T]):
+    """Items from other threads for a loop, in order. ``take(items)`` is called on the loop and empties the deque.
+
+    Items that are put before the loop gets to them share one wake-up.
+    """
+
+    __slots__ = ("_items", "_take", "_waking")
+
+    def __init__(self, take: Callable[[deque[_T]], None]) -> None:
+        self._take = take
+        self._items: deque[_T] = deque()
+        self._waking = False
+
+    def put(self, item: _T, loop: asyncio.AbstractEventLoop) -> None:
+        """Have ``item`` taken on ``loop``, which is the same for all items. Raises ClientClosed when the loop has been closed."""
+        self._items.append(item)
+        if not self._waking:
+            self._waking = True
+            try:
+                loop.call_soon_threadsafe(self._wake)
+            except RuntimeError:
+                self._waking = False
+                raise ClientClosed("the event loop that was to take this has stopped") from None
+
+    def _wake(self) -> None:
+        self._waking = False  # before the items are taken: what is put from now on wakes the loop again
+        self._take(self._items)

@@ -301,7 +301,7 @@ def test_a_blocking_producer_that_is_dropped_warns_and_still_sends(mq):
     (text,) = forgotten(lambda: results.extend(program()))
     assert text.startswith("unclosed sync.Producer of group 'pg' with ")
     assert {future.result(5).topic for future in results} == {"t"}
-    wait_until(lambda: not sync._dropped and threading.active_count() <= before)
+    wait_until(lambda: not sync.dropped and threading.active_count() <= before)
 
 
 @pytest.mark.parametrize("kind", [sync.PullConsumer, sync.PushConsumer])
@@ -311,7 +311,7 @@ def test_a_blocking_consumer_that_is_dropped_warns(mq, kind):
 
     (text,) = forgotten(program)
     assert text.startswith(f"unclosed sync.{kind.__name__} of group 'cg-drop'")
-    wait_until(lambda: not sync._dropped and sync._background._thread is None)
+    wait_until(lambda: not sync.dropped and sync.shared_thread.thread is None)
 
 
 def test_what_a_dropped_blocking_producer_took_is_sent_at_exit(mq):

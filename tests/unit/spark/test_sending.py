@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from sprocketmq.errors import ClientClosed
+from sprocketmq.net.loops import LoopThread
 from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark.sink.sending import Sender
@@ -39,22 +40,18 @@ class Access:
     """A loop in a thread, and a producer that does as ``send`` says."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.thread = LoopThread("spark-sink-test").start()
         self.background = Background("Spark sink")
         self.ids = SimpleNamespace(next=None)
         self.producer = self
         self.send = None
-        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-        self._thread.start()
 
     async def send_encoded(self, *_, **__) -> None:
         await self.send()
 
     def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self.background.close(), self.loop).result(5)
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(5)
-        self.loop.close()
+        self.thread.run(self.background.close())
+        self.thread.stop()
 
 
 @pytest.fixture
@@ -77,7 +74,7 @@ def test_lots_whose_task_is_cancelled_end_with_an_error(access, ordered):
     for _ in range(3):
         sender.put(Lot())
     assert began.wait(5)
-    access.loop.call_soon_threadsafe(lambda: [task.cancel() for task in list(access.background._tasks)])
+    access.thread.call_soon(lambda: [task.cancel() for task in list(access.background._tasks)])
     with pytest.raises(ClientClosed, match="cancelled"):
         sender.finish()
     assert not sender.lanes

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from sprocketmq.client import Producer
 from sprocketmq.errors import BrokerError, ClientClosed, SprocketError
-from sprocketmq.net.loops import new_event_loop
+from sprocketmq.net.loops import Inbox, LoopThread
 from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.ids import MessageIdFactory
@@ -25,9 +25,7 @@ class ProducerAccess:
     """A producer on an event loop in a thread of its own, for blocking code. Raises what the producer raises."""
 
     def __init__(self, nameserver: str, group: str, *, retries: int, timeout_s: float, **more: Any) -> None:
-        self.loop = new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name="sprocketmq-spark-sink", daemon=True)
-        self._thread.start()
+        self.thread = LoopThread("sprocketmq-spark-sink").start()
         # A task bounds what it has in flight itself.
         self.producer = Producer(
             group, namesrv=nameserver, retries=retries, timeout_s=timeout_s, max_in_flight=1 << 30, max_in_flight_bytes=1 << 40, **more
@@ -43,13 +41,13 @@ class ProducerAccess:
 
     def close(self) -> None:
         """Disconnect and end the thread. Harmless when closed already."""
-        if self.loop.is_closed():
+        if not self.thread.alive:
             return
-        self.wait(self.producer.close())
-        self.wait(self.background.close())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
+        try:
+            self.wait(self.producer.close())
+            self.wait(self.background.close())
+        finally:
+            self.thread.stop()
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
         """Return the queues of ``topic`` that take messages, in order."""
@@ -57,7 +55,7 @@ class ProducerAccess:
 
     def wait(self, work: Coroutine[Any, Any, _R]) -> _R:
         """Run ``work`` on the loop and wait for its end."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+        return self.thread.run(work)
 
 
 _open: dict[tuple[int, tuple[Any, ...]], ProducerAccess] = {}
@@ -115,9 +113,8 @@ class Sender:
         self._halve = halve
         self._refused = refused
         self._failed = failed
-        self._calls: deque[Lot] = deque()
+        self._lots = Inbox(self._take)
         self.lanes: dict[MessageQueue, deque[Lot]] = {}
-        self._waking = False
         self._error: BaseException | None = None
         self.rows = self.requests = self.bytes = 0
 
@@ -127,10 +124,7 @@ class Sender:
         if self._error is not None:
             self._room.release()
             raise self._error
-        self._calls.append(lot)
-        if not self._waking:
-            self._waking = True
-            self._access.loop.call_soon_threadsafe(self._work_off)
+        self._lots.put(lot, self._access.thread.loop)
 
     def finish(self) -> None:
         """Wait until every lot is answered, or given up. Raises what the first one that failed ended with."""
@@ -152,11 +146,9 @@ class Sender:
 
     # --- in the loop's thread ---
 
-    def _work_off(self) -> None:
-        self._waking = False  # first: what is appended from now on wakes the loop again
-        calls = self._calls
-        while calls:
-            lot = calls.popleft()
+    def _take(self, lots: deque[Lot]) -> None:
+        while lots:
+            lot = lots.popleft()
             if not self._ordered or lot.queue is None:
                 self._spawn(deque([lot]))
                 continue

@@ -5,7 +5,7 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from functools import lru_cache, partial
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ from sprocketmq.client import AdminClient, PullConsumer
 from sprocketmq.client.consume.pull import PULL_TIMEOUT_S, ExpressionType, PullsAtOnce, ReadFrom
 from sprocketmq.client.consume.pull_requests import PullResult, pull_subscription
 from sprocketmq.errors import BrokerError, ConfigError, NameserverUnavailable, RetriableError, SprocketError, TopicNotFound
-from sprocketmq.net.loops import new_event_loop
+from sprocketmq.net.loops import LoopThread
 from sprocketmq.net.tasks import Background, all_of
 from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.command import Command
@@ -93,24 +93,21 @@ class ClusterAccess:
         self._background = Background("Spark reader")
         # How queues are pulled that are read now; a task reads one after the other, so few are enough.
         self._pulls_at_once = lru_cache(maxsize=PULLED_QUEUES)(partial(_pulls_at_once, self._consumer, self._timeout_s))
-        self._loop = new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="sprocketmq-spark", daemon=True)
-        self._thread.start()
-        self._thread_id = self._thread.ident
+        self.thread = LoopThread("sprocketmq-spark").start()
         try:
-            self._submit(self._consumer.start()).result()
+            self.thread.run(self._consumer.start())
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """Disconnect and end the thread. Harmless when closed already."""
-        if self._loop.is_closed():
+        if not self.thread.alive:
             return
-        self._submit(self._end()).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        try:
+            self.thread.run(self._end())
+        finally:
+            self.thread.stop()
 
     async def _end(self) -> None:
         await self._consumer.close()
@@ -235,10 +232,10 @@ class ClusterAccess:
         not say: the route of a topic is unknown too while its only broker is away.
         """
         asked = (queue, offset, max_messages, max_bytes, hold_ms, filter, read_from)
-        if threading.get_ident() == self._thread_id:
+        if threading.get_ident() == self.thread.ident:
             return self._begin_pull(asked)
         future: Future[PullResult] = Future()
-        self._loop.call_soon_threadsafe(self._begin_pull_for, future, asked)
+        self.thread.call_soon(self._begin_pull_for, future, asked)
         return future
 
     def _begin_pull_for(self, future: "Future[PullResult]", asked: "_Asked") -> None:
@@ -299,18 +296,15 @@ class ClusterAccess:
 
     # --- the loop ---
 
-    def _submit(self, work: Coroutine[Any, Any, _R]) -> "Future[_R]":
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
     def _all(self, ask: Callable[[Any], Awaitable[_R]], about: Iterable[Any]) -> list[_R]:
         """Ask about everything at once and return the answers; when some failed, the first error is raised after the last answer."""
-        return self._submit(all_of(map(ask, about))).result()
+        return self.thread.run(all_of(map(ask, about)))
 
     def _administer(self, ask: Callable[[], Awaitable[_R]]) -> _R:
         return self._administer_all(lambda _: ask(), (None,))[0]
 
     def _administer_all(self, ask: Callable[[Any], Awaitable[_R]], about: Iterable[Any]) -> list[_R]:
-        self._submit(self._admin.start()).result()
+        self.thread.run(self._admin.start())
         return self._all(ask, about)
 
 

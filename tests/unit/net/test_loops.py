@@ -1,0 +1,177 @@
+"""Loops in threads of their own: how they start, stop, refuse work, and what a forked child sees of them."""
+
+import asyncio
+import os
+import sys
+import threading
+from collections import deque
+
+import pytest
+
+from sprocketmq.errors import ClientClosed, ConfigError
+from sprocketmq.net.loops import Inbox, LoopThread
+from sprocketmq.testing import wait_until
+
+
+@pytest.fixture
+def thread():
+    made = LoopThread("test-loop").start()
+    yield made
+    made.stop()
+
+
+async def where() -> int:
+    return threading.get_ident()
+
+
+async def nothing() -> None:
+    pass
+
+
+def test_work_runs_in_the_thread_of_the_loop(thread):
+    assert thread.run(where()) == thread.submit(where()).result(60) == thread.ident
+    assert thread.alive
+    assert not thread.is_current
+    assert [each.name for each in threading.enumerate() if each.ident == thread.ident] == ["test-loop"]
+
+
+def test_work_that_fails_raises_in_the_caller_and_the_loop_goes_on(thread):
+    async def fails() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        thread.run(fails())
+    assert thread.run(where()) == thread.ident
+
+
+def test_work_that_takes_too_long_is_cancelled(thread):
+    ended = threading.Event()
+
+    async def hangs() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    with pytest.raises(TimeoutError):
+        thread.run(hangs(), timeout_s=0.01)
+    assert ended.wait(60)
+
+
+def test_a_blocking_call_on_the_loop_itself_is_refused(thread):
+    async def waits_for_itself() -> None:
+        thread.run(nothing())
+
+    with pytest.raises(ConfigError, match="the thread test-loop would wait for itself"):
+        thread.run(waits_for_itself())
+
+
+def test_a_stop_cancels_what_is_left_and_refuses_what_comes_later(thread):
+    began = threading.Event()
+
+    async def hangs() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    left = thread.submit(hangs())
+    assert began.wait(60)
+    thread.stop()
+    thread.stop()
+    assert left.cancelled()
+    assert not thread.alive
+    assert thread.loop.is_closed()
+    for refused in (lambda: thread.run(nothing()), lambda: thread.submit(nothing()), lambda: thread.call_soon(print)):
+        with pytest.raises(ClientClosed, match="the event loop in the thread test-loop has stopped"):
+            refused()
+
+
+def test_a_loop_stops_itself_without_waiting(thread):
+    async def stops() -> None:
+        thread.stop()
+
+    thread.submit(stops()).result(60)
+    wait_until(thread.loop.is_closed)
+
+
+def test_a_thread_that_was_never_started_stops():
+    LoopThread("never").stop()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_refuses_and_does_not_touch_the_parents_loop(thread):
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            thread.stop()
+            try:
+                thread.run(nothing())
+            except Exception as e:
+                os.write(write, f"{thread.forked} {thread.alive} {e}".encode())
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(read, 1000) == b"True False this test-loop was created before the process forked; create a new one in the child process"
+    os.close(read)
+    os.close(write)
+    assert thread.run(where()) == thread.ident
+
+
+def test_items_arrive_in_order_and_share_a_wake_up(thread):
+    began, go = threading.Event(), threading.Event()
+    rounds: list[list[int]] = []
+
+    def take(items: deque[int]) -> None:
+        rounds.append([items.popleft() for _ in range(len(items))])
+
+    def blocks() -> None:
+        began.set()
+        go.wait(60)
+
+    inbox = Inbox(take)
+    thread.call_soon(blocks)
+    assert began.wait(60)
+    for item in range(100):
+        inbox.put(item, thread.loop)
+    go.set()
+    wait_until(lambda: len(rounds) == 1)
+    inbox.put(100, thread.loop)
+    wait_until(lambda: len(rounds) == 2)
+    assert rounds == [[*range(100)], [100]]
+
+
+def test_no_item_is_lost_while_several_threads_put(thread):
+    taken: list[int] = []
+
+    def take(items: deque[int]) -> None:
+        while items:
+            taken.append(items.popleft())
+
+    inbox = Inbox(take)
+
+    def put(first: int) -> None:
+        for item in range(first, first + 5000):
+            inbox.put(item, thread.loop)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        putting = [threading.Thread(target=put, args=(5000 * i,)) for i in range(4)]
+        for each in putting:
+            each.start()
+        for each in putting:
+            each.join()
+    finally:
+        sys.setswitchinterval(interval)
+    wait_until(lambda: len(taken) == 20_000)
+    assert sorted(taken) == [*range(20_000)]
+    for first in range(0, 20_000, 5000):
+        assert [item for item in taken if first <= item < first + 5000] == [*range(first, first + 5000)]
+
+
+def test_an_item_for_a_stopped_loop_is_refused(thread):
+    inbox = Inbox(deque.clear)
+    thread.stop()
+    for _ in range(2):
+        with pytest.raises(ClientClosed):
+            inbox.put(1, thread.loop)
