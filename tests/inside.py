@@ -55,7 +55,7 @@ def bytes_in_flight(producer: Any) -> int:
 
 def settling(consumer: Any) -> set[asyncio.Task[None]]:
     """Return the tasks that give messages back to the broker."""
-    return consumer._settling
+    return consumer.outcomes.tasks
 
 
 def faults(producer: Any) -> FaultTable | None:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from sprocketmq.client import AdminClient, Producer, PullConsumer, PushConsumer
     from sprocketmq.client.admin import GroupProgress, QueueProgress
     from sprocketmq.client.consume.consumer_stats import ConsumerStats, QueueStats
-    from sprocketmq.client.consume.process_queue import ReceivedBatch
     from sprocketmq.client.consume.pull_requests import PullResult, PullStatus
+    from sprocketmq.client.consume.received_batch import ReceivedBatch
     from sprocketmq.client.send.batching import Batching, BatchingStats
     from sprocketmq.errors import SprocketError
     from sprocketmq.protocol.compression import CompressionType
@@ -63,7 +63,7 @@ _HOMES = {
     "PushConsumer": "client.consume.push",
     "QueueProgress": "client.admin",
     "QueueStats": "client.consume.consumer_stats",
-    "ReceivedBatch": "client.consume.process_queue",
+    "ReceivedBatch": "client.consume.received_batch",
     "ReceivedMessage": "protocol.records",
     "SendResult": "protocol.message",
     "SendStatus": "protocol.message",

@@ -28,7 +28,7 @@ from weakref import WeakSet
 
 from sprocketmq import client
 from sprocketmq.client.arguments import check_number
-from sprocketmq.client.consume.process_queue import ReceivedBatch
+from sprocketmq.client.consume.received_batch import ReceivedBatch
 from sprocketmq.client.instance import CLOSING, OPEN, Instance
 from sprocketmq.client.send.batching import BatchingStats
 from sprocketmq.client.send.flights import OnSent, Waiter, refuse
@@ -450,11 +450,11 @@ class PushConsumer(_Face[client.PushConsumer]):
     async def _take(self, amount: int) -> deque[ReceivedBatch]:
         """Wait for a batch and return it with up to ``amount`` - 1 more that are there; none when the consumer is closed."""
         taken: deque[ReceivedBatch] = deque()
-        batch = await self._client._take()
+        batch = await self._client.ready.take()
         while batch is not None:
-            batch._ack = self._ack
+            batch.on_ack = self._ack
             taken.append(batch)
-            batch = self._client._take_ready() if len(taken) < amount else None
+            batch = self._client.ready.take_ready() if len(taken) < amount else None
         return taken
 
     def listen(self, handler: Callable[[ReceivedBatch], object], *, concurrency: int = 20) -> "Future[None]":
@@ -484,7 +484,7 @@ class PushConsumer(_Face[client.PushConsumer]):
             loop = asyncio.get_running_loop()
 
             async def in_thread(batch: ReceivedBatch) -> object:
-                batch._ack = self._ack
+                batch.on_ack = self._ack
                 return await loop.run_in_executor(pool, call, batch)
 
             await self._client.listen(in_thread, concurrency=concurrency)
@@ -516,13 +516,13 @@ def _acknowledge_all(consumer: client.PushConsumer, batches: deque[ReceivedBatch
     if consumer._instance.state not in (OPEN, CLOSING):
         batches.clear()  # their queues belong to other members of the group now
     while batches:
-        consumer._ack(batches.popleft())
+        consumer.outcomes.acknowledge(batches.popleft())
 
 
 def _give_back_all(consumer: client.PushConsumer, batches: deque[ReceivedBatch]) -> None:
     if consumer._instance.state in (OPEN, CLOSING):
         for batch in batches:
-            consumer._give_back(batch)
+            consumer.outcomes.give_back(batch)
 
 
 class AdminClient(_Face[client.AdminClient]):

@@ -12,7 +12,7 @@ from tests.interop.reading import pull_all, until_readable
 from tests.interop.sides import Side, until
 
 from sprocketmq import AdminClient, PullConsumer, PushConsumer
-from sprocketmq.client.consume.process_queue import ReceivedBatch
+from sprocketmq.client.consume.received_batch import ReceivedBatch
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 

@@ -13,7 +13,7 @@ from tests.interop.apache import JavaClient, JavaPushConsumer
 from tests.interop.sides import Side, until
 
 from sprocketmq import Message, Producer, PullConsumer, PushConsumer
-from sprocketmq.client.consume.process_queue import ReceivedBatch
+from sprocketmq.client.consume.received_batch import ReceivedBatch
 from sprocketmq.protocol.message import MessageQueue
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]

@@ -12,7 +12,7 @@ from tests.interop.reading import dead_letters
 from tests.interop.sides import Side, until
 
 from sprocketmq import Message, Producer, PushConsumer
-from sprocketmq.client.consume.process_queue import ReceivedBatch
+from sprocketmq.client.consume.received_batch import ReceivedBatch
 from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.protocol.message import MessageQueue
 

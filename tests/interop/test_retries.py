@@ -16,7 +16,7 @@ from tests.interop.reading import dead_letters, java_pull_all, pull_all, until_r
 from tests.interop.sides import RETRY_DELAYS_S, Side, until
 
 from sprocketmq import PushConsumer
-from sprocketmq.client.consume.process_queue import ReceivedBatch
+from sprocketmq.client.consume.received_batch import ReceivedBatch
 from sprocketmq.clock import SYSTEM_CLOCK
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]

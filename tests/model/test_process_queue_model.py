@@ -6,11 +6,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sprocketmq.client.consume.process_queue import Limits, ProcessQueue, ReceivedBatch
+from sprocketmq.client.consume.process_queue import CacheLimits, ProcessQueue
+from sprocketmq.client.consume.received_batch import ReceivedBatch
 from sprocketmq.protocol.message import MessageQueue
 
 QUEUE = MessageQueue("t", "a", 0)
-LIMITS = Limits(messages=20, size_bytes=2000, span=60)
+LIMITS = CacheLimits(messages=20, size_bytes=2000, span=60)
 
 
 class Consuming(RuleBasedStateMachine):

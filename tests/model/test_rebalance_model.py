@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from sprocketmq.broker.locks import QueueLocks as BrokerLocks
 from sprocketmq.client.consume.group_member import GroupMember
-from sprocketmq.client.consume.offsets import GroupOffsets
-from sprocketmq.client.consume.orderly import QueueLocks
-from sprocketmq.client.consume.process_queue import Limits, ProcessQueue, ReceivedBatch
+from sprocketmq.client.consume.offset_store import GroupOffsets
+from sprocketmq.client.consume.orderly import MemberLocks
+from sprocketmq.client.consume.process_queue import CacheLimits, ProcessQueue
 from sprocketmq.client.consume.rebalance import STRATEGIES
+from sprocketmq.client.consume.received_batch import ReceivedBatch
 from sprocketmq.client.instance import CLOSED, CLOSING, OPEN
 from sprocketmq.client.routes import Route
 from sprocketmq.client.timers import Timers
@@ -177,14 +178,14 @@ class Member:
             consume_from="first",
             share=share,
             store=GroupOffsets(instance, GROUP),  # type: ignore[arg-type]
-            locks=QueueLocks(instance, GROUP) if orderly else None,  # type: ignore[arg-type]
+            locks=MemberLocks(instance, GROUP) if orderly else None,  # type: ignore[arg-type]
             open_queue=self.open_queue,
             puller=self,
             resumed=lambda pq: None,
         )
 
     def open_queue(self, queue: MessageQueue, offset: int) -> ProcessQueue:
-        return ProcessQueue(queue, offset, Limits(), lambda batch: None, serial=self.orderly)
+        return ProcessQueue(queue, offset, CacheLimits(), lambda batch: None, serial=self.orderly)
 
     def begin(self, pq: ProcessQueue) -> None:
         """All there is of a queue comes at once."""
@@ -332,7 +333,7 @@ class Rebalancing:
                     self.end_batch(member, batch)
         if chance.random() < 0.3:
             for member in self.live:
-                self.run(member.group._commit_behind())
+                self.run(member.group.commit_behind())
         self.spin(chance.randint(1, 20))
         self.pass_time(chance.choice([0, 0, 0.3, 1, 5, 15]))
 
@@ -376,7 +377,7 @@ class Rebalancing:
                     self.end_batch(member, batch)
             self.pass_time(STEP_S)
             for member in self.live:
-                self.run(member.group._commit_behind())
+                self.run(member.group.commit_behind())
         if not self.live:
             return
         everything = {MessageQueue(TOPIC, BROKER, i) for i in range(self.queues)}

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sprocketmq.client.arguments import check_number, check_queue
-from sprocketmq.client.consume.offsets import Offsets
+from sprocketmq.client.consume.offsets import OffsetRequests
 from sprocketmq.client.instance import Instance, response_error
 from sprocketmq.client.lifecycle import Client
 from sprocketmq.client.message_lookup import BATCHES_SEARCHED, KEY, TAG, UNIQUE, Lookup, with_key
@@ -126,7 +126,7 @@ class AdminClient(Client):
     ) -> None:
         check_number("timeout_s", timeout_s, over=0)
         self._instance = Instance(namesrv, kind="AdminClient", clock=clock)
-        self._offsets = Offsets(self._instance)
+        self._offsets = OffsetRequests(self._instance)
         self._lookup = Lookup(self._instance, self._offsets, clock)
         self._timeout_s = timeout_s
 

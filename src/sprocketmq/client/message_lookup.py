@@ -2,7 +2,7 @@
 
 import contextlib
 
-from sprocketmq.client.consume.offsets import Offsets
+from sprocketmq.client.consume.offsets import OffsetRequests
 from sprocketmq.client.consume.pull_requests import PullResult, PullStatus, pull_header, read_pull
 from sprocketmq.client.instance import Instance
 from sprocketmq.clock import Clock
@@ -27,7 +27,7 @@ TOOLS_GROUP = "TOOLS_CONSUMER"
 class Lookup:
     """Reads queues of batches. All raise what ``Instance.ask_broker`` raises, BrokerError or BrokerBusy."""
 
-    def __init__(self, instance: Instance, offsets: Offsets, clock: Clock) -> None:
+    def __init__(self, instance: Instance, offsets: OffsetRequests, clock: Clock) -> None:
         self._instance = instance
         self._offsets = offsets
         self._clock = clock

@@ -260,7 +260,7 @@ async def test_a_member_that_wants_something_else_than_the_group_is_warned_once(
     wishes(cluster, t="b || a", more="*")
     with caplog.at_level(logging.WARNING):
         async with PushConsumer("cg", {"t": "a"}, namesrv=cluster.namesrv.address) as consumer:
-            await consumer._member._compare_wishes()
+            await consumer._member.check.compare()
     assert [record.getMessage() for record in caplog.records if "subscribe to the same" in record.getMessage()] == [
         f"consumer group cg: another member subscribes to {theirs} of topic {topic}, this one to {ours}: all members must subscribe to the"
         " same, or they miss messages; give one of them another group"

@@ -10,7 +10,7 @@ from tests.waiting import stays
 
 from sprocketmq.client import Producer, PushConsumer
 from sprocketmq.client import instance as instance_module
-from sprocketmq.client.consume import group_member, pull_loop
+from sprocketmq.client.consume import group_member, pull_loop, ready_queues
 from sprocketmq.client.consume import push as push_module
 from sprocketmq.clock import ManualClock
 from sprocketmq.errors import BrokerError, ClientClosed, ConfigError, InvalidName
@@ -209,7 +209,7 @@ async def test_a_loop_left_by_an_exception_commits_nothing_of_its_batch(cluster)
 
 
 async def test_a_loop_that_never_waits_leaves_the_event_loop_room(cluster, monkeypatch):
-    monkeypatch.setattr(push_module, "BREATHE_S", 0.0)
+    monkeypatch.setattr(ready_queues, "YIELD_S", 0.0)
     await fill(cluster, 20, queue=0)
     turns = 0
 

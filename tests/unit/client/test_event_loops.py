@@ -12,7 +12,7 @@ import uvloop
 from tests.inside import instance_of
 
 from sprocketmq import AdminClient, Batching, Message, MessageQueue, Producer, PullConsumer, PushConsumer, sync
-from sprocketmq.client.consume.push import Batches
+from sprocketmq.client.consume.batches import Batches
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import ClientClosed, NameserverUnavailable, WrongEventLoop
 from sprocketmq.testing import wait_until
@@ -54,7 +54,7 @@ CALLS = {
     ),
     "push": (
         lambda c: c.batches(),
-        lambda c: Batches(c).__anext__(),
+        lambda c: Batches(c, instance_of(c), c.ready, c.outcomes).__anext__(),
         lambda c: c.listen(print),
         lambda c: c.run(print),
         lambda c: c.commit(),

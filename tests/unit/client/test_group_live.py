@@ -99,7 +99,7 @@ class Group:
         """End a member as a killed process does: its connections end, and it says nothing to anybody."""
         consumer = self.members.pop(name)
         instance = instance_of(consumer)
-        for task in [*consumer._listeners]:
+        for task in [*consumer._handlers.tasks]:
             task.cancel()
         instance.state = CLOSED
         await instance._shut()

@@ -5,7 +5,7 @@ from fake_cluster import answer, hang_up
 from tests.inside import id_of
 
 from sprocketmq.client import instance as instance_module
-from sprocketmq.client.consume.orderly import BROKER_S, VALID_S, Leases, QueueLocks
+from sprocketmq.client.consume.orderly import BROKER_S, VALID_S, Leases, MemberLocks
 from sprocketmq.client.instance import Instance
 from sprocketmq.clock import ManualClock
 from sprocketmq.errors import ConnectionLost
@@ -29,7 +29,7 @@ async def member(cluster, clock=None):
     await instance.start()
     try:
         await instance.fetch_route("t")
-        yield QueueLocks(instance, "cg")
+        yield MemberLocks(instance, "cg")
     finally:
         await instance.close()
 

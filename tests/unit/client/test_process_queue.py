@@ -2,12 +2,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from sprocketmq.client.consume.process_queue import BEHIND, DEAD_LETTER, Limits, ProcessQueue, ReceivedBatch
+from sprocketmq.client.consume.process_queue import CacheLimits, ProcessQueue
+from sprocketmq.client.consume.received_batch import BEHIND, DEAD_LETTER, ReceivedBatch
 from sprocketmq.errors import ConfigError
 from sprocketmq.protocol.message import MessageQueue
 
 QUEUE = MessageQueue("t", "a", 0)
-LIMITS = Limits(messages=5, size_bytes=1000, span=20)
+LIMITS = CacheLimits(messages=5, size_bytes=1000, span=20)
 
 
 def messages(*offsets: int) -> list:
@@ -104,13 +105,6 @@ def test_a_paused_queue_hands_out_nothing(pq):
     assert offsets(pq.take(1)) == [10]
 
 
-def test_nothing_is_handed_out_once_the_lock_has_run_out(pq):
-    pq.put(messages(10, 11), 10, 12)
-    pq.locked_until = 30.0
-    assert offsets(pq.take(1, now=29.9)) == [10]
-    assert pq.take(1, now=30.0) is None
-
-
 # --- what is left of a batch ---------------------------------------------------------------------------------------------
 
 
@@ -183,9 +177,9 @@ def test_a_delay_level_that_cannot_be_is_refused(pq, level):
 def test_a_message_of_another_batch_is_refused(pq):
     pq.put(messages(10, 11), 30, 12)
     batch, other = pq.take(1), pq.take(1)
-    with pytest.raises(ConfigError, match="not of this batch"):
+    with pytest.raises(ConfigError, match="not part of this batch"):
         batch.retry(other[0])
-    with pytest.raises(ConfigError, match="not of this batch"):
+    with pytest.raises(ConfigError, match="not part of this batch"):
         batch.done(other[0])
 
 

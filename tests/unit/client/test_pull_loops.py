@@ -11,9 +11,8 @@ from tests.inside import instance_of, settling
 
 from sprocketmq import Message, Producer, sync
 from sprocketmq.client import instance as instance_module
-from sprocketmq.client.consume import group_member, pull_loop
-from sprocketmq.client.consume import push as push_module
-from sprocketmq.client.consume.process_queue import Limits, ProcessQueue
+from sprocketmq.client.consume import group_member, outcomes, pull_loop
+from sprocketmq.client.consume.process_queue import CacheLimits, ProcessQueue
 from sprocketmq.client.consume.pull_loop import PullLoops, PullSize
 from sprocketmq.client.instance import Instance
 from sprocketmq.clock import ManualClock
@@ -66,7 +65,7 @@ class Loops(PullLoops):
         return self._loops[pq.queue].kept
 
     def open(self, number: int, limit: int = 1000) -> ProcessQueue:
-        pq = ProcessQueue(QUEUES[number], 0, Limits(messages=limit), lambda batch: None)
+        pq = ProcessQueue(QUEUES[number], 0, CacheLimits(messages=limit), lambda batch: None)
         self.begin(pq)
         return pq
 
@@ -154,7 +153,7 @@ async def test_a_pull_that_waits_at_its_broker_is_not_idle(cluster, caplog):
 async def test_a_queue_that_was_paused_is_idle_and_nobody_is_warned(cluster, caplog):
     clock = ManualClock()
     async with pulling(cluster, clock) as loops:
-        pq = ProcessQueue(QUEUES[0], 0, Limits(), lambda batch: None)
+        pq = ProcessQueue(QUEUES[0], 0, CacheLimits(), lambda batch: None)
         pq.paused = True
         loops.begin(pq)
         await eventually(lambda: loops.waits_for_room(pq))
@@ -319,15 +318,15 @@ async def test_a_listener_that_fails_says_so_although_nobody_awaits_it(cluster, 
         raise ValueError("a fault in the program")
 
     async with push(cluster) as consumer:
-        monkeypatch.setattr(push_module.PushConsumer, "_ack", fails)
+        monkeypatch.setattr(outcomes.Outcomes, "acknowledge", fails)
         listening = consumer.listen(lambda batch: None)
         await asyncio.wait([listening])
-        await eventually(lambda: "listening has ended, its handler is called no more" in caplog.text)
+        await eventually(lambda: "listening has ended, its handler is no longer called" in caplog.text)
         monkeypatch.undo()
 
 
 async def test_messages_whose_way_back_was_cut_short_are_handed_out_again(cluster, monkeypatch, caplog):
-    monkeypatch.setattr(push_module, "LOCAL_RETRY_S", 0.01)
+    monkeypatch.setattr(outcomes, "LOCAL_RETRY_S", 0.01)
     await fill(cluster, 1)
     cluster.broker.script(Q.CONSUMER_SEND_MSG_BACK, lambda conn, command: True)  # no answer
     async with push(cluster) as consumer:

@@ -322,7 +322,7 @@ def test_batches_ends_when_another_thread_closes_the_consumer(running):
 
     thread = threading.Thread(target=read)
     thread.start()
-    wait_until(lambda: consumer._client._takers)
+    wait_until(lambda: consumer._client.ready.waiting)
     consumer.close()
     assert ended.wait(60)
     thread.join()

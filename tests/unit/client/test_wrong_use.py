@@ -242,7 +242,7 @@ def test_a_task_group_listens_with_run_and_is_told_so(run):
                 async with asyncio.TaskGroup() as group:
                     task = group.create_task(consumer.run(handle))
                 assert task.cancelled()
-                assert not consumer._listeners
+                assert not consumer._handlers.tasks
                 listening = consumer.listen(handle)
                 with pytest.raises(ExceptionGroup) as e:
                     async with asyncio.TaskGroup() as group:

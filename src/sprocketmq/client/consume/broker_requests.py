@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from sprocketmq._version import __version__
 from sprocketmq.client.consume.group_member import GroupMember
-from sprocketmq.client.consume.orderly import QueueLocks
+from sprocketmq.client.consume.orderly import MemberLocks
 from sprocketmq.client.consume.process_queue import ProcessQueue
 from sprocketmq.client.instance import Instance
 from sprocketmq.errors import RemoteProtocolError, SprocketError
@@ -38,7 +38,7 @@ class BrokerRequests:
         self,
         instance: Instance,
         member: GroupMember,
-        locks: QueueLocks | None,
+        locks: MemberLocks | None,
         *,
         settings: Mapping[str, str],
         seek: Callable[[MessageQueue, int], None],

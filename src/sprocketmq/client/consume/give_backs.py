@@ -5,7 +5,8 @@ import logging
 import random
 from collections.abc import Sequence
 
-from sprocketmq.client.consume.process_queue import BROKER_DECIDES, DEAD_LETTER, ProcessQueue
+from sprocketmq.client.consume.process_queue import ProcessQueue
+from sprocketmq.client.consume.received_batch import BROKER_DECIDES, DEAD_LETTER
 from sprocketmq.client.instance import OPEN, Instance, response_error
 from sprocketmq.errors import BrokerError, ConnectFailed, ConnectionLost, RequestTimeout, SprocketError
 from sprocketmq.protocol import headers
@@ -36,7 +37,7 @@ _STORED = frozenset(
 _LEFT_OUT = ("TRAN_MSG", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__CRC32#")
 
 
-class SendBack:
+class GiveBacks:
     """Sends messages back for one consumer group; ``max_times`` is how often one may come again before it is a dead letter.
 
     The broker copies the record itself (request 36). One message of an inner batch has no record of its own: our broker finds it by its

@@ -60,7 +60,7 @@ class Locked:
     unknown: dict[MessageQueue, SprocketError | None] = field(default_factory=dict)
 
 
-class QueueLocks:
+class MemberLocks:
     """The locks of one member of ``group``. Nothing here raises for a broker that does not answer: its locks run out."""
 
     def __init__(self, instance: Instance, group: str) -> None:

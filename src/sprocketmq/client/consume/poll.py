@@ -3,14 +3,16 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from sprocketmq.client.consume.consumer_stats import ConsumerStats
-from sprocketmq.client.consume.group_member import COMMIT_S, ConsumeFrom, GroupMember, from_where, start_offset
-from sprocketmq.client.consume.offsets import GroupOffsets, Offsets
-from sprocketmq.client.consume.process_queue import Limits, ProcessQueue, ReceivedBatch
+from sprocketmq.client.consume.group_member import COMMIT_S, GroupMember
+from sprocketmq.client.consume.offset_store import ConsumeFrom, GroupOffsets, ManualOffsets, from_where, start_offset
+from sprocketmq.client.consume.offsets import OffsetRequests
+from sprocketmq.client.consume.process_queue import CacheLimits, ProcessQueue
 from sprocketmq.client.consume.pull_loop import PullLoops, PullSize
 from sprocketmq.client.consume.rebalance import Share
+from sprocketmq.client.consume.received_batch import ReceivedBatch
 from sprocketmq.client.instance import OPEN, Instance
 from sprocketmq.errors import ConfigError, SprocketError
 from sprocketmq.net.tasks import all_of
@@ -22,16 +24,6 @@ log = logging.getLogger(__name__)
 
 # What one pull in the background asks for; what a poll returns is bounded by the caller.
 PULL_SIZE = PullSize(256, 1 << 20)
-
-
-class ManualOffsets(GroupOffsets):
-    """Offsets of a group that are committed only when the caller says so."""
-
-    async def settle(self, pqs: Iterable[ProcessQueue]) -> None:
-        """Nothing: a queue is given up as it was last committed."""
-
-    async def commit_behind(self, pqs: Iterable[ProcessQueue]) -> None:
-        """Nothing: the caller commits."""
 
 
 class Polling:
@@ -54,9 +46,9 @@ class Polling:
         self._instance = instance
         self._group = group
         self._consume_from = consume_from
-        self._offsets = Offsets(instance)
+        self._offsets = OffsetRequests(instance)
         self._store = GroupOffsets(instance, group) if auto_commit else ManualOffsets(instance, group)
-        self._limits = Limits()
+        self._limits = CacheLimits()
         self._pulls = PullLoops(
             instance,
             group,

@@ -1,111 +1,18 @@
-"""One assigned queue between its pulls and its commits, as plain state: no clock, no socket, no task."""
+"""The messages of one assigned queue between pull and commit, as plain state: no clock, no socket, no task."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from sprocketmq.errors import ConfigError
+from sprocketmq.client.consume.received_batch import OnAck, ReceivedBatch
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.records import ReceivedMessage
 
-MAX_DELAY_LEVEL = 18
-# What ``retry`` may be told besides a level.
-BROKER_DECIDES = 0
-DEAD_LETTER = -1
-
-# Not failed itself, but after one that did, in an ordered queue.
-BEHIND = -2
-
-_DONE = -3
-
-
-# Called with a batch that its handler has acknowledged.
-OnAck = Callable[["ReceivedBatch"], None]
-
-
-class ReceivedBatch(list[ReceivedMessage]):
-    """Messages of one queue, in order, handed out together.
-
-    ``queue`` is where they are from; ``attempts`` how often they were handed out before in this process and failed (a message's
-    ``reconsume_times`` counts all retries); ``timed_out`` turns true when the handler took longer than ``consume_timeout_s``: the messages
-    were sent back then, and nothing that the handler does with the batch counts any more.
-
-    ``retry`` and ``done`` may be called from any thread. The list is the handler's own: what it does to it changes nothing else.
-    """
-
-    __slots__ = ("_ack", "_marks", "_messages", "_number", "attempts", "queue", "size_bytes", "taken_at", "timed_out")
-
-    def __init__(
-        self, messages: list[ReceivedMessage], queue: MessageQueue, size_bytes: int, number: int, attempts: int, ack: OnAck
-    ) -> None:
-        super().__init__(messages)
-        self.queue = queue
-        self.size_bytes = size_bytes
-        self.attempts = attempts
-        self.timed_out = False
-        self.taken_at = inf
-        self._messages = messages
-        self._number = number
-        self._marks: dict[int, int] | None = None
-        self._ack = ack
-
-    def ack(self) -> None:
-        """Count the batch as consumed now, but for messages given to ``retry``; needed only before leaving a ``batches()`` loop with
-        ``break``. Harmless when repeated.
-        """
-        self._ack(self)
-
-    def retry(self, message: ReceivedMessage, delay_level: int = BROKER_DECIDES) -> None:
-        """Have this one message come again later; the others of the batch are not repeated for it.
-
-        It is sent back when the batch ends. ``delay_level`` 0 lets the broker choose (10 s, then 30 s, 1 min and so on), 1 to 18 is an
-        entry of the broker's table (1 s 5 s 10 s 30 s 1 min ... 2 h), -1 gives the message up: straight to the dead-letter topic. Of an
-        orderly consumer, the message and all after it come again after ``suspend_s``. When repeated, the last call counts.
-
-        Raises ConfigError for another level, or a message that is not of this batch.
-        """
-        if type(delay_level) is not int or not DEAD_LETTER <= delay_level <= MAX_DELAY_LEVEL:
-            raise ConfigError(
-                f"delay_level must be 0 (the broker decides), 1 to {MAX_DELAY_LEVEL}, or -1 (dead-letter topic), not {delay_level!r}"
-            )
-        self._mark(message, delay_level)
-
-    def done(self, message: ReceivedMessage) -> None:
-        """Count this message as consumed even when the handler raises or runs too long later. Raises ConfigError when it is not of this batch."""
-        self._mark(message, _DONE)
-
-    def _mark(self, message: ReceivedMessage, mark: int) -> None:
-        if not any(member is message for member in self._messages):
-            raise ConfigError("the message is not of this batch: give batch.retry() and batch.done() a message of the batch itself")
-        if self._marks is None:
-            self._marks = {}
-        self._marks[id(message)] = mark
-
-    def to_retry(self, *, failed: bool, orderly: bool = False) -> "list[tuple[ReceivedMessage, int]]":
-        """Return the messages that are not consumed, each with its delay level.
-
-        Of a handler that ``failed`` these are all but those it called done, else those given to ``retry``. When they are ``orderly``, the
-        ones after a message to be retried come along as BEHIND.
-        """
-        marks = self._marks
-        if marks is None:
-            return [(message, BROKER_DECIDES) for message in self._messages] if failed else []
-        found = []
-        unmarked = BROKER_DECIDES if failed else _DONE
-        for message in self._messages:
-            mark = marks.get(id(message), unmarked)
-            if mark == _DONE:
-                continue
-            found.append((message, mark))
-            if orderly and not failed and mark != DEAD_LETTER:
-                unmarked = BEHIND
-        return found
-
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """How much of one queue may be held before pulling pauses: messages, bytes, and the span from oldest to newest offset."""
+class CacheLimits:
+    """How much of one queue may be cached before pulling pauses: messages, bytes, and the span from oldest to newest offset."""
 
     messages: int = 1000
     size_bytes: int = 100 << 20
@@ -122,12 +29,12 @@ class _Chunk:
 
 
 class ProcessQueue:
-    """Messages pulled but not consumed yet.
+    """Messages that were pulled and are not consumed yet.
 
-    ``take`` hands them out in order, as batches. A batch ends by ``finish``, which says what of it is not consumed: that stays here, and
-    holds back ``commit_offset``, until ``consumed`` tells that it was sent back. ``give_back`` has a batch, or what is left of one, handed out
-    again. ``commit_offset`` is the oldest message not consumed, so nothing after it can be lost by a crash; only ``seek`` moves it
-    back. With ``serial`` one batch is out at a time, and nothing overtakes what is left of it.
+    ``take`` hands them out in order, as batches. ``finish`` ends a batch and names its messages that are not consumed: these stay here and
+    hold back ``commit_offset`` until ``consumed`` reports that they were sent back. ``give_back`` has a batch, or the rest of one, handed out
+    again. ``commit_offset`` is the oldest message not consumed, so a crash loses nothing after it; only ``seek`` moves it back. With
+    ``serial`` one batch is out at a time, and no later message overtakes the rest of it.
     """
 
     __slots__ = (
@@ -142,7 +49,6 @@ class ProcessQueue:
         "held_bytes",
         "held_messages",
         "limits",
-        "locked_until",
         "next_offset",
         "paused",
         "persisted",
@@ -152,34 +58,32 @@ class ProcessQueue:
         "taken_at",
     )
 
-    def __init__(self, queue: MessageQueue, offset: int, limits: Limits, on_ack: OnAck, *, serial: bool = False) -> None:
+    def __init__(self, queue: MessageQueue, offset: int, limits: CacheLimits, on_ack: OnAck, *, serial: bool = False) -> None:
         self.queue = queue
         self.next_offset = offset
         self.persisted = offset
         self.limits = limits
-        # Monotonic seconds; an ordered queue may be handed out while its lock holds.
-        self.locked_until = inf
         self.serial = serial
         self.dropped = False
         self.paused = False
-        # Whether the queue's broker is SprocketMQ: that finds one message of an inner batch by its id, and takes what is given back twice
-        # for once. Its answers tell.
+        # Whether the queue's broker is SprocketMQ, as its answers say: it finds one message of an inner batch by its id, and stores a
+        # message that is given back twice only once.
         self.broker_is_ours = False
-        # When this was pulled and handed out last (monotonic s), 0 when never.
+        # When the queue was last pulled, and last handed out (monotonic s); 0 for never.
         self.pulled_at = 0.0
         self.taken_at = 0.0
         self.held_messages = 0
         self.held_bytes = 0
         self._on_ack = on_ack
         self._chunks: deque[_Chunk] = deque()
-        # Every batch handed out and not consumed whole, by number, in offset order: what is left of a batch keeps its number.
+        # Batches that were handed out and are not consumed completely, by number, in offset order. The rest of a batch keeps its number.
         self._out: dict[int, ReceivedBatch] = {}
         self._number = 0
         self._returned: deque[ReceivedBatch] = deque()
         self._busy: ReceivedBatch | None = None
 
     def put(self, messages: Sequence[ReceivedMessage], size_bytes: int, next_offset: int) -> None:
-        """Take in what a pull brought (nothing, when no message matched) and go on at ``next_offset``."""
+        """Add the messages of one pull (none, when no message matched); the next pull starts at ``next_offset``."""
         self.next_offset = next_offset
         if messages:
             self._chunks.append(_Chunk(messages, size_bytes))
@@ -187,8 +91,8 @@ class ProcessQueue:
             self.held_bytes += size_bytes
 
     def take(self, count: int, now: float = 0.0) -> ReceivedBatch | None:
-        """Return the next batch of up to ``count`` messages, a returned one as it was; None when there is none, or none may be taken ``now``."""
-        if not self.ready or now >= self.locked_until:
+        """Return the next batch of up to ``count`` messages, or a returned batch unchanged; None when there is none. ``now`` is monotonic s."""
+        if not self.ready:
             return None
         batch = self._returned.popleft() if self._returned else self._next(count)
         batch.taken_at = self.taken_at = now
@@ -209,7 +113,7 @@ class ProcessQueue:
         return batch
 
     def _gather(self, count: int) -> tuple[list[ReceivedMessage], int]:
-        """Cut ``count`` messages from the front, of as many pulls as it takes."""
+        """Cut ``count`` messages from the front, across pulls where necessary."""
         taken: list[ReceivedMessage] = []
         size = 0
         while self._chunks and len(taken) < count:
@@ -217,7 +121,7 @@ class ProcessQueue:
             rest = len(chunk.messages) - chunk.taken
             amount = min(rest, count - len(taken))
             taken += chunk.messages[chunk.taken : chunk.taken + amount]
-            # Sizes are shared out evenly: what matters is that they come back to zero.
+            # Each message counts the same share of its pull's bytes; the shares add up to the whole.
             share = chunk.size_bytes * amount // rest
             chunk.taken += amount
             chunk.size_bytes -= share
@@ -227,44 +131,44 @@ class ProcessQueue:
         return taken, size
 
     def _is_out(self, batch: ReceivedBatch) -> bool:
-        return self._out.get(batch._number) is batch
+        return self._out.get(batch.number) is batch
 
     def finish(self, batch: ReceivedBatch, left: Sequence[ReceivedMessage] = ()) -> ReceivedBatch | None:
-        """End what a handler does with ``batch``: all of it is consumed but ``left``, which is returned as a batch of its own.
+        """End ``batch``: all of it is consumed except ``left``, which is returned as a batch of its own.
 
-        Returns None when nothing is left, or the batch had ended before (timed out, or the queue was moved by ``seek``).
+        Returns None when nothing is left, or when the batch had ended before (timed out, or invalidated by ``seek``).
         """
         if self._busy is batch:
             self._busy = None
         if not self._is_out(batch):
             return None
-        number = batch._number
+        number = batch.number
         if not left:
-            self.held_messages -= len(batch._messages)
+            self.held_messages -= len(batch.delivered)
             self.held_bytes -= batch.size_bytes
             del self._out[number]
             return None
         rest = ReceivedBatch(list(left), self.queue, 0, number, batch.attempts + 1, self._on_ack)
-        rest.size_bytes = batch.size_bytes * len(rest) // len(batch._messages)
-        self.held_messages -= len(batch._messages) - len(rest)
+        rest.size_bytes = batch.size_bytes * len(rest) // len(batch.delivered)
+        self.held_messages -= len(batch.delivered) - len(rest)
         self.held_bytes -= batch.size_bytes - rest.size_bytes
         self._out[number] = rest
         return rest
 
     def consumed(self, rest: ReceivedBatch, messages: Iterable[ReceivedMessage]) -> None:
-        """Take ``messages`` as consumed that ``finish`` left."""
+        """Count ``messages`` as consumed that ``finish`` had left."""
         gone = {id(message) for message in messages}
         before, size_before = len(rest), rest.size_bytes
-        rest[:] = rest._messages = [message for message in rest if id(message) not in gone]
+        rest[:] = rest.delivered = [message for message in rest if id(message) not in gone]
         rest.size_bytes = size_before * len(rest) // before
         if self._is_out(rest):
             self.held_messages -= before - len(rest)
             self.held_bytes -= size_before - rest.size_bytes
             if not rest:
-                del self._out[rest._number]
+                del self._out[rest.number]
 
     def give_back(self, batch: ReceivedBatch) -> bool:
-        """Have a batch handed out again before anything else; tells whether it was still out."""
+        """Hand a batch out again before anything else. Returns whether it was still out."""
         if self._busy is batch:
             self._busy = None
         if not self._is_out(batch) or any(returned is batch for returned in self._returned):
@@ -274,33 +178,33 @@ class ProcessQueue:
         return True
 
     def overdue(self, taken_before: float) -> list[ReceivedBatch]:
-        """Return the batches that a handler took before ``taken_before`` and has not ended."""
+        """Return the batches that were taken before ``taken_before`` (monotonic s) and have not ended."""
         return [batch for batch in self._out.values() if batch.taken_at < taken_before]
 
     def seek(self, offset: int) -> None:
-        """Forget everything held and go on at ``offset``; what handlers still do with batches of before has no effect."""
+        """Drop everything cached and continue at ``offset``. Batches that are still out no longer count."""
         self._chunks.clear()
         self._out.clear()
         self._returned.clear()
         self.held_messages = self.held_bytes = 0
         self.next_offset = offset
-        self.persisted = -1  # the broker has to hear of it, whatever it knows
+        self.persisted = -1  # commit the new offset whatever the broker has
 
     @property
     def ready(self) -> bool:
-        """Whether ``take`` has something now."""
+        """Whether ``take`` would return a batch."""
         if self.paused or (self.serial and (self._busy is not None or len(self._out) > len(self._returned))):
             return False
         return bool(self._returned or self._chunks)
 
     @property
     def busy(self) -> bool:
-        """Whether a handler has messages of this queue, when it is ``serial``."""
+        """Whether a handler holds a batch of this queue; only for a ``serial`` queue."""
         return self._busy is not None
 
     @property
     def position(self) -> int:
-        """The offset that ``take`` goes on with, but for returned batches."""
+        """The offset of the next message that ``take`` hands out, returned batches aside."""
         if self._chunks:
             chunk = self._chunks[0]
             return chunk.messages[chunk.taken].queue_offset
@@ -309,12 +213,12 @@ class ProcessQueue:
     @property
     def commit_offset(self) -> int:
         if self._out:
-            return next(iter(self._out.values()))._messages[0].queue_offset
+            return next(iter(self._out.values())).delivered[0].queue_offset
         return self.position
 
     @property
     def full(self) -> str:
-        """What forbids the next pull: "paused", or a limit ("messages", "bytes", "span"); empty when nothing does."""
+        """Why the next pull has to wait: "paused", or the limit reached ("messages", "bytes", "span"); empty when it need not."""
         if self.paused:
             return "paused"
         limits = self.limits

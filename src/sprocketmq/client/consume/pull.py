@@ -8,8 +8,8 @@ from typing import Literal
 from sprocketmq.client.arguments import LARGEST_OFFSET, check_number, check_queue
 from sprocketmq.client.consume.broker_requests import BrokerRequests
 from sprocketmq.client.consume.consumer_stats import ConsumerStats
-from sprocketmq.client.consume.group_member import ConsumeFrom, from_where
-from sprocketmq.client.consume.offsets import Offsets
+from sprocketmq.client.consume.offset_store import ConsumeFrom, from_where
+from sprocketmq.client.consume.offsets import OffsetRequests
 from sprocketmq.client.consume.poll import Polling
 from sprocketmq.client.consume.pull_requests import (
     DEFAULT_MAX_BYTES,
@@ -98,7 +98,7 @@ class PullConsumer(Client):
         self._rebalance = rebalance
         self._clock = clock
         self._instance = Instance(namesrv, kind="PullConsumer", clock=clock, on_request=self._on_request, on_route=self._on_route)
-        self._offsets = Offsets(self._instance)
+        self._offsets = OffsetRequests(self._instance)
         self._suggested: dict[MessageQueue, int] = {}
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._polling: Polling | None = None

@@ -1,0 +1,54 @@
+"""The iterator of ``PushConsumer.batches``."""
+
+from typing import Self
+
+from sprocketmq.client.consume.outcomes import Outcomes
+from sprocketmq.client.consume.ready_queues import ReadyQueues
+from sprocketmq.client.consume.received_batch import ReceivedBatch
+from sprocketmq.client.instance import Instance
+
+
+class Batches:
+    """Acknowledges a batch when the loop asks for the next one; gives it back when the iterator is closed or dropped.
+
+    This is a class because a generator that a loop leaves is closed some turns of the event loop later.
+    """
+
+    __slots__ = ("_batch", "_consumer", "_instance", "_outcomes", "_ready")
+
+    def __init__(self, consumer: object, instance: Instance, ready: ReadyQueues, outcomes: Outcomes) -> None:
+        self._consumer = consumer  # kept alive while the loop runs
+        self._instance = instance
+        self._ready = ready
+        self._outcomes = outcomes
+        self._batch: ReceivedBatch | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReceivedBatch:
+        self._instance.check_loop()
+        if self._batch is not None:
+            batch, self._batch = self._batch, None
+            self._outcomes.acknowledge(batch)
+        taken = await self._ready.take()
+        if taken is None:
+            raise StopAsyncIteration
+        self._batch = taken
+        return taken
+
+    async def aclose(self) -> None:
+        """Give back the batch that was not acknowledged."""
+        self._instance.check_loop()
+        self._give_back()
+
+    def __del__(self) -> None:
+        if self._instance.here:
+            self._give_back()
+        elif self._batch is not None:
+            self._instance.soon(self._outcomes.give_back, self._batch)
+
+    def _give_back(self) -> None:
+        if self._batch is not None:
+            batch, self._batch = self._batch, None
+            self._outcomes.give_back(batch)

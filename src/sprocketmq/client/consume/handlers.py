@@ -1,0 +1,132 @@
+"""Runs handlers: workers that take batches and call a handler with them, and single messages that a broker asks to have handled."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from sprocketmq.client.consume.outcomes import Outcomes
+from sprocketmq.client.consume.ready_queues import ReadyQueues
+from sprocketmq.client.consume.received_batch import ReceivedBatch
+from sprocketmq.clock import Clock
+from sprocketmq.protocol.bodies import ConsumeDirectlyResult
+from sprocketmq.protocol.message import MessageQueue
+from sprocketmq.protocol.records import ReceivedMessage
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[ReceivedBatch], Awaitable[Any] | Any]
+
+
+class Handlers:
+    """The handlers of one push consumer. ``tasks`` are those that ``listen`` returned and that still run."""
+
+    def __init__(self, group: str, ready: ReadyQueues, outcomes: Outcomes, clock: Clock, *, orderly: bool) -> None:
+        self.tasks: set[asyncio.Task[None]] = set()
+        self._group = group
+        self._ready = ready
+        self._outcomes = outcomes
+        self._clock = clock
+        self._orderly = orderly
+        self._handler: Handler | None = None
+        self._warned_return_value = False
+
+    def listen(self, handler: Handler, concurrency: int) -> "asyncio.Task[None]":
+        """Call ``handler`` with every batch, in ``concurrency`` workers; see ``PushConsumer.listen``."""
+        self._handler = handler
+        task = ListenTask(self._listen(handler, concurrency), self._group)
+        self.tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self.tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and error is not self._ready.failure:
+            log.error("consumer group %s: listening has ended, its handler is no longer called", self._group, exc_info=error)
+
+    async def _listen(self, handler: Handler, concurrency: int) -> None:
+        workers = {asyncio.ensure_future(self._work(handler)) for _ in range(concurrency)}
+        done: set[asyncio.Task[None]] = set()
+        try:
+            while workers:
+                done, workers = await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
+                for worker in done:
+                    if worker.cancelled():
+                        log.error("consumer group %s: a call of the handler was cancelled, and not by the consumer", self._group)
+                        workers.add(asyncio.ensure_future(self._work(handler)))
+                    else:
+                        worker.result()  # raises the error that ended the consumer
+        finally:
+            for worker in workers:
+                worker.cancel()
+            # The error that ended the consumer ended several workers at once: every one's is retrieved.
+            await asyncio.gather(*workers, *done, return_exceptions=True)
+
+    async def _work(self, handler: Handler) -> None:
+        while (batch := await self._ready.take()) is not None:
+            try:
+                result = handler(batch)
+                if hasattr(result, "__await__"):
+                    result = await result
+            except Exception as e:
+                self._outcomes.failed(batch, e)
+            except asyncio.CancelledError as e:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    self._outcomes.give_back(batch)
+                    raise
+                self._outcomes.failed(batch, e)  # not this worker was cancelled, but something that the handler awaited
+            except BaseException:
+                self._outcomes.give_back(batch)
+                raise
+            else:
+                if result is not None:
+                    self._warn_return_value(result)
+                self._outcomes.acknowledge(batch)
+
+    def _warn_return_value(self, result: object) -> None:
+        if not self._warned_return_value:
+            self._warned_return_value = True
+            log.warning(
+                "consumer group %s: the handler returned %r, which is ignored: a batch is consumed when the handler returns;"
+                " raise, or call batch.retry(message), to have messages delivered again",
+                self._group,
+                result,
+            )
+
+    async def consume_directly(self, message: ReceivedMessage) -> ConsumeDirectlyResult:
+        """Call the handler with a message that an operator chose. It belongs to no queue: nothing is committed or sent back."""
+        result = ConsumeDirectlyResult(order=self._orderly)
+        if self._handler is None:
+            result.consume_result = "CR_RETURN_NULL"
+            result.remark = "this consumer iterates over batches() and has no handler to call: use listen()"
+            return result
+        queue = MessageQueue(message.topic, message.broker_name, message.queue_id)
+        batch = ReceivedBatch([message], queue, len(message.stored_body), 0, 0, lambda _: None)
+        started = self._clock.monotonic()
+        try:
+            returned = self._handler(batch)
+            if hasattr(returned, "__await__"):
+                await returned
+        except Exception as e:
+            log.warning("consumer group %s: the handler failed for message %s, sent by a broker", self._group, message.msg_id, exc_info=e)
+            result.consume_result = "CR_THROW_EXCEPTION"
+            result.remark = f"{type(e).__name__}: {e}"
+        else:
+            if batch.to_retry(failed=False):
+                result.consume_result = "CR_LATER"
+        result.spent_time_mills = round((self._clock.monotonic() - started) * 1000)
+        return result
+
+
+class ListenTask(asyncio.Task[None]):
+    """The task of ``PushConsumer.listen``. A task group starts its own tasks and refuses this one; its error shows what to call instead."""
+
+    def __init__(self, work: Coroutine[Any, Any, None], group: str) -> None:
+        super().__init__(work)
+        self._group = group
+
+    def __repr__(self) -> str:
+        state = "cancelled" if self.cancelled() else "ended" if self.done() else "running"
+        return f"<the task of listen() of group {self._group!r}, {state}; for a task group: create_task(consumer.run(handler))>"

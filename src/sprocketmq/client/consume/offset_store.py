@@ -1,0 +1,126 @@
+"""Where a group's committed offsets are kept, and the offset at which a queue is started."""
+
+from collections.abc import Iterable
+from typing import Literal, Protocol
+
+from sprocketmq.client.consume.offsets import OffsetRequests
+from sprocketmq.client.consume.process_queue import ProcessQueue
+from sprocketmq.client.instance import Instance
+from sprocketmq.errors import ConfigError
+from sprocketmq.net.tasks import all_of
+from sprocketmq.protocol.codes import RequestCode
+from sprocketmq.protocol.command import to_ext
+from sprocketmq.protocol.headers import UpdateConsumerOffset
+from sprocketmq.protocol.message import MessageQueue
+from sprocketmq.protocol.names import RETRY_PREFIX
+
+# How often a commit is repeated that an older one has overwritten.
+SETTLE_TRIES = 3
+
+ConsumeFrom = Literal["last", "first"] | float
+
+
+class OffsetStore(Protocol):
+    """Keeps the committed offsets of one group: at its brokers, or in a file of this machine."""
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def committed(self, queue: MessageQueue, *, zero_if_young: bool) -> int | None: ...
+
+    async def commit(self, pqs: Iterable[ProcessQueue]) -> None: ...
+
+    async def settle(self, pqs: Iterable[ProcessQueue]) -> None: ...
+
+    async def commit_behind(self, pqs: Iterable[ProcessQueue]) -> None: ...
+
+
+class GroupOffsets:
+    """Offsets of a group that shares its queues, kept by the brokers for whichever member gets a queue next."""
+
+    def __init__(self, instance: Instance, group: str) -> None:
+        self._instance = instance
+        self._requests = OffsetRequests(instance)
+        self._group = group
+
+    async def open(self) -> None:
+        """Do nothing: the brokers keep the offsets."""
+
+    async def close(self) -> None:
+        """Do nothing: the brokers keep the offsets."""
+
+    async def committed(self, queue: MessageQueue, *, zero_if_young: bool) -> int | None:
+        """Return the committed offset of ``queue``, None when there is none; see ``OffsetRequests.committed``."""
+        return await self._requests.committed(self._group, queue, zero_if_young=zero_if_young)
+
+    async def commit(self, pqs: Iterable[ProcessQueue]) -> None:
+        """Commit what was consumed and return when the brokers have it. Raises the first error; the other queues are committed."""
+        await all_of(self._commit(pq) for pq in pqs)
+
+    async def settle(self, pqs: Iterable[ProcessQueue]) -> None:
+        """Commit queues that are no longer pulled, and check that no older commit arrives later. Raises as ``commit`` does."""
+        await all_of(self._settle(pq) for pq in pqs)
+
+    async def commit_behind(self, pqs: Iterable[ProcessQueue]) -> None:
+        """Commit without waiting for answers; the next commit replaces one that is lost."""
+        for pq in pqs:
+            offset = pq.commit_offset
+            if offset == pq.persisted:
+                continue
+            route = self._instance.routes.get(pq.queue.topic)
+            address = route.address(pq.queue.broker_name) if route else None
+            conn = self._instance.brokers.peek(address) if address else None
+            if conn is not None:
+                ext = to_ext(UpdateConsumerOffset(self._group, pq.queue.topic, pq.queue.queue_id, offset))
+                conn.oneway(RequestCode.UPDATE_CONSUMER_OFFSET, ext=ext)
+
+    async def _commit(self, pq: ProcessQueue) -> None:
+        offset = pq.commit_offset
+        if offset != pq.persisted:
+            await self._requests.commit(self._group, pq.queue, offset)
+            pq.persisted = offset
+
+    async def _settle(self, pq: ProcessQueue) -> None:
+        # A pull that was in flight carries an older offset, which a broker with several threads may store after ours.
+        await self._commit(pq)
+        for _ in range(SETTLE_TRIES):
+            committed = await self._requests.committed(self._group, pq.queue)
+            if committed is None or committed >= pq.commit_offset:
+                return
+            await self._requests.commit(self._group, pq.queue, pq.commit_offset)
+
+
+class ManualOffsets(GroupOffsets):
+    """Offsets of a group that are committed only when the caller asks for it."""
+
+    async def settle(self, pqs: Iterable[ProcessQueue]) -> None:
+        """Do nothing: a queue keeps the offset that the caller committed last."""
+
+    async def commit_behind(self, pqs: Iterable[ProcessQueue]) -> None:
+        """Do nothing: the caller commits."""
+
+
+async def start_offset(store: OffsetStore, requests: OffsetRequests, queue: MessageQueue, consume_from: ConsumeFrom) -> int:
+    """Return where to start in ``queue``: the committed offset, otherwise by ``consume_from``. Raises what asking the brokers raises."""
+    at_time = not isinstance(consume_from, str)
+    # With a start time, the 0 of a young queue must not be mistaken for a committed offset.
+    offset = await store.committed(queue, zero_if_young=not at_time)
+    if offset is not None:
+        return offset
+    if consume_from == "first" or queue.topic.startswith(RETRY_PREFIX):
+        return 0  # messages to be retried were consumed before: no start rule may skip them
+    if isinstance(consume_from, str):
+        return await requests.max_offset(queue)
+    return await requests.offset_at(queue, round(consume_from * 1000))
+
+
+def from_where(consume_from: ConsumeFrom) -> str:
+    """Return the wire name of a start rule. Raises ConfigError for an argument that is none."""
+    if consume_from == "last":
+        return "CONSUME_FROM_LAST_OFFSET"
+    if consume_from == "first":
+        return "CONSUME_FROM_FIRST_OFFSET"
+    if type(consume_from) in (int, float) and float(consume_from) >= 0:
+        return "CONSUME_FROM_TIMESTAMP"
+    raise ConfigError(f"consume_from must be 'last', 'first' or epoch seconds, not {consume_from!r}")
