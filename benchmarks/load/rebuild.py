@@ -49,8 +49,7 @@ started = time.perf_counter()
 import json, sys
 from pathlib import Path
 from sprocketmq.storage.bulk import parsing
-from sprocketmq.storage.index import index_arrays
-from sprocketmq.storage.inspect import inspection
+from sprocketmq.storage.index import index_arrays, slot_count
 from sprocketmq.storage.queues import queue_table
 from sprocketmq.storage.bulk.rebuild import rebuild
 begin = time.perf_counter()

@@ -15,7 +15,11 @@ from benchmarks.report import write_result
 from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.storage.fs import REAL_FS
 from sprocketmq.storage.index import index_arrays, key_hashing
-from sprocketmq.storage.index.key_index import KeyIndex, Staged, key_string
+from sprocketmq.storage.index.index_files import IndexFiles
+from sprocketmq.storage.index.index_format import FileShape
+from sprocketmq.storage.index.key_index import KeyIndex
+from sprocketmq.storage.index.record_keys import key_string
+from sprocketmq.storage.index.staging import StagedSend, plain_entries
 
 ROUNDS = 5
 IN_BATCH = 32
@@ -32,7 +36,7 @@ def properties(number: int) -> bytes:
     return b"UNIQ_KEY\x01C00002025F95%020X\x02KEYS\x01order-%08d\x02TAGS\x01TagA\x02WAIT\x01true\x02" % (number * 7919, number)
 
 
-def batches(first: int, count: int) -> list[Staged]:
+def batches(first: int, count: int) -> list[StagedSend]:
     return [
         (
             "orders",
@@ -69,7 +73,7 @@ def main() -> int:
             offering = indexing = 0.0
             for portion in portions:
 
-                def offer(portion: list[tuple[tuple[Staged], int]] = portion) -> None:
+                def offer(portion: list[tuple[tuple[StagedSend], int]] = portion) -> None:
                     for sends, end in portion[:-1]:
                         index.offer(sends, end)
 
@@ -87,11 +91,14 @@ def main() -> int:
             note("find_tag", cpu_us(lambda: [ask(index, "TagA", 64, tag=True) for _ in range(10)], 10))
         index.close()
         for round_ in range(ROUNDS):
-            index = KeyIndex(REAL_FS, str(root / f"plain{round_}"), hash_slots=5_000_000, entries_per_file=20_000_000, clock=SYSTEM_CLOCK)
-            index.load(log_min=0, log_end=0, state=None)
+            files = IndexFiles(REAL_FS, str(root / f"plain{round_}"), FileShape(5_000_000, 20_000_000), SYSTEM_CLOCK)
             staged = batches(0, PLAIN_MESSAGES)
-            note("index_plain_loop", cpu_us(lambda index=index, staged=staged: index._add_plainly(staged), PLAIN_MESSAGES))
-            index.close()
+
+            def add(files: IndexFiles = files, staged: list[StagedSend] = staged) -> None:
+                files.add_plainly(*plain_entries(staged, files.newest_record))
+
+            note("index_plain_loop", cpu_us(add, PLAIN_MESSAGES))
+            files.close()
     finally:
         shutil.rmtree(root)
     missed = [name for name, goal in GOALS.items() if best[name] > goal]

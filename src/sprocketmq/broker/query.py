@@ -37,7 +37,7 @@ from sprocketmq.protocol.headers import QueryConsumeQueue, QueryMessage, ViewMes
 from sprocketmq.protocol.ids import STORED_AFTER_MS, parse_uniq_key
 from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, find_property
 from sprocketmq.protocol.records import Record, encode_record
-from sprocketmq.storage.index.key_index import keys_in
+from sprocketmq.storage.index.record_keys import keys_in
 from sprocketmq.storage.queues.reading import ReadStatus
 from sprocketmq.storage.store import MessageStore
 

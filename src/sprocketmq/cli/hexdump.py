@@ -6,7 +6,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from sprocketmq.storage.inspect.inspection import PREVIEW_BYTES, Field, FileView, Item
+from sprocketmq.storage.file_view import FileView
+from sprocketmq.storage.inspect.inspection import PREVIEW_BYTES, Field, Item
 
 _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", "bright_yellow", "bright_green", "bright_magenta")
 _ROW = 16

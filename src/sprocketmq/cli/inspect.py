@@ -9,14 +9,14 @@ from typing import Any
 
 from sprocketmq.cli.output import plural, print_json, print_table
 from sprocketmq.errors import ConfigError, RemoteProtocolError
+from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.fs import REAL_FS
+from sprocketmq.storage.index.slot_count import hash_slots_of
 from sprocketmq.storage.inspect.inspection import (
     PREVIEW_BYTES,
-    FileView,
     Item,
     NotAStoreFile,
     StoreFile,
-    hash_slots_of,
     identify,
     index_chain,
     inner_messages,

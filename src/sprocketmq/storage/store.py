@@ -41,7 +41,7 @@ from sprocketmq.storage.config import StoreConfig
 from sprocketmq.storage.directory_checks import check_directory
 from sprocketmq.storage.fs import NO_ROOM, REAL_FS, Buffer, FileSystem, RealFileSystem
 from sprocketmq.storage.index.index_follower import StoreIndex
-from sprocketmq.storage.index.key_index import Staged
+from sprocketmq.storage.index.staging import StagedSend
 from sprocketmq.storage.lock import DirectoryLock
 from sprocketmq.storage.log import recovery
 from sprocketmq.storage.log.commit_log import CommitLog
@@ -89,7 +89,7 @@ class MessageStore:
         self._queues = self._table.queues
         self.index: StoreIndex | None = None
         # What is staged for the key index: topic, properties, place, store time of each send; None without an index.
-        self._offers: list[Staged] | None = None
+        self._offers: list[StagedSend] | None = None
         self._touched: list[Queue] = []
         # With SYNC_FLUSH: (end of the log, queue, its end) of commits readers must not see yet.
         self._holds_back = config.flush_disk_type == "SYNC_FLUSH" and not config.read_uncommitted

@@ -29,7 +29,7 @@ from sprocketmq.spark.store.options import parse_store_options, store_arrow_sche
 from sprocketmq.spark.store.planning import DamagePiece, IndexPiece, LogPiece, UnitPiece, check_paths, pack, plan_store
 from sprocketmq.spark.store.reading import StoreReader
 from sprocketmq.storage.fs import RealFileSystem
-from sprocketmq.storage.index.key_index import key_hash
+from sprocketmq.storage.index.record_keys import key_hash
 from sprocketmq.storage.store import MessageStore, StoreConfig
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"

@@ -24,9 +24,11 @@ from sprocketmq.protocol.hashing import crc32
 from sprocketmq.protocol.records import encode_record, pack_host
 from sprocketmq.storage.config import StoreConfig
 from sprocketmq.storage.directory_checks import check_directory
+from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.fs import REAL_FS
+from sprocketmq.storage.index.slot_count import hash_slots_of
 from sprocketmq.storage.inspect import inspection
-from sprocketmq.storage.inspect.inspection import FileView, NotAStoreFile, hash_slots_of, identify, inner_messages, items_of, next_record
+from sprocketmq.storage.inspect.inspection import NotAStoreFile, identify, inner_messages, items_of, next_record
 from sprocketmq.storage.inspect.overview import StoreDirectory
 from sprocketmq.storage.inspect.verification import verify
 from sprocketmq.storage.log import recovery

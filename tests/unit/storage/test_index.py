@@ -15,10 +15,17 @@ from hypothesis import strategies as st
 
 from sprocketmq.clock import ManualClock
 from sprocketmq.protocol.properties import encode_properties
+from sprocketmq.storage.chunks import KeyEntries
 from sprocketmq.storage.fs import RealFileSystem
+from sprocketmq.storage.index import index_file, lookup, numpy_loading
 from sprocketmq.storage.index import key_index as index_module
-from sprocketmq.storage.index.key_hashing import entries_of
-from sprocketmq.storage.index.key_index import IndexState, KeyIndex, KeysAt, Staged, key_hash, key_string, record_keys
+from sprocketmq.storage.index.index_format import next_name
+from sprocketmq.storage.index.index_restore import KeysAt
+from sprocketmq.storage.index.index_state import IndexState
+from sprocketmq.storage.index.key_hashing import entries_of_topics
+from sprocketmq.storage.index.key_index import KeyIndex
+from sprocketmq.storage.index.record_keys import key_hash, key_string, record_keys
+from sprocketmq.storage.index.staging import StagedSend
 from sprocketmq.storage.log.recovery import Scanned
 
 SLOTS, ENTRIES = 7, 12
@@ -191,7 +198,7 @@ def test_a_process_without_numpy_writes_the_same(box: Box, without_arrays: None)
 def test_offered_sends_are_indexed_in_order(box: Box) -> None:
     records = make_records(40)
     single = [(t, p, at, time) for t, p, at, time in records[:10]]
-    batches: list[Staged] = [
+    batches: list[StagedSend] = [
         ("topic", [p for _, p, _, _ in records[at : at + 10]], [r[2] for r in records[at : at + 10]], records[at][3]) for at in (10, 20, 30)
     ]
     box.index.offer(single, 1000)
@@ -199,7 +206,7 @@ def test_offered_sends_are_indexed_in_order(box: Box) -> None:
     box.clock.jump_wall((records[0][3] + 250 - box.clock.time_ms()) / 1000)
     assert box.index.lag() == (4000, 250)
     state = box.index.sync()
-    assert (state.position, box.index.lag()) == (4000, (0, 0))
+    assert (state.indexed_end, box.index.lag()) == (4000, (0, 0))
     expected = single + [("topic", p, at, batch[3]) for batch in batches for p, at in zip(batch[1], batch[2], strict=True)]
     assert box.files() == Reference().put_all(expected).files
 
@@ -208,7 +215,9 @@ def test_arrays_from_elsewhere_are_taken_as_well(box: Box) -> None:
     records = [("t", properties, physical, time_ms) for _, properties, physical, time_ms in make_records(50)]
     for at in (0, 20, 10, 30):  # the third part comes again
         part = records[at : at + 20]
-        entries = entries_of(b"t", [r[1] for r in part], np.array([r[2] for r in part]), np.array([r[3] for r in part]))
+        entries = entries_of_topics(
+            [b"t"], np.zeros(len(part), np.int64), [r[1] for r in part], np.array([r[2] for r in part]), np.array([r[3] for r in part])
+        )
         box.index.add_entries(entries, part[-1][2] + 100)
     box.index.sync()
     assert box.files() == Reference().put_all(records).files
@@ -235,8 +244,8 @@ def test_file_names_are_local_times_that_only_grow(box: Box) -> None:
 
 
 def test_a_name_after_the_last_millisecond_of_a_day_or_no_time_at_all() -> None:
-    assert index_module.next_name("20261231235959999", 0) == "20270101000000000"
-    assert index_module.next_name("20269999999999999", 0) == "20270000000000000"
+    assert next_name("20261231235959999", 0) == "20270101000000000"
+    assert next_name("20269999999999999", 0) == "20270000000000000"
 
 
 def test_records_of_rolled_back_transactions_have_no_keys(box: Box) -> None:
@@ -311,11 +320,11 @@ def test_a_damaged_chain_ends_and_hides_nothing_unless_it_stays_in_its_slot(make
 
 def test_a_key_whose_slot_many_others_share_is_still_found(make_box: Callable[..., Box]) -> None:
     box = make_box(slots=1, entries=200_000)
-    count = index_module.MAX_CHAIN_STEPS + index_module._BLOCK_ENTRIES + 100
+    count = lookup.MAX_CHAIN_STEPS + index_file.BLOCK_ENTRIES + 100
     hashes = np.full(count, key_hash("t#T#hot"), np.int32)
     hashes[[5, 50, count - 1]] = key_hash("t#rare")
     places = np.arange(count) * 10
-    entries = entries_of(b"t", [], places[:0], places[:0])._replace(hashes=hashes, physicals=places, times_ms=np.full(count, 1000))
+    entries = KeyEntries(hashes, places, np.full(count, 1000))
     box.index.add_entries(entries, count * 10)
     assert box.find("t", "rare") == [(count - 1) * 10, 500, 50]
 
@@ -594,29 +603,30 @@ def test_no_commit_waits_for_more_than_some_thousand_messages(box: Box, monkeypa
     import sprocketmq.storage.index.index_arrays  # noqa: F401
 
     monkeypatch.setattr(index_module, "MAX_PENDING_BYTES", 1000)
-    monkeypatch.setattr(index_module, "_INLINE_MESSAGES", 8)
+    monkeypatch.setattr(index_module, "INLINE_MESSAGES", 8)
     records = make_records(40)
     box.index.offer([("t", [r[1] for r in records[:5]], [r[2] for r in records[:5]], 1000), *records[5:30]], 3000)
-    assert box.index.position == 800
+    assert box.index.indexed_end == 800
     box.index.offer(records[30:], 4000)
-    assert box.index.position == 1600
+    assert box.index.indexed_end == 1600
     box.index.sync()
-    assert box.index.position == 4000
+    assert box.index.indexed_end == 4000
     expected = [("t", properties, physical, 1000) for _, properties, physical, _ in records[:5]]
     assert box.files() == Reference().put_all(expected + records[5:]).files
 
 
 def test_arrays_are_loaded_in_a_thread_while_messages_wait(box: Box, without_arrays: None, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
-    monkeypatch.setattr(index_module, "_load_arrays", go_on.wait)
+    monkeypatch.setattr(numpy_loading, "load_arrays", go_on.wait)
     records = make_records(30)
     much = index_module.MAX_PENDING_BYTES
     box.index.offer(records[:10], much)
     box.index.offer(records[10:20], much + 1000)
     assert box.index.lag()[0] == much + 1000
     go_on.set()
-    assert box.index._loader is not None
-    box.index._loader.join()
+    loader = box.index._loader.thread
+    assert loader is not None
+    loader.join()
     box.index.offer(records[20:], much + 2000)
     assert box.index.lag()[0] == 0
     box.index.sync()
@@ -629,5 +639,5 @@ def test_hostile_property_strings_are_indexed_in_slices(make_box: Callable[..., 
     box = make_box(slots=64, entries=700_000)
     properties = b"KEYS\x01" + b"a " * 16_000 + b"\x02"
     box.add([("t", properties, 10 * i, 1000) for i in range(40)])
-    assert box.index._files[-1].header.next == 1 + 40 * 16_000
+    assert box.index._files.files[-1].header.next_entry == 1 + 40 * 16_000
     assert next(iter(box.index.candidates("t#a"))) == 390

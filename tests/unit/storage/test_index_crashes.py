@@ -11,7 +11,8 @@ sys.path.append(str(Path(__file__).parent))  # for test_index, as test modules a
 from test_index import ENTRIES, SLOTS, Record, Reference, as_scanned, make_records, reading
 
 from sprocketmq.clock import ManualClock
-from sprocketmq.storage.index.key_index import IndexState, KeyIndex
+from sprocketmq.storage.index.index_state import IndexState
+from sprocketmq.storage.index.key_index import KeyIndex
 from sprocketmq.testing.rig.simulated_disk import MODES, SimFileSystem, SimulatedCrash
 
 DIRECTORY = "/store/index"

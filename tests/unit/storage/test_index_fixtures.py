@@ -12,7 +12,8 @@ import pytest
 
 from sprocketmq.clock import ManualClock
 from sprocketmq.storage.fs import REAL_FS
-from sprocketmq.storage.index.key_index import KeyIndex, key_hash, record_keys
+from sprocketmq.storage.index.key_index import KeyIndex
+from sprocketmq.storage.index.record_keys import key_hash, record_keys
 from sprocketmq.storage.index.search import Kind, find_records
 from sprocketmq.storage.log.commit_log import CommitLog
 from sprocketmq.storage.log.recovery import LogScan, Scanned

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from sprocketmq.protocol.hashing import tags_code
+from sprocketmq.storage.file_view import WINDOW_BYTES, FileView
 from sprocketmq.storage.fs import REAL_FS
+from sprocketmq.storage.index.slot_count import hash_slots_of
 from sprocketmq.storage.inspect.inspection import (
-    WINDOW_BYTES,
-    FileView,
     NotAStoreFile,
-    hash_slots_of,
     identify,
     index_chain,
     inner_messages,

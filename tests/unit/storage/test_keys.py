@@ -10,7 +10,7 @@ from sprocketmq.protocol.hashing import java_hash
 from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.storage.chunks import KeyEntries
 from sprocketmq.storage.index import key_hashing
-from sprocketmq.storage.index.key_hashing import entries_of, entries_of_topics, hash_keys
+from sprocketmq.storage.index.key_hashing import entries_of_topics
 
 
 def key_hash(text: str) -> int:
@@ -31,7 +31,13 @@ def expected_keys(topic: str, properties: bytes) -> list[str]:
 
 def entries(topic: str, properties: list[bytes]) -> KeyEntries:
     count = len(properties)
-    return entries_of(topic.encode(), properties, np.arange(count) * 1000, np.arange(count) + 7)
+    return entries_of_topics([topic.encode()], np.zeros(count, np.int64), properties, np.arange(count) * 1000, np.arange(count) + 7)
+
+
+def unique_key_hashes(topic: str, values: list[bytes]) -> list[int]:
+    """Return the hashes of records that have nothing but a unique key."""
+    hashes: list[int] = entries(topic, [b"UNIQ_KEY\x01" + value + b"\x02" for value in values]).hashes.tolist()
+    return hashes
 
 
 def check(topic: str, properties: list[bytes]) -> None:
@@ -48,27 +54,29 @@ def compare(topic: str, properties: list[bytes]) -> None:
     assert (found.hashes.dtype, found.physicals.dtype, found.times_ms.dtype) == (np.int32, np.int64, np.int64)
 
 
-@given(st.text(max_size=20), st.lists(st.text(max_size=40), max_size=30))
-def test_hashes_equal_java(prefix: str, values: list[str]) -> None:
-    prefix, *values = (text.encode("utf-8", "replace").decode() for text in (prefix, *values))
-    found = hash_keys(prefix.encode(), [value.encode() for value in values])
-    assert found.tolist() == [key_hash(prefix + value) for value in values]
+plain_text = st.text(st.characters(exclude_characters="\x01\x02"), min_size=1, max_size=40)
+plain_bytes = st.binary(min_size=1, max_size=12).filter(lambda value: not set(value) & {1, 2})
 
 
-@given(st.lists(st.binary(max_size=12), max_size=8))
-def test_bytes_that_are_no_text_hash_with_replacement_characters(values: list[bytes]) -> None:
-    found = hash_keys(b"t#", values)
-    assert found.tolist() == [key_hash("t#" + value.decode("utf-8", "replace")) for value in values]
+@given(st.text(max_size=20), st.lists(plain_text, max_size=30))
+def test_hashes_equal_java(topic: str, values: list[str]) -> None:
+    topic, *values = (text.encode("utf-8", "replace").decode() for text in (topic, *values))
+    assert unique_key_hashes(topic, [value.encode() for value in values]) == [key_hash(f"{topic}#{value}") for value in values]
+
+
+@given(st.lists(plain_bytes, max_size=8))
+def test_bytes_that_are_not_text_hash_with_replacement_characters(values: list[bytes]) -> None:
+    assert unique_key_hashes("t", values) == [key_hash("t#" + value.decode("utf-8", "replace")) for value in values]
 
 
 def test_the_smallest_hash_has_no_positive_counterpart_and_becomes_zero() -> None:
-    assert java_hash("polygenelubricants") == -(1 << 31)
-    assert hash_keys(b"polygene", [b"lubricants", b""]).tolist() == [0, key_hash("polygene")]
+    assert java_hash("t#BEHMU\\^") == -(1 << 31)
+    assert unique_key_hashes("t", [b"BEHMU\\^", b"a"]) == [0, key_hash("t#a")]
 
 
 def test_long_values_hash_as_well() -> None:
     values = [b"v" * n for n in (32_767, 70_000, 1)]
-    assert hash_keys(b"t#", values).tolist() == [key_hash("t#" + value.decode()) for value in values]
+    assert unique_key_hashes("t", values) == [key_hash("t#" + value.decode()) for value in values]
 
 
 names = st.sampled_from(["UNIQ_KEY", "KEYS", "TAGS", "WAIT", "XKEYS", "KEYS2", "MY_UNIQ_KEY", "S", "é"])
@@ -131,6 +139,5 @@ def test_records_of_several_topics_keep_their_order() -> None:
 
 
 def test_nothing_has_no_entries() -> None:
-    assert hash_keys(b"t#", []).tolist() == []
     assert [len(column) for column in entries("t", [])] == [0, 0, 0]
     assert [len(column) for column in entries("t", [b"", b"WAIT\x01true\x02"])] == [0, 0, 0]

@@ -11,7 +11,7 @@ from sprocketmq.protocol.names import SCHEDULE_TOPIC
 from sprocketmq.protocol.records import encode_record, pack_host
 from sprocketmq.storage.bulk.parsing import find_record, parse_chunk
 from sprocketmq.storage.chunks import ParsedChunk
-from sprocketmq.storage.index.key_hashing import entries_of
+from sprocketmq.storage.index.key_hashing import entries_of_topics
 from sprocketmq.storage.log.recovery import Scanned, parse_record, parse_records
 from sprocketmq.storage.queues.consume_queue import UNIT
 
@@ -118,7 +118,7 @@ def check(data: bytes, base: int, begin: int, limit: int, batch_topics: frozense
     hashes, physicals, times = [], [], []
     for topic, _, _, physical, _, _, sys_flag, time_ms, _, properties in scanned:
         if sys_flag & 12 != 12:
-            found = entries_of(topic, [properties], np.array([physical]), np.array([time_ms]))
+            found = entries_of_topics([topic], np.array([0]), [properties], np.array([physical]), np.array([time_ms]))
             hashes += found.hashes.tolist()
             physicals += found.physicals.tolist()
             times += found.times_ms.tolist()

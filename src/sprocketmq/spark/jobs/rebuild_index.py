@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from sprocketmq.storage.bulk.spool import Piece, SpooledChunk
-    from sprocketmq.storage.index.key_index import FileState
+    from sprocketmq.storage.index.index_state import FileState
     from sprocketmq.storage.snapshot import QueueState
 
 __all__ = ["RebuildIndexSummary", "RebuildUnconfirmed", "StoreNotShared", "check_request", "rebuild_index"]
@@ -292,7 +292,8 @@ class _SparkMaker:
 
     def _make_files(self, plan: Plan, log: CommitLog, place: _Place, chunks: "list[SpooledChunk]", made: Made) -> None:
         from sprocketmq.storage.bulk.spool import entry_pieces, group_pieces, last_entry
-        from sprocketmq.storage.index.key_index import IndexState, next_name
+        from sprocketmq.storage.index.index_format import next_name
+        from sprocketmq.storage.index.index_state import IndexState
 
         jobs = []
         if plan.index:
@@ -431,7 +432,7 @@ def _build_queues(job: _Job, plan: Plan, segment_bytes: int) -> _Built:
 
 def _build_index_file(job: _Job, plan: Plan, log_begin: int) -> _Built:
     from sprocketmq.storage.bulk.spool import read_entries
-    from sprocketmq.storage.index.key_index import Header
+    from sprocketmq.storage.index.index_format import IndexHeader
     from sprocketmq.storage.inspect.findings import Findings
     from sprocketmq.storage.inspect.verify_index import IndexFileCheck
 
@@ -442,7 +443,7 @@ def _build_index_file(job: _Job, plan: Plan, log_begin: int) -> _Built:
         before = None
         if job.before is not None:
             time_ms, physical = job.before
-            before = Header(end_ms=time_ms, end_physical=physical)
+            before = IndexHeader(end_ms=time_ms, end_log_offset=physical)
         index.begin(job.name, before)
         for entries in read_entries(REAL_FS, job.pieces):
             index.add_entries(entries, int(entries.physicals[-1]))

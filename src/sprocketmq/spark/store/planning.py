@@ -21,9 +21,11 @@ from sprocketmq.spark.option_values import OptionError
 from sprocketmq.spark.store.options import FORMAT, StoreOptions, path_error
 from sprocketmq.storage.bulk.parsing import find_record
 from sprocketmq.storage.directory_checks import check_directory, check_version
+from sprocketmq.storage.file_view import WINDOW_BYTES, FileView
 from sprocketmq.storage.fs import REAL_FS, Entry, File, FileSystem
-from sprocketmq.storage.index.key_index import ENTRY_BYTES, HEADER, HEADER_BYTES
-from sprocketmq.storage.inspect.inspection import WINDOW_BYTES, FileView, NotAStoreFile, dissect, hash_slots_of, next_record
+from sprocketmq.storage.index.index_format import ENTRY_BYTES, HEADER, HEADER_BYTES
+from sprocketmq.storage.index.slot_count import hash_slots_of
+from sprocketmq.storage.inspect.inspection import NotAStoreFile, dissect, next_record
 from sprocketmq.storage.inspect.overview import StoreDirectory
 from sprocketmq.storage.log.recovery import parse_record
 from sprocketmq.storage.log.segments import parse_segment_name, segment_entries, segment_name, segment_size_of

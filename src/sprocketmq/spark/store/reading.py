@@ -23,9 +23,10 @@ from sprocketmq.protocol.records import FIXED_OVERHEAD, MAGIC_BLANK, MAGIC_V1, M
 from sprocketmq.spark.source.decode import PulledRows
 from sprocketmq.spark.store.options import CORRUPT, CORRUPT_TYPE, StoreOptions, store_arrow_schema
 from sprocketmq.spark.store.planning import IndexPiece, LogPiece, Piece, UnitPiece, damaged
+from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.fs import REAL_FS, FileSystem, will_need
-from sprocketmq.storage.index.key_index import ENTRY_BYTES, HEADER_BYTES
-from sprocketmq.storage.inspect.inspection import PROPERTY_CRC_BYTES, FileView, dissect, next_record, property_crc
+from sprocketmq.storage.index.index_format import ENTRY_BYTES, HEADER_BYTES
+from sprocketmq.storage.inspect.inspection import PROPERTY_CRC_BYTES, dissect, next_record, property_crc
 from sprocketmq.storage.log.recovery import parse_record
 from sprocketmq.storage.queues.consume_queue import FILLER_SIZE
 

@@ -28,7 +28,8 @@ from sprocketmq.storage.snapshot import FILE_NAME as SNAPSHOT_NAME
 from sprocketmq.storage.snapshot import QueueState, Snapshot
 
 if TYPE_CHECKING:
-    from sprocketmq.storage.index.key_index import IndexState, KeyIndex
+    from sprocketmq.storage.index.index_state import IndexState
+    from sprocketmq.storage.index.key_index import KeyIndex
     from sprocketmq.storage.queues.queue_table import QueueTable
 
 QUEUES = "consumequeue"
@@ -319,8 +320,9 @@ class _Rebuild:
 
     def _index_geometry(self) -> tuple[int, int]:
         """Return hash slots and entries of an index file: what our own note or an old file tells, else as configured."""
-        from sprocketmq.storage.index.key_index import ENTRY_BYTES, HEADER_BYTES, MAX_COUNT, IndexState
-        from sprocketmq.storage.inspect.inspection import FileView, hash_slots_of
+        from sprocketmq.storage.file_view import FileView
+        from sprocketmq.storage.index.index_state import IndexState
+        from sprocketmq.storage.index.slot_count import shape_of
 
         state = IndexState.decode(self._snapshot.index) if self._snapshot is not None else None
         if state is not None:
@@ -329,10 +331,9 @@ class _Rebuild:
         for entry in self._fs.list(directory):
             if not entry.is_dir:
                 with FileView(self._fs, f"{directory}/{entry.name}") as view:
-                    slots = hash_slots_of(view) or 0
-                    entries = (view.size - HEADER_BYTES - 4 * slots) // ENTRY_BYTES
-                    if 0 < slots <= MAX_COUNT and 1 < entries <= MAX_COUNT:
-                        return slots, entries
+                    shape = shape_of(view)
+                if shape is not None:
+                    return shape.hash_slots, shape.entries
         return self._config.max_hash_slots, self._config.max_index_entries
 
     def _checkpoint(self, made: Made) -> Checkpoint:

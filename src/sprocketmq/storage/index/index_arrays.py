@@ -1,120 +1,121 @@
-"""What the key index does with many entries at once. Import this module late: it brings numpy.
+"""Operations of the key index on many entries at once. Loads numpy: see ``numpy_loading``.
 
-Slots are a bytearray as in the file (i32, most significant byte first), blocks are entries as in the file.
+Slots are a bytearray as in the file (i32, big-endian), blocks are entries as in the file.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from sprocketmq.storage.index.key_index import Header
+from sprocketmq.storage.index.index_format import MAX_SECONDS, PAGE_SLOTS, IndexHeader
 
 ENTRY = np.dtype([("hash", ">i4"), ("physical", ">i8"), ("seconds", ">i4"), ("before", ">i4")])
 _SLOT = np.dtype(">i4")
-_PAGE_SHIFT = 10  # 1024 slots a page, as in index.py
-_LATEST_SECONDS = 0x7FFFFFFF
+_PAGE_SHIFT = PAGE_SLOTS.bit_length() - 1
 
 
-def known(physicals: NDArray[np.int64], newest: tuple[int, int]) -> tuple[int, tuple[int, int]]:
-    """Return how many of some entries are indexed already, and what the newest record and the number of its entries are with the rest.
+def known(log_offsets: NDArray[np.int64], newest_record: tuple[int, int]) -> tuple[int, tuple[int, int]]:
+    """Return how many of some entries are indexed already, and the newest record and its number of entries once the rest is, too.
 
-    ``newest`` is the newest indexed record and the number of its entries so far.
+    ``newest_record`` is the log offset of the newest indexed record and the number of its entries so far.
     """
-    place, count = newest
-    begin, end = np.searchsorted(physicals, (place, place + 1))
+    newest, count = newest_record
+    begin, end = np.searchsorted(log_offsets, (newest, newest + 1))
     done = int(min(begin + count, end))
-    if done == len(physicals):
-        return done, newest
-    last = int(physicals[-1])
-    return done, (last, len(physicals) - int(np.searchsorted(physicals, last)))
+    if done == len(log_offsets):
+        return done, newest_record
+    last = int(log_offsets[-1])
+    return done, (last, len(log_offsets) - int(np.searchsorted(log_offsets, last)))
 
 
 def link(
     slots: bytearray,
-    pages: bytearray,
-    header: "Header",
+    changed_pages: bytearray,
+    header: IndexHeader,
     first_seconds: int,
     hashes: NDArray[np.int32],
-    physicals: NDArray[np.int64],
+    log_offsets: NDArray[np.int64],
     times_ms: NDArray[np.int64],
 ) -> tuple[bytes, int]:
-    """Put the next entries into the slots; return them as in the file, and how many slots they are the first of.
+    """Enter the next entries into the slots; return them as in the file, and how many slots they are the first to use.
 
     Pages of slots that changed are marked. ``first_seconds`` are those of the first entry.
     """
-    begin_ms = header.begin_ms if header.next > 1 else int(times_ms[0])
+    begin_ms = header.begin_ms if header.next_entry > 1 else int(times_ms[0])
     entries = np.empty(len(hashes), ENTRY)
     entries["hash"] = hashes
-    entries["physical"] = physicals
-    entries["seconds"] = np.clip((times_ms - begin_ms) // 1000, 0, _LATEST_SECONDS)
+    entries["physical"] = log_offsets
+    entries["seconds"] = np.clip((times_ms - begin_ms) // 1000, 0, MAX_SECONDS)
     entries["seconds"][0] = first_seconds
-    at, entries["before"], used = _chain(slots, hashes, header.next)
-    np.frombuffer(pages, np.uint8)[at >> _PAGE_SHIFT] = 1
+    slot_numbers, entries["before"], used = _chain(slots, hashes, header.next_entry)
+    np.frombuffer(changed_pages, np.uint8)[slot_numbers >> _PAGE_SHIFT] = 1
     return entries.tobytes(), used
 
 
 def _chain(slots: bytearray, hashes: NDArray[np.int32], first: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """Let each entry's slot name the entry; return the slots, the entry each named before, and how many named none."""
+    """Let each entry's slot name the entry; return the slots, the entry each named before, and how many named none.
+
+    ``first`` is the number of the first entry.
+    """
     table = np.frombuffer(slots, _SLOT)
-    at = (hashes % np.int32(len(table))).astype(np.int64)
-    numbers = np.arange(len(at))
-    # Sorted by slot and then by number: neighbours of one slot follow each other, others follow what the slot had before.
-    ordered = np.sort(at << 32 | numbers)
-    sorted_at = ordered >> 32
-    sorted_numbers = ordered & 0xFFFFFFFF
-    heads = np.ones(len(at), bool)
-    heads[1:] = sorted_at[1:] != sorted_at[:-1]
-    sorted_before = np.empty(len(at), np.int64)
-    sorted_before[1:] = sorted_numbers[:-1] + first
-    old = table[sorted_at[heads]]
-    sorted_before[heads] = old
-    before = np.empty(len(at), np.int64)
-    before[sorted_numbers] = sorted_before
-    tails = np.ones(len(at), bool)
+    slot_numbers = (hashes % np.int32(len(table))).astype(np.int64)
+    indices = np.arange(len(slot_numbers))
+    # Sorted by slot, then by entry: an entry's previous one is its left neighbour if that has the same slot, else what the slot named.
+    ordered = np.sort(slot_numbers << 32 | indices)
+    sorted_slots = ordered >> 32
+    sorted_indices = ordered & 0xFFFFFFFF
+    heads = np.ones(len(slot_numbers), bool)
+    heads[1:] = sorted_slots[1:] != sorted_slots[:-1]
+    sorted_previous = np.empty(len(slot_numbers), np.int64)
+    sorted_previous[1:] = sorted_indices[:-1] + first
+    old = table[sorted_slots[heads]]
+    sorted_previous[heads] = old
+    previous = np.empty(len(slot_numbers), np.int64)
+    previous[sorted_indices] = sorted_previous
+    tails = np.ones(len(slot_numbers), bool)
     tails[:-1] = heads[1:]
-    table[sorted_at[tails]] = sorted_numbers[tails] + first
-    return at, before, int(np.count_nonzero(old == 0))
+    table[sorted_slots[tails]] = sorted_indices[tails] + first
+    return slot_numbers, previous, int(np.count_nonzero(old == 0))
 
 
 class Linked(NamedTuple):
-    """What a block of entries turned out to hold: the places of its first and last, and how many slots it is the first of."""
+    """What a block of entries holds: the log offsets of its first and last entry, and how many slots it is the first to use."""
 
-    first_physical: int
-    last_physical: int
-    used: int
+    first_log_offset: int
+    last_log_offset: int
+    used_slots: int
 
 
 def relink(slots: bytearray, block: bytes, first: int) -> Linked | None:
-    """Put the entries of a block into the slots; None when they are not what ``link`` would have made, or not in the order of the log."""
+    """Enter the entries of a block into the slots; None when they are not what ``link`` would have made, or not in log order."""
     entries = np.frombuffer(block, ENTRY)
-    hashes, physicals = entries["hash"].astype(np.int32), entries["physical"].astype(np.int64)
-    if (hashes < 0).any() or (physicals[1:] < physicals[:-1]).any() or (entries["seconds"] < 0).any():
+    hashes, log_offsets = entries["hash"].astype(np.int32), entries["physical"].astype(np.int64)
+    if (hashes < 0).any() or (log_offsets[1:] < log_offsets[:-1]).any() or (entries["seconds"] < 0).any():
         return None
-    _, before, used = _chain(slots, hashes, first)
-    if not np.array_equal(before, entries["before"]):
+    _, previous, used = _chain(slots, hashes, first)
+    if not np.array_equal(previous, entries["before"]):
         return None
-    return Linked(int(physicals[0]), int(physicals[-1]), used)
+    return Linked(int(log_offsets[0]), int(log_offsets[-1]), used)
 
 
-def place(slots: bytearray, block: bytes, first: int) -> None:
-    """Let the slots name the entries of a block, whatever these say about their chains."""
+def fill_slots(slots: bytearray, block: bytes, first: int) -> None:
+    """Let the slots name the entries of a block, without regard to the entries' links."""
     table = np.frombuffer(slots, _SLOT)
     hashes = np.frombuffer(block, ENTRY)["hash"].astype(np.uint32) & np.uint32(0x7FFFFFFF)
     table[hashes % np.uint32(len(table))] = np.arange(first, first + len(hashes))  # of several in one slot the last one stays
 
 
-def used_slots(slots: bytearray, count: int) -> int:
-    """Return how many slots are in use, -1 when one names an entry that is not below ``count``."""
+def used_slots(slots: bytearray, next_entry: int) -> int:
+    """Return how many slots are in use, -1 when one names an entry that is not below ``next_entry``."""
     table = np.frombuffer(slots, _SLOT)
-    if int(table.max()) >= count or int(table.min()) < 0:
+    if int(table.max()) >= next_entry or int(table.min()) < 0:
         return -1
     return int(np.count_nonzero(table))
 
 
 def with_hash(block: bytes, hash_: int) -> list[tuple[int, int, int]]:
-    """Return index in the block, place and seconds of its entries that have a hash, the last first."""
+    """Return index in the block, log offset and seconds of its entries that have a hash, the last first."""
     entries = np.frombuffer(block, ENTRY)
     which = np.flatnonzero(entries["hash"] == hash_)[::-1]
     found = entries[which]

@@ -1,7 +1,7 @@
-"""The key index of one store and the log it follows: loading it, feeding it, catching up after the disk refused, answering queries.
+"""The key index of a store and the log it follows: loading the index, feeding it, catching up after disk errors, answering queries.
 
-The index is derived. Nothing that happens to it stops the store: a disk that refuses leaves ``failure``, and the next thorough flush tries to
-catch up from the log.
+The index is derived data, so nothing that happens to it stops the store: a disk that refuses a write sets ``failure``, and the next
+thorough flush tries to catch up from the log.
 """
 
 from typing import TYPE_CHECKING
@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from sprocketmq.clock import Clock
 from sprocketmq.storage.config import StoreConfig
 from sprocketmq.storage.fs import FileSystem
-from sprocketmq.storage.index.key_index import ROLLED_BACK, IndexState, KeyIndex, key_hash, record_keys
+from sprocketmq.storage.index.index_state import IndexState
+from sprocketmq.storage.index.key_index import KeyIndex
+from sprocketmq.storage.index.record_keys import is_rolled_back, key_hash, record_keys
 from sprocketmq.storage.index.search import Kind, find_records
 from sprocketmq.storage.log.commit_log import CommitLog
 from sprocketmq.storage.log.recovery import LogScan, Scanned, data_end, is_blank, parse_record, record_view
@@ -17,7 +19,7 @@ from sprocketmq.storage.log.recovery import LogScan, Scanned, data_end, is_blank
 if TYPE_CHECKING:
     from sprocketmq.storage.chunks import KeyEntries
 
-# Attempts to reach a log that goes on growing; what is missing after these is for the next flush.
+# Rounds of catching up with a log that goes on growing; what is missing after these is left to the next flush.
 _CATCH_UP_ROUNDS = 4
 
 
@@ -29,14 +31,14 @@ class StoreIndex:
         self._keys = KeyIndex(
             fs, f"{config.root}/index", hash_slots=config.max_hash_slots, entries_per_file=config.max_index_entries, clock=clock
         )
-        self.offer = self._keys.offer  # no call more than needed on the way of a message
+        self.offer = self._keys.offer  # called for every commit, so without a call in between
 
     # --- recovery ---
 
     def load(self, state: bytes, *, clean: bool) -> int:
-        """Take what can be trusted of the files, and return the place in the log from which records must be given to ``take_records``.
+        """Take the files that can be trusted, and return the log offset from which records must be given to ``take_records``.
 
-        ``state`` is what ``sync`` returned before the last snapshot, or empty; ``clean`` says that nothing came after that.
+        ``state`` is what ``sync`` returned before the last snapshot, or empty; ``clean``: nothing was indexed after it.
         """
         log = self._log
         known = IndexState.decode(state) if state else None
@@ -50,37 +52,37 @@ class StoreIndex:
         self._keys.failure = error.strerror or str(error)
         self._keys.behind = True
 
-    def _keys_at(self, physical: int) -> tuple[list[int], int] | None:
-        """Return the hashes of the keys of the record at a place in the log, and where the next one begins; None without a record there."""
-        segment = self._log.find(physical)
+    def _keys_at(self, log_offset: int) -> tuple[list[int], int] | None:
+        """Return the key hashes of the record at a log offset, and where the next record begins; None without a record there."""
+        segment = self._log.find(log_offset)
         if segment is None:
             return None
-        at = physical - segment.start
-        record = parse_record(segment.view, segment.start, at, check_crc=False)
+        file_pos = log_offset - segment.start
+        record = parse_record(segment.view, segment.start, file_pos, check_crc=False)
         if record is None:
-            return ([], segment.start + segment.size) if is_blank(segment.view, at) else None
-        keys = record_keys(record[0].decode("utf-8", "replace"), record[9]) if record[6] & ROLLED_BACK != ROLLED_BACK else []
-        return [key_hash(key) for key in keys], physical + record[4]
+            return ([], segment.start + segment.size) if is_blank(segment.view, file_pos) else None
+        keys = [] if is_rolled_back(record[6]) else record_keys(record[0].decode("utf-8", "replace"), record[9])
+        return [key_hash(key) for key in keys], log_offset + record[4]
 
     def take_records(self, records: list[Scanned], end: int) -> None:
-        """Index records of the log up to ``end``; those that are indexed already are passed over."""
+        """Index records of the log up to ``end``; those that are indexed already are skipped."""
         self._keys.add_records(records, end)
 
     def take_entries(self, entries: "KeyEntries", end: int) -> None:
-        """Take the entries of the records up to ``end``, as a worker made them."""
+        """Index entries of the records up to ``end``, which a worker of the bulk pipeline made."""
         self._keys.add_entries(entries, end)
 
     def end_at(self, end: int) -> None:
-        """Forget the records at and behind ``end``: the log turned out to end there."""
+        """Drop the records at and after ``end``: the log turned out to end there."""
         try:
             self._keys.cut(end)
         except OSError as e:
             self._stop(e)
 
-    # --- at work ---
+    # --- in operation ---
 
     def sync(self) -> bytes:
-        """Bring everything to the disk, catching up first when the disk had refused something; return the state for the snapshot.
+        """Bring everything to disk, after catching up if the disk had refused a write; return the state for the snapshot.
 
         Raises OSError when the disk fails.
         """
@@ -89,7 +91,7 @@ class StoreIndex:
         return self._keys.sync().encode()
 
     def drain(self) -> None:
-        """Index what commits left for later; may run in another thread. Never raises, as ``offer`` does not."""
+        """Index what commits left for later; may run in another thread. Like ``offer`` it never raises."""
         self._keys.drain()
 
     def _catch_up(self) -> None:
@@ -110,35 +112,35 @@ class StoreIndex:
         return self._keys.expire(log_min)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files without writing anything."""
         self._keys.close()
 
-    # --- questions ---
+    # --- queries ---
 
     def query(
         self, topic: str, key: str, *, max_count: int, begin_ms: int, end_ms: int, by_tag: bool, visible_end: int
     ) -> list[memoryview]:
-        """Return records as ``MessageStore.query`` says, of those before the place ``visible_end``. May raise OSError."""
+        """Return records as ``MessageStore.query`` says, of those before log offset ``visible_end``. May raise OSError."""
 
-        def record_at(physical: int) -> memoryview | None:
-            return record_view(self._log, physical, visible_end)
+        def record_at(log_offset: int) -> memoryview | None:
+            return record_view(self._log, log_offset, visible_end)
 
         kind = Kind.TAG if by_tag else Kind.KEY
         return find_records(self._keys, record_at, topic, key, max_count=max_count, begin_ms=begin_ms, end_ms=end_ms, kind=kind)
 
     @property
     def failure(self) -> str | None:
-        """Why indexing has stopped for now; None while it works."""
+        """Why indexing has stopped until the next thorough flush; None while it works."""
         return self._keys.failure
 
     @property
     def newest(self) -> tuple[int, int]:
-        """Store time (ms) and place of the newest indexed record."""
+        """Store time (ms) and log offset of the newest indexed record."""
         return self._keys.newest
 
     @property
     def full_until_ms(self) -> int:
-        """The store time (ms) up to which entries are in files that will not change."""
+        """The store time (ms) of the last entry of the newest full file, 0 without one: entries up to then no longer change."""
         return self._keys.full_until_ms
 
     def lag(self) -> tuple[int, int]:

@@ -11,9 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from ipaddress import IPv4Address, IPv6Address
 from struct import Struct
-from typing import Any, NamedTuple, Self
-
-from isal.isal_zlib import crc32 as _crc32
+from typing import Any, NamedTuple
 
 from sprocketmq.errors import ConfigError, RemoteProtocolError
 from sprocketmq.protocol.batch import split_batch
@@ -31,7 +29,12 @@ from sprocketmq.protocol.properties import decode_properties
 from sprocketmq.protocol.records import FIXED_OVERHEAD, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from sprocketmq.storage.checkpoint import FILE_BYTES as CHECKPOINT_BYTES
 from sprocketmq.storage.checkpoint import Checkpoint
-from sprocketmq.storage.fs import REAL_FS, File, FileSystem
+from sprocketmq.storage.file_view import WINDOW_BYTES, ZEROS, FileView, occurrences
+from sprocketmq.storage.fs import REAL_FS, FileSystem
+from sprocketmq.storage.index.index_format import ENTRY as INDEX_ENTRY
+from sprocketmq.storage.index.index_format import HEADER as INDEX_HEADER
+from sprocketmq.storage.index.index_format import NAME_DIGITS
+from sprocketmq.storage.index.slot_count import hash_slots_of
 from sprocketmq.storage.log.recovery import sector_lost
 from sprocketmq.storage.log.segments import parse_segment_name, segment_entries, segment_size_of
 from sprocketmq.storage.queues.consume_queue import FILLER_SIZE
@@ -42,28 +45,20 @@ from sprocketmq.storage.snapshot import Snapshot
 
 # physical offset, size, tag code, store time, base offset, count, compacted offset, reserved
 BATCH_UNIT = Struct(">qiqqqhii")
-INDEX_HEADER = Struct(">qqqqii")
-INDEX_ENTRY = Struct(">iqii")
-INDEX_NAME_DIGITS = 17
-DEFAULT_HASH_SLOTS = 5_000_000
 
 # What is read at once, and how much of a body or a damaged stretch an item carries.
-WINDOW_BYTES = 1 << 20
 PREVIEW_BYTES = 4096
 # Configuration files are small: this is some 200,000 topics.
 MAX_JSON_BYTES = 64 << 20
 # Nested forgeries could make the search for the next record compare checksums for hours; past this many bytes only short ones are believed.
 SEARCH_BUDGET_BYTES = 4 << 30
 _ALWAYS_SEARCHED_BYTES = 64 << 10
-# Places at which the first entry of an index file may be tried to lie.
-MAX_SLOT_TRIES = 10_000
 
 _HEAD = Struct(">iiiiiqqiq")  # a record's first 48 bytes
 _IDENTITY = Struct(">ii20xq")  # size, magic, place in the log
 _INT = Struct(">i")
 _SHORT = Struct(">h")
 _LONG = Struct(">q")
-_ZEROS = bytes(WINDOW_BYTES)
 _MAGICS = (_INT.pack(MAGIC_V1), _INT.pack(MAGIC_V2))
 _PROPERTY_CRC = b"__CRC32#\x01"
 PROPERTY_CRC_BYTES = 20
@@ -108,62 +103,6 @@ class Item(NamedTuple):
     def get(self, name: str) -> Any:
         """Return the value of a field, None when the item has none of that name."""
         return next((field.value for field in self.fields if field.name == name), None)
-
-
-class FileView:
-    """A file read in windows, so that small neighbouring reads cost one system call. Raises OSError as the system does."""
-
-    __slots__ = ("_data", "_file", "_start", "path", "size")
-
-    def __init__(self, fs: FileSystem, path: str) -> None:
-        self.path = path
-        self._file: File = fs.open(path, read_only=True)
-        self.size = self._file.size()
-        self._data = b""
-        self._start = 0
-
-    def read(self, at: int, length: int) -> bytes:
-        """Return up to ``length`` bytes (at most a window) from ``at``; fewer only at the file's end."""
-        length = max(0, min(length, WINDOW_BYTES, self.size - at))
-        begin = at - self._start
-        if begin < 0 or begin + length > len(self._data):
-            self._data = self._file.pread(min(WINDOW_BYTES, max(self.size - at, 0)), at)
-            self._start = at
-            begin = 0
-        return self._data[begin : begin + length]
-
-    def crc(self, at: int, length: int) -> int:
-        """Return the 31-bit CRC of a stretch of any length."""
-        crc = 0
-        while length > 0 and (data := self.read(at, length)):
-            crc = _crc32(data, crc)
-            at += len(data)
-            length -= len(data)
-        return crc & 0x7FFFFFFF
-
-    def data_from(self, at: int) -> int:
-        """Return where the first non-zero byte at or after ``at`` is, the file's size when there is none. Holes cost nothing."""
-        while at < self.size:
-            found = self._file.data_after(at)
-            if found is None:
-                return self.size
-            at = max(at, found)
-            data = self.read(at, WINDOW_BYTES)
-            if not data:
-                return self.size
-            if data != _ZEROS[: len(data)]:
-                return at + len(data) - len(data.lstrip(b"\0"))
-            at += len(data)
-        return self.size
-
-    def close(self) -> None:
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 # --- the commit log -----------------------------------------------------------------------------------------------------
@@ -266,7 +205,7 @@ def log_items(view: FileView, base: int, *, segment_bytes: int = 0, start: int =
     while at < view.size:
         room = segment_bytes - at
         head = view.read(at, 8)
-        if head == _ZEROS[: len(head)] and view.data_from(at) >= view.size:
+        if head == ZEROS[: len(head)] and view.data_from(at) >= view.size:
             yield Item("unwritten", base + at, at, view.size - at)
             return
         if len(head) == 8 and _INT.unpack_from(head, 4)[0] == MAGIC_BLANK:
@@ -320,7 +259,7 @@ def next_record(view: FileView, at: int, base: int, segment_bytes: int, *, since
         window = view.read(begin, WINDOW_BYTES)
         if len(window) < FIXED_OVERHEAD:
             break
-        for candidate in sorted(begin + i - 4 for magic in _MAGICS for i in _occurrences(window, magic)):
+        for candidate in sorted(begin + i - 4 for magic in _MAGICS for i in occurrences(window, magic)):
             if candidate <= at:
                 continue
             # All but the checksum first: of bytes that only look like a magic number, none gets as far as the checksum.
@@ -335,13 +274,6 @@ def next_record(view: FileView, at: int, base: int, segment_bytes: int, *, since
             break
         begin += len(window) - 7  # so that a record's head across the border is seen
     return view.size
-
-
-def _occurrences(data: bytes, needle: bytes) -> Iterator[int]:
-    at = data.find(needle)
-    while at >= 0:
-        yield at
-        at = data.find(needle, at + 1)
 
 
 def sys_flag_names(sys_flag: int) -> list[str]:
@@ -442,7 +374,7 @@ def batch_queue_items(view: FileView, *, start: int = 0) -> Iterator[Item]:
     at = start - start % BATCH_UNIT.size
     while at + BATCH_UNIT.size <= view.size:
         data = view.read(at, BATCH_UNIT.size)
-        if data == _ZEROS[: BATCH_UNIT.size] and (end := view.data_from(at)) > at:
+        if data == ZEROS[: BATCH_UNIT.size] and (end := view.data_from(at)) > at:
             end -= end % BATCH_UNIT.size
             yield Item("unwritten", at // BATCH_UNIT.size, at, end - at)
             at = end
@@ -473,57 +405,6 @@ def _odd_rest(view: FileView, place: int, at: int) -> Item:
 
 
 # --- the key index ------------------------------------------------------------------------------------------------------
-
-
-def hash_slots_of(view: FileView) -> int | None:
-    """Return how many hash slots an index file has, which nothing in it says; None when no number fits what is in it.
-
-    The reference's default and its proportion of four entries a slot are tried first, then every number that makes the first entry come
-    to lie where its place, as the header has it, is found.
-    """
-    if view.size < INDEX_HEADER.size + 4 + INDEX_ENTRY.size:
-        return None
-    _, _, begin, end, _, count = INDEX_HEADER.unpack(view.read(0, INDEX_HEADER.size))
-    ours = view.size - INDEX_HEADER.size
-    likely = [n for n in (DEFAULT_HASH_SLOTS, ours // 84) if 0 < 4 * n < ours and (ours - 4 * n) % INDEX_ENTRY.size == 0]
-    if count <= 1:
-        return likely[0] if likely else None
-    for slots in likely:
-        if _slots_fit(view, slots, begin):
-            return slots
-    # Of the first entry, or where that lies at place 0 of the last.
-    ahead, needle = (1, _LONG.pack(begin)) if begin else (count - 1, _LONG.pack(end))
-    at = INDEX_HEADER.size + 4
-    tries = MAX_SLOT_TRIES
-    while (begin or end) and at < view.size:
-        at = max(at, view.data_from(at) - len(needle) + 1)  # which begins with zeros itself
-        window = view.read(at, WINDOW_BYTES)
-        for i in _occurrences(window, needle):
-            entries_at = at + i - 4 - INDEX_ENTRY.size * ahead
-            if entries_at > INDEX_HEADER.size and entries_at % 4 == 0 and (view.size - entries_at) % INDEX_ENTRY.size == 0:
-                slots = (entries_at - INDEX_HEADER.size) // 4
-                if _slots_fit(view, slots, begin):
-                    return slots
-                tries -= 1
-                if not tries:
-                    return None
-        if len(window) <= len(needle):
-            break
-        at += len(window) - len(needle) + 1
-    return None
-
-
-def _slots_fit(view: FileView, slots: int, begin: int) -> bool:
-    """Tell whether entry 1 is where ``slots`` puts it: it lies where the file begins, has no predecessor, and its slot is taken."""
-    entries_at = INDEX_HEADER.size + 4 * slots
-    data = view.read(entries_at + INDEX_ENTRY.size, INDEX_ENTRY.size)
-    if len(data) < INDEX_ENTRY.size:
-        return False
-    key_hash, physical, _, previous = INDEX_ENTRY.unpack(data)
-    if physical != begin or previous or key_hash < 0:
-        return False
-    (newest,) = _INT.unpack(view.read(INDEX_HEADER.size + 4 * (key_hash % slots), 4))
-    return bool(0 < newest <= (view.size - entries_at) // INDEX_ENTRY.size)
 
 
 def index_items(view: FileView, slots: int | None, *, first_entry: int = 1) -> Iterator[Item]:
@@ -625,7 +506,7 @@ def _checkpoint_item(view: FileView) -> Item:
 
 
 def _dispatched_items(view: FileView) -> Iterator[Item]:
-    data = whole_file(view, MAX_JSON_BYTES)
+    data = view.read_all(MAX_JSON_BYTES)
     snapshot = Snapshot.decode(data) if data is not None else None
     version = _INT.unpack_from(data, 4)[0] if data is not None and len(data) >= 8 else None
     if snapshot is None:
@@ -655,7 +536,7 @@ def _plain(value: object) -> bool:
 
 
 def _json_item(view: FileView) -> Item:
-    data = whole_file(view, MAX_JSON_BYTES)
+    data = view.read_all(MAX_JSON_BYTES)
     if data is None:
         return Item("damaged", 0, 0, view.size, (), f"{view.size} bytes are more than a configuration file can have ({MAX_JSON_BYTES})")
     try:
@@ -663,18 +544,6 @@ def _json_item(view: FileView) -> Item:
     except RemoteProtocolError as e:
         return Item("damaged", 0, 0, view.size, (), str(e))
     return Item("json", 0, 0, view.size, (Field("value", 0, view.size, value),))
-
-
-def whole_file(view: FileView, limit: int) -> bytes | None:
-    """Return a whole file, None when it is longer than ``limit``."""
-    if view.size > limit:
-        return None
-    parts = []
-    at = 0
-    while at < view.size and (data := view.read(at, WINDOW_BYTES)):
-        parts.append(data)
-        at += len(data)
-    return b"".join(parts)
 
 
 # --- what a path is -----------------------------------------------------------------------------------------------------
@@ -716,7 +585,7 @@ def identify(path: str, fs: FileSystem = REAL_FS) -> StoreFile:
             if len(parts) > 4 and parts[-4] in ("consumequeue", "batchconsumequeue"):
                 queue_id = int(parts[-2]) if parts[-2].isascii() and parts[-2].isdigit() else 0
                 return StoreFile(path, parts[-4], start, view.size, parts[-3], queue_id, "/".join(parts[:-4]))
-        elif len(parts) > 2 and parts[-2] == "index" and name.isdigit() and len(name) == INDEX_NAME_DIGITS:
+        elif len(parts) > 2 and parts[-2] == "index" and name.isdigit() and len(name) == NAME_DIGITS:
             return StoreFile(path, "index", root="/".join(parts[:-2]))
         elif name in _SMALL:
             return StoreFile(path, _SMALL[name], root="/".join(parts[:-1]))

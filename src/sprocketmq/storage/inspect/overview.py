@@ -9,17 +9,10 @@ from typing import Any
 from sprocketmq.errors import SprocketError, StoreDamaged, StoreNotSupported
 from sprocketmq.protocol.jsondialect import loads
 from sprocketmq.storage.directory_checks import check_directory
+from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.fs import REAL_FS, Entry, FileSystem
-from sprocketmq.storage.inspect.inspection import (
-    BATCH_UNIT,
-    INDEX_NAME_DIGITS,
-    MAX_JSON_BYTES,
-    FileView,
-    NotAStoreFile,
-    dissect,
-    log_items,
-    whole_file,
-)
+from sprocketmq.storage.index.index_format import is_file_name
+from sprocketmq.storage.inspect.inspection import BATCH_UNIT, MAX_JSON_BYTES, NotAStoreFile, dissect, log_items
 from sprocketmq.storage.log.segments import segment_entries, segment_size_of
 from sprocketmq.storage.queues.consume_queue import FILLER_SIZE
 from sprocketmq.storage.queues.consume_queue import UNIT as QUEUE_UNIT
@@ -97,13 +90,13 @@ class StoreDirectory:
 
     def index_files(self) -> list[Entry]:
         """Return the index files, the oldest first."""
-        return [e for e in self.files_in("index") if not e.is_dir and e.name.isdigit() and len(e.name) == INDEX_NAME_DIGITS]
+        return [e for e in self.files_in("index") if not e.is_dir and is_file_name(e.name)]
 
     def small(self, name: str, limit: int = MAX_JSON_BYTES) -> bytes | None:
         """Return the content of a small file, None when it is missing, unreadable or longer than ``limit``."""
         try:
             with FileView(self.fs, f"{self.root}/{name}") as view:
-                return whole_file(view, limit)
+                return view.read_all(limit)
         except OSError:
             return None
 

@@ -20,9 +20,10 @@ from sprocketmq.protocol.records import FIXED_OVERHEAD, MAGIC_BLANK
 from sprocketmq.storage.checkpoint import FILE_BYTES as CHECKPOINT_BYTES
 from sprocketmq.storage.checkpoint import Checkpoint
 from sprocketmq.storage.directory_checks import check_directory
+from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.fs import REAL_FS, Entry, FileSystem
 from sprocketmq.storage.inspect.findings import ERROR, NOTE, WARNING, Finding, Findings
-from sprocketmq.storage.inspect.inspection import FileView, dissect, next_record
+from sprocketmq.storage.inspect.inspection import dissect, next_record
 from sprocketmq.storage.inspect.overview import StoreDirectory
 from sprocketmq.storage.log.segments import parse_segment_name, segment_name
 from sprocketmq.storage.snapshot import FILE_NAME as DISPATCHED

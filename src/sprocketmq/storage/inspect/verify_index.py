@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 
 from sprocketmq.protocol.codes import SYSFLAG_TRANSACTION_MASK
 from sprocketmq.protocol.properties import find_property
+from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.fs import File, FileSystem
+from sprocketmq.storage.index.index_format import HEADER as INDEX_HEADER
 from sprocketmq.storage.index.key_hashing import entries_of_topics
+from sprocketmq.storage.index.slot_count import hash_slots_of
 from sprocketmq.storage.inspect.findings import ERROR, NOTE, WARNING, Findings
-from sprocketmq.storage.inspect.inspection import INDEX_HEADER, FileView, hash_slots_of
 from sprocketmq.storage.inspect.log_windows import Window
 from sprocketmq.storage.inspect.overview import StoreDirectory
 

@@ -16,9 +16,11 @@ from sprocketmq.protocol.properties import find_property
 from sprocketmq.storage.bulk.splits import Split
 from sprocketmq.storage.bulk.stitching import Answer
 from sprocketmq.storage.chunks import KeyEntries, ParsedChunk, QueueRun
+from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.fs import FileSystem
-from sprocketmq.storage.index.key_index import ENTRY_BYTES, HEADER, HEADER_BYTES, key_hash, key_string
-from sprocketmq.storage.inspect.inspection import FileView, hash_slots_of
+from sprocketmq.storage.index.index_format import ENTRY_BYTES, HEADER, HEADER_BYTES
+from sprocketmq.storage.index.record_keys import key_hash, key_string
+from sprocketmq.storage.index.slot_count import hash_slots_of
 from sprocketmq.storage.inspect.unit_check import BATCH_UNIT, PLAIN_UNIT
 from sprocketmq.storage.inspect.verify_queues import OpenFiles, QueueCheck, Ranges
 from sprocketmq.storage.log.recovery import parse_record

@@ -217,7 +217,7 @@ class _Audit:
     def run(self, split_bytes: int) -> AuditSummary:
         from sprocketmq.spark.jobs.audit.compare import Target, index_file
         from sprocketmq.spark.jobs.audit.merge import Findings, Log
-        from sprocketmq.storage.index.key_index import IndexState
+        from sprocketmq.storage.index.index_state import IndexState
         from sprocketmq.storage.queues.queue_table import QueueTable
 
         began = monotonic()
@@ -318,7 +318,8 @@ class _Audit:
 
     def _report_damage(self, log: "CommitLog", read: "Log", findings: "Findings") -> None:
         from sprocketmq.spark.jobs.audit.merge import AuditFinding
-        from sprocketmq.storage.inspect.inspection import FileView, dissect
+        from sprocketmq.storage.file_view import FileView
+        from sprocketmq.storage.inspect.inspection import dissect
 
         for path, begin, end in read.damaged:
             segment = log.find(begin)

@@ -1,0 +1,42 @@
+"""When the index loads numpy. Loading takes 0.1 s, so a process whose index has little to do never loads it, and a busy one does it in a thread.
+
+The modules ``index_arrays`` and ``key_hashing`` need numpy; every other module of the index imports them inside functions for this reason.
+"""
+
+import sys
+import threading
+
+
+def arrays_loaded() -> bool:
+    """Tell whether the modules that need numpy are loaded."""
+    return "sprocketmq.storage.index.index_arrays" in sys.modules
+
+
+def load_arrays() -> None:
+    """Load the modules that need numpy."""
+    from sprocketmq.storage.index import index_arrays, key_hashing  # noqa: F401
+
+
+class ArraysLoader:
+    """Loads the modules in a thread, once."""
+
+    def __init__(self) -> None:
+        self.thread: threading.Thread | None = None
+
+    def loaded(self, *, wait: bool) -> bool:
+        """Start loading unless that has been done; tell whether it is finished, with ``wait`` after waiting for it."""
+        if self.thread is None:
+            if arrays_loaded():
+                return True
+            self.thread = threading.Thread(target=load_arrays, name="sprocketmq-numpy", daemon=True)
+            self.thread.start()
+        if self.thread.is_alive() and not wait:
+            return False
+        self.join()
+        return True
+
+    def join(self) -> None:
+        """Wait until a running load has finished."""
+        if self.thread is not None:
+            self.thread.join()
+            self.thread = None

@@ -1,0 +1,86 @@
+"""From what sends stored to entries of the index, with numpy for many messages and without it for few."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING
+
+from sprocketmq.storage.index.record_keys import is_rolled_back, key_hash, record_keys
+from sprocketmq.storage.log.recovery import Scanned
+
+if TYPE_CHECKING:
+    from sprocketmq.storage.chunks import KeyEntries
+
+# What one send stored: topic, property string, log offset of the record, store time in ms; for a batch on a plain queue the property
+# strings and log offsets of all its records.
+StagedSend = tuple[str, bytes | list[bytes], int | list[int], int]
+
+# Property strings hashed at once: hostile ones have a key in every second byte, and a key takes about 100 bytes of arrays.
+_SLICE_BYTES = 1 << 19
+
+
+def message_count(send: StagedSend) -> int:
+    """Return how many messages a send stored."""
+    return 1 if isinstance(send[1], bytes) else len(send[1])
+
+
+def first_log_offset(send: StagedSend) -> int:
+    """Return the log offset of the first record of a send."""
+    return send[2] if isinstance(send[2], int) else send[2][0]
+
+
+def staged_records(records: Iterable[Scanned]) -> list[StagedSend]:
+    """Return records read from the log as if each had just been sent, without those that have no keys."""
+    return [
+        (topic.decode("utf-8", "replace"), properties, log_offset, time_ms)
+        for topic, _, _, log_offset, _, _, sys_flag, time_ms, _, properties in records
+        if not is_rolled_back(sys_flag)
+    ]
+
+
+def key_entries(staged: Sequence[StagedSend]) -> "Iterator[KeyEntries]":
+    """Yield the entries of some sends (at least one) in log order, several thousand at a time."""
+    import numpy as np
+
+    from sprocketmq.storage.index.key_hashing import entries_of_topics
+
+    topics, strings, offsets, times = zip(*staged, strict=True)
+    properties: Sequence[bytes] = strings
+    numbers = {topic: number for number, topic in enumerate(dict.fromkeys(topics))}
+    names = [topic.encode() for topic in numbers]
+    owners = np.fromiter(map(numbers.__getitem__, topics), np.int64, len(staged))
+    times_ms = np.array(times, np.int64)
+    if list in set(map(type, strings)):
+        several = [[one] if isinstance(one, bytes) else one for one in strings]
+        counts = np.fromiter(map(len, several), np.int64, len(several))
+        owners, times_ms = np.repeat(owners, counts), np.repeat(times_ms, counts)
+        properties = list(chain.from_iterable(several))
+        offsets = tuple(chain.from_iterable([one] if isinstance(one, int) else one for one in offsets))
+    log_offsets = np.fromiter(offsets, np.int64, len(properties))
+    lengths = np.fromiter(map(len, properties), np.int64, len(properties))
+    ends = np.cumsum(lengths)
+    borders = np.searchsorted(ends, np.arange(_SLICE_BYTES, ends[-1], _SLICE_BYTES), "right")
+    for begin, end in pairwise([0, *np.unique(borders).tolist(), len(properties)]):
+        part = slice(begin, end)
+        yield entries_of_topics(names, owners[part], properties[part], log_offsets[part], times_ms[part], lengths[part])
+
+
+def plain_entries(staged: Sequence[StagedSend], newest_record: tuple[int, int]) -> tuple[list[tuple[int, int, int]], tuple[int, int]]:
+    """Return the entries of some sends as key hash, log offset and store time, without numpy, and the newest record with them.
+
+    ``newest_record`` is the newest that is indexed and how many entries it has. Older records and entries that it has are left out.
+    """
+    newest, known = newest_record
+    entries = []
+    seen = 0
+    for topic, strings, offsets, time_ms in staged:
+        several = [strings] if isinstance(strings, bytes) else strings
+        for log_offset, properties in zip([offsets] if isinstance(offsets, int) else offsets, several, strict=True):
+            if log_offset > newest:
+                newest, known = log_offset, 0
+                seen = 0
+            for key in record_keys(topic, properties) if log_offset == newest else ():
+                seen += 1
+                if seen > known:
+                    known = seen
+                    entries.append((key_hash(key), log_offset, time_ms))
+    return entries, (newest, known)
