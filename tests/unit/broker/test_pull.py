@@ -433,6 +433,7 @@ async def test_a_long_scan_for_a_rare_tag_takes_a_bounded_part_of_each_turn(narr
 
 async def test_other_connections_have_their_turn_during_a_long_scan(narrow, connect):
     client, other = await connect(narrow), await connect(narrow)
+    assert (await other.send("orders")).code == 0  # makes the topic, which waits for a thread that saves the table of topics
     waiting = await wait_for_mine(client, narrow, 5000)
     stage(narrow, "rare", "mine")
     wake(narrow)
