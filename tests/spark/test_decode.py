@@ -17,7 +17,8 @@ from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.compression import CompressionType, compress, compression_flag
 from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.protocol.records import MAGIC_V1, MAGIC_V2, Record, decode_records, encode_record, pack_host
-from sprocketmq.spark.source.decode import PulledRows
+from sprocketmq.spark.source.decode import decode_rows
+from sprocketmq.spark.source.pulled_rows import PulledRows
 from sprocketmq.spark.source.schema import COLUMNS, DEFAULT_COLUMNS, arrow_schema
 
 STORES = Path(__file__).parent.parent / "fixtures" / "stores"
@@ -43,7 +44,7 @@ def recorded_queues(name):
 
 
 def decoded(data, columns=tuple(COLUMNS), **limits):
-    rows = [row for batch in PulledRows(data).batches(columns, "broker-fx", **limits) for row in batch.to_pylist()]
+    rows = [row for batch in decode_rows(PulledRows(data), columns, "broker-fx", **limits) for row in batch.to_pylist()]
     for row in rows:
         if "properties" in row:
             assert len(dict(row["properties"])) == len(row["properties"]), "a map must not hold a name twice"
@@ -112,7 +113,7 @@ def test_an_inner_batch_is_cut_at_the_exact_offsets(start, end):
     whole = decoded(data)
     rows = PulledRows(data)
     rows.trim(start, end)
-    part = [row for batch in rows.batches(("queueOffset", "msgId", "flag"), "b") for row in batch.to_pylist()]
+    part = [row for batch in decode_rows(rows, ("queueOffset", "msgId", "flag"), "b") for row in batch.to_pylist()]
     assert part == [{k: r[k] for k in ("queueOffset", "msgId", "flag")} for r in whole if start <= r["queueOffset"] < end]
 
 
@@ -173,7 +174,7 @@ def test_chains_of_records_are_followed_however_their_sizes_change(lengths):
     records = [record(i, body) for i, body in enumerate(bodies)]
     rows = PulledRows(b"".join(records))
     assert rows.offsets.tolist() == list(range(len(lengths)))
-    assert [body for batch in rows.batches(("body",), "b") for body in batch["body"].to_pylist()] == bodies
+    assert [body for batch in decode_rows(rows, ("body",), "b") for body in batch["body"].to_pylist()] == bodies
     starts = [0]
     for one in records:
         starts.append(starts[-1] + len(one))
@@ -212,7 +213,7 @@ def test_an_inner_batch_left_whole_is_one_row_with_everything_a_record_has():
     data = record(5, b"before") + record(6, inner, {"UNIQ_KEY": "outer", "INNER_NUM": "2"}, sys_flag=192) + record(8, b"after")
     pulled = PulledRows(data, unwrap=False)
     assert (pulled.offsets.tolist(), pulled.counts.tolist()) == ([5, 6, 8], [1, 2, 1])
-    rows = [row for batch in pulled.batches(tuple(COLUMNS), "b") for row in batch.to_pylist()]
+    rows = [row for batch in decode_rows(pulled, tuple(COLUMNS), "b") for row in batch.to_pylist()]
     names = ("queueOffset", "body", "batchBaseOffset", "batchNum", "msgId", "sysFlag")
     assert tuple(rows[1][name] for name in names) == (6, inner, 6, 2, "outer", 192)
     assert rows[1]["offsetMsgId"] is not None
@@ -228,7 +229,7 @@ def test_a_batch_that_does_not_say_its_count_counts_for_one(stated):
 
 def test_recorded_batches_read_the_same_whole_as_message_by_message():
     data = recorded_queues("batchcq")["Bcq1", 0]
-    whole = [row for batch in PulledRows(data, unwrap=False).batches(tuple(COLUMNS), "b") for row in batch.to_pylist()]
+    whole = [row for batch in decode_rows(PulledRows(data, unwrap=False), tuple(COLUMNS), "b") for row in batch.to_pylist()]
     apart = decoded(data)
     assert [(r["batchBaseOffset"], r["batchNum"]) for r in whole] == sorted({(r["batchBaseOffset"], r["batchNum"]) for r in apart})
     assert [r["queueOffset"] for r in whole] == [r["batchBaseOffset"] for r in whole]
@@ -260,7 +261,7 @@ def test_compressed_bodies_are_inflated_between_plain_ones(kind):
 def test_bodies_that_inflate_to_much_are_spread_over_batches():
     packed = compress(bytes(1 << 20), CompressionType.ZLIB)
     data = b"".join(record(i, packed, sys_flag=compression_flag(CompressionType.ZLIB)) for i in range(10))
-    sizes = [batch.num_rows for batch in PulledRows(data).batches(("body",), "b", batch_bytes=3 << 20)]
+    sizes = [batch.num_rows for batch in decode_rows(PulledRows(data), ("body",), "b", batch_bytes=3 << 20)]
     assert sizes == [3, 3, 3, 1]
 
 
@@ -303,31 +304,31 @@ def test_a_repeated_standard_property_gives_its_last_value_everywhere():
 def test_every_batch_has_the_one_schema_spark_was_promised(columns):
     inner = record(2, encode_batch([(0, b"i", b"")]), sys_flag=192)
     for data in (record(0), record(0) + inner, record(0, raw=b"odd") + record(1, compress(b"z", CompressionType.LZ4), sys_flag=257)):
-        for batch in PulledRows(data).batches(columns, "b", batch_rows=1):
+        for batch in decode_rows(PulledRows(data), columns, "b", batch_rows=1):
             assert batch.schema.equals(arrow_schema(columns))
             batch.validate(full=True)
 
 
 @pytest.mark.parametrize("born", [2**63 - 1, -(2**63), 0])
 def test_a_born_time_no_timestamp_can_hold_is_moved_to_the_nearest(born):
-    [batch] = PulledRows(record(born_timestamp_ms=born)).batches(("bornTimestamp",), "b")
+    [batch] = decode_rows(PulledRows(record(born_timestamp_ms=born)), ("bornTimestamp",), "b")
     limit = (2**63 - 1) // 1000 * 1000
     assert batch.column(0).cast(pa.int64()).to_pylist() == [max(-limit, min(limit, born * 1000))]
 
 
 def test_batches_respect_rows_and_bytes_but_always_move():
     data = b"".join(record(i, bytes(1000)) for i in range(10))
-    assert [b.num_rows for b in PulledRows(data).batches(("body",), "b", batch_rows=4)] == [4, 4, 2]
-    assert [b.num_rows for b in PulledRows(data).batches(("body",), "b", batch_bytes=2500)] == [2] * 5
-    assert [b.num_rows for b in PulledRows(data).batches(("body",), "b", batch_bytes=1)] == [1] * 10
-    assert list(PulledRows(b"").batches(("body",), "b")) == []
+    assert [b.num_rows for b in decode_rows(PulledRows(data), ("body",), "b", batch_rows=4)] == [4, 4, 2]
+    assert [b.num_rows for b in decode_rows(PulledRows(data), ("body",), "b", batch_bytes=2500)] == [2] * 5
+    assert [b.num_rows for b in decode_rows(PulledRows(data), ("body",), "b", batch_bytes=1)] == [1] * 10
+    assert list(decode_rows(PulledRows(b""), ("body",), "b")) == []
 
 
 def test_a_batch_can_be_taken_from_any_buffer():
     data = record(0, b"first") + record(1, b"second")
     for kind in (bytes, bytearray, memoryview):
         assert [r["body"] for r in decoded(kind(data), ("body",))] == [b"first", b"second"]
-    assert isinstance(next(PulledRows(data).batches(("body",), "b")), pa.RecordBatch)
+    assert isinstance(next(decode_rows(PulledRows(data), ("body",), "b")), pa.RecordBatch)
 
 
 @pytest.mark.parametrize(
@@ -379,5 +380,5 @@ def test_random_damage_gives_a_value_or_a_protocol_error():
             data = bytearray(good)
             data[at] ^= flip
             with suppress(RemoteProtocolError):
-                for batch in PulledRows(data).batches(tuple(COLUMNS), "b"):
+                for batch in decode_rows(PulledRows(data), tuple(COLUMNS), "b"):
                     batch.validate(full=True)

@@ -24,7 +24,6 @@ from sprocketmq.spark.option_values import OptionError
 from sprocketmq.spark.sessions.worker_gc import settle_worker
 from sprocketmq.spark.sink.data_sink import BatchSink, StreamSink
 from sprocketmq.spark.source.access import ClusterAccess, FilterRefused, cluster_access
-from sprocketmq.spark.source.decode import PulledRows
 from sprocketmq.spark.source.offsets import (
     Offsets,
     check_same_topics,
@@ -46,6 +45,7 @@ from sprocketmq.spark.source.planning import (
     cut_ranges,
     ranges_between,
 )
+from sprocketmq.spark.source.pulled_rows import PulledRows
 from sprocketmq.spark.source.reading import RETRY_PAUSE_S, DataLoss, QueueAway, RangeReader
 from sprocketmq.spark.source.schema import arrow_schema, spark_schema
 

@@ -21,8 +21,9 @@ from sprocketmq.client.consume.pull_requests import PullResult, PullStatus, pull
 from sprocketmq.errors import FatalError, RemoteProtocolError, RetriableError, TopicNotFound
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark.source.access import Filter, TopicGone
-from sprocketmq.spark.source.decode import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS, PulledRows
+from sprocketmq.spark.source.decode import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS, decode_rows
 from sprocketmq.spark.source.planning import QueueRange
+from sprocketmq.spark.source.pulled_rows import PulledRows
 
 log = logging.getLogger(__name__)
 
@@ -186,7 +187,7 @@ class RangeReader:
             rows.trim(start, end)
             if self._tags:
                 rows.keep_tags(self._tags)
-            yield from rows.batches(self._columns, queue.broker_name, batch_rows=self._batch_rows, batch_bytes=self._batch_bytes)
+            yield from decode_rows(rows, self._columns, queue.broker_name, batch_rows=self._batch_rows, batch_bytes=self._batch_bytes)
         except RemoteProtocolError as e:
             where = f"messages {start} to {end - 1} of queue {queue.queue_id} of topic {queue.topic} on broker {queue.broker_name}"
             hint = "" if not self._unwrap else "; with option innerBatch=raw batches are not looked into"

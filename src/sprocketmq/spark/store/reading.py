@@ -20,7 +20,8 @@ from isal.isal_zlib import crc32 as _crc32
 from sprocketmq.errors import RemoteProtocolError
 from sprocketmq.protocol.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_INNER_BATCH, SYSFLAG_STORE_HOST_V6
 from sprocketmq.protocol.records import FIXED_OVERHEAD, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
-from sprocketmq.spark.source.decode import PulledRows
+from sprocketmq.spark.source.decode import decode_rows
+from sprocketmq.spark.source.pulled_rows import PulledRows
 from sprocketmq.spark.store.options import CORRUPT, CORRUPT_TYPE, StoreOptions, store_arrow_schema
 from sprocketmq.spark.store.planning import IndexPiece, LogPiece, Piece, UnitPiece, damaged
 from sprocketmq.storage.file_view import FileView
@@ -198,9 +199,14 @@ class StoreReader:
                     rows = self._located(view, bounds[first : stop + 1])
                 if self._topics:
                     rows.keep_topics(self._topics)
-                for batch in rows.batches(
-                    self._decoded, self._options.broker_name, batch_rows=self._options.batch_rows, batch_bytes=self._options.batch_bytes
-                ):
+                batches = decode_rows(
+                    rows,
+                    self._decoded,
+                    self._options.broker_name,
+                    batch_rows=self._options.batch_rows,
+                    batch_bytes=self._options.batch_bytes,
+                )
+                for batch in batches:
                     if passed + batch.num_rows > given:
                         yield self._dress(piece.path, batch.slice(max(given - passed, 0)))
                     passed += batch.num_rows
