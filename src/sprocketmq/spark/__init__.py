@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from sprocketmq.spark.sessions.jre import NoJava, ensure_java
     from sprocketmq.spark.sessions.session import session
     from sprocketmq.spark.sink.data_sink import SinkError
-    from sprocketmq.spark.sink.encode import RowRefused
     from sprocketmq.spark.sink.options import ColumnError
+    from sprocketmq.spark.sink.row_fields import RowRefused
     from sprocketmq.spark.source.data_source import RocketMQDataSource
     from sprocketmq.spark.source.reading import DataLoss
     from sprocketmq.spark.store.data_source import RocketMQStoreDataSource
@@ -42,7 +42,7 @@ _HOMES = {
     "QueryHistory": "notebook",
     "RocketMQDataSource": "source.data_source",
     "RocketMQStoreDataSource": "store.data_source",
-    "RowRefused": "sink.encode",
+    "RowRefused": "sink.row_fields",
     "SinkError": "sink.data_sink",
     "ensure_java": "sessions.jre",
     "explain": "errors",

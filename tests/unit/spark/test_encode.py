@@ -13,7 +13,10 @@ from sprocketmq.protocol.hashing import java_hash
 from sprocketmq.protocol.ids import MessageIdFactory, parse_uniq_key
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.properties import decode_properties
-from sprocketmq.spark.sink.encode import SLICE_BYTES, Ids, Limits, Occurrences, Router, RowEncoder, RowRefused
+from sprocketmq.spark.sink.encode import SLICE_BYTES, BatchLimits, RowEncoder
+from sprocketmq.spark.sink.message_ids import Occurrences, RowIds
+from sprocketmq.spark.sink.routing import Router
+from sprocketmq.spark.sink.row_fields import RowRefused
 
 TYPES = {
     "body": pa.binary(),
@@ -40,8 +43,8 @@ def batch_of(**columns):
 
 def encoder(batch, *, scope=None, topic="T", batch_bytes=1 << 20, batch_messages=32767, message_bytes=1 << 22, **more):
     columns = {name: i for i, name in enumerate(batch.schema.names)}
-    limits = Limits(batch_bytes, batch_messages, message_bytes)
-    ids = Ids(_factory.take, scope)
+    limits = BatchLimits(batch_bytes, batch_messages, message_bytes)
+    ids = RowIds(_factory.take, scope)
     if "topic" in columns:
         topic = None
     return RowEncoder(
@@ -50,7 +53,7 @@ def encoder(batch, *, scope=None, topic="T", batch_bytes=1 << 20, batch_messages
 
 
 def requests(batch, **more):
-    return list(encoder(batch, **more).lots(batch))
+    return list(encoder(batch, **more).batches(batch))
 
 
 def messages(lots):
@@ -163,9 +166,9 @@ def test_more_than_a_slice_is_encoded_in_pieces():
 def test_row_numbers_go_on_from_batch_to_batch():
     batch = batch_of(body=[b"x", None])
     made = encoder(batch)
-    list(made.lots(batch.slice(0, 1)))
+    list(made.batches(batch.slice(0, 1)))
     with pytest.raises(RowRefused, match="row 2 cannot be written to RocketMQ: its body is null"):
-        list(made.lots(batch))
+        list(made.batches(batch))
 
 
 # --- where rows go ---
@@ -358,7 +361,7 @@ def test_equal_rows_have_ids_of_their_own_that_are_the_same_the_next_time():
     def run():
         batch = batch_of(body=[b"same"] * 5)
         made = encoder(batch, scope="s")
-        return [p["UNIQ_KEY"] for _ in range(2) for *_, p in messages(list(made.lots(batch)))]
+        return [p["UNIQ_KEY"] for _ in range(2) for *_, p in messages(list(made.batches(batch)))]
 
     first = run()
     assert len(set(first)) == 10

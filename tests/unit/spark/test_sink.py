@@ -13,8 +13,8 @@ from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import TopicNotFound
 from sprocketmq.spark.option_values import OptionError
 from sprocketmq.spark.sink.data_sink import BatchSink, SinkError
-from sprocketmq.spark.sink.encode import RowRefused
 from sprocketmq.spark.sink.options import ColumnError
+from sprocketmq.spark.sink.row_fields import RowRefused
 from sprocketmq.spark.sink.sending import close_producers
 
 SCHEMA = StructType([StructField("body", BinaryType()), StructField("keys", StringType())])

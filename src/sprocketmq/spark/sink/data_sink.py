@@ -16,8 +16,12 @@ from sprocketmq.errors import FatalError, RetriableError, SprocketError
 from sprocketmq.spark.option_values import OptionError
 from sprocketmq.spark.sessions.worker_gc import settle_worker
 from sprocketmq.spark.sink.dead_letters import DeadLetters
-from sprocketmq.spark.sink.encode import Ids, Limits, Lot, Router, RowEncoder, RowRefused
+from sprocketmq.spark.sink.encode import BatchLimits, RowEncoder
+from sprocketmq.spark.sink.message_ids import RowIds
 from sprocketmq.spark.sink.options import AUTO, DEAD_LETTER, FAIL, SINGLE, SinkOptions, check_columns, parse_sink_options
+from sprocketmq.spark.sink.routing import Router
+from sprocketmq.spark.sink.row_batches import RowBatch
+from sprocketmq.spark.sink.row_fields import RowRefused
 from sprocketmq.spark.sink.sending import ProducerAccess, Sender, is_too_large, producer_access
 
 log = logging.getLogger(__name__)
@@ -80,8 +84,8 @@ class _Sink:
             encoder = RowEncoder(
                 self._columns,
                 Router(_remembered(access)),
-                Ids(access.ids.take, f"{job}/{partition}" if options.deterministic else None),
-                Limits(options.batch_bytes, options.batch_messages, options.max_message_bytes),
+                RowIds(access.ids.take, f"{job}/{partition}" if options.deterministic else None),
+                BatchLimits(options.batch_bytes, options.batch_messages, options.max_message_bytes),
                 topic=options.topic,
                 wait_store_ok=options.wait_store_ok,
                 by_tag=options.send_mode == AUTO,
@@ -90,8 +94,8 @@ class _Sink:
             )
             try:
                 for batch in batches:
-                    for lot in encoder.lots(batch):
-                        sender.put(lot)
+                    for row_batch in encoder.batches(batch):
+                        sender.put(row_batch)
             except BaseException as e:
                 sender.give_up()
                 if isinstance(e, RowRefused):
@@ -184,24 +188,24 @@ def _partition() -> int:
     return 0 if context is None else int(context.partitionId())
 
 
-def _put_aside(add: Callable[[pa.RecordBatch, list[str]], None], lot: Lot, reason: str) -> None:
-    add(lot.rows.source.slice(lot.first, 1), [reason])
+def _put_aside(add: Callable[[pa.RecordBatch, list[str]], None], batch: RowBatch, reason: str) -> None:
+    add(batch.rows.source.slice(batch.first, 1), [reason])
 
 
-def _why_not_sent(partition: int, lot: Lot, error: SprocketError) -> BaseException:
-    queue = "" if lot.queue is None else f"queue {lot.queue.queue_id} on broker {lot.queue.broker_name!r}"
+def _why_not_sent(partition: int, batch: RowBatch, error: SprocketError) -> BaseException:
+    queue = "" if batch.queue is None else f"queue {batch.queue.queue_id} on broker {batch.queue.broker_name!r}"
     reason = str(error)
     if is_too_large(error):
-        if lot.single:
+        if batch.single:
             reason = f"{reason.rstrip('. ')}. Send less, or have such rows put aside with onTooLarge=dead-letter"
         else:
-            size = len(lot.body())
+            size = len(batch.body())
             reason = (
-                f"{reason.rstrip('. ')}; it was a batch of {len(lot)} rows, {size} bytes. Lower batchBytes, or have such batches split with"
+                f"{reason.rstrip('. ')}; it was a batch of {len(batch)} rows, {size} bytes. Lower batchBytes, or have such batches split with"
                 " onTooLarge=split"
             )
     # On one line: that is what is found again in the text that Spark makes of it.
-    return SinkError(lot.topic, queue, lot.row, partition, " ".join(reason.split()))
+    return SinkError(batch.topic, queue, batch.row, partition, " ".join(reason.split()))
 
 
 def _log_commit(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -16,7 +16,7 @@ from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.ids import MessageIdFactory
 from sprocketmq.protocol.message import MessageQueue
-from sprocketmq.spark.sink.encode import Lot
+from sprocketmq.spark.sink.row_batches import RowBatch
 
 _R = TypeVar("_R")
 
@@ -89,7 +89,7 @@ def is_too_large(error: SprocketError) -> bool:
 
 
 class Sender:
-    """Sends the lots of one task, at most ``max_in_flight`` requests at a time.
+    """Sends the batches of one task, at most ``max_in_flight`` requests at a time.
 
     With ``ordered`` the requests to one queue follow each other, each when the one before is answered. A batch that the broker refuses as
     too large is sent in halves when ``halve`` is set; a message it refuses is given to ``refused`` (in the loop's thread), or is the
@@ -103,8 +103,8 @@ class Sender:
         max_in_flight: int,
         ordered: bool = False,
         halve: bool = False,
-        refused: Callable[[Lot, str], None] | None = None,
-        failed: Callable[[Lot, SprocketError], BaseException] = lambda _, error: error,
+        refused: Callable[[RowBatch, str], None] | None = None,
+        failed: Callable[[RowBatch, SprocketError], BaseException] = lambda _, error: error,
     ) -> None:
         self._access = access
         self._room = threading.BoundedSemaphore(max_in_flight)
@@ -113,21 +113,21 @@ class Sender:
         self._halve = halve
         self._refused = refused
         self._failed = failed
-        self._lots = Inbox(self._take)
-        self.lanes: dict[MessageQueue, deque[Lot]] = {}
+        self._batches = Inbox(self._take)
+        self.lanes: dict[MessageQueue, deque[RowBatch]] = {}
         self._error: BaseException | None = None
         self.rows = self.requests = self.bytes = 0
 
-    def put(self, lot: Lot) -> None:
-        """Have a lot sent, waiting while too many are on their way. Raises what an earlier one ended with."""
+    def put(self, batch: RowBatch) -> None:
+        """Have a batch sent, waiting while too many are on their way. Raises what an earlier one ended with."""
         self._room.acquire()
         if self._error is not None:
             self._room.release()
             raise self._error
-        self._lots.put(lot, self._access.thread.loop)
+        self._batches.put(batch, self._access.thread.loop)
 
     def finish(self) -> None:
-        """Wait until every lot is answered, or given up. Raises what the first one that failed ended with."""
+        """Wait until every batch is answered, or given up. Raises what the first one that failed ended with."""
         self._wait()
         if self._error is not None:
             raise self._error
@@ -146,25 +146,25 @@ class Sender:
 
     # --- in the loop's thread ---
 
-    def _take(self, lots: deque[Lot]) -> None:
-        while lots:
-            lot = lots.popleft()
-            if not self._ordered or lot.queue is None:
-                self._spawn(deque([lot]))
+    def _take(self, batches: deque[RowBatch]) -> None:
+        while batches:
+            batch = batches.popleft()
+            if not self._ordered or batch.queue is None:
+                self._spawn(deque([batch]))
                 continue
-            lane = self.lanes.get(lot.queue)
+            lane = self.lanes.get(batch.queue)
             if lane is not None:
-                lane.append(lot)
+                lane.append(batch)
             else:
-                self.lanes[lot.queue] = lane = deque([lot])
+                self.lanes[batch.queue] = lane = deque([batch])
                 self._spawn(lane)
 
-    def _spawn(self, lane: deque[Lot]) -> None:
+    def _spawn(self, lane: deque[RowBatch]) -> None:
         task = self._access.background.spawn(self._lane(lane), "sends of a task", awaited=True)
         task.add_done_callback(partial(self._ended, lane))
 
-    async def _lane(self, lane: deque[Lot]) -> None:
-        """Send the lots of one queue, one after the other, or a single one."""
+    async def _lane(self, lane: deque[RowBatch]) -> None:
+        """Send the batches of one queue, one after the other, or a single one."""
         queue = lane[0].queue
         while lane:
             if self._error is None:
@@ -174,7 +174,7 @@ class Sender:
         if self._ordered and queue is not None:
             del self.lanes[queue]
 
-    def _ended(self, lane: deque[Lot], task: "asyncio.Task[None]") -> None:
+    def _ended(self, lane: deque[RowBatch], task: "asyncio.Task[None]") -> None:
         """Let nobody wait for what a task has left, whatever ended it."""
         if not lane:
             return
@@ -186,29 +186,29 @@ class Sender:
         self._room.release(len(lane))
         lane.clear()
 
-    async def _send(self, lot: Lot) -> None:
+    async def _send(self, batch: RowBatch) -> None:
         access = self._access
-        body = lot.body()
+        body = batch.body()
         try:
             await access.producer.send_encoded(
-                lot.topic,
+                batch.topic,
                 body,
-                lot.properties(access.ids.next),
-                batch=not lot.single,
-                queue=lot.queue,
-                flag=lot.flag(),
-                born_timestamp_ms=lot.born_ms,
+                batch.properties(access.ids.next),
+                batch=not batch.single,
+                queue=batch.queue,
+                flag=batch.flag(),
+                born_timestamp_ms=batch.born_ms,
             )
         except SprocketError as e:
             large = is_too_large(e)
-            if large and lot.single and self._refused is not None:
-                self._refused(lot, str(e))
+            if large and batch.single and self._refused is not None:
+                self._refused(batch, str(e))
                 return
-            if not large or lot.single or not self._halve:
-                raise self._failed(lot, e) from e
-            for half in lot.halves():
+            if not large or batch.single or not self._halve:
+                raise self._failed(batch, e) from e
+            for half in batch.halves():
                 await self._send(half)
             return
-        self.rows += len(lot)
+        self.rows += len(batch)
         self.requests += 1
         self.bytes += len(body)

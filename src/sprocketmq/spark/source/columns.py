@@ -11,12 +11,11 @@ import pyarrow as pa
 
 from sprocketmq.protocol.codes import SYSFLAG_COMPRESSED
 from sprocketmq.protocol.records import unpack_host
+from sprocketmq.spark.arrow_arrays import HEX_DIGITS
 from sprocketmq.spark.source.pulled_rows import PulledRows
 from sprocketmq.spark.source.stored_properties import StoredProperties
 
 _MAX_MS = (2**63 - 1) // 1000
-# Two ASCII digits for each byte value.
-_HEX = np.array([list(f"{i:02X}".encode()) for i in range(256)], np.uint8)
 
 
 class ColumnBuilder:
@@ -128,7 +127,7 @@ class ColumnBuilder:
                 digits = 2 * (width + 8)
                 bounds: Any = np.arange(0, digits * (len(which) + 1), digits, dtype=np.int32)
                 parts.append(
-                    pa.Array.from_buffers(pa.string(), len(which), [None, pa.py_buffer(bounds), pa.py_buffer(_HEX[raw].tobytes())])
+                    pa.Array.from_buffers(pa.string(), len(which), [None, pa.py_buffer(bounds), pa.py_buffer(HEX_DIGITS[raw].tobytes())])
                 )
                 order.append(which)
         ids = parts[0] if len(parts) == 1 else pa.concat_arrays(parts).take(pa.array(np.argsort(np.concatenate(order))))
