@@ -8,9 +8,9 @@ import time
 
 import pytest
 
+from sprocketmq.spark.sessions import class_data
 from sprocketmq.spark.sessions.class_data import ClassData
 from sprocketmq.spark.sessions.jre import Java
-from sprocketmq.spark.sessions.session import class_data
 
 WHOLE = struct.pack("=I", 0xF00BABA8) + b"classes" * 1000
 
