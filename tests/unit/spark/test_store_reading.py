@@ -26,7 +26,8 @@ from sprocketmq.protocol.records import pack_host
 from sprocketmq.spark.option_values import OptionError
 from sprocketmq.spark.source.schema import COLUMNS
 from sprocketmq.spark.store.options import parse_store_options, store_arrow_schema
-from sprocketmq.spark.store.planning import DamagePiece, IndexPiece, LogPiece, UnitPiece, check_paths, pack, plan_store
+from sprocketmq.spark.store.pieces import DamagePiece, IndexPiece, LogPiece, UnitPiece, pack
+from sprocketmq.spark.store.planning import check_paths, plan_store
 from sprocketmq.spark.store.reading import StoreReader
 from sprocketmq.storage.fs import RealFileSystem
 from sprocketmq.storage.index.record_keys import key_hash

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from sprocketmq.spark.sessions.session import worker_gc
+from sprocketmq.spark.sessions import worker_gc
 
 
 @pytest.fixture

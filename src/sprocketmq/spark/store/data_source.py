@@ -9,7 +9,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from sprocketmq.errors import ConfigError
 from sprocketmq.spark.sessions.worker_gc import settle_worker
 from sprocketmq.spark.store.options import StoreOptions, parse_store_options, store_spark_schema
-from sprocketmq.spark.store.planning import Piece, check_paths, plan_store
+from sprocketmq.spark.store.pieces import Piece
+from sprocketmq.spark.store.planning import check_paths, plan_store
 from sprocketmq.spark.store.reading import StoreReader
 
 

@@ -23,7 +23,7 @@ from sprocketmq.protocol.records import FIXED_OVERHEAD, MAGIC_BLANK, MAGIC_V1, M
 from sprocketmq.spark.source.decode import decode_rows
 from sprocketmq.spark.source.pulled_rows import PulledRows
 from sprocketmq.spark.store.options import CORRUPT, CORRUPT_TYPE, StoreOptions, store_arrow_schema
-from sprocketmq.spark.store.planning import IndexPiece, LogPiece, Piece, UnitPiece, damaged
+from sprocketmq.spark.store.pieces import IndexPiece, LogPiece, Piece, UnitPiece, damaged
 from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.fs import REAL_FS, FileSystem, will_need
 from sprocketmq.storage.index.index_format import ENTRY_BYTES, HEADER_BYTES

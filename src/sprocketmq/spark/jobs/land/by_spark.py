@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from sprocketmq.errors import ConfigError
 from sprocketmq.spark.jobs.land.plan import LandSummary, Wanted
-from sprocketmq.spark.jobs.land.table import NotALandingTable, is_table
+from sprocketmq.spark.jobs.land.table import is_table
+from sprocketmq.spark.jobs.land.table_errors import NotALandingTable
 from sprocketmq.spark.jobs.progress import Progress, Report
 from sprocketmq.spark.source.schema import DEFAULT_COLUMNS
 

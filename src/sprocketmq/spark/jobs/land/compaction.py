@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from sprocketmq.spark.jobs.land.plan import one_of
-from sprocketmq.spark.jobs.land.table import Batch, NotALandingTable, TableState, TableWriter, read_table
+from sprocketmq.spark.jobs.land.table import Batch, TableState, read_table
+from sprocketmq.spark.jobs.land.table_errors import NotALandingTable
+from sprocketmq.spark.jobs.land.table_writer import TableWriter
 from sprocketmq.spark.jobs.land.write import COMPRESSIONS, MergeTask, RunTasks, WriteSettings, on_spark
 from sprocketmq.spark.jobs.progress import Progress, Report
 

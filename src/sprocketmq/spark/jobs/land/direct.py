@@ -10,7 +10,9 @@ from typing import Any
 
 from sprocketmq.spark.jobs.land.compaction import compact_table, no_report, plan_groups
 from sprocketmq.spark.jobs.land.plan import LandSummary, Wanted
-from sprocketmq.spark.jobs.land.table import Batch, Offsets, Step, TableMismatch, TableSpec, TableState, TableWriter, no_step
+from sprocketmq.spark.jobs.land.table import Batch, Offsets, TableSpec, TableState
+from sprocketmq.spark.jobs.land.table_errors import TableMismatch
+from sprocketmq.spark.jobs.land.table_writer import Step, TableWriter, no_step
 from sprocketmq.spark.jobs.land.write import LandTask, RunTasks, WriteSettings
 from sprocketmq.spark.jobs.progress import Progress, Report
 from sprocketmq.spark.option_values import OptionError

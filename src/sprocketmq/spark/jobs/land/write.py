@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sprocketmq.errors import FatalError
-from sprocketmq.spark.jobs.land.table import WrittenFile
+from sprocketmq.spark.jobs.land.table_writer import WrittenFile
 from sprocketmq.spark.jobs.tasks import run_tasks
 
 COMPRESSIONS = ("snappy", "zstd", "lz4", "gzip", "none")
