@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from sprocketmq.storage.file_view import FileView
-from sprocketmq.storage.inspect.inspection import PREVIEW_BYTES, Field, Item
+from sprocketmq.storage.inspect.items import PREVIEW_BYTES, Field, Item
 
 _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", "bright_yellow", "bright_green", "bright_magenta")
 _ROW = 16
@@ -17,21 +17,21 @@ def print_hex(item: Item, view: FileView, *, title: str, shown: Callable[[str, A
     """Print an item's bytes (at most the first 4,096) and what they mean; colours only where the output is a terminal."""
     console = Console(highlight=False)
     console.print(Text(title, style="bold"), soft_wrap=True)
-    data = view.read(item.at, min(item.length, PREVIEW_BYTES))
+    data = view.read(item.file_pos, min(item.length, PREVIEW_BYTES))
     if item.kind == "unwritten":
         console.print(Text(f"  {len(data):,} zeros and more" if item.length > len(data) else f"  {len(data):,} zeros"))
         return
     fields = [field for field in item.fields if field.length]
     style = ["dim"] * len(data)
     for i, field in enumerate(fields):
-        stop = min(field.at + field.length, len(data))
-        style[field.at : stop] = [_COLOURS[i % len(_COLOURS)]] * max(0, stop - field.at)
+        stop = min(field.pos + field.length, len(data))
+        style[field.pos : stop] = [_COLOURS[i % len(_COLOURS)]] * max(0, stop - field.pos)
     for row in range(0, len(data), _ROW):
-        console.print(_row(item.at + row, data[row : row + _ROW], style[row : row + _ROW]), soft_wrap=True)
+        console.print(_row(item.file_pos + row, data[row : row + _ROW], style[row : row + _ROW]), soft_wrap=True)
     if item.length > len(data):
         console.print(Text(f"  ... {item.length - len(data):,} more bytes"))
     for i, field in enumerate(fields):
-        console.print(_legend(item.at, field, _COLOURS[i % len(_COLOURS)], shown(field.name, field.value)), soft_wrap=True)
+        console.print(_legend(item.file_pos, field, _COLOURS[i % len(_COLOURS)], shown(field.name, field.value)), soft_wrap=True)
     console.print()
 
 
@@ -50,7 +50,7 @@ def _row(at: int, data: bytes, style: list[str]) -> Text:
 def _legend(at: int, field: Field, colour: str, value: str) -> Text:
     line = Text("  ")
     line.append("■ ", style=colour)
-    line.append(f"{at + field.at:012x} +{field.length:<6} ", style="dim")
+    line.append(f"{at + field.pos:012x} +{field.length:<6} ", style="dim")
     line.append(f"{field.name.replace('_', ' '):<22}", style=colour)
     line.append(value if len(value) <= 200 else value[:200] + " ...")
     return line

@@ -12,18 +12,11 @@ from sprocketmq.errors import ConfigError, RemoteProtocolError
 from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.fs import REAL_FS
 from sprocketmq.storage.index.slot_count import hash_slots_of
-from sprocketmq.storage.inspect.inspection import (
-    PREVIEW_BYTES,
-    Item,
-    NotAStoreFile,
-    StoreFile,
-    identify,
-    index_chain,
-    inner_messages,
-    items_of,
-    sys_flag_names,
-)
+from sprocketmq.storage.inspect.index_items import index_chain
+from sprocketmq.storage.inspect.items import PREVIEW_BYTES, Item, NotAStoreFile
 from sprocketmq.storage.inspect.overview import Overview, StoreDirectory
+from sprocketmq.storage.inspect.record_items import inner_messages, sys_flag_names
+from sprocketmq.storage.inspect.store_file import StoreFile, identify, items_of
 
 DEFAULT_LIMIT = 20
 _TEXT_COLUMN = 40
@@ -166,7 +159,7 @@ class _Printer:
         return bool(item.problem) or item.get("topic") == topic
 
     def _as_json(self, item: Item) -> dict[str, Any]:
-        found: dict[str, Any] = {"kind": item.kind, "offset": item.place, "at": item.at, "length": item.length}
+        found: dict[str, Any] = {"kind": item.kind, "offset": item.number, "at": item.file_pos, "length": item.length}
         for field in item.fields:
             if field.name == "body":
                 name, value = next(iter(field.value.items()))
@@ -180,7 +173,7 @@ class _Printer:
         if self._options.full and item.kind == "record":
             found |= self._inner(item)
         if self._options.hex and item.length:
-            found["hex"] = self._view.read(item.at, min(item.length, PREVIEW_BYTES)).hex()
+            found["hex"] = self._view.read(item.file_pos, min(item.length, PREVIEW_BYTES)).hex()
         if item.problem:
             found["problem"] = item.problem
         return found
@@ -232,7 +225,7 @@ class _Printer:
 
 def _title(item: Item) -> str:
     problem = f": {item.problem}" if item.problem else ""
-    return f"{item.kind} {item.place}, byte {item.at} of the file, {plural(item.length, 'byte')}{problem}"
+    return f"{item.kind} {item.number}, byte {item.file_pos} of the file, {plural(item.length, 'byte')}{problem}"
 
 
 def _shown(name: str, value: Any) -> str:
@@ -263,7 +256,7 @@ _Rows = Callable[[Item], list[tuple[object, ...]]]
 
 def _record_rows(item: Item) -> list[tuple[object, ...]]:
     if item.kind != "record":
-        return [(item.place, item.length, f"({item.kind})", "", "", "", "", "", item.problem)]
+        return [(item.number, item.length, f"({item.kind})", "", "", "", "", "", item.problem)]
     properties = item.get("properties")
     body = item.get("body")
     text = body.get("text")
@@ -271,7 +264,7 @@ def _record_rows(item: Item) -> list[tuple[object, ...]]:
     flags = sys_flag_names(item.get("sys_flag"))
     return [
         (
-            item.place,
+            item.number,
             item.length,
             clean(item.get("topic")),
             item.get("queue_id"),
@@ -287,20 +280,20 @@ def _record_rows(item: Item) -> list[tuple[object, ...]]:
 def _unit_rows(item: Item) -> list[tuple[object, ...]]:
     if item.kind != "unit":
         count = item.length // 20
-        last = f" to {item.place + count - 1}" if count > 1 else ""
-        return [(f"{item.place}{last}", "", "", f"({item.kind}) {item.problem}".strip())]
+        last = f" to {item.number + count - 1}" if count > 1 else ""
+        return [(f"{item.number}{last}", "", "", f"({item.kind}) {item.problem}".strip())]
     code = item.get("tags_code")
     return [
-        (item.place, item.get("physical_offset"), item.get("size"), code if code is not None else _time(item.get("deliver_at_ms") or 0))
+        (item.number, item.get("physical_offset"), item.get("size"), code if code is not None else _time(item.get("deliver_at_ms") or 0))
     ]
 
 
 def _batch_unit_rows(item: Item) -> list[tuple[object, ...]]:
     if item.kind != "unit":
-        return [(f"byte {item.at}", "", "", "", "", f"({item.kind}) {item.problem}".strip())]
+        return [(f"byte {item.file_pos}", "", "", "", "", f"({item.kind}) {item.problem}".strip())]
     return [
         (
-            item.place,
+            item.number,
             item.get("count"),
             item.get("physical_offset"),
             item.get("size"),
@@ -312,17 +305,17 @@ def _batch_unit_rows(item: Item) -> list[tuple[object, ...]]:
 
 def _entry_rows(item: Item) -> list[tuple[object, ...]]:
     if item.kind != "entry":
-        return [(item.place, "", "", "", "", f"({item.kind}) {item.problem}".strip())]
+        return [(item.number, "", "", "", "", f"({item.kind}) {item.problem}".strip())]
     slot = "-" if item.get("slot") is None else item.get("slot")
     when = item.problem or _time(item.get("timestamp_ms"))
-    return [(item.place, item.get("key_hash"), slot, item.get("previous"), item.get("physical_offset"), when)]
+    return [(item.number, item.get("key_hash"), slot, item.get("previous"), item.get("physical_offset"), when)]
 
 
 def _fields_rows(item: Item) -> list[tuple[object, ...]]:
     if item.problem:
         return [(item.kind, item.problem)]
     if item.kind in ("queue", "deletion"):
-        return [(f"{item.kind} {item.place}", ", ".join(f"{f.name.replace('_', ' ')} {_shown(f.name, f.value)}" for f in item.fields))]
+        return [(f"{item.kind} {item.number}", ", ".join(f"{f.name.replace('_', ' ')} {_shown(f.name, f.value)}" for f in item.fields))]
     return [(f.name.replace("_", " "), _shown(f.name, f.value)) for f in item.fields]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from sprocketmq.cli.output import plural, print_json
 from sprocketmq.cli.progress import ByteProgress
 from sprocketmq.errors import ConfigError
-from sprocketmq.storage.inspect.inspection import NotAStoreFile
+from sprocketmq.storage.inspect.items import NotAStoreFile
 
 
 def parts_of(text: str | None) -> tuple[str, ...]:

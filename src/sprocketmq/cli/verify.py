@@ -7,7 +7,7 @@ from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK
 from sprocketmq.cli.inspect import clean
 from sprocketmq.cli.output import plural, print_json
 from sprocketmq.cli.progress import ByteProgress
-from sprocketmq.storage.inspect.inspection import NotAStoreFile
+from sprocketmq.storage.inspect.items import NotAStoreFile
 from sprocketmq.storage.inspect.verification import VerifyReport, verify
 
 

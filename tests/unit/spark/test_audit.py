@@ -19,7 +19,7 @@ from sprocketmq.spark.jobs import rebuild_index
 from sprocketmq.spark.jobs.audit import job
 from sprocketmq.spark.jobs.tasks import UNSEEN, StoreNotShared, StoreUnreadable, trouble_of
 from sprocketmq.storage.inspect.findings import ERROR, NOTE, WARNING
-from sprocketmq.storage.inspect.inspection import NotAStoreFile
+from sprocketmq.storage.inspect.items import NotAStoreFile
 from sprocketmq.storage.inspect.verification import verify
 
 CLEAN = ["plain", "batchcq", "compressed", "delay-retry", "propcrc"]

@@ -35,7 +35,7 @@ from sprocketmq.storage.bulk.rebuild import WORK_DIRECTORY, rebuild
 from sprocketmq.storage.bulk.spool import Spool
 from sprocketmq.storage.config import StoreConfig
 from sprocketmq.storage.fs import REAL_FS, RealFileSystem
-from sprocketmq.storage.inspect.inspection import NotAStoreFile
+from sprocketmq.storage.inspect.items import NotAStoreFile
 from sprocketmq.storage.inspect.unit_check import Segments, check_queue
 from sprocketmq.storage.inspect.verification import verify
 from sprocketmq.storage.store import MessageStore

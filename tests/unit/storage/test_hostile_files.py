@@ -27,9 +27,12 @@ from sprocketmq.storage.directory_checks import check_directory
 from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.fs import REAL_FS
 from sprocketmq.storage.index.slot_count import hash_slots_of
-from sprocketmq.storage.inspect import inspection
-from sprocketmq.storage.inspect.inspection import NotAStoreFile, identify, inner_messages, items_of, next_record
+from sprocketmq.storage.inspect import segment_items
+from sprocketmq.storage.inspect.items import NotAStoreFile
 from sprocketmq.storage.inspect.overview import StoreDirectory
+from sprocketmq.storage.inspect.record_items import inner_messages
+from sprocketmq.storage.inspect.segment_items import next_record
+from sprocketmq.storage.inspect.store_file import identify, items_of
 from sprocketmq.storage.inspect.verification import verify
 from sprocketmq.storage.log import recovery
 from sprocketmq.storage.snapshot import Snapshot
@@ -312,7 +315,7 @@ def nested_forgeries(count, tail):
 
 
 def test_nested_forgeries_do_not_stop_the_search(tmp_path, monkeypatch):
-    monkeypatch.setattr(inspection, "SEARCH_BUDGET_BYTES", 1 << 22)
+    monkeypatch.setattr(segment_items, "SEARCH_BUDGET_BYTES", 1 << 22)
     monkeypatch.setattr(recovery, "SEARCH_BUDGET_BYTES", 1 << 22)
     data = nested_forgeries(500, 200_000)
     at = len(data)

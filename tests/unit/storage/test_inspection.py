@@ -13,17 +13,12 @@ from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.storage.file_view import WINDOW_BYTES, FileView
 from sprocketmq.storage.fs import REAL_FS
 from sprocketmq.storage.index.slot_count import hash_slots_of
-from sprocketmq.storage.inspect.inspection import (
-    NotAStoreFile,
-    identify,
-    index_chain,
-    inner_messages,
-    items_of,
-    next_record,
-    property_crc,
-    sys_flag_names,
-)
+from sprocketmq.storage.inspect.index_items import index_chain
+from sprocketmq.storage.inspect.items import NotAStoreFile
 from sprocketmq.storage.inspect.overview import StoreDirectory
+from sprocketmq.storage.inspect.record_items import inner_messages, property_crc, sys_flag_names
+from sprocketmq.storage.inspect.segment_items import next_record
+from sprocketmq.storage.inspect.store_file import identify, items_of
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"
 NAMES = ["plain", "propcrc", "crash", "crash-lag", "compressed", "delay-retry", "batchcq"]
@@ -60,7 +55,7 @@ def test_every_file_of_apaches_stores_is_identified_and_read_to_its_end(stores, 
             assert sum(i.length for i in items) == path.stat().st_size
         assert [i.problem for i in items if i.problem] == [] or name == "crash-lag"
         for item in items:
-            assert all(f.at >= 0 and f.at + f.length <= max(item.length, f.length) for f in item.fields)
+            assert all(f.pos >= 0 and f.pos + f.length <= max(item.length, f.length) for f in item.fields)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -76,7 +71,7 @@ def test_records_hold_what_apaches_own_tools_list(stores, name):
     records = [i for path in sorted((stores[name] / "commitlog").iterdir()) for i in look(path) if i.kind == "record"]
     met = 0
     for record in records:
-        message = listed.get((record.place, record.get("queue_offset")))
+        message = listed.get((record.number, record.get("queue_offset")))
         if message is None or message["topic"] != record.get("topic"):
             continue
         met += 1
@@ -92,8 +87,8 @@ def test_records_hold_what_apaches_own_tools_list(stores, name):
 def test_the_fields_of_a_record_cover_all_of_its_bytes(stores):
     for record in look(stores["propcrc"] / "commitlog" / "00000000000000000000"):
         if record.kind == "record":
-            ends = [0, *(f.at + f.length for f in record.fields)]
-            assert [f.at for f in record.fields] == ends[:-1]
+            ends = [0, *(f.pos + f.length for f in record.fields)]
+            assert [f.pos for f in record.fields] == ends[:-1]
             assert ends[-1] == record.length
 
 
@@ -111,22 +106,22 @@ def test_an_offset_starts_at_the_record_that_holds_it(stores):
     path = stores["plain"] / "commitlog" / "00000000000000065536"
     items = look(path)
     second = items[1]
-    for offset in (second.place, second.place + 1, second.place + second.length - 1):
+    for offset in (second.number, second.number + 1, second.number + second.length - 1):
         assert look(path, offset)[0] == second
-    assert look(path, second.place + second.length)[0] == items[2]
+    assert look(path, second.number + second.length)[0] == items[2]
     with pytest.raises(NotAStoreFile, match="holds 65536 to 131071"):
         look(path, 65535)
 
 
 def test_offsets_of_queues_batch_queues_and_indexes(stores):
-    assert look(stores["plain"] / "consumequeue" / "PlainB" / "0" / "00000000000000001000", 55)[0].place == 55
+    assert look(stores["plain"] / "consumequeue" / "PlainB" / "0" / "00000000000000001000", 55)[0].number == 55
     with pytest.raises(NotAStoreFile, match="holds 50 to 99"):
         look(stores["plain"] / "consumequeue" / "PlainB" / "0" / "00000000000000001000", 49)
     inside = look(stores["batchcq"] / "batchconsumequeue" / "Bcq1" / "0" / "00000000000000000000", 9)[0]
-    assert (inside.place, inside.get("count")) == (8, 17)
+    assert (inside.number, inside.get("count")) == (8, 17)
     entries = look(stores["plain"] / "index" / "20261121025211689", 200)
     assert [i.kind for i in entries[:3]] == ["header", "slots", "entry"]
-    assert entries[2].place == 200
+    assert entries[2].number == 200
     with pytest.raises(NotAStoreFile, match="means nothing"):
         look(stores["plain"] / "checkpoint", 3)
 
@@ -157,7 +152,7 @@ def test_files_are_known_by_their_content_where_the_place_says_nothing(stores, t
         shutil.copy(source, copy)
         assert identify(str(copy)).kind == kind
     shutil.copy(stores["plain"] / "commitlog" / "00000000000000065536", copy)
-    assert look(copy)[0].place == 65536
+    assert look(copy)[0].number == 65536
 
 
 @pytest.mark.parametrize("content", [b"", b"hello, world", bytes(1000), b"\xff" * 920, os.urandom(920)])
@@ -192,25 +187,25 @@ def test_chains_of_an_index_end_at_impossible_links(plain):
     with FileView(REAL_FS, str(path)) as view:
         last = list(items_of(identify(str(path)), view))[-1]
         chain = index_chain(view, 64, last.get("key_hash"))
-        assert chain[0] == last.place
+        assert chain[0] == last.number
         assert chain == sorted(chain, reverse=True)
     with path.open("r+b") as file:
-        file.seek(last.at + 16)
-        file.write(struct.pack(">i", last.place))
+        file.seek(last.file_pos + 16)
+        file.write(struct.pack(">i", last.number))
     with FileView(REAL_FS, str(path)) as view:
-        assert index_chain(view, 64, last.get("key_hash")) == [last.place]
+        assert index_chain(view, 64, last.get("key_hash")) == [last.number]
 
 
 def test_damage_is_shown_with_what_follows_it(plain):
     path = plain / "commitlog" / "00000000000000000000"
     records = look(path)
     with path.open("r+b") as file:
-        file.seek(records[2].at + 90)
+        file.seek(records[2].file_pos + 90)
         file.write(b"?")
     items = look(path)
     assert items[:2] == records[:2]
     assert items[3:] == records[3:]
-    assert (items[2].kind, items[2].at, items[2].length) == ("damaged", records[2].at, records[2].length)
+    assert (items[2].kind, items[2].file_pos, items[2].length) == ("damaged", records[2].file_pos, records[2].length)
     assert "CRC" in items[2].problem
     assert items[2].get("topic") == records[2].get("topic")
 

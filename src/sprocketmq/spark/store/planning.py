@@ -24,8 +24,9 @@ from sprocketmq.storage.file_view import WINDOW_BYTES, FileView
 from sprocketmq.storage.fs import REAL_FS, Entry, FileSystem
 from sprocketmq.storage.index.index_format import ENTRY_BYTES, HEADER, HEADER_BYTES
 from sprocketmq.storage.index.slot_count import hash_slots_of
-from sprocketmq.storage.inspect.inspection import NotAStoreFile, next_record
+from sprocketmq.storage.inspect.items import NotAStoreFile
 from sprocketmq.storage.inspect.overview import StoreDirectory
+from sprocketmq.storage.inspect.segment_items import next_record
 from sprocketmq.storage.log.segments import parse_segment_name, segment_entries, segment_name, segment_size_of
 from sprocketmq.storage.queues.batch_queue import BATCH_UNIT_BYTES
 from sprocketmq.storage.queues.consume_queue import UNIT_BYTES

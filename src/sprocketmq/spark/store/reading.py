@@ -27,7 +27,8 @@ from sprocketmq.spark.store.pieces import IndexPiece, LogPiece, Piece, UnitPiece
 from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.fs import REAL_FS, FileSystem, will_need
 from sprocketmq.storage.index.index_format import ENTRY_BYTES, HEADER_BYTES
-from sprocketmq.storage.inspect.inspection import PROPERTY_CRC_BYTES, dissect, next_record, property_crc
+from sprocketmq.storage.inspect.record_items import PROPERTY_CRC_BYTES, dissect, property_crc
+from sprocketmq.storage.inspect.segment_items import next_record
 from sprocketmq.storage.log.recovery import parse_record
 from sprocketmq.storage.queues.consume_queue import FILLER_SIZE
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sprocketmq.protocol.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6
 from sprocketmq.protocol.records import FIXED_OVERHEAD, MAGIC_V1, MAGIC_V2
-from sprocketmq.storage.inspect.inspection import PROPERTY_CRC_BYTES, property_crc
+from sprocketmq.storage.inspect.record_items import PROPERTY_CRC_BYTES, property_crc
 from sprocketmq.storage.log.recovery import sector_lost
 
 WINDOW_BYTES = 8 << 20
@@ -38,7 +38,7 @@ class Window:
     """Consecutive whole records of the log, all of them valid, in arrays of equal length; ``end`` is the log position behind the last."""
 
     end: int
-    physicals: _Longs
+    log_offsets: _Longs
     sizes: _Longs
     queue_ids: _Longs
     queue_offsets: _Longs
@@ -48,7 +48,7 @@ class Window:
     properties: list[bytes]
 
     def __len__(self) -> int:
-        return len(self.physicals)
+        return len(self.log_offsets)
 
 
 def parse_window(data: bytes, physical: int) -> tuple[Window, int]:

@@ -12,7 +12,11 @@ from sprocketmq.storage.directory_checks import check_directory
 from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.fs import REAL_FS, Entry, FileSystem
 from sprocketmq.storage.index.index_format import is_file_name
-from sprocketmq.storage.inspect.inspection import BATCH_UNIT, MAX_JSON_BYTES, NotAStoreFile, dissect, log_items
+from sprocketmq.storage.inspect.batch_queue_items import BATCH_UNIT
+from sprocketmq.storage.inspect.items import NotAStoreFile
+from sprocketmq.storage.inspect.json_items import MAX_JSON_BYTES
+from sprocketmq.storage.inspect.record_items import dissect
+from sprocketmq.storage.inspect.segment_items import log_items
 from sprocketmq.storage.log.segments import segment_entries, segment_size_of
 from sprocketmq.storage.queues.consume_queue import FILLER_SIZE
 from sprocketmq.storage.queues.consume_queue import UNIT as QUEUE_UNIT
@@ -241,7 +245,7 @@ class _Summary:
                 if item.kind == "blank":
                     end = self._log_start + self._store.segment_bytes
                 elif item.kind == "record":
-                    end = item.place + item.length
+                    end = item.number + item.length
                 if item.kind in ("unwritten", "damaged"):
                     return end, True
                 if end >= stop:

@@ -221,8 +221,8 @@ class IndexChecks:
         topics: dict[bytes, int] = {}
         owners = np.fromiter((topics.setdefault(window.topics[i], len(topics)) for i in keyed.tolist()), np.int64, len(keyed))
         properties = [window.properties[i] for i in keyed.tolist()]
-        expected = entries_of_topics(list(topics), owners, properties, window.physicals[keyed], window.times_ms[keyed])
-        start = int(window.physicals[0])
+        expected = entries_of_topics(list(topics), owners, properties, window.log_offsets[keyed], window.times_ms[keyed])
+        start = int(window.log_offsets[0])
         taken = self._entries_between(start, window.end)
         # Place and hash in one number; a window is far shorter than 2^32.
         wanted = ((expected.physicals - start) << 31) | expected.hashes.astype(np.int64)
@@ -250,7 +250,7 @@ class IndexChecks:
             met |= np.isin(wanted, actual)
         if not met.all():
             tags = [_only_tag(text) for text in properties]
-            tagged = entries_of_topics(list(topics), owners, tags, window.physicals[keyed], window.times_ms[keyed])
+            tagged = entries_of_topics(list(topics), owners, tags, window.log_offsets[keyed], window.times_ms[keyed])
             of_tags = np.isin(wanted[~met], ((tagged.physicals - start) << 31) | tagged.hashes.astype(np.int64))
             self._count_missing(expected.physicals[~met], of_tags)
 

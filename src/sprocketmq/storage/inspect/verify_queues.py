@@ -461,7 +461,7 @@ class QueueChecks:
     def _take(self, queue: QueueCheck, window: Window, chosen: _Longs, codes: _Longs, path: str, segment_start: int) -> None:
         deleted = self._deleted.get(queue.topic)
         if deleted is not None:  # messages before the topic's deletion have no units
-            later = window.physicals[chosen] >= deleted
+            later = window.log_offsets[chosen] >= deleted
             chosen, codes = chosen[later], codes[later]
         if queue.batch:
             if not len(chosen):
@@ -481,10 +481,10 @@ class QueueChecks:
         borders = (np.flatnonzero(offsets[1:] != offsets[:-1] + counts[:-1]) + 1).tolist()
         for start, stop in zip([0, *borders], [*borders, len(chosen)], strict=True):
             part = chosen[start:stop]
-            physical = int(window.physicals[part[0]])
+            physical = int(window.log_offsets[part[0]])
             place = (path, physical - segment_start)
             queue.continue_at(int(offsets[start]), physical, self._lost_at, self._findings, place)
-            physicals, sizes = window.physicals[part], window.sizes[part]
+            physicals, sizes = window.log_offsets[part], window.sizes[part]
             if queue.batch:
                 queue.compare_batch(
                     self._files, offsets[start:stop], counts[start:stop], physicals, sizes, codes[start:stop], window.times_ms[part]

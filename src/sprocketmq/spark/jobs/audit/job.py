@@ -319,7 +319,7 @@ class _Audit:
     def _report_damage(self, log: "CommitLog", read: "Log", findings: "Findings") -> None:
         from sprocketmq.spark.jobs.audit.merge import AuditFinding
         from sprocketmq.storage.file_view import FileView
-        from sprocketmq.storage.inspect.inspection import dissect
+        from sprocketmq.storage.inspect.record_items import dissect
 
         for path, begin, end in read.damaged:
             segment = log.find(begin)
