@@ -10,6 +10,7 @@ import pytest
 
 from sprocketmq.cli import demo as command
 from sprocketmq.demo import pipeline, run
+from sprocketmq.demo.outcome import Outcome
 from sprocketmq.demo.verify import Check
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -85,7 +86,7 @@ def test_a_failed_check_is_shown_and_is_the_exit_code(monkeypatch, tmp_path, cap
             "elapsed_s": 3.0,
             "output": str(settings.output),
         }
-        return run.Outcome([Check("rows", False, "1 missing: UA1 of 2013-01-01")], report, pa.table({}))
+        return Outcome([Check("rows", False, "1 missing: UA1 of 2013-01-01")], report, pa.table({}))
 
     monkeypatch.setattr(run, "run_demo", outcome)
     assert command.run(["--output", str(tmp_path)]) == 1

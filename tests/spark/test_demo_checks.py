@@ -11,6 +11,7 @@ from rich.console import Console
 
 from sprocketmq.demo import flights as data
 from sprocketmq.demo import pipeline, report, run
+from sprocketmq.demo.outcome import Course
 from sprocketmq.demo.verify import Acknowledged, expected_days, expected_statistics, verify, verify_days
 from sprocketmq.errors import ConfigError
 from sprocketmq.protocol.message import MessageQueue
@@ -272,7 +273,7 @@ def test_a_message_acknowledged_twice_is_counted():
 
 def test_the_plots_and_tables_are_drawn(flights, weather, tmp_path):
     statistics = expected_statistics(flights, weather)
-    course = run.Course([0.0, 1.0, 2.0], [0, 2000, 3000], [0, 1000, 3000], [1.5])
+    course = Course([0.0, 1.0, 2.0], [0, 2000, 3000], [0, 1000, 3000], [1.5])
     report.draw_png(statistics, course, tmp_path / "delays.png")
     assert (tmp_path / "delays.png").read_bytes().startswith(b"\x89PNG")
     console = Console(width=100, record=True, file=io.StringIO())

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,10 +11,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from sprocketmq.demo.outcome import Course, Outcome
 from sprocketmq.demo.verify import Check
-
-if TYPE_CHECKING:
-    from sprocketmq.demo.run import Course, Outcome
 
 _COLOURS = {"EWR": "#4c72b0", "JFK": "#dd8452", "LGA": "#55a868"}
 _AIRPORTS = {"EWR": "Newark", "JFK": "Kennedy", "LGA": "LaGuardia"}
@@ -98,7 +96,7 @@ def weekly_delays(statistics: pa.Table) -> tuple[list[Any], dict[str, list[float
     return weeks, lines
 
 
-def draw_png(statistics: pa.Table, course: "Course", path: Path) -> None:
+def draw_png(statistics: pa.Table, course: Course, path: Path) -> None:
     """Write the picture: delays by week and airport, delays by carrier, and how the run went."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -170,7 +168,7 @@ def checks_table(checks: Sequence[Check]) -> Table:
     return table
 
 
-def show(console: Console, outcome: "Outcome") -> None:
+def show(console: Console, outcome: Outcome) -> None:
     """Print the whole outcome."""
     report, statistics = outcome.report, outcome.statistics
     if statistics.num_rows:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -29,8 +29,9 @@ from sprocketmq.client import AdminClient, Producer
 from sprocketmq.client.send.batching import Batching
 from sprocketmq.demo import report as reporting
 from sprocketmq.demo.flights import load_flights, load_weather, messages_by_window
+from sprocketmq.demo.outcome import Course, Outcome
 from sprocketmq.demo.pipeline import DayQuery, FlightQuery, clock_message, read_days, read_flights, read_statistics
-from sprocketmq.demo.verify import Acknowledged, Check, verify, verify_days
+from sprocketmq.demo.verify import Acknowledged, verify, verify_days
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import ConfigError, FatalError
 from sprocketmq.net.loops import new_event_loop
@@ -85,19 +86,6 @@ class Settings:
     limit: int | None = None
     keep: bool = False
     cores: int | None = None
-
-
-@dataclass(slots=True)
-class Outcome:
-    """How it went. ``report`` is what goes into report.json."""
-
-    checks: list[Check]
-    report: dict[str, Any]
-    statistics: pa.Table
-
-    @property
-    def passed(self) -> bool:
-        return all(check.passed for check in self.checks)
 
 
 class Steps:
@@ -271,8 +259,8 @@ class _Play:
         self._topic = topic
         self._flights = flights
         # Number, queue and offset of messages that are acknowledged, not yet in ``acknowledged``.
-        self._answers: list[tuple[int, int, int]] = []
-        self._failure: BaseException | None = None
+        self.answers: list[tuple[int, int, int]] = []
+        self.failure: BaseException | None = None
         self.acknowledged = Acknowledged(flights.num_rows)
         self.sent = 0
         self.batches = 0
@@ -309,12 +297,12 @@ class _Play:
 
     def _note(self) -> None:
         """Take over what has been acknowledged. Raises what a flight failed with."""
-        if self._failure is not None:
-            raise self._failure
-        if self._answers:
-            self.acknowledged.add(*zip(*self._answers, strict=True))
-            self.sent += len(self._answers)
-            self._answers.clear()
+        if self.failure is not None:
+            raise self.failure
+        if self.answers:
+            self.acknowledged.add(*zip(*self.answers, strict=True))
+            self.sent += len(self.answers)
+            self.answers.clear()
 
 
 class _Answer(msgspec.Struct, gc=False):  # there are thousands at a time: half the size of a partial, and no load on the collector
@@ -326,26 +314,11 @@ class _Answer(msgspec.Struct, gc=False):  # there are thousands at a time: half 
     def __call__(self, result: SendResult | None, error: BaseException | None) -> None:
         play = self.play
         if result is None:
-            play._failure = play._failure or error
+            play.failure = play.failure or error
         elif result.status is not SendStatus.SEND_OK:
-            play._failure = play._failure or FatalError(f"flight {self.number} was stored as {result.status.name}")
+            play.failure = play.failure or FatalError(f"flight {self.number} was stored as {result.status.name}")
         else:
-            play._answers.append((self.number, result.queue_id, result.queue_offset))
-
-
-@dataclass(slots=True)
-class Course:
-    """How a run went: seconds since the first flight, with how many were sent and in the table by then; and when the query was stopped."""
-
-    seconds: list[float] = field(default_factory=lambda: [0.0])
-    sent: list[int] = field(default_factory=lambda: [0])
-    rows: list[int] = field(default_factory=lambda: [0])
-    stopped_s: list[float] = field(default_factory=list)
-
-    def add(self, seconds: float, sent: int, rows: int) -> None:
-        self.seconds.append(seconds)
-        self.sent.append(sent)
-        self.rows.append(rows)
+            play.answers.append((self.number, result.queue_id, result.queue_offset))
 
 
 class _Watch:
