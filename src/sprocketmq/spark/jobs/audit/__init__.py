@@ -1,5 +1,6 @@
 """The job ``audit``: every file of a store compared with its log, by tasks on many machines."""
 
-from sprocketmq.spark.jobs.audit.job import AuditSummary, QueueAudit, audit, check_request
+from sprocketmq.spark.jobs.audit.job import audit, check_request
+from sprocketmq.spark.jobs.audit.report import AuditSummary, QueueAudit
 
 __all__ = ["AuditSummary", "QueueAudit", "audit", "check_request"]

@@ -12,13 +12,13 @@
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sprocketmq.errors import ConfigError
+from sprocketmq.spark.jobs.audit.report import AuditSummary, QueueAudit
 from sprocketmq.spark.jobs.progress import Progress, Report
 from sprocketmq.spark.jobs.tasks import UNSEEN, Trouble, run_tasks, tasks_at_a_time, trouble_of, without_trouble
 from sprocketmq.storage.bulk.rebuild import open_log
@@ -30,7 +30,7 @@ from sprocketmq.storage.snapshot import Snapshot
 from sprocketmq.storage.store import StoreConfig
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from sprocketmq.spark.jobs.audit.compare import Chain, Target
     from sprocketmq.spark.jobs.audit.merge import AuditFinding, Findings, Log, Merge, QueueView
@@ -42,119 +42,6 @@ _HEAD_BYTES = 64
 _GROUPS_A_TASK = 2
 
 T = TypeVar("T")
-_FINDING_COLUMNS = (
-    "severity string, kind string, topic string, queueId int, queueOffset bigint, count bigint, file string, position bigint, what string,"
-    " next string"
-)
-_QUEUE_COLUMNS = (
-    "topic string, queueId int, kind string, firstOffset bigint, nextOffset bigint, messages bigint, records bigint, units bigint,"
-    " missing bigint, wrong bigint, orphans bigint, gaps bigint, duplicates bigint"
-)
-
-
-@dataclass(frozen=True)
-class QueueAudit:
-    """One queue: offsets ``[first_offset, next_offset)`` in the log, its messages and records there, the units in its files.
-
-    ``missing`` messages have no unit, ``wrong`` units say something else than their record, ``orphans`` have none; ``gaps`` are offsets that
-    no message in the log has, ``duplicates`` those that two have, without those of a topic that was made again.
-    """
-
-    topic: str
-    queue_id: int
-    kind: str
-    first_offset: int
-    next_offset: int
-    messages: int
-    records: int
-    units: int
-    missing: int
-    wrong: int
-    orphans: int
-    gaps: int
-    duplicates: int
-
-    @property
-    def ok(self) -> bool:
-        return not (self.missing or self.wrong or self.orphans or self.gaps or self.duplicates)
-
-
-@dataclass(frozen=True)
-class AuditSummary:
-    """What an audit found: ``findings``, the worst first and some of each kind, and a line for each queue.
-
-    ``ok`` tells whether there is nothing but notes. ``damaged`` are stretches of the log without valid records (file, begin, end).
-    """
-
-    store: str
-    in_use: bool
-    log_begin: int
-    log_end: int
-    records: int
-    queues: "tuple[QueueAudit, ...]"
-    index_files: int
-    index_entries: int
-    keys_met: int
-    damaged: tuple[tuple[str, int, int], ...]
-    findings: "tuple[AuditFinding, ...]"
-    errors: int
-    warnings: int
-    notes: int
-    splits: int
-    tasks_at_a_time: int
-    elapsed_s: float
-
-    @property
-    def ok(self) -> bool:
-        return not self.errors and not self.warnings
-
-    @property
-    def verdict(self) -> str:
-        """The outcome in words."""
-        counted = ", ".join(
-            f"{count:,} {word}{'' if count == 1 else 's'}"
-            for count, word in ((self.errors, "error"), (self.warnings, "warning"), (self.notes, "note"))
-            if count
-        )
-        return f"{'in order' if self.ok else 'NOT in order'}{f': {counted}' if counted else ''}"
-
-    def rows(self) -> list[tuple[str, str]]:
-        """Return label and value for each line of the summary table."""
-        from sprocketmq.spark.jobs.audit.merge import number
-
-        log_bytes = self.log_end - self.log_begin
-        units, messages = sum(queue.units for queue in self.queues), sum(queue.messages for queue in self.queues)
-        return [
-            ("store", f"{self.store}{' (in use, or its broker was killed)' if self.in_use else ''}"),
-            ("log", f"{self.records:,} records, {log_bytes:,} bytes, {number(len(self.damaged), 'damaged stretch', 'damaged stretches')}"),
-            ("queues", f"{len(self.queues):,} with {messages:,} messages and {units:,} units"),
-            ("index", f"{self.index_entries:,} entries in {number(self.index_files, 'file', 'files')}, {self.keys_met:,} keys found"),
-            ("took", f"{self.elapsed_s:.1f} s in {self.splits:,} splits, {self.tasks_at_a_time} at a time"),
-            ("verdict", self.verdict),
-        ]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return what ``--json`` prints."""
-        return {**asdict(self), "ok": self.ok}
-
-    def findings_frame(self, spark: "SparkSession") -> "DataFrame":
-        """Return the findings as a DataFrame."""
-        rows = [tuple(asdict(finding).values()) for finding in self.findings]
-        return spark.createDataFrame(rows, _FINDING_COLUMNS)
-
-    def queues_frame(self, spark: "SparkSession") -> "DataFrame":
-        """Return the queues as a DataFrame."""
-        return spark.createDataFrame([tuple(asdict(queue).values()) for queue in self.queues], _QUEUE_COLUMNS)
-
-    def html(self) -> str:
-        """Return the report as one HTML page that needs nothing else."""
-        from sprocketmq.spark.jobs.audit.report import page
-
-        return page(self)
-
-    def save_html(self, path: str | os.PathLike[str]) -> None:
-        """Write the page to a file. Raises OSError."""
-        Path(path).write_text(self.html(), encoding="utf-8")
 
 
 def audit(

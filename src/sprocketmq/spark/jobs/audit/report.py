@@ -1,13 +1,17 @@
-"""An audit as one HTML page: no scripts, no fonts, nothing from elsewhere, so that it can be mailed and kept."""
+"""What an audit found, as values, rows and DataFrames, and as one HTML page without scripts, fonts or links, to be mailed and kept."""
 
+import os
+from dataclasses import asdict, dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from sprocketmq._version import __version__
 from sprocketmq.storage.inspect.findings import ERROR, NOTE, WARNING
 
 if TYPE_CHECKING:
-    from sprocketmq.spark.jobs.audit.job import AuditSummary, QueueAudit
+    from pyspark.sql import DataFrame, SparkSession
+
     from sprocketmq.spark.jobs.audit.merge import AuditFinding
 
 # So many queues with a problem, and so many others, have their line.
@@ -49,8 +53,120 @@ td.zero { color: var(--soft); } td.hot { color: var(--error); font-weight: 600; 
 footer { margin-top: 2.5rem; font-size: .8rem; color: var(--soft); }
 """
 
+_FINDING_COLUMNS = (
+    "severity string, kind string, topic string, queueId int, queueOffset bigint, count bigint, file string, position bigint, what string,"
+    " next string"
+)
+_QUEUE_COLUMNS = (
+    "topic string, queueId int, kind string, firstOffset bigint, nextOffset bigint, messages bigint, records bigint, units bigint,"
+    " missing bigint, wrong bigint, orphans bigint, gaps bigint, duplicates bigint"
+)
 
-def page(summary: "AuditSummary") -> str:
+
+@dataclass(frozen=True)
+class QueueAudit:
+    """One queue: offsets ``[first_offset, next_offset)`` in the log, its messages and records there, the units in its files.
+
+    ``missing`` messages have no unit, ``wrong`` units say something else than their record, ``orphans`` have none; ``gaps`` are offsets that
+    no message in the log has, ``duplicates`` those that two have, without those of a topic that was made again.
+    """
+
+    topic: str
+    queue_id: int
+    kind: str
+    first_offset: int
+    next_offset: int
+    messages: int
+    records: int
+    units: int
+    missing: int
+    wrong: int
+    orphans: int
+    gaps: int
+    duplicates: int
+
+    @property
+    def ok(self) -> bool:
+        return not (self.missing or self.wrong or self.orphans or self.gaps or self.duplicates)
+
+
+@dataclass(frozen=True)
+class AuditSummary:
+    """What an audit found: ``findings``, the worst first and some of each kind, and a line for each queue.
+
+    ``ok`` tells whether there is nothing but notes. ``damaged`` are stretches of the log without valid records (file, begin, end).
+    """
+
+    store: str
+    in_use: bool
+    log_begin: int
+    log_end: int
+    records: int
+    queues: tuple[QueueAudit, ...]
+    index_files: int
+    index_entries: int
+    keys_met: int
+    damaged: tuple[tuple[str, int, int], ...]
+    findings: "tuple[AuditFinding, ...]"
+    errors: int
+    warnings: int
+    notes: int
+    splits: int
+    tasks_at_a_time: int
+    elapsed_s: float
+
+    @property
+    def ok(self) -> bool:
+        return not self.errors and not self.warnings
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in words."""
+        counted = ", ".join(
+            f"{count:,} {word}{'' if count == 1 else 's'}"
+            for count, word in ((self.errors, "error"), (self.warnings, "warning"), (self.notes, "note"))
+            if count
+        )
+        return f"{'in order' if self.ok else 'NOT in order'}{f': {counted}' if counted else ''}"
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return label and value for each line of the summary table."""
+        from sprocketmq.spark.jobs.audit.merge import number
+
+        log_bytes = self.log_end - self.log_begin
+        units, messages = sum(queue.units for queue in self.queues), sum(queue.messages for queue in self.queues)
+        return [
+            ("store", f"{self.store}{' (in use, or its broker was killed)' if self.in_use else ''}"),
+            ("log", f"{self.records:,} records, {log_bytes:,} bytes, {number(len(self.damaged), 'damaged stretch', 'damaged stretches')}"),
+            ("queues", f"{len(self.queues):,} with {messages:,} messages and {units:,} units"),
+            ("index", f"{self.index_entries:,} entries in {number(self.index_files, 'file', 'files')}, {self.keys_met:,} keys found"),
+            ("took", f"{self.elapsed_s:.1f} s in {self.splits:,} splits, {self.tasks_at_a_time} at a time"),
+            ("verdict", self.verdict),
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what ``--json`` prints."""
+        return {**asdict(self), "ok": self.ok}
+
+    def findings_frame(self, spark: "SparkSession") -> "DataFrame":
+        """Return the findings as a DataFrame."""
+        rows = [tuple(asdict(finding).values()) for finding in self.findings]
+        return spark.createDataFrame(rows, _FINDING_COLUMNS)
+
+    def queues_frame(self, spark: "SparkSession") -> "DataFrame":
+        """Return the queues as a DataFrame."""
+        return spark.createDataFrame([tuple(asdict(queue).values()) for queue in self.queues], _QUEUE_COLUMNS)
+
+    def html(self) -> str:
+        """Return the report as one HTML page that needs nothing else."""
+        return page(self)
+
+    def save_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the page to a file. Raises OSError."""
+        Path(path).write_text(self.html(), encoding="utf-8")
+
+
+def page(summary: AuditSummary) -> str:
     """Return the whole page."""
     log_bytes = summary.log_end - summary.log_begin
     tiles = [
@@ -82,7 +198,7 @@ def page(summary: "AuditSummary") -> str:
     return "".join(parts)
 
 
-def _log_strip(summary: "AuditSummary") -> str:
+def _log_strip(summary: AuditSummary) -> str:
     """Return the log as a strip on which damage is marked where it is."""
     length = summary.log_end - summary.log_begin
     if length <= 0:
@@ -104,7 +220,7 @@ def _log_strip(summary: "AuditSummary") -> str:
     )
 
 
-def _findings(summary: "AuditSummary") -> str:
+def _findings(summary: AuditSummary) -> str:
     if not summary.findings:
         return "<h2>Findings</h2>\n<p>None: everything is in order.</p>\n"
     total = summary.errors + summary.warnings + summary.notes
@@ -130,7 +246,7 @@ def _finding(finding: "AuditFinding") -> str:
     )
 
 
-def _queues(queues: "tuple[QueueAudit, ...]") -> str:
+def _queues(queues: tuple[QueueAudit, ...]) -> str:
     if not queues:
         return ""
     bad = [queue for queue in queues if not queue.ok]
@@ -148,7 +264,7 @@ def _queues(queues: "tuple[QueueAudit, ...]") -> str:
     return f'<h2>Queues</h2>\n<div class="wide"><table><thead>{head}</thead><tbody>{rows}</tbody></table></div>\n{more}'
 
 
-def _queue(queue: "QueueAudit") -> str:
+def _queue(queue: QueueAudit) -> str:
     share = (queue.messages - queue.missing) / queue.messages if queue.messages else 1.0
     good = max(min(share, 1.0), 0.0) * 100
     bar = (
