@@ -95,6 +95,27 @@ class Background:
         ending = [*self._tasks, *(kept.task for kept in list(self.kept) if kept.stop())]
         return [task for task in ending if task is not current]
 
+    async def end(self, task: "asyncio.Task[Any] | None") -> None:
+        """Cancel one task that ``spawn`` made, as its owner, and return when it has ended: nothing is logged."""
+        if task is None or task.done():
+            return
+        task.remove_done_callback(self._ended)
+        self._tasks.discard(task)
+        task.cancel()
+        await asyncio.wait([task])
+        self._heard(task)
+
+    async def drain(self, timeout_s: float | None = None) -> None:
+        """Stop what is kept, and wait up to ``timeout_s`` seconds for the tasks that ``spawn`` made. ``close`` cancels those that are left."""
+        self.closed = True
+        current = _current_task()
+        stopped = [kept.task for kept in list(self.kept) if kept.stop() and kept.task is not current]
+        if stopped:
+            await asyncio.wait(stopped)
+        waited_for = [task for task in self._tasks if task is not current]
+        if waited_for:
+            await asyncio.wait(waited_for, timeout=timeout_s)
+
     async def close(self) -> None:
         """Cancel everything and return when it has ended. May be called twice."""
         ending = self.cancel()

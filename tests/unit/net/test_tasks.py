@@ -195,3 +195,44 @@ async def test_a_part_that_a_stranger_cancelled_is_an_error_and_no_cancellation(
     part.cancel()
     with pytest.raises(RuntimeError, match="cancelled"):
         await whole
+
+
+# --- an end that lets tasks finish --------------------------------------------------------------------------------------
+
+
+async def test_a_drain_stops_what_is_kept_and_waits_for_the_rest(background, caplog):
+    work = Work()
+    kept = background.keep("the work", work)
+    await asyncio.sleep(0)
+    ended = []
+
+    async def finishes() -> None:
+        await asyncio.sleep(0)
+        ended.append(1)
+
+    background.spawn(finishes(), "an answer")
+    await background.drain()
+    assert ended == [1]
+    assert kept.task.cancelled()
+    assert not kept.alive
+    assert work.runs == 1
+    assert errors(caplog) == []
+
+
+async def test_a_drain_leaves_what_takes_too_long_to_close(background):
+    task = background.spawn(asyncio.Event().wait(), "an answer that never comes")
+    await background.drain(timeout_s=0.01)
+    assert not task.done()
+    await background.close()
+    assert task.cancelled()
+
+
+async def test_a_task_that_its_owner_ends_is_not_logged(background, caplog, monkeypatch):
+    monkeypatch.setattr(tasks, "FIRST_PAUSE_S", 0.0)
+    task = background.spawn(asyncio.Event().wait(), "news")
+    await asyncio.sleep(0)
+    await background.end(task)
+    await background.end(task)
+    await background.end(None)
+    assert task.cancelled()
+    assert errors(caplog) == []
