@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 from isal.isal_zlib import crc32
 
+from benchmarks.load.group_commit import GroupCommit
 from benchmarks.load.stores import give_back
 from benchmarks.report import spread, write_result
-from sprocketmq.broker.flushing import GroupCommit
 from sprocketmq.protocol.batch import encode_batch, split_columns
 from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.protocol.records import pack_host

@@ -63,6 +63,7 @@ class Cleaning:
         topics: TopicTable,
         executor: Executor,
         *,
+        background: Background,
         fs: FileSystem = REAL_FS,
         clock: Clock = SYSTEM_CLOCK,
         pause_s: float = PAUSE_S,
@@ -86,7 +87,7 @@ class Cleaning:
         self._timer: asyncio.TimerHandle | None = None
         # The round under way.
         self.round: asyncio.Task[list[str]] | None = None
-        self._background = Background("broker")
+        self._background = background
         self._running = self._stopping = False
 
     def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:

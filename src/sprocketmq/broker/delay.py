@@ -91,7 +91,9 @@ class DelayService:
     """The delayed messages of one broker. ``take_timers`` and ``open`` it when the store is open, ``start`` it on the loop, ``stop`` it
     before the store closes.
 
-    ``writable`` tells whether the disk has room, ``failed`` is told of a store that takes nothing more; ``tell`` says who learns of the rest.
+    ``settle`` is called before anything is staged here, so that nobody's sends share a commit that may fail; ``committed`` with what was
+    delivered and its bytes; ``retried`` with the log offsets of a parked message and of its copy in a retry topic, when the copy is
+    staged; ``failed`` when the store takes nothing more. ``writable`` tells whether the disk has room.
     """
 
     def __init__(
@@ -99,15 +101,18 @@ class DelayService:
         store: MessageStore,
         topics: TopicTable,
         *,
+        settle: Callable[[], None],
+        committed: Callable[[list[Arrival], int], None],
+        retried: Callable[[int, int], None],
         writable: Callable[[], bool],
         failed: Callable[[SprocketError], None],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._store = store
         self._topics = topics
-        self._settle: Callable[[], None] = lambda: None
-        self._committed: Callable[[list[Arrival], int], None] = lambda *_: None
-        self._retried: Callable[[int, int], None] = lambda *_: None
+        self._settle = settle
+        self._committed = committed
+        self._retried = retried
         self._writable = writable
         self._failed = failed
         self._clock = clock
@@ -129,18 +134,6 @@ class DelayService:
         self._dirty = False
 
     # --- life ---
-
-    def tell(self, settle: Callable[[], None], committed: Callable[[list[Arrival], int], None]) -> None:
-        """Call ``settle`` before anything is staged here, so that nobody's sends share a commit that may fail.
-
-        ``committed`` gets what was delivered and its bytes.
-        """
-        self._settle = settle
-        self._committed = committed
-
-    def tell_of_retries(self, retried: Callable[[int, int], None]) -> None:
-        """Call ``retried`` with the places of a parked message and of its copy in a retry topic, when that is staged."""
-        self._retried = retried
 
     def take_timers(self, tree: Mapping[Any, Any]) -> None:
         """Take the content of timers.json, empty when there is none. Raises RemoteProtocolError for other content."""

@@ -19,12 +19,11 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from sprocketmq.broker.acks import LATE, LOST, STORED, Acks
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
-from sprocketmq.errors import BrokerBusy, FatalError, RetriableError, SprocketError, StoreFailed, StoreWriteFailed
-from sprocketmq.protocol.codes import ResponseCode
+from sprocketmq.errors import SprocketError, StoreFailed, StoreWriteFailed
 from sprocketmq.storage.store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -41,8 +40,8 @@ _T = TypeVar("_T")
 class Flusher(Generic[_T]):
     """Flushes of one store, and the sends that wait for them.
 
-    ``failed`` is called when a flush failed, once; ``tell`` says who learns of the rest. All calls come on the event loop ``start`` was
-    called on.
+    ``answer`` is called with sends that waited and the code that answers them, ``published`` with the end of the log that readers see now,
+    ``failed`` when a flush failed, once. All calls come on the event loop that ``start`` was called on.
     """
 
     def __init__(
@@ -50,6 +49,8 @@ class Flusher(Generic[_T]):
         store: MessageStore,
         acks: Acks[_T],
         *,
+        answer: Callable[[list[_T], int], None],
+        published: Callable[[int], None] = lambda _: None,
         interval_s: float = 0.5,
         failed: Callable[[SprocketError], None] = lambda _: None,
         executor: Executor | None = None,
@@ -58,8 +59,8 @@ class Flusher(Generic[_T]):
         self._store = store
         self.acks = acks
         self._interval_s = interval_s
-        self._answer: Callable[[list[_T], int], None] = lambda *_: None
-        self._published: Callable[[int], None] = lambda _: None
+        self._answer = answer
+        self._published = published
         self._failed = failed
         self._executor = executor
         self._clock = clock
@@ -81,11 +82,6 @@ class Flusher(Generic[_T]):
         self.total_s = self.longest_s = 0.0
 
     # --- life ---
-
-    def tell(self, answer: Callable[[list[_T], int], None], published: Callable[[int], None] = lambda _: None) -> None:
-        """Let ``answer`` have sends that waited and the code that answers them, ``published`` the end of the log that readers see now."""
-        self._answer = answer
-        self._published = published
 
     def start(self) -> None:
         """Begin; the store is open. What recovery found and does not know to be on the disk goes there."""
@@ -328,96 +324,3 @@ class Flusher(Generic[_T]):
     def expire(self) -> None:
         """Answer the sends that waited too long."""
         self._give(self.acks.overdue(self._clock.monotonic()), LATE)
-
-
-class GroupCommit:
-    """Durable appends for the tasks of one event loop, without sockets or a broker.
-
-    What tasks append in one turn of the loop is committed with one write, and each task goes on when the disk has its message; it is the
-    same rule, thread and group commit as a broker's SYNC_FLUSH. ``store`` is open, with ``flush_disk_type="SYNC_FLUSH"``, and nobody
-    else appends to it. Made for benchmarks and tests of durability; ``start`` first, ``stop`` last.
-    """
-
-    def __init__(
-        self,
-        store: MessageStore,
-        *,
-        timeout_s: float = 5.0,
-        max_sends: int = 10_000,
-        max_bytes: int = 64 << 20,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        self._store = store
-        self.acks: Acks[asyncio.Future[None]] = Acks(sync=True, timeout_s=timeout_s, max_sends=max_sends, max_bytes=max_bytes)
-        self.flusher = Flusher(store, self.acks, failed=self._note_failure, clock=clock)
-        self.flusher.tell(self._answer)
-        self._staged: list[asyncio.Future[None]] = []
-        self._failure: SprocketError | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def start(self) -> None:
-        """Begin, on the running loop."""
-        self._loop = asyncio.get_running_loop()
-        self.flusher.start()
-
-    async def stop(self) -> None:
-        """Return when everything appended is settled; the store stays open."""
-        self._commit()
-        await self.flusher.drain()
-        await self.flusher.stop()
-
-    @property
-    def flushes(self) -> int:
-        """How many flushes there were."""
-        return self.flusher.count
-
-    async def append(self, topic: str, queue_id: int, body: bytes, properties: bytes = b"", **fields: Any) -> tuple[int, int]:
-        """Append one message and return its queue offset and place in the log when the disk has it; ``fields`` as ``stage_message`` takes.
-
-        Raises BrokerBusy when too much waits already, StoreWriteFailed, StoreFailed, TimeoutError when the disk takes too long: the
-        message is stored then, and may or may not reach the disk.
-        """
-        acks = self.acks
-        if not acks.admits(self.flusher.unflushed, waits=True):
-            raise BrokerBusy(ResponseCode.SYSTEM_BUSY, "too many appends wait for the disk")
-        loop = self._loop
-        assert loop is not None
-        placed = self._store.stage_message(topic, queue_id, body, properties, **fields)
-        staged = self._staged
-        if not staged:
-            loop.call_soon(self._commit)
-        future: asyncio.Future[None] = loop.create_future()
-        staged.append(future)
-        acks.hold()
-        await future
-        return placed
-
-    def _commit(self) -> None:
-        staged = self._staged
-        if not staged:
-            return
-        self._staged = []
-        try:
-            self._store.commit()
-        except (RetriableError, FatalError, OSError) as e:
-            self.acks.release(len(staged))
-            for future in staged:
-                if not future.done():
-                    future.set_exception(e)
-            return
-        self.flusher.wait(staged)
-        self.flusher.wrote()
-
-    def _note_failure(self, error: SprocketError) -> None:
-        self._failure = error
-
-    def _answer(self, sends: list[asyncio.Future[None]], code: int) -> None:
-        for future in sends:
-            if future.done():  # its task was cancelled
-                continue
-            if code == STORED:
-                future.set_result(None)
-            elif code == LATE:
-                future.set_exception(TimeoutError("the disk did not confirm the message in time"))
-            else:
-                future.set_exception(self._failure or StoreFailed(str(self._store.config.root), "a flush failed"))

@@ -10,16 +10,17 @@ time it was made at, which it holds; a key or a tag from the newest message back
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sprocketmq.broker.clients import ClientRegistry
 from sprocketmq.broker.topics import Topic, TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import ProtocolError, RemoteProtocolError
 from sprocketmq.net.server import ServerConnection
+from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.batch import BatchEntry, split_batch
 from sprocketmq.protocol.bodies import ConsumeQueueUnits, QueueUnit
 from sprocketmq.protocol.codes import (
@@ -75,7 +76,7 @@ Keep = Callable[[BatchEntry], bool]
 class QueryHandlers:
     """Answer questions for single messages. Matches are exact: other keys of the same hash are left out.
 
-    ``later`` runs what takes more than a moment.
+    What takes more than a moment runs in ``background``.
     """
 
     def __init__(
@@ -84,13 +85,13 @@ class QueryHandlers:
         topics: TopicTable,
         clients: ClientRegistry,
         *,
-        later: Callable[[Coroutine[Any, Any, None]], None],
+        background: Background,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._store = store
         self._topics = topics
         self._clients = clients
-        self._later = later
+        self._background = background
         self._clock = clock
         self._searching = asyncio.Lock()  # one search at a time: more would only take the time of everybody else
         self._searches = 0
@@ -111,7 +112,7 @@ class QueryHandlers:
             self._query(conn, command, request)
         else:
             command.body = b""
-            self._later(self._query_when_indexed(conn, command, request))
+            self._background.spawn(self._query_when_indexed(conn, command, request), "an answer to a query")
 
     async def _query_when_indexed(self, conn: ServerConnection, command: Command, request: QueryMessage) -> None:
         """Answer 12 after what waits for the index was indexed in another thread: it may be 16 MiB of the log, and numpy be still to be loaded."""
@@ -151,7 +152,7 @@ class QueryHandlers:
             self._answer(conn, command, [*records])
         else:
             command.body = b""
-            self._later(self._query_batches(conn, command, request, topic, records, count))
+            self._background.spawn(self._query_batches(conn, command, request, topic, records, count), "an answer to a query")
 
     async def _query_batches(
         self, conn: ServerConnection, command: Command, request: QueryMessage, topic: Topic, records: list[memoryview], count: int

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from sprocketmq.errors import BrokerNameTaken, SprocketError
 from sprocketmq.net.client import ConnectionPool
-from sprocketmq.net.tasks import Background, all_of
+from sprocketmq.net.tasks import Background, Kept, all_of, settled
 from sprocketmq.protocol.bodies import ClusterInfo, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import to_ext
@@ -47,6 +47,7 @@ class Registrar:
         take_over: bool,
         table: Callable[[list[TopicConfig] | None], TopicConfigTable],
         missed: Callable[[], None],
+        background: Background,
     ) -> None:
         self._nameservers = tuple(nameservers)
         self._cluster_name = cluster_name
@@ -61,7 +62,8 @@ class Registrar:
         self._reached: dict[str, bool] = {}
         # Nameservers where another broker of this name was found, and its address, so that it is logged once.
         self._rivals: dict[str, str] = {}
-        self._background = Background(f"broker {broker_name}")
+        self._background = background
+        self._registration: Kept | None = None
         self._announcing: asyncio.Task[None] | None = None
         self._changed: dict[str, TopicConfig] = {}
         self._started = False
@@ -89,12 +91,14 @@ class Registrar:
         await self._refuse_rivals(
             [nameserver for nameserver in self._nameservers if self._reached[nameserver] or nameserver in self._rivals]
         )
-        self._background.keep("registration", self._keep_registered)
+        self._registration = self._background.keep("registration", self._keep_registered)
 
     async def stop(self) -> None:
         """Unregister from the nameservers that know the broker and close the connections."""
         self._started = False
-        await self._background.close()
+        if self._registration is not None and self._registration.stop():
+            await settled(self._registration.task)
+        await self._background.end(self._announcing)
         ext = to_ext(BrokerIdentity(self._broker_name, self._address, self._cluster_name, self._broker_id))
         goodbyes = [
             conn.request(RequestCode.UNREGISTER_BROKER, ext=ext, timeout_s=GOODBYE_TIMEOUT_S)
@@ -105,9 +109,8 @@ class Registrar:
         await self.pool.close()
 
     def abort(self) -> None:
-        """Drop the connections without a word, as a killed process does."""
+        """Drop the connections without unregistering, as a killed process does. The tasks are cancelled already, with ``background``."""
         self._started = False
-        self._background.cancel()
         for conn in self.pool.open_connections():
             conn.abort("broker aborted")
 

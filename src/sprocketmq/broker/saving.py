@@ -19,12 +19,12 @@ class SavedFile:
     ``touch`` says that the table changed; the file is written soon, in a thread, with everything that changed until then.
     """
 
-    def __init__(self, file: ConfigFile, snapshot: Callable[[], dict[Any, Any]], threads: Executor) -> None:
+    def __init__(self, file: ConfigFile, snapshot: Callable[[], dict[Any, Any]], *, threads: Executor, background: Background) -> None:
         self._file = file
         self._snapshot = snapshot
         self._threads = threads
         self._writing = threading.Lock()
-        self._background = Background("broker")
+        self._background = background
         self._wanted = 0
         self._written = 0
         self._task: asyncio.Task[None] | None = None
@@ -60,16 +60,19 @@ class SavedFile:
         The task raises OSError when the file cannot be written; the next ``touch`` tries again.
         """
         self._wanted += 1
-        if self._task is None or self._task.done():
-            self._task = self._background.spawn(self._save(), f"save of {self.path}", awaited=True)
-            self._task.add_done_callback(self._report)
-        return self._task
+        if (task := self.save_under_way) is None:
+            task = self._task = self._background.spawn(self._save(), f"save of {self.path}", awaited=True)
+            task.add_done_callback(self._report)
+        return task
+
+    @property
+    def save_under_way(self) -> "asyncio.Task[None] | None":
+        """The task of a save that has not ended yet."""
+        return self._task if self._task is not None and not self._task.done() else None
 
     def saving(self) -> "asyncio.Task[None]":
         """Return the task that ends when all changes so far are on disk."""
-        if self._task is not None and not self._task.done():
-            return self._task
-        return self.touch()
+        return self.save_under_way or self.touch()
 
     async def saved(self) -> None:
         """Write what has changed, if anything, and wait for it. Raises OSError. Cancelling who waits does not end the save."""
@@ -89,6 +92,8 @@ class SavedFile:
 
     def _report(self, task: "asyncio.Task[None]") -> None:
         if task.cancelled():
+            if self._background.closed:
+                return
             log.error("the save of %s was cancelled; what it was to write comes with the next save", self.path)
         elif (error := task.exception()) is not None:
             expected = isinstance(error, OSError)

@@ -151,10 +151,8 @@ class SendHandlers:
         self._flusher = flusher
         self._acks = flusher.acks
         self._sync = flusher.acks.sync
-        flusher.tell(self.answer, self.published)
         self._room = room
         self._delays = delays
-        delays.tell(self.finish, self.committed)
         self._dead_letter = dead_letter
         # With SYNC_FLUSH messages are seen when the disk has them: by queue, what arrived and between which ends of the log.
         self._seen_late = self._sync and not config.store.read_uncommitted

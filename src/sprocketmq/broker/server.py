@@ -6,6 +6,7 @@ import logging
 import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from sprocketmq.broker.acks import Acks
 from sprocketmq.broker.admin import AdminHandlers
@@ -13,15 +14,18 @@ from sprocketmq.broker.cleaning import Cleaning
 from sprocketmq.broker.clients import ClientHandlers, ClientRegistry
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.copies import CopyTable, remember
-from sprocketmq.broker.delay import DelayService
+from sprocketmq.broker.delay import Arrival, DelayService
 from sprocketmq.broker.flushing import Flusher
 from sprocketmq.broker.groups import ForbiddingHandlers, GroupTable
 from sprocketmq.broker.locks import LockHandlers, QueueLocks
+from sprocketmq.broker.members import MemberHandlers
 from sprocketmq.broker.offsets import OffsetHandlers, OffsetTable
 from sprocketmq.broker.pull import PullHandlers
 from sprocketmq.broker.query import QueryHandlers
+from sprocketmq.broker.queue_offsets import QueueOffsetHandlers
 from sprocketmq.broker.registration import Registrar
 from sprocketmq.broker.retry import RetryHandlers, RetryRules
+from sprocketmq.broker.runtime import RuntimeHandlers
 from sprocketmq.broker.saving import SavedFile
 from sprocketmq.broker.send import SendHandlers, Stored
 from sprocketmq.broker.stats import SAMPLE_INTERVAL_S, Stats
@@ -34,7 +38,7 @@ from sprocketmq.net.tasks import Background, all_of, settled
 from sprocketmq.protocol.bodies import TopicConfig
 from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.command import Command
-from sprocketmq.protocol.records import Record, pack_host
+from sprocketmq.protocol.records import pack_host
 from sprocketmq.storage.config import ConfigFile
 from sprocketmq.storage.fs import REAL_FS, FileSystem
 from sprocketmq.storage.store import MessageStore
@@ -42,6 +46,8 @@ from sprocketmq.storage.store import MessageStore
 log = logging.getLogger(__name__)
 
 ANNOUNCE_TIMEOUT_S = 5.0
+# How long a stop waits for answers that are being worked on.
+ANSWERS_TIMEOUT_S = 1.0
 MAX_ADOPTED_QUEUES = 1024
 
 
@@ -74,10 +80,10 @@ class Broker:
         self.groups = GroupTable(auto_create=config.auto_create_group, clock=clock, changed=self._groups_changed)
         # For small files, and for what may take long: settling the queues, cleaning. The log has a thread of its own.
         self._threads = ThreadPoolExecutor(max_workers=3, thread_name_prefix="sprocketmq-disk")
-        folder = f"{config.store.root}/config"
-        self.topics_file = SavedFile(ConfigFile(f"{folder}/topics.json", fs), self.topics.snapshot, self._threads)
-        self.groups_file = SavedFile(ConfigFile(f"{folder}/subscriptionGroup.json", fs), self.groups.snapshot, self._threads)
-        self.offsets_file = SavedFile(ConfigFile(f"{folder}/consumerOffset.json", fs), self.offsets.snapshot, self._threads)
+        self._background = Background(f"broker {config.broker_name}")
+        self.topics_file = self._saved_file("topics", self.topics.snapshot)
+        self.groups_file = self._saved_file("subscriptionGroup", self.groups.snapshot)
+        self.offsets_file = self._saved_file("consumerOffset", self.offsets.snapshot)
         self.registrar = Registrar(
             config.namesrv,
             cluster_name=config.cluster_name,
@@ -87,6 +93,7 @@ class Broker:
             take_over=config.take_over,
             table=self.topics.wrapper,
             missed=self.topics.bump_version,
+            background=self._background,
         )
         self.pulls = PullHandlers(config, self.store, self.topics, self.groups, self.clients, self.offsets, self.stats, clock=clock)
         self.acks: Acks[Stored] = Acks(
@@ -95,21 +102,32 @@ class Broker:
             max_sends=config.max_waiting_sends,
             max_bytes=config.max_waiting_bytes,
         )
-        self.cleaning = Cleaning(config, self.store, self.topics, self._threads, fs=fs, clock=clock)
+        self.cleaning = Cleaning(config, self.store, self.topics, self._threads, background=self._background, fs=fs, clock=clock)
+        # Sends, flusher and delayed messages call one another: the latter two, which are made first, reach the sends through the broker.
         self.flusher = Flusher(
-            self.store, self.acks, interval_s=config.flush_interval_s, failed=self._fail, executor=self._threads, clock=clock
+            self.store,
+            self.acks,
+            answer=self._answer_sends,
+            published=self._published,
+            interval_s=config.flush_interval_s,
+            failed=self._fail,
+            executor=self._threads,
+            clock=clock,
         )
+        self.copies = CopyTable()
         self.delays = DelayService(
             self.store,
             self.topics,
+            settle=self._settle_sends,
+            committed=self._committed,
+            retried=self.copies.delivered,
             writable=lambda: self.cleaning.writable and self.acks.admits(self.unflushed_bytes, waits=False),
             failed=self.flusher.fail,
             clock=clock,
         )
-        self.delays_file = SavedFile(ConfigFile(f"{folder}/delayOffset.json", fs), self.delays.snapshot, self._threads)
-        self.timers_file = SavedFile(ConfigFile(f"{folder}/timers.json", fs), self.delays.timers_snapshot, self._threads)
-        self.copies = CopyTable()
-        self.delays.tell_of_retries(self.copies.delivered)
+        self.delays_file = self._saved_file("delayOffset", self.delays.snapshot)
+        self.timers_file = self._saved_file("timers", self.delays.timers_snapshot)
+        self._files = (self.topics_file, self.groups_file, self.offsets_file, self.timers_file, self.delays_file)
         rules = RetryRules(self.topics, self.groups)
         self.sends = SendHandlers(
             config,
@@ -125,27 +143,63 @@ class Broker:
             saved=self.topics_file.saving,
         )
         self._client_handlers = ClientHandlers(self.clients, self.groups, self.topics)
-        self._admin = AdminHandlers(self)
-        self.queries = QueryHandlers(self.store, self.topics, self.clients, later=self._admin.later, clock=clock)
+        self._server = RemotingServer(self, name="broker", max_connections=config.max_connections)
+        admin = AdminHandlers(
+            config.broker_name,
+            self.store,
+            self.topics,
+            self.groups,
+            self.clients,
+            self.offsets,
+            self.stats,
+            address=lambda: self.address,
+            sends=self.sends,
+            pulls=self.pulls,
+            topics_settled=self._topic_changes_settled,
+            background=self._background,
+            clock=clock,
+        )
+        runtime = RuntimeHandlers(
+            config,
+            self.store,
+            self.topics,
+            self.stats,
+            address=lambda: self.address,
+            server=self._server,
+            sends=self.sends,
+            pulls=self.pulls,
+            acks=self.acks,
+            flusher=self.flusher,
+            delays=self.delays,
+            cleaning=self.cleaning,
+            fs=fs,
+            clock=clock,
+        )
+        queries = QueryHandlers(self.store, self.topics, self.clients, background=self._background, clock=clock)
         self._handlers: Mapping[int, Callable[[ServerConnection, Command], None]] = {
             **self.sends.handlers(),
             **self.pulls.handlers(),
             **self._client_handlers.handlers(),
             **OffsetHandlers(self.offsets, self.topics, self.groups, self.clients, self.store).handlers(),
             **LockHandlers(self.locks, self.topics).handlers(),
-            **self._admin.handlers(),
+            **admin.handlers(),
+            **QueueOffsetHandlers(self.store, self.topics).handlers(),
+            **MemberHandlers(self.clients, queries, self._background).handlers(),
+            **runtime.handlers(),
             **ForbiddingHandlers(self.groups, told=self.pulls.reading_forbidden).handlers(),
-            **self.queries.handlers(),
+            **queries.handlers(),
             **self.cleaning.handlers(),
             **RetryHandlers(self.store, rules, self.sends, self.delays, self.offsets, self.copies).handlers(),
         }
-        self._server = RemotingServer(self, name="broker", max_connections=config.max_connections)
         self._port = config.port
         self._advertised = config.advertise or config.host
         self._running = False
         self._opened = False
         self._failed = asyncio.Event()
-        self._background = Background(f"broker {config.broker_name}")
+
+    def _saved_file(self, name: str, snapshot: Callable[[], dict[Any, Any]]) -> SavedFile:
+        file = ConfigFile(f"{self.config.store.root}/config/{name}.json", self._fs)
+        return SavedFile(file, snapshot, threads=self._threads, background=self._background)
 
     @property
     def address(self) -> str:
@@ -165,10 +219,6 @@ class Broker:
     @property
     def connection_count(self) -> int:
         return len(self._server.connections)
-
-    def connection_counters(self) -> dict[str, str]:
-        """Connections that are open, and what peers did wrong."""
-        return self._server.counters()
 
     @property
     def registered(self) -> tuple[str, ...]:
@@ -283,10 +333,12 @@ class Broker:
 
     async def _shut(self) -> None:
         self._running = False
-        await self._background.close()
         await self.registrar.stop()
-        await self._admin.close()
         await self.cleaning.stop()
+        await self._background.drain(ANSWERS_TIMEOUT_S)
+        while saves := [save for file in self._files if (save := file.save_under_way) is not None]:
+            await asyncio.wait(saves)
+        await self._background.close()
         self.delays.stop()
         self.sends.close()
         await self.flusher.drain()
@@ -296,8 +348,7 @@ class Broker:
         try:
             if self._opened:
                 self._opened = False
-                files = (self.topics_file, self.groups_file, self.offsets_file, self.timers_file, self.delays_file)
-                await all_of(self._save(file) for file in files)
+                await all_of(self._save(file) for file in self._files)
                 await asyncio.get_running_loop().run_in_executor(self._threads, self.store.close)
         except SprocketError as e:
             if self.failure is None:
@@ -323,6 +374,7 @@ class Broker:
     async def abort(self) -> None:
         """Leave everything as a killed process does: nothing saved, flushed or unregistered. For tests of recovery."""
         self._running = self._opened = False
+        await self.cleaning.stop()
         await self._background.close()
         self.delays.stop()
         self.registrar.abort()
@@ -330,7 +382,6 @@ class Broker:
             conn.abort("broker aborted")
         await self._server.stop()
         self.pulls.close()
-        await self.cleaning.stop()
         await self.flusher.stop()
         self.store.abandon()
         self._threads.shutdown(wait=True, cancel_futures=True)
@@ -367,18 +418,6 @@ class Broker:
             conn.close("no heartbeat")
         self.locks.expire()
 
-    def disk_space(self) -> tuple[int, int]:
-        """Return total and free bytes of the store's file system, zeros when they cannot be told."""
-        try:
-            return self._fs.usage(str(self.config.store.root))
-        except OSError:
-            return 0, 0
-
-    def earliest_message_ms(self) -> int:
-        """Return when the oldest record of the log was stored, in wall-clock milliseconds; -1 without one."""
-        record = self.store.record_at(self.store.commitlog_min_offset)
-        return Record(record, 0, len(record)).store_timestamp_ms if record is not None else -1
-
     async def wait_failed(self) -> SprocketError:
         """Return the failure that ended durability, when there is one."""
         await self._failed.wait()
@@ -411,6 +450,20 @@ class Broker:
         self.pulls.disconnected(conn)
         self._client_handlers.disconnected(conn)
 
+    # --- what flusher and delayed messages tell the sends ---
+
+    def _answer_sends(self, sends: list[Stored], code: int) -> None:
+        self.sends.answer(sends, code)
+
+    def _published(self, end: int) -> None:
+        self.sends.published(end)
+
+    def _settle_sends(self) -> None:
+        self.sends.finish()
+
+    def _committed(self, arrivals: list[Arrival], size: int) -> None:
+        self.sends.committed(arrivals, size)
+
     # --- topics and groups that changed ---
 
     def _topics_changed(self, topics: list[TopicConfig]) -> None:
@@ -427,7 +480,7 @@ class Broker:
         else:
             self.groups_file.note()
 
-    async def topic_changes_settled(self) -> None:
+    async def _topic_changes_settled(self) -> None:
         """Wait until changed topics are on disk and told to the nameservers that answer. Raises OSError when they cannot be saved."""
         await self.topics_file.saved()
         announcing = self.registrar.announce([])

@@ -39,14 +39,14 @@ class KvRefused(FatalError):
 
 
 class KvKeeper:
-    """Namespaces of keys and values, kept in ``file``; without one they last as long as the process."""
+    """Namespaces of keys and values, kept in ``file``; without one they last as long as the process. Saves are tasks of ``background``."""
 
-    def __init__(self, file: TableFile | None = None) -> None:
+    def __init__(self, file: TableFile | None, background: Background) -> None:
         self._file = file
+        self._background = background
         self._table: dict[str, dict[str, str]] = {}
         self._bytes = 0
         self._wanted = self._written = 0
-        self._background = Background("nameserver")
         self._saving: asyncio.Task[None] | None = None
 
     async def load(self) -> None:

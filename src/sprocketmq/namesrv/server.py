@@ -1,6 +1,5 @@
 """The nameserver: answers brokers that register and clients that ask for routes (protocol, section 7.4)."""
 
-import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -59,10 +58,9 @@ class NameServer:
         self.config = config or NameServerConfig()
         self.routes = RouteTables()
         self._clock = clock
-        self._kv = KvKeeper(kv_file)
-        self._saves: set[asyncio.Task[None]] = set()
-        self._server = RemotingServer(self, name="nameserver", max_connections=self.config.max_connections)
         self._background = Background("nameserver")
+        self._kv = KvKeeper(kv_file, self._background)
+        self._server = RemotingServer(self, name="nameserver", max_connections=self.config.max_connections)
         self._port = self.config.port
         code = RequestCode
         self._handlers: Mapping[int, Callable[[ServerConnection, Command], None]] = {
@@ -97,13 +95,12 @@ class NameServer:
         """Listen. Raises PortInUse when the address cannot be had, ConfigError when the key-value configuration cannot be read."""
         await self._kv.load()
         self._port = await self._server.start(self.config.host, self.config.port)
-        self._background = Background("nameserver")
+        self._background.closed = False  # when it is started again after a stop
         self._background.every(SCAN_INTERVAL_S, self.expire_brokers, "scan for silent brokers")
 
     async def stop(self) -> None:
         """Close all connections and stop listening; may be called twice."""
-        if self._saves:
-            await asyncio.wait(self._saves)
+        await self._background.drain()
         await self._background.close()
         await self._server.stop()
 
@@ -249,9 +246,7 @@ class NameServer:
             conn.respond(command, ResponseCode.SUCCESS)
             return
         command.body = b""
-        task = self._background.spawn(self._keep(conn, command), "save of the key-value configuration")
-        self._saves.add(task)
-        task.add_done_callback(self._saves.discard)
+        self._background.spawn(self._keep(conn, command), "answer when the key-value configuration is saved")
 
     async def _keep(self, conn: ServerConnection, command: Command) -> None:
         try:

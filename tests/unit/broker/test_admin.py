@@ -510,12 +510,12 @@ async def test_a_member_consumes_one_message_now(ask, member):
 
 
 async def test_a_member_that_does_not_answer_or_goes_away_is_told_of(ask, member, monkeypatch):
-    monkeypatch.setattr("sprocketmq.broker.admin.MEMBER_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("sprocketmq.broker.members.MEMBER_TIMEOUT_S", 0.01)
     question = {"consumerGroup": "cg", "clientId": "c1"}
     answer = await ask(307, question)
     assert (answer.code, "does not answer: no answer from" in answer.remark) == (1, True)
     assert (await ask(223, {"topic": "orders", "group": "cg"})).code == 0
-    monkeypatch.setattr("sprocketmq.broker.admin.MEMBER_TIMEOUT_S", 5)
+    monkeypatch.setattr("sprocketmq.broker.members.MEMBER_TIMEOUT_S", 5)
     waiting = ask.request(307, question)
     await eventually(lambda: len(member.asked) == 3)
     await member.close()

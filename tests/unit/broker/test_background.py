@@ -9,6 +9,7 @@ import pytest
 from sprocketmq.broker import registration
 from sprocketmq.broker.saving import SavedFile
 from sprocketmq.errors import ConnectionLost
+from sprocketmq.net.tasks import Background
 from sprocketmq.testing import eventually
 
 
@@ -34,7 +35,7 @@ def errors(caplog) -> list[str]:
 
 async def test_delayed_messages_come_after_their_service_has_failed(broker, ask, clock, caplog, monkeypatch):
     assert (await ask.send("orders", b"late", properties="DELAY\x011\x02")).code == 0
-    broker.delays.tell(fails_once(Broken("x"), broker.sends.finish), broker.sends.committed)
+    monkeypatch.setattr(broker.sends, "finish", fails_once(Broken("x"), broker.sends.finish))
     clock.advance(1)
     broker.delays.fire()
     assert broker.delays.armed
@@ -75,7 +76,7 @@ async def test_a_round_of_cleaning_that_fails_or_is_cancelled_is_logged_and_the_
     monkeypatch.setattr(broker.store, "segments", fails_once(Broken("x"), broker.store.segments))
     cleaning.begin()
     await eventually(lambda: cleaning.due is not None)
-    assert errors(caplog) == ["broker: cleaning failed"]
+    assert errors(caplog) == ["broker broker-a: cleaning failed"]
     cleaning.begin()
     cleaning.round.cancel()  # before its first step
     await eventually(lambda: cleaning.due is not None)
@@ -141,7 +142,7 @@ def file():
 def saving(file):
     table = {"t": 1}
     with ThreadPoolExecutor(1) as threads:
-        yield SavedFile(file, table.copy, threads)
+        yield SavedFile(file, table.copy, threads=threads, background=Background("broker"))
 
 
 async def test_a_save_that_is_cancelled_is_logged_and_made_up_for(saving, file, caplog):
@@ -197,7 +198,7 @@ async def test_sends_that_wait_for_their_topic_are_answered_when_one_of_them_fai
 
 async def test_a_flush_whose_answers_cannot_be_given_keeps_nobody_waiting_at_the_stop(start_broker, connect, monkeypatch, caplog):
     broker = await start_broker(store={"flush_disk_type": "SYNC_FLUSH"})
-    broker.flusher.tell(fails_once(Broken("x"), broker.sends.answer), broker.sends.published)
+    monkeypatch.setattr(broker.sends, "answer", fails_once(Broken("x"), broker.sends.answer))
     ask = await connect(broker)
     lost = asyncio.ensure_future(ask.send("orders"))
     await eventually(lambda: errors(caplog))

@@ -12,6 +12,7 @@ from sprocketmq import PushConsumer
 from sprocketmq.broker import Broker, BrokerConfig
 from sprocketmq.broker.cleaning import Cleaning
 from sprocketmq.errors import StoreDamaged, StoreWriteFailed
+from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.storage.config import StoreConfig
 from sprocketmq.storage.fs import Entry, RealFileSystem
@@ -123,7 +124,7 @@ def disk(clock, store):
 async def cleaning(store, disk, clock, tmp_path):
     config = BrokerConfig(store=StoreConfig(root=tmp_path, delete_when=NIGHT))
     with ThreadPoolExecutor(1) as executor:
-        made = Cleaning(config, store, set(), executor, fs=disk, clock=clock, pause_s=0)
+        made = Cleaning(config, store, set(), executor, background=Background("broker"), fs=disk, clock=clock, pause_s=0)
         yield made
         await made.stop()
 
@@ -158,7 +159,7 @@ async def test_no_round_takes_more_than_ten(clock, tmp_path):
     with ThreadPoolExecutor(1) as executor:
         disk = FakeDisk(clock, store)
         disk.used = 0.99
-        made = Cleaning(config, store, set(), executor, fs=disk, clock=clock, pause_s=0)
+        made = Cleaning(config, store, set(), executor, background=Background("broker"), fs=disk, clock=clock, pause_s=0)
         assert [len(await made.clean()) for _ in range(4)] == [10, 10, 9, 0]
 
 
@@ -188,7 +189,7 @@ async def test_a_full_disk_without_anything_to_delete_is_said_once(clock, tmp_pa
     with ThreadPoolExecutor(1) as executor:
         disk = FakeDisk(clock, store)
         disk.used = 0.99
-        made = Cleaning(config, store, set(), executor, fs=disk, clock=clock, pause_s=0)
+        made = Cleaning(config, store, set(), executor, background=Background("broker"), fs=disk, clock=clock, pause_s=0)
         for _ in range(3):
             assert await made.clean() == []
     assert caplog.text.count("no segment of the log may go") == 1

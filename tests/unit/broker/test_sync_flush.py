@@ -7,13 +7,11 @@ from asking import exchange
 from slowdisk import SlowDisk
 from tests.inside import unsent
 
-from sprocketmq.broker.flushing import GroupCommit
-from sprocketmq.errors import BrokerBusy, ConnectionLost, StoreFailed, StoreWriteFailed
+from sprocketmq.errors import ConnectionLost, StoreFailed, StoreWriteFailed
 from sprocketmq.net.link import Link
 from sprocketmq.protocol.bodies import RuntimeInfo
 from sprocketmq.protocol.command import Command, encode_command
-from sprocketmq.protocol.records import decode_records, pack_host
-from sprocketmq.storage.store import MessageStore, StoreConfig
+from sprocketmq.protocol.records import pack_host
 from sprocketmq.testing import eventually
 
 SYNC = {"flush_disk_type": "SYNC_FLUSH"}
@@ -482,73 +480,3 @@ async def test_a_write_within_the_limit_is_no_reason_to_refuse(start, disk, cloc
     disk.before_write = lambda: clock.advance(1.9)
     for _ in range(3):
         assert (await send(ask)).code == 0
-
-
-# --- without sockets ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def store(tmp_path, disk):
-    store = MessageStore(StoreConfig(tmp_path / "bare", flush_disk_type="SYNC_FLUSH", preallocate=False), fs=disk)
-    store.open()
-    yield store
-    disk.let_go()
-    store.abandon()
-
-
-def append(group, body, **options):
-    return group.append("orders", 0, body, tags_code=0, born_timestamp_ms=1, born_host=HOST, **options)
-
-
-async def test_appends_of_many_tasks_share_flushes_and_return_when_durable(store):
-    group = GroupCommit(store)
-    group.start()
-
-    async def writer(number):
-        return [await append(group, b"%d" % number) for _ in range(10)]
-
-    placed = await asyncio.gather(*(writer(n) for n in range(20)))
-    assert sorted(offset for writer in placed for offset, _ in writer) == list(range(200))
-    assert store.commitlog_flushed_offset == store.commitlog_max_offset
-    assert group.flushes < 100
-    result = store.read("orders", 0, 0, max_count=1000)
-    assert sum(len(decode_records(buffer)) for buffer in result.buffers) == 200
-    await group.stop()
-
-
-async def test_an_append_that_cannot_be_durable_says_why(store, disk, clock):
-    group = GroupCommit(store, timeout_s=2.0, max_sends=2, clock=clock)
-    group.start()
-    disk.hold()
-    late = asyncio.ensure_future(append(group, b"late"))
-    cancelled = asyncio.ensure_future(append(group, b"cancelled"))
-    await eventually(lambda: disk.flushes)
-    with pytest.raises(BrokerBusy):
-        await append(group, b"too many")
-    cancelled.cancel()
-    clock.advance(2.0)
-    group.flusher.expire()
-    with pytest.raises(TimeoutError):
-        await late
-    lost = asyncio.ensure_future(append(group, b"lost"))
-    await eventually(lambda: group.acks.waiting)
-    disk.fail()
-    with pytest.raises(StoreFailed):
-        await lost
-    with pytest.raises(StoreFailed):
-        await append(group, b"after")
-    await group.stop()
-
-
-async def test_an_append_the_disk_has_no_room_for_fails_alone(store, disk):
-    def refuse():
-        raise OSError(28, "No space left on device")
-
-    group = GroupCommit(store)
-    group.start()
-    disk.before_write = refuse
-    with pytest.raises(StoreWriteFailed):
-        await append(group, b"refused")
-    disk.before_write = lambda: None
-    assert (await append(group, b"taken"))[0] == 0
-    await group.stop()

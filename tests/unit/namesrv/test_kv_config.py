@@ -9,6 +9,7 @@ import pytest
 from sprocketmq.errors import ConfigError
 from sprocketmq.namesrv import NameServer, NameServerConfig, kvconfig
 from sprocketmq.net.client import ConnectionPool
+from sprocketmq.net.tasks import Background
 from sprocketmq.storage.config import ConfigFile
 from sprocketmq.testing import eventually
 
@@ -165,7 +166,7 @@ async def test_names_values_and_the_whole_are_bounded(start, monkeypatch):
 
 
 async def test_without_a_file_items_last_as_long_as_the_nameserver():
-    keeper = kvconfig.KvKeeper()
+    keeper = kvconfig.KvKeeper(None, Background("nameserver"))
     await keeper.load()
     keeper.put("n", "a", "1")
     assert keeper.kept

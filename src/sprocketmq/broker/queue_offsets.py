@@ -1,0 +1,82 @@
+"""Offsets of single queues: the first, the next, the one at a time (codes 29 to 32)."""
+
+from collections.abc import Callable
+
+from sprocketmq.broker.topics import NO_LITE_TOPICS, Topic, TopicTable
+from sprocketmq.net.server import ServerConnection
+from sprocketmq.protocol.codes import RequestCode, ResponseCode
+from sprocketmq.protocol.command import Command
+from sprocketmq.protocol.headers import QueueRequest, SearchOffset
+from sprocketmq.storage.store import MessageStore
+
+
+class QueueOffsetHandlers:
+    """Answer where a queue begins and ends. A queue that the topic does not have answers as an empty one."""
+
+    def __init__(self, store: MessageStore, topics: TopicTable) -> None:
+        self._store = store
+        self._topics = topics
+
+    def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
+        return {
+            RequestCode.GET_MAX_OFFSET: self.max_offset,
+            RequestCode.GET_MIN_OFFSET: self.min_offset,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search_offset,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_store_time,
+        }
+
+    def _known(self, topic: str, queue_id: int) -> Topic | None:
+        known = self._topics.get(topic)
+        return known if known is not None and 0 <= queue_id <= known.max_queue_id else None
+
+    def max_offset(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 30: the offset the next message will have; 0 for an unknown queue."""
+        request = command.header(QueueRequest)
+        offset = self._store.max_offset(request.topic, request.queue_id) if self._known(request.topic, request.queue_id) else 0
+        conn.respond(command, ResponseCode.SUCCESS, ext={"offset": str(max(0, offset))})
+
+    def min_offset(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 31: the first offset that can be read; 0 for an unknown queue."""
+        request = command.header(QueueRequest)
+        offset = self._store.min_offset(request.topic, request.queue_id) if self._known(request.topic, request.queue_id) else 0
+        conn.respond(command, ResponseCode.SUCCESS, ext={"offset": str(max(0, offset))})
+
+    def search_offset(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 29: LOWER the first offset stored at or after a time, UPPER the last at or before it."""
+        request = command.header(SearchOffset)
+        if request.lite_topic:
+            conn.respond(command, ResponseCode.INVALID_PARAMETER, remark=NO_LITE_TOPICS)
+            return
+        upper = (request.boundary_type or "").upper() == "UPPER"
+        offset = 0
+        if self._known(request.topic, request.queue_id):
+            offset = self._store.offset_by_time(request.topic, request.queue_id, request.timestamp_ms, upper=upper)
+        conn.respond(command, ResponseCode.SUCCESS, ext={"offset": str(max(0, offset))})
+
+    def earliest_store_time(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 32: when a queue's first message was stored, -1 without one."""
+        request = command.header(QueueRequest)
+        known = self._known(request.topic, request.queue_id)
+        when = self._store.earliest_store_time(request.topic, request.queue_id) if known else -1
+        conn.respond(command, ResponseCode.SUCCESS, ext={"timestamp": str(when)})
+
+
+def stored_since(store: MessageStore, topic: Topic, time_ms: int) -> int:
+    """Return how many messages of a topic were stored at a time or later."""
+    name = topic.name
+    queues = range(topic.max_queue_id + 1)
+    return sum(store.max_offset(name, queue_id) - first_since(store, name, queue_id, time_ms) for queue_id in queues)
+
+
+def first_since(store: MessageStore, topic: str, queue_id: int, time_ms: int) -> int:
+    """Return the offset of the first message stored at a time or later, the end of the queue when there is none."""
+    offset = store.offset_by_time(topic, queue_id, time_ms)
+    if topic not in store.batch_topics:
+        return offset
+    # From the last batch's own time on a search finds that batch, as clients know it from Apache's broker.
+    if store.store_time(topic, queue_id, offset) < time_ms:
+        return store.max_offset(topic, queue_id)
+    before = store.offset_by_time(topic, queue_id, time_ms - 1, upper=True)
+    if store.store_time(topic, queue_id, before) >= time_ms:
+        return before
+    return store.read(topic, queue_id, before, max_count=1, max_bytes=1).next_offset

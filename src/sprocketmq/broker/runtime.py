@@ -1,0 +1,218 @@
+"""What a broker tells of itself: runtime information, counters, configuration (codes 28, 315, 26)."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from sprocketmq.broker.acks import Acks
+from sprocketmq.broker.cleaning import Cleaning
+from sprocketmq.broker.config import BrokerConfig
+from sprocketmq.broker.delay import DelayService
+from sprocketmq.broker.flushing import Flusher
+from sprocketmq.broker.pull import PullHandlers
+from sprocketmq.broker.queue_offsets import stored_since
+from sprocketmq.broker.send import SendHandlers, Stored
+from sprocketmq.broker.stats import Stats
+from sprocketmq.broker.topics import TopicTable
+from sprocketmq.clock import Clock
+from sprocketmq.net.server import RemotingServer, ServerConnection
+from sprocketmq.protocol.bodies import BrokerStats, RuntimeInfo, StatsWindow
+from sprocketmq.protocol.codes import PROTOCOL_VERSION, RequestCode, ResponseCode
+from sprocketmq.protocol.command import Command
+from sprocketmq.protocol.headers import BrokerStatsRequest
+from sprocketmq.protocol.records import Record
+from sprocketmq.storage.fs import FileSystem
+from sprocketmq.storage.store import MessageStore
+
+VERSION_NAME = "V5_5_0"
+MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
+
+
+class RuntimeHandlers:
+    """Statistics and configuration, under the names that the reference's tools look for."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        stats: Stats,
+        *,
+        address: Callable[[], str],
+        server: RemotingServer,
+        sends: SendHandlers,
+        pulls: PullHandlers,
+        acks: Acks[Stored],
+        flusher: Flusher[Stored],
+        delays: DelayService,
+        cleaning: Cleaning,
+        fs: FileSystem,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._stats = stats
+        self._address = address
+        self._server = server
+        self._sends = sends
+        self._pulls = pulls
+        self._acks = acks
+        self._flusher = flusher
+        self._delays = delays
+        self._cleaning = cleaning
+        self._fs = fs
+        self._clock = clock
+
+    def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
+        return {
+            RequestCode.VIEW_BROKER_STATS_DATA: self.counter,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
+            RequestCode.GET_BROKER_CONFIG: self.config,
+        }
+
+    def runtime_info(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 28: statistics as text, under the names tools look for."""
+        conn.respond(command, ResponseCode.SUCCESS, body=RuntimeInfo(self.runtime_table()).encode())
+
+    def counter(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 315: messages put to a topic, or read by a group (``topic@group``; of the last minute only)."""
+        request = command.header(BrokerStatsRequest)
+        name, _, group = request.stats_key.partition("@")
+        topic = self._topics.get(name)
+        now_ms = self._clock.time_ms()
+        if topic is not None and request.stats_name == "TOPIC_PUT_NUMS":
+            windows = [_window(stored_since(self._store, topic, now_ms - length), length) for length in (MINUTE_MS, HOUR_MS, DAY_MS)]
+        elif topic is not None and group and request.stats_name == "GROUP_GET_NUMS":
+            windows = [_window(self._stats.got_in_a_minute(name, group), MINUTE_MS), StatsWindow(), StatsWindow()]
+        else:
+            remark = f"The stats <{request.stats_name}> <{request.stats_key}> not exist"
+            conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=remark)
+            return
+        conn.respond(command, ResponseCode.SUCCESS, body=BrokerStats(*windows).encode())
+
+    def runtime_table(self) -> dict[str, str]:
+        """Return the runtime information; what this broker has no part for reads as idle."""
+        store, flusher, acks, delays = self._store, self._flusher, self._acks, self._delays
+        now = self._clock.monotonic()
+        up_s = (self._clock.time_ms() - self._stats.started_ms) // 1000
+        days, rest = divmod(up_s, 86400)
+        hours, rest = divmod(rest, 3600)
+        minutes, seconds = divmod(rest, 60)
+        behind_bytes, behind_ms = store.dispatch_lag
+        total, free = self._disk_space()
+        ratio = f"{1 - free / total:.4f}" if total else "0.0"
+        table = self._stats.table()
+        table.update(
+            {
+                "brokerActive": "true",
+                "brokerVersion": str(PROTOCOL_VERSION),
+                "brokerVersionDesc": VERSION_NAME,
+                "runtime": f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]",
+                "commitLogMinOffset": str(store.commitlog_min_offset),
+                "commitLogMaxOffset": str(store.commitlog_max_offset),
+                "commitLogDirCapacity": f"Total : {total / 2**30:.1f} GiB, Free : {free / 2**30:.1f} GiB.",
+                "commitLogDiskRatio": ratio,
+                f"commitLogDiskRatio_{self._config.store.root}/commitlog": ratio,
+                "consumeQueueDiskRatio": ratio,
+                "dispatchBehindBytes": str(behind_bytes),
+                "dispatchBehindMs": str(behind_ms),
+                "dispatchMaxBuffer": "0",
+                "earliestMessageTimeStamp": str(self._earliest_message_ms()),
+                "getMessageEntireTimeMax": "0",
+                "pageCacheLockTimeMills": str(self._sends.busy_ms()),
+                "remainHowManyDataToFlush": f"{flusher.unflushed} B",
+                "flushDiskType": self._config.store.flush_disk_type,
+                "flushTimesTotal": str(flusher.count),
+                "flushEntireTimeMax": f"{flusher.longest_s * 1000:.1f}",
+                "flushTimeAverage": f"{flusher.total_s / flusher.count * 1000:.3f}" if flusher.count else "0.0",
+                "diskWritable": str(self._cleaning.writable).lower(),
+                "remainTransientStoreBufferNumbs": "0",
+                "heldPulls": str(self._pulls.held_count),
+                **self._server.counters(),
+                "timedMessagesWaiting": str(delays.timers.waiting),
+                "timerReadBehind": "0",
+                "timerOffsetBehind": "0",
+                "timerCongestNum": "0",
+                "timerEnqueueTps": "0.0",
+                "timerDequeueTps": "0.0",
+            }
+        )
+        for level, (delivered, parked) in delays.offsets().items():
+            table[f"scheduleMessageOffset_{level}"] = f"{delivered},{parked}"
+        for queue in ("send", "pull", "litePull", "query", "ack"):
+            table[f"{queue}ThreadPoolQueueSize"] = "0"
+            table[f"{queue}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+            table[f"{queue}ThreadPoolQueueCapacity"] = "10000"
+        # What waits here is not a queue of threads but sends for the disk, and only with SYNC_FLUSH.
+        table["sendThreadPoolQueueSize"] = str(acks.waiting)
+        table["sendThreadPoolQueueHeadWaitTimeMills"] = str(round((now - acks.oldest) * 1000) if acks.oldest is not None else 0)
+        table["sendThreadPoolQueueCapacity"] = str(acks.max_sends)
+        table["EndTransactionQueueSize"] = "0"
+        table["EndTransactionThreadPoolQueueCapacity"] = "0"
+        return table
+
+    def config(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 26: the configuration as ``key=value`` lines, under the reference's names."""
+        config = self._config
+        store = config.store
+        host, _, port = self._address().rpartition(":")
+        values = {
+            "brokerClusterName": config.cluster_name,
+            "brokerName": config.broker_name,
+            "brokerId": config.broker_id,
+            "brokerRole": "ASYNC_MASTER",
+            "flushDiskType": store.flush_disk_type,
+            "brokerIP1": host.strip("[]"),
+            "listenPort": port,
+            "namesrvAddr": ";".join(config.namesrv),
+            "storePathRootDir": str(store.root),
+            "autoCreateTopicEnable": str(config.auto_create_topic).lower(),
+            "autoCreateSubscriptionGroup": str(config.auto_create_group).lower(),
+            "defaultTopicQueueNums": config.default_topic_queues,
+            "maxMessageSize": config.max_message_bytes,
+            "messageDelayLevel": store.message_delay_level,
+            "flushIntervalCommitLog": round(config.flush_interval_s * 1000),
+            "flushConsumerOffsetInterval": round(config.save_offsets_interval_s * 1000),
+            "registerNameServerPeriod": round(config.register_interval_s * 1000),
+            "maxTransferBytesOnMessageInMemory": config.max_transfer_bytes,
+            "maxTransferCountOnMessageInMemory": config.max_transfer_count,
+            "syncFlushTimeout": round(config.sync_flush_timeout_s * 1000),
+            "osPageCacheBusyTimeOutMills": config.os_page_cache_busy_timeout_ms,
+            "sendThreadPoolQueueCapacity": config.max_waiting_sends,
+            "readUnCommitted": str(store.read_uncommitted).lower(),
+            "mappedFileSizeCommitLog": store.commitlog_segment_bytes,
+            "mappedFileSizeConsumeQueue": store.consumequeue_segment_bytes,
+            "mapperFileSizeBatchConsumeQueue": store.batchqueue_segment_bytes,
+            "messageIndexEnable": str(store.message_index_enable).lower(),
+            "maxHashSlotNum": store.max_hash_slots,
+            "maxIndexNum": store.max_index_entries,
+            "enableBuildConsumeQueueConcurrently": str(store.enable_build_consume_queue_concurrently).lower(),
+            "fileReservedTime": f"{store.file_reserved_hours:g}",
+            "deleteWhen": store.delete_when,
+            "cleanResourceInterval": round(config.clean_interval_s * 1000),
+            "cleanFileForciblyEnable": str(store.clean_file_forcibly).lower(),
+            "diskMaxUsedSpaceRatio": round(store.disk_max_used_ratio * 100),
+            "diskSpaceCleanForciblyRatio": f"{store.disk_clean_forcibly_ratio:g}",
+            "diskSpaceWarningLevelRatio": f"{store.disk_warning_ratio:g}",
+            "regionId": config.region,
+        }
+        text = "".join(f"{name}={value}\n" for name, value in values.items())
+        version = msgspec.json.encode(self._topics.data_version).decode()
+        conn.respond(command, ResponseCode.SUCCESS, ext={"version": version}, body=text.encode())
+
+    def _disk_space(self) -> tuple[int, int]:
+        """Return total and free bytes of the store's file system, zeros when it does not tell."""
+        try:
+            return self._fs.usage(str(self._config.store.root))
+        except OSError:
+            return 0, 0
+
+    def _earliest_message_ms(self) -> int:
+        """Return when the oldest record of the log was stored, in wall-clock milliseconds; -1 without one."""
+        record = self._store.record_at(self._store.commitlog_min_offset)
+        return Record(record, 0, len(record)).store_timestamp_ms if record is not None else -1
+
+
+def _window(count: int, length_ms: int) -> StatsWindow:
+    return StatsWindow(count, count * 1000 / length_ms, 1.0 if count else 0.0)
