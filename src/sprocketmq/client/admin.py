@@ -281,8 +281,6 @@ class AdminClient(Client):
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Have ``group`` go on at ``offset``. Members that run now keep their own place and overwrite it: stop them first."""
         check_group(group)
-        check_queue(queue)
-        check_number("offset", offset, least=0, whole=True)
         await self._offsets.commit(group, queue, offset)
 
     async def consume_stats(self, group: str, topic: str) -> ConsumeStats:
