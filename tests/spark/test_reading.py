@@ -17,7 +17,8 @@ from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.records import encode_record, pack_host
 from sprocketmq.spark.source.access import TopicGone
 from sprocketmq.spark.source.planning import QueueRange
-from sprocketmq.spark.source.reading import AT_ONCE, DataLoss, RangeReader
+from sprocketmq.spark.source.read_ahead import AT_ONCE
+from sprocketmq.spark.source.reading import DataLoss, RangeReader
 from sprocketmq.testing import wait_until
 
 HOST = pack_host("127.0.0.1", 1)
