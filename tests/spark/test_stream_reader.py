@@ -146,7 +146,7 @@ def test_a_start_below_what_is_kept_is_data_loss_or_moves_up(cluster, caplog):
         stream(startingOffsets=chosen).initialOffset()
     with caplog.at_level(logging.WARNING):
         assert stream(startingOffsets=chosen, failOnDataLoss="false").initialOffset() == encode_offsets({Q0: 7, Q1: 5})
-    assert "starting at its beginning" in caplog.text
+    assert "starting at the beginning of the queue" in caplog.text
 
 
 def test_a_stream_of_queues_that_are_not_there_is_refused(cluster):

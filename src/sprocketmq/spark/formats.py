@@ -1,4 +1,4 @@
-"""How Spark finds the formats by itself: it imports every top-level package named ``pyspark_*`` and takes its ``DefaultSource``."""
+"""Lets Spark find the formats by itself: it imports every top-level package named ``pyspark_*`` and uses its ``DefaultSource``."""
 
 from importlib import import_module
 from typing import Any, ClassVar
@@ -10,10 +10,10 @@ from sprocketmq.spark.version_checks import INSTALL, check_packages
 
 
 class LazySource(DataSource):
-    """Stands for a data source that is imported when it is used.
+    """A placeholder for a data source that is imported on first use.
 
-    Spark looks for formats in every session that uses any Python format: that has to be quick, and must not fail where a package is missing
-    or does not fit. When this format is used, that is said.
+    Spark imports all formats in every session that uses any Python format. So the import must be quick, and must not fail for a missing or
+    incompatible package; that is reported when this format is used.
     """
 
     format_name: ClassVar[str]

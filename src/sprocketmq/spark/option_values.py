@@ -1,4 +1,4 @@
-"""Options of every format of this package, taken out of Spark's text: each refusal names the option and what it may be."""
+"""Parse the options of all formats from Spark's text values. Errors name the option and its allowed values."""
 
 import difflib
 import json
@@ -14,19 +14,19 @@ CLIENT_PREFIX = "rocketmq.client."
 
 _W = TypeVar("_W", bound=str)
 
-# As many digits as any option has a use for: Python refuses to read thousands.
+# More digits than any option needs; Python refuses to parse thousands.
 _WHOLE = re.compile(r"-?[0-9]{1,100}")
 _MEASURED = re.compile(r"([0-9]{1,100})\s*([a-z]*)", re.IGNORECASE)
-# Longer values are cut where an error quotes them.
+# Errors quote so many characters of a value.
 _QUOTED = 200
 _BYTES = {unit + tail: 1 << 10 * i for i, unit in enumerate(("", "k", "m", "g", "t")) for tail in ("", "b", "ib")}
 _MS = {"": 1, "ms": 1, "s": 1000, "sec": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-# What users of other clients look for and ours cannot do: a bare "no such option" would send them looking for the right spelling.
-_NOT_DONE = ("accesskey", "secretkey", "securitytoken", "acl", "tls", "ssl", "namespace", "credential")
+# Features of other clients that ours lacks. For these the error does not suggest a misspelling.
+_UNSUPPORTED = ("accesskey", "secretkey", "securitytoken", "acl", "tls", "ssl", "namespace", "credential")
 
 
 class OptionError(ConfigError):
-    """An option is missing, unknown, contradicts another, or has a value it cannot have."""
+    """An option is missing or unknown, contradicts another, or has an invalid value."""
 
     def __init__(self, option: str, problem: str, format: str = "rocketmq") -> None:  # noqa: A002 - Spark's word
         super().__init__(f"option {option!r} of the {format} format: {problem}")
@@ -41,8 +41,8 @@ class OptionError(ConfigError):
 class Values:
     """The options of one read or write.
 
-    ``names`` are all there are, by their own spelling; one that ends in a dot is the beginning of names (``rocketmq.client.``). Options
-    are taken in any case, as Spark does. Raises OptionError for one that there is not, with the one that was probably meant.
+    ``names`` are all known options; one that ends in a dot is a prefix (``rocketmq.client.``). Options are case-insensitive, as in Spark.
+    Raises OptionError for an unknown option, with the one that was probably meant.
     """
 
     def __init__(self, options: Mapping[str, str], names: Iterable[str], format: str = "rocketmq") -> None:  # noqa: A002 - Spark's word
@@ -59,11 +59,11 @@ class Values:
                 raise self.error(name, f"there is no such option{hint} The options are {', '.join(known)}")
 
     def error(self, name: str, problem: str) -> OptionError:
-        """Return the refusal of an option, to be raised."""
+        """Return the error to raise for an option."""
         return OptionError(name, problem, self.format)
 
     def given(self, name: str) -> bool:
-        """Tell whether the option is there."""
+        """Tell whether the option is given."""
         return name.lower() in self._given
 
     def only_one_of(self, *names: str) -> str | None:
@@ -78,7 +78,7 @@ class Values:
     @overload
     def text(self, name: str, default: str) -> str: ...
     def text(self, name: str, default: str | None = None) -> str | None:
-        """Return the value without blanks around it. Raises OptionError when nothing is left."""
+        """Return the stripped value. Raises OptionError when it is empty."""
         value = self._given.get(name.lower())
         if value is None:
             return default
@@ -87,7 +87,7 @@ class Values:
         return value.strip()
 
     def required(self, name: str, what: str) -> str:
-        """Return the value without blanks around it. Raises OptionError, which says ``what`` it must be, when there is none."""
+        """Return the stripped value. Raises OptionError with ``what`` it must be when it is missing or empty."""
         value = self._given.get(name.lower(), "").strip()
         if not value:
             raise self.error(name, f"it is required: {what}")
@@ -98,7 +98,7 @@ class Values:
     @overload
     def integer(self, name: str, default: int, low: int, high: int | None = None, what: str = "") -> int: ...
     def integer(self, name: str, default: int | None, low: int, high: int | None = None, what: str = "") -> int | None:
-        """Return a whole number from ``low`` to ``high``, both included (``high`` None: no limit). ``what`` says what it counts."""
+        """Return an integer from ``low`` to ``high`` inclusive (``high`` None: no limit). ``what`` names it in errors."""
         text = self.text(name)
         if text is None:
             return default
@@ -116,7 +116,7 @@ class Values:
         return self._measured(name, default, low, high, _MS, 'a time in milliseconds, or with a unit ("1500ms", "30s", "15m", "1h")')
 
     def boolean(self, name: str, default: bool) -> bool:
-        """Return whether the value is ``true``; it may be ``false`` otherwise, in any case."""
+        """Return whether the value is ``true``, not ``false``, in any case."""
         text = self.text(name)
         if text is None:
             return default
@@ -125,7 +125,7 @@ class Values:
         return text.lower() == "true"
 
     def word(self, name: str, choices: Iterable[_W], default: _W) -> _W:
-        """Return the one of ``choices`` that was given in any case, by its own spelling."""
+        """Return the given one of ``choices``, case-insensitive, in the spelling of ``choices``."""
         text = self.text(name)
         if text is None:
             return default
@@ -135,14 +135,14 @@ class Values:
         return by_lower[text.lower()]
 
     def items(self, name: str, what: str) -> tuple[str, ...]:
-        """Return what stands between commas, each once, without blanks around it. Raises OptionError, which says ``what``, when nothing does."""
+        """Return comma-separated items, stripped and without repetitions. Raises OptionError with ``what`` when there is none."""
         found = tuple(dict.fromkeys(part for piece in self._given.get(name.lower(), "").split(",") if (part := piece.strip())))
         if not found:
             raise self.error(name, f"it is required: {what}")
         return found
 
     def columns(self, known: Iterable[str], default: tuple[str, ...], name: str = "columns") -> tuple[str, ...]:
-        """Return the columns that are named, in the given order and by their own spelling, or ``default``."""
+        """Return the given columns in their order and in the spelling of ``known``, or ``default``."""
         if not self.given(name):
             return default
         by_lower = {column.lower(): column for column in known}
@@ -157,7 +157,7 @@ class Values:
         return tuple(chosen)
 
     def json(self, name: str) -> Any:
-        """Return the value as JSON, None when the option is not there. Raises OptionError for what is no JSON, or names a thing twice."""
+        """Return the value parsed as JSON, None when not given. Raises OptionError for invalid JSON and for duplicate names."""
         text = self.text(name)
         if text is None:
             return None
@@ -182,12 +182,12 @@ class Values:
             raise self.error(name, f"{shortened(text)!r} is nested too deeply, or has a number that is too long") from None
 
     def prefixed(self, prefix: str) -> dict[str, str]:
-        """Return the options that begin with ``prefix`` by the rest of their name, in lower case, as Spark hands them over."""
+        """Return the options that begin with ``prefix``, keyed by the rest of the name in lower case, as Spark passes it."""
         low = prefix.lower()
         return {name[len(low) :]: value for name, value in self._given.items() if name.startswith(low)}
 
     def nameserver(self, name: str = "nameserver") -> str:
-        """Return the addresses of the nameservers, each checked, joined by semicolons."""
+        """Return the checked nameserver addresses, joined by semicolons."""
         text = self.required(name, '"host:port", several separated by semicolons')
         try:
             return ";".join(parse_addresses(text))
@@ -202,9 +202,9 @@ class Values:
             raise self.error(name, str(e)) from None
 
     def client_options(self, known: Iterable[str]) -> tuple[tuple[str, str], ...]:
-        """Return what ``rocketmq.client.*`` passes on to the client: (keyword argument, text), in order.
+        """Return the options ``rocketmq.client.*`` for the client as sorted (keyword argument, text).
 
-        ``known`` are the keyword arguments that can be given; ``max_message_bytes`` is written so, or as ``maxMessageBytes``.
+        ``known`` are the allowed keyword arguments; ``max_message_bytes`` may also be written ``maxMessageBytes``.
         """
         arguments = {argument.replace("_", "").lower(): argument for argument in known}
         found = {}
@@ -212,7 +212,7 @@ class Values:
             argument = arguments.get(name.replace("_", ""))
             if argument is None:
                 there = ", ".join(f"{CLIENT_PREFIX}{camel(argument)}" for argument in arguments.values())
-                why = "the client cannot do that" if any(word in name for word in _NOT_DONE) else "the client has no such setting"
+                why = "the client cannot do that" if any(word in name for word in _UNSUPPORTED) else "the client has no such setting"
                 raise self.error(f"{CLIENT_PREFIX}{name}", f"{why}; what can be passed on is {there or 'nothing'}")
             found[argument] = value
         return tuple(found.items())
@@ -236,11 +236,11 @@ class Values:
 
 
 def shortened(text: str) -> str:
-    """Return a value as errors quote it: the beginning of a long one."""
+    """Return a value for an error text, cut after 200 characters."""
     return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}..."
 
 
 def camel(argument: str) -> str:
-    """Return a keyword argument, ``max_bytes``, as options are written: ``maxBytes``."""
+    """Return a keyword argument (``max_bytes``) in the spelling of options (``maxBytes``)."""
     first, *rest = argument.split("_")
     return first + "".join(word.capitalize() for word in rest)

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class SinkError(FatalError):
-    """Rows could not be sent; ``topic`` and ``queue`` say where to, ``row`` is the first of the request, ``partition`` the task's."""
+    """Rows could not be sent to ``topic`` and ``queue``. ``row`` is the first row of the request, ``partition`` the number of the task."""
 
     def __init__(self, topic: str, queue: str, row: int, partition: int, reason: str) -> None:
         to = f"{queue} of topic {topic!r}" if queue else f"topic {topic!r}"
@@ -45,7 +45,7 @@ class SinkError(FatalError):
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task has written: messages, requests, bytes of requests; and rows put aside, with the file they are in."""
+    """What one task wrote: messages, requests and bytes of requests; and the rows in its dead-letter file."""
 
     rows: int
     requests: int
@@ -55,7 +55,7 @@ class Written(WriterCommitMessage):
 
 
 class _Sink:
-    """What both sinks are: options and columns, checked when they are made, in the driver; ``write`` runs in a task."""
+    """The common part of both sinks. Options and columns are checked in the driver; ``write`` runs in a task."""
 
     def __init__(self, schema: Any, options: Mapping[str, str], overwrite: bool) -> None:
         self._columns = check_columns((field.name, field.dataType.simpleString()) for field in schema.fields)
@@ -64,10 +64,10 @@ class _Sink:
             self._refuse_overwrite()
 
     def _refuse_overwrite(self) -> None:
-        raise AssertionError("a subclass says what to do instead")
+        raise AssertionError("implemented by subclasses")
 
     def _write(self, batches: Iterable[pa.RecordBatch], job: str, partition: int) -> Written:
-        """Send the rows of a task. ``job`` is the same each time the same rows are written, and another one for other rows."""
+        """Send the rows of a task. ``job`` is the same each time the same rows are written, and differs for other rows."""
         options = self._options
         settle_worker()
         access = open_access(options)
@@ -106,11 +106,11 @@ class _Sink:
 
 
 class BatchSink(_Sink, DataSourceArrowWriter):
-    """Writes the rows of a batch DataFrame. A task that fails is run again and sends its rows again: at least once, unless ids tell."""
+    """Writes the rows of a batch DataFrame, at least once: a failed task runs again and sends its rows again."""
 
     def __init__(self, schema: Any, options: Mapping[str, str], overwrite: bool = False) -> None:
         super().__init__(schema, options, overwrite)
-        # One for all tasks and their attempts: this object is made once and copied to them.
+        # The same for all tasks and attempts: this object is created once and copied to them.
         self._job = uuid.uuid4().hex
         open_access(self._options, check=True)
 
@@ -128,11 +128,11 @@ class BatchSink(_Sink, DataSourceArrowWriter):
 
 
 class StreamSink(_Sink, DataSourceStreamArrowWriter):
-    """Writes micro-batches. One that is run again after a failure sends its rows again, with the same ids when they are deterministic."""
+    """Writes micro-batches. One that runs again after a failure sends its rows again, with the same ids if those are deterministic."""
 
     def __init__(self, schema: Any, options: Mapping[str, str], overwrite: bool = False) -> None:
         super().__init__(schema, options, overwrite)
-        # Made for each micro-batch, and once more to commit it. A nameserver that is away for a moment is left to the tasks, which have time.
+        # Spark creates this for each micro-batch and again to commit it. An unreachable nameserver is left to the tasks, which retry.
         with contextlib.suppress(RetriableError):
             open_access(self._options, check=True)
 
@@ -158,7 +158,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
 
 
 def open_access(options: SinkOptions, *, check: bool = False) -> ProducerAccess:
-    """Return this process's producer for a write; with ``check`` also ask for the topic's queues, so that a wrong name shows at once.
+    """Return this process's producer for a write. ``check`` also requests the topic's queues, so that a wrong name is reported at once.
 
     Raises NameserverUnavailable, NotRocketMQ or TopicNotFound.
     """
@@ -171,7 +171,7 @@ def open_access(options: SinkOptions, *, check: bool = False) -> ProducerAccess:
 
 
 def _remembered(access: ProducerAccess) -> Callable[[str], Sequence[Any]]:
-    """Return a function for the queues of a topic that asks once a topic: keys stay with their queues as long as a task runs."""
+    """Return a function that requests the queues of each topic once, so that a key keeps its queue while a task runs."""
     known: dict[str, Sequence[Any]] = {}
 
     def queues_of(topic: str) -> Sequence[Any]:
@@ -204,7 +204,7 @@ def _why_not_sent(partition: int, batch: RowBatch, error: SprocketError) -> Base
                 f"{reason.rstrip('. ')}; it was a batch of {len(batch)} rows, {size} bytes. Lower batchBytes, or have such batches split with"
                 " onTooLarge=split"
             )
-    # On one line: that is what is found again in the text that Spark makes of it.
+    # One line: errors.explain finds only single lines in Spark's text.
     return SinkError(batch.topic, queue, batch.row, partition, " ".join(reason.split()))
 
 

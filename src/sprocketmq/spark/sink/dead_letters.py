@@ -1,4 +1,4 @@
-"""Rows that are larger than a broker takes, kept whole: a Parquet file for each task that has any."""
+"""Rows that are too large for a broker, kept complete in a Parquet file for each task that has any."""
 
 import os
 import threading
@@ -16,8 +16,8 @@ REASON = "deadLetterReason"
 class DeadLetters:
     """Writes refused rows with their reasons to ``part-NAME.parquet`` in a directory: the columns of the write, and `deadLetterReason`.
 
-    The file has its name only when the task is through, in one step, so a task that is run again replaces what it wrote before. There is
-    no file without rows. ``directory`` may be a path, or a URI that pyarrow knows (s3://, hdfs://); None takes no rows.
+    The file gets its name in one step when the task succeeds, so a task that runs again replaces its earlier file. Without rows there is
+    no file. ``directory`` is a path or a URI that pyarrow supports (s3://, hdfs://); with None no rows may be added.
     """
 
     def __init__(self, directory: str | None, name: str) -> None:
@@ -43,7 +43,7 @@ class DeadLetters:
             self._files.delete_file(self._temporary)
 
     def add(self, rows: pa.RecordBatch, reasons: list[str]) -> None:
-        """Keep rows, each with its reason. Called by the task and by the thread that sends."""
+        """Add rows, each with its reason. Called by the task and by the sending thread."""
         batch = rows.append_column(REASON, pa.array(reasons, pa.string()))
         with self._lock:
             if self._writer is None:
@@ -52,7 +52,7 @@ class DeadLetters:
             self.rows += rows.num_rows
 
     def _open(self, schema: pa.Schema) -> None:
-        assert self._directory is not None, "rows are refused to a directory or not at all"
+        assert self._directory is not None, "rows may be added only with a directory"
         try:
             if "://" in self._directory:
                 self._files, directory = fs.FileSystem.from_uri(self._directory)
@@ -60,7 +60,7 @@ class DeadLetters:
                 self._files, directory = fs.LocalFileSystem(), self._directory
             self._files.create_dir(directory)
             self.path = f"{directory}/{self._name}"
-            # Readers of Parquet directories pass over what begins with an underscore.
+            # Readers of Parquet directories skip names that begin with an underscore.
             self._temporary = f"{directory}/_{self._name}.{os.getpid()}.tmp"
             self._writer = parquet.ParquetWriter(self._temporary, schema, filesystem=self._files, use_dictionary=False)
         except (OSError, ValueError) as e:

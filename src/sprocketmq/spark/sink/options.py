@@ -1,4 +1,4 @@
-"""Options and columns of the sink, checked before a job starts: every refusal names the option or the column and what it may be."""
+"""Options and columns of the sink, checked before a job starts. Errors name the option or column and its allowed values."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -15,15 +15,15 @@ BATCH, AUTO, SINGLE = "batch", "auto", "single"
 FAIL, SPLIT, DEAD_LETTER = "fail", "split", "dead-letter"
 DEFAULT_GROUP = "sprocketmq-spark-sink"
 DEFAULT_BATCH_BYTES = 256 << 10
-# Requests that are not answered yet, of one task: enough to keep a broker busy, and so many bytes of a worker's memory.
+# Requests in flight of one task: enough to keep a broker busy, and a bound on the memory of a worker.
 DEFAULT_IN_FLIGHT = {BATCH: 16, AUTO: 16, SINGLE: 256}
 
 NAMES = (
     *("nameserver", "topic", "sendMode", "batchBytes", "batchMessages", "producerGroup", "ordered", "waitStoreOk", "retries"),
     *("sendTimeoutMs", "maxInFlight", "maxMessageBytes", "dedupId", "onTooLarge", "deadLetterPath", CLIENT_PREFIX),
 )
-# What Spark itself hands over with the options of a stream.
-_SPARKS = (
+# Options of a stream that Spark passes on, but that are meant for Spark.
+_SPARK_OPTIONS = (
     *("checkpointLocation", "queryName", "asyncProgressTrackingEnabled", "asyncProgressTrackingCheckpointIntervalMs"),
     "_asyncProgressTrackingOverrideSinkSupportCheck",
 )
@@ -32,7 +32,7 @@ _CLIENT_OPTIONS = ("latency_fault_tolerance", "retry_another_broker_when_not_sto
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _TEXT = ("string",)
 _TIME = ("timestamp", "bigint")
-# The columns a message is made of, with the types each may have, as Spark writes them.
+# The columns of a message with their allowed Spark types.
 COLUMNS: dict[str, tuple[str, ...]] = {
     "body": ("binary", "string"),
     "topic": _TEXT,
@@ -48,7 +48,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "bornTimestamp": _TIME,
     "dedupKey": ("string", "binary"),
 }
-# What the source tells about a stored message and nobody can ask for: rows as they were read may be written as they are.
+# Columns of the source that cannot be written. They are ignored, so that rows can be written as they were read.
 IGNORED_COLUMNS = frozenset(
     {
         *("queueOffset", "sysFlag", "storeTimestamp", "bornHost", "storeHost", "msgId", "offsetMsgId", "commitLogOffset", "storeSize"),
@@ -58,7 +58,7 @@ IGNORED_COLUMNS = frozenset(
 
 
 class ColumnError(ConfigError):
-    """The schema of what is to be written has a column the sink cannot take, or lacks one it needs."""
+    """The schema to be written has a column that the sink cannot take, or lacks one that it needs."""
 
     def __init__(self, column: str, problem: str) -> None:
         super().__init__(f"column {column!r} of the rocketmq sink: {problem}")
@@ -71,7 +71,7 @@ class ColumnError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """The options of one write. ``topic`` is None when the column says it; times in milliseconds, sizes in bytes."""
+    """The options of one write. ``topic`` is None when a column names it; times are in milliseconds, sizes in bytes."""
 
     nameserver: str
     topic: str | None
@@ -93,7 +93,7 @@ class SinkOptions:
 
 def parse_sink_options(options: Mapping[str, str], columns: Mapping[str, int]) -> SinkOptions:
     """Return the checked options of a write of ``columns`` (``check_columns``). Raises OptionError or ColumnError."""
-    values = Values({name: value for name, value in options.items() if name.lower() not in _LOWER_SPARKS}, NAMES)
+    values = Values({name: value for name, value in options.items() if name.lower() not in _LOWER_SPARK_OPTIONS}, NAMES)
     topic = values.text("topic")
     if topic is not None:
         try:
@@ -147,13 +147,13 @@ def parse_sink_options(options: Mapping[str, str], columns: Mapping[str, int]) -
         max_message_bytes=largest,
         deterministic=deterministic,
         on_too_large=too_large,
-        # Workers may have another working directory than the driver.
+        # Workers may have a working directory different from the driver's.
         dead_letter_path=path if path is None or "://" in path else str(Path(path).resolve()),
         client_options=tuple((name, _yes(name, text)) for name, text in values.client_options(_CLIENT_OPTIONS)),
     )
 
 
-_LOWER_SPARKS = frozenset(name.lower() for name in _SPARKS)
+_LOWER_SPARK_OPTIONS = frozenset(name.lower() for name in _SPARK_OPTIONS)
 
 
 def _tracks_asynchronously(options: Mapping[str, str]) -> bool:
@@ -168,10 +168,10 @@ def _yes(name: str, text: str) -> bool:
 
 
 def check_columns(fields: Iterable[tuple[str, str]]) -> dict[str, int]:
-    """Return where each column of a message is, by the sink's spelling, in a schema of ``(name, Spark's name of the type)``.
+    """Return the index of each message column in a schema of ``(name, Spark type)``, by the sink's spelling.
 
-    Names are taken in any case. Columns that only the source has are left out, as are those that are null by their type. Raises
-    ColumnError for a schema without ``body``, a column the sink does not know, one that is there twice, or one with a wrong type.
+    Names are case-insensitive. Columns of IGNORED_COLUMNS and those of type void are left out. Raises ColumnError for a schema without
+    ``body``, an unknown column, a column that occurs twice, or one with a wrong type.
     """
     known = {name.lower(): name for name in COLUMNS}
     ignored = {name.lower() for name in IGNORED_COLUMNS}

@@ -1,4 +1,4 @@
-"""How a task's requests reach the brokers: the one producer of a Python process, and what one task has on its way."""
+"""Send a task's requests: the shared producer of a Python process, and the requests in flight of one task."""
 
 import asyncio
 import atexit
@@ -22,11 +22,11 @@ _R = TypeVar("_R")
 
 
 class ProducerAccess:
-    """A producer on an event loop in a thread of its own, for blocking code. Raises what the producer raises."""
+    """A producer on an event loop in its own thread, for blocking code. Raises what the producer raises."""
 
     def __init__(self, nameserver: str, group: str, *, retries: int, timeout_s: float, **more: Any) -> None:
         self.thread = LoopThread("sprocketmq-spark-sink").start()
-        # A task bounds what it has in flight itself.
+        # Each task bounds its requests in flight itself.
         self.producer = Producer(
             group, namesrv=nameserver, retries=retries, timeout_s=timeout_s, max_in_flight=1 << 30, max_in_flight_bytes=1 << 40, **more
         )
@@ -50,11 +50,11 @@ class ProducerAccess:
             self.thread.stop()
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """Return the queues of ``topic`` that take messages, in order."""
+        """Return the writable queues of ``topic``, in order."""
         return self.wait(self.producer.queues(topic))
 
     def wait(self, work: Coroutine[Any, Any, _R]) -> _R:
-        """Run ``work`` on the loop and wait for its end."""
+        """Run ``work`` on the loop and wait for its result."""
         return self.thread.run(work)
 
 
@@ -65,7 +65,7 @@ _lock = threading.Lock()
 def producer_access(
     nameserver: str, group: str, *, retries: int, timeout_ms: int, more: tuple[tuple[str, bool], ...] = ()
 ) -> ProducerAccess:
-    """Return this process's producer with these settings, made on first use: Spark's Python workers live on from task to task."""
+    """Return this process's producer with these settings, created on first use: Spark's Python workers run many tasks."""
     key = (os.getpid(), (nameserver, group, retries, timeout_ms, more))
     with _lock:
         access = _open.get(key)
@@ -84,16 +84,16 @@ def close_producers() -> None:
 
 
 def is_too_large(error: SprocketError) -> bool:
-    """Tell whether a broker refused a request for its size: the same code refuses delays it does not take, and only the words differ."""
+    """Tell whether a broker refused a request for its size. Brokers use the same code for invalid delays; only the text differs."""
     return isinstance(error, BrokerError) and error.code == ResponseCode.MESSAGE_ILLEGAL and "body" in str(error)
 
 
 class Sender:
     """Sends the batches of one task, at most ``max_in_flight`` requests at a time.
 
-    With ``ordered`` the requests to one queue follow each other, each when the one before is answered. A batch that the broker refuses as
-    too large is sent in halves when ``halve`` is set; a message it refuses is given to ``refused`` (in the loop's thread), or is the
-    error without it. After the first error nothing more is sent: ``put`` and ``finish`` raise it.
+    With ``ordered`` a request to a queue is sent when the one before it is answered. A batch that the broker refuses as too large is sent
+    in halves with ``halve``. A single message that it refuses is passed to ``refused`` (in the loop thread); without ``refused`` it is an
+    error. After the first error nothing more is sent, and ``put`` and ``finish`` raise it.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Sender:
         self.rows = self.requests = self.bytes = 0
 
     def put(self, batch: RowBatch) -> None:
-        """Have a batch sent, waiting while too many are on their way. Raises what an earlier one ended with."""
+        """Send a batch, waiting while too many are in flight. Raises the error of an earlier batch."""
         self._room.acquire()
         if self._error is not None:
             self._room.release()
@@ -127,13 +127,13 @@ class Sender:
         self._batches.put(batch, self._access.thread.loop)
 
     def finish(self) -> None:
-        """Wait until every batch is answered, or given up. Raises what the first one that failed ended with."""
+        """Wait until every batch is answered or given up. Raises the first error."""
         self._wait()
         if self._error is not None:
             raise self._error
 
     def give_up(self) -> None:
-        """Send nothing more, and wait for what is on its way: nothing of a task goes on when the task has failed."""
+        """Send nothing more and wait for the requests in flight, so that nothing of a failed task goes on."""
         if self._error is None:
             self._error = ClientClosed("the task has failed")
         self._wait()
@@ -164,7 +164,7 @@ class Sender:
         task.add_done_callback(partial(self._ended, lane))
 
     async def _lane(self, lane: deque[RowBatch]) -> None:
-        """Send the batches of one queue, one after the other, or a single one."""
+        """Send the batches of one queue one after the other, or a single batch."""
         queue = lane[0].queue
         while lane:
             if self._error is None:
@@ -175,7 +175,7 @@ class Sender:
             del self.lanes[queue]
 
     def _ended(self, lane: deque[RowBatch], task: "asyncio.Task[None]") -> None:
-        """Let nobody wait for what a task has left, whatever ended it."""
+        """Release the batches that a task left unsent, whatever ended it."""
         if not lane:
             return
         error = ClientClosed("the task that was to send was cancelled") if task.cancelled() else task.exception()

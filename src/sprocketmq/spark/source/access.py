@@ -24,33 +24,32 @@ from sprocketmq.spark.source.offsets import Offsets
 
 _R = TypeVar("_R")
 
-# What a broker sends of a topic: ("TAG", "a || b") or ("SQL92", "price > 3"); None stands for everything.
+# Filter of a topic's messages: ("TAG", "a || b") or ("SQL92", "price > 3"); None for all messages.
 Filter = tuple[ExpressionType, str]
 EVERYTHING: Filter = ("TAG", "*")
 
 # Settings of the client that ``rocketmq.client.*`` may pass on.
 CLIENT_OPTIONS = ("timeout_s",)
 
-
-# How many queues are remembered with what all pulls of one have in common.
+# Queues whose pull request (what all pulls of one queue share) is cached.
 PULLED_QUEUES = 256
 
-# Between attempts to find a nameserver.
+# Pause between attempts to find a nameserver.
 NAMESERVER_PAUSE_S = 0.2
 
 
 class TopicGone(TopicNotFound):
-    """The brokers are there, and the topic is not: it was deleted."""
+    """The brokers are reachable and the topic is not there: it was deleted."""
 
 
 class FilterRefused(ConfigError):
-    """A filter that is none, or that a broker does not take."""
+    """A filter that is malformed, or that a broker does not accept."""
 
 
 def client_settings(options: Iterable[tuple[str, str]]) -> dict[str, float]:
-    """Return the settings in ``options`` (pairs of CLIENT_OPTIONS and text). Raises ConfigError naming the one that cannot be.
+    """Return the settings in ``options`` (pairs of CLIENT_OPTIONS and text). Raises ConfigError naming an invalid one.
 
-    ``timeout_s``: seconds that the answer to one pull may take, beyond what the broker is asked to wait; 0.1 to 600.
+    ``timeout_s``: seconds that the answer to one pull may take beyond the broker's hold time; 0.1 to 600.
     """
     settings = {"timeout_s": PULL_TIMEOUT_S}
     for name, text in options:
@@ -67,7 +66,7 @@ def client_settings(options: Iterable[tuple[str, str]]) -> dict[str, float]:
 
 
 def check_filter(filter: Filter | None) -> None:  # noqa: A002 - the option's word
-    """Raise FilterRefused when the filter is none by itself, without asking a broker."""
+    """Raise FilterRefused for a malformed filter, without asking a broker."""
     if filter is not None:
         kind, expression = filter
         try:
@@ -79,19 +78,19 @@ def check_filter(filter: Filter | None) -> None:  # noqa: A002 - the option's wo
 class ClusterAccess:
     """Queues, offsets and pulls of one cluster, for blocking code.
 
-    The client runs on an event loop in a thread of its own, so that pulls go on while the calling thread decodes. Any thread may call.
-    Every method but ``pull`` waits for its answers, each bounded by the client's time limits; the requests of one call go out together.
-    Raises what the client raises. Lost connections are made again when they are needed, and a route is asked for again when a broker is
-    not where it was: only a cluster that moves to other nameserver addresses needs another access.
+    The client runs on an event loop in its own thread, so pulls go on while the calling thread decodes. Any thread may call.
+    Every method except ``pull`` waits for its answers, within the client's time limits; the requests of one call are sent together.
+    Raises what the client raises. Lost connections are made again when needed, and routes are refreshed when a broker has moved. Only a
+    cluster that moves to other nameserver addresses needs a new access object.
     """
 
     def __init__(self, nameserver: str, group: str, client_options: Iterable[tuple[str, str]] = ()) -> None:
         self._timeout_s = client_settings(client_options)["timeout_s"]
         self._consumer = PullConsumer(group, namesrv=nameserver)
-        # Connects when it is first needed: tasks never do.
+        # Connects on first use: tasks never need it.
         self._admin = AdminClient(namesrv=nameserver)
         self._background = Background("Spark reader")
-        # How queues are pulled that are read now; a task reads one after the other, so few are enough.
+        # The cached pull requests. A task reads queues one after the other, so few are needed.
         self._pulls_at_once = lru_cache(maxsize=PULLED_QUEUES)(partial(_pulls_at_once, self._consumer, self._timeout_s))
         self.thread = LoopThread("sprocketmq-spark").start()
         try:
@@ -117,7 +116,7 @@ class ClusterAccess:
     # --- topics and queues ---
 
     def topics(self) -> list[str]:
-        """Return all topics that messages are sent to, sorted: without those of the brokers themselves, retry and dead-letter topics."""
+        """Return all ordinary topics, sorted: without system, retry and dead-letter topics."""
         found = self._administer(self._admin.topics)
         return [name for name in found if not is_system_topic(name) and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))]
 
@@ -152,7 +151,7 @@ class ClusterAccess:
         async def first_since(queue: MessageQueue) -> int:
             offset = await self._consumer.offset_at(queue, timestamp_ms)
             if offset < latest[queue]:
-                # On a queue of inner batches a broker answers with the last batch when all messages are older.
+                # For a batch queue whose messages are all older a broker returns the last batch.
                 found = await self._consumer.pull(queue, offset, max_messages=1)
                 if found.messages and found.messages[0].store_timestamp_ms < timestamp_ms:
                     return latest[queue]
@@ -161,7 +160,7 @@ class ClusterAccess:
         return dict(zip(queues, self._all(first_since, queues), strict=True))
 
     def group_offsets(self, group: str, queues: Iterable[MessageQueue]) -> Offsets:
-        """Return where the consumer group goes on, for those of ``queues`` for which it ever committed."""
+        """Return the committed offsets of a consumer group, for those of ``queues`` that have one."""
         check_group(group)
         asked = list(queues)
 
@@ -173,9 +172,9 @@ class ClusterAccess:
         return {queue: offset for queue in asked if (offset := committed.get(queue)) is not None}
 
     def commit_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Have the consumer group go on at ``offsets``; returns when the brokers have them. Every queue is tried before one's error is raised.
+        """Commit ``offsets`` for a consumer group and wait for the brokers. All queues are tried before an error is raised.
 
-        Raises BrokerError for a group that a broker does not know; the access's own becomes known, where brokers let groups do so.
+        Raises BrokerError for a group that a broker does not know. This access's own group is created by a pull, where brokers allow it.
         """
         check_group(group)
 
@@ -185,7 +184,7 @@ class ClusterAccess:
             except BrokerError as e:
                 if e.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST or group != self._consumer.group:
                     raise
-                # A broker hears of a group when it pulls there: nothing of this queue was read yet.
+                # A broker learns of a group by its first pull, and nothing of this queue was pulled yet.
                 await self._consumer.pull(*item, max_messages=1, max_bytes=1)
                 await self._admin.commit(group, *item)
 
@@ -194,7 +193,7 @@ class ClusterAccess:
     # --- messages ---
 
     def check_filter(self, queues: Iterable[MessageQueue], filter: Filter | None) -> None:  # noqa: A002
-        """Have a broker of every name in ``queues`` look at ``filter``. Raises FilterRefused, which names the broker and what it said."""
+        """Have each broker of ``queues`` validate ``filter``. Raises FilterRefused with the broker's name and its answer."""
         check_filter(filter)
         if filter is None or filter[0] == "TAG":
             return
@@ -225,11 +224,11 @@ class ClusterAccess:
         filter: Filter | None = None,  # noqa: A002
         read_from: ReadFrom = "master",
     ) -> "Future[PullResult] | PullAnswer":
-        """Ask for messages. Who asks in the thread that answers come in, as a callback of the answer before does, gets a PullAnswer,
-        anybody else a future, which is cancelled harmlessly at any time.
+        """Ask for messages. Calls in the loop thread, such as callbacks of an earlier answer, get a PullAnswer; calls in other threads
+        get a Future, which may be cancelled at any time.
 
-        Besides what the client's ``pull`` raises, the answer's error is TopicGone when the topic was deleted, which TopicNotFound alone does
-        not say: the route of a topic is unknown too while its only broker is away.
+        The answer's errors are those of the client's ``pull``, and TopicGone when the topic was deleted. TopicNotFound alone does not tell:
+        a topic also has no route while its only broker is away.
         """
         asked = (queue, offset, max_messages, max_bytes, hold_ms, filter, read_from)
         if threading.get_ident() == self.thread.ident:
@@ -242,14 +241,14 @@ class ClusterAccess:
         self._begin_pull(asked).add_done_callback(partial(_copy, future))
 
     def _begin_pull(self, asked: "_Asked") -> "PullAnswer":
-        """Send a pull in this turn of the loop; what needs a connection, another try or a reason goes the long way."""
+        """Send a pull in this turn of the loop. Pulls that need a connection, a retry or a reason for failure take the slow path."""
         queue, offset, max_messages, max_bytes, hold_ms, filter, read_from = asked  # noqa: A001
         answer = PullAnswer(asked, self._pull_patiently)
         try:
             pulls = self._pulls_at_once(queue, max_bytes, filter, read_from)
             if hold_ms or not answer.sent(pulls, pulls.send(answer, offset, max_messages)):
                 self._pull_patiently(answer)
-        except Exception as e:  # who asked waits for an answer, whatever is wrong
+        except Exception as e:  # the caller waits for an answer, whatever the error
             answer.settle(e)
         return answer
 
@@ -280,7 +279,7 @@ class ClusterAccess:
             raise
 
     async def _is_gone(self, queue: MessageQueue) -> bool:
-        """Tell whether the queue's broker is registered and the queue is not. A broker registers with all its topics."""
+        """Tell whether the queue's broker is registered without the queue. A broker always registers with all its topics."""
         try:
             await self._admin.start()
             try:
@@ -288,7 +287,7 @@ class ClusterAccess:
             except TopicNotFound:
                 there = []
             if queue in there:
-                await self._consumer.queues(queue.topic)  # for a fresh route: another broker may have answered at an old address
+                await self._consumer.queues(queue.topic)  # refreshes the route: another broker may have answered at an old address
                 return False
             return queue.broker_name in (await self._admin.cluster()).broker_addr_table
         except RetriableError:
@@ -297,7 +296,7 @@ class ClusterAccess:
     # --- the loop ---
 
     def _all(self, ask: Callable[[Any], Awaitable[_R]], about: Iterable[Any]) -> list[_R]:
-        """Ask about everything at once and return the answers; when some failed, the first error is raised after the last answer."""
+        """Send all requests at once and return the answers. The first error is raised after the last answer."""
         return self.thread.run(all_of(map(ask, about)))
 
     def _administer(self, ask: Callable[[], Awaitable[_R]]) -> _R:
@@ -308,28 +307,28 @@ class ClusterAccess:
         return self._all(ask, about)
 
 
-# What ``ClusterAccess.pull`` was asked for, in the order of its arguments.
+# The arguments of ``ClusterAccess.pull``, in their order.
 _Asked = tuple[MessageQueue, int, int, int, int, Filter | None, ReadFrom]
 
 
 class PullAnswer:
-    """The answer to a pull that the thread of answers itself began: the part of a Future that one thread needs, at a fraction of the cost.
+    """The answer to a pull that was sent in the loop thread: the part of a Future that one thread needs, at a fraction of its cost.
 
-    Only that thread asks whether it is done and adds a callback, one at most, which must not raise. Once it is done any thread may take its
-    result. For the connection it is who waits for the response (``net.client.Receiver``).
+    Only the loop thread calls ``done`` and adds a callback, at most one, which must not raise. Once it is done any thread may take its
+    result. The connection delivers the response to it (``net.client.Receiver``).
     """
 
     __slots__ = ("_address", "_callback", "_otherwise", "_pulls", "asked", "outcome")
 
     def __init__(self, asked: _Asked, otherwise: "Callable[[PullAnswer], None]") -> None:
-        """``otherwise`` is called when the request brings no result, to find one or the reason why there is none."""
+        """``otherwise`` is called when the request brings no result: it takes the slow path."""
         self.asked = asked
         self._otherwise = otherwise
         self._callback: Callable[[PullAnswer], object] | None = None
         self.outcome: PullResult | BaseException | None = None
 
     def sent(self, pulls: PullsAtOnce, address: str | None) -> bool:
-        """Take note of where the request went; tell whether it went anywhere."""
+        """Note the address the request was sent to; tell whether it was sent."""
         self._pulls = pulls
         self._address = address or ""
         return address is not None
@@ -338,17 +337,17 @@ class PullAnswer:
         return self.outcome is not None
 
     def result(self) -> PullResult:
-        """Return the result or raise the error. Raises InvalidStateError as long as there is neither: it does not wait."""
+        """Return the result or raise the error, without waiting. Raises InvalidStateError while there is neither."""
         outcome = self.outcome
         if type(outcome) is PullResult:
             return outcome
         try:
             raise outcome if isinstance(outcome, BaseException) else InvalidStateError("this pull is not answered yet")
         finally:
-            del self, outcome  # the error's traceback must not lead back to the error
+            del self, outcome  # otherwise the error's traceback would refer to the error
 
     def add_done_callback(self, callback: "Callable[[PullAnswer], object]", /) -> None:
-        """Have ``callback`` called with this answer when it is done, at once when it is."""
+        """Call ``callback`` with this answer when it is done, at once when it is already."""
         if self.outcome is None:
             self._callback = callback
         else:
@@ -363,7 +362,7 @@ class PullAnswer:
     def set_result(self, response: Command, /) -> None:
         try:
             result = self._pulls.read(response, self._address, self.asked[1])
-        except Exception:  # the long way tells what is wrong, should it be wrong there too
+        except Exception:  # the slow path finds out what is wrong
             self._otherwise(self)
         else:
             self.settle(result)

@@ -53,17 +53,17 @@ log = logging.getLogger(__name__)
 
 _R = TypeVar("_R")
 
-# How long a running query goes by the queues it knows: queues that are new, gone or cut off at their beginning are seen this late.
+# Interval at which a running query refreshes its queues: new, removed and truncated queues are seen this late.
 ROUTE_REFRESH_S = 2.0
-# A topic that is being deleted is empty for a moment before it is gone, and should be called by that name.
+# A topic that is being deleted is empty for a moment first: wait so long, to report the deletion and not data loss.
 LOSS_PATIENCE_S = 1.0
-# How much longer after no nameserver answered: asking again takes a while each time.
+# Longer interval after no nameserver answered, as each attempt takes a while.
 NAMESERVER_PAUSE_S = 10.0
-# Spark asks an idle query a hundred times a second, which with many queues is many questions to the brokers: after a look that found
-# nothing new the next one is this many times later than the look took, at most so many seconds.
+# Spark asks an idle query a hundred times a second. After a check that found nothing new, the next one waits this many times as long as
+# the check took, at most MAX_REST_S seconds, so that many queues do not flood the brokers.
 IDLE_REST = 9
 MAX_REST_S = 0.1
-# A look at the messages that wait in a queue, to know their size.
+# The sample of waiting messages that estimates their size.
 SAMPLE_MESSAGES = 32
 SAMPLE_BYTES = 65_536
 
@@ -80,7 +80,7 @@ class RocketMQDataSource(DataSource):
         return "rocketmq"
 
     def schema(self) -> str:
-        # The first thing Spark asks, inside load(): what is wrong with the options is best said here.
+        # Spark calls this first, inside load(): the best moment to refuse wrong options.
         return spark_schema(parse_options(self.options, streaming=None).columns)
 
     def reader(self, schema: Any) -> "BatchReader":
@@ -101,7 +101,7 @@ class RocketMQDataSource(DataSource):
 
 
 def _check_schema(schema: Any, columns: Sequence[str]) -> None:
-    """Refuse the schema of a ``.schema(...)`` that is not that of the columns."""
+    """Raise OptionError when a schema given by ``.schema(...)`` differs from that of the columns."""
     if not to_arrow_schema(schema, timezone="UTC").equals(arrow_schema(columns)):
         raise OptionError(
             "columns",
@@ -111,7 +111,7 @@ def _check_schema(schema: Any, columns: Sequence[str]) -> None:
 
 
 class QueuePartition(InputPartition):
-    """What one task reads."""
+    """The queue ranges that one task reads."""
 
     def __init__(self, ranges: Sequence[QueueRange]) -> None:
         super().__init__(tuple(ranges))
@@ -122,7 +122,7 @@ def _access(options: ReadOptions, *, patience_s: float = 0.0) -> ClusterAccess:
 
 
 def _read(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    # Spark hands an empty partition to a reader that planned none.
+    # Spark passes an empty partition when a reader planned none.
     if not isinstance(partition, QueuePartition):
         return iter(())
     settle_worker()
@@ -144,9 +144,9 @@ def _read(options: ReadOptions, partition: InputPartition) -> Iterator[pa.Record
 
 
 def find_queues(options: ReadOptions, access: ClusterAccess) -> tuple[list[MessageQueue], list[str]]:
-    """Return the readable queues that are asked for, and the topics asked for by name that have no route.
+    """Return the readable queues that the options select, and the topics selected by name that have no route.
 
-    A topic that goes away while it is asked about, or is only matched by a pattern, is not missed.
+    Topics selected by a pattern are never reported as missing.
     """
     topics = options.topics if options.pattern is None else tuple(filter(options.reads_topic, access.topics()))
     missing = []
@@ -165,9 +165,9 @@ def find_queues(options: ReadOptions, access: ClusterAccess) -> tuple[list[Messa
 def starting_offsets(
     options: ReadOptions, access: ClusterAccess, earliest: Mapping[MessageQueue, int], latest: Mapping[MessageQueue, int]
 ) -> Offsets:
-    """Return where a new query begins in each queue.
+    """Return the first offset of a new query in each queue.
 
-    One below what the broker still has raises DataLoss, or moves up when failOnDataLoss is false; one past the end raises OptionError.
+    An offset below the queue's first message raises DataLoss, or moves up with failOnDataLoss=false; one past the end raises OptionError.
     """
     bound = options.starting
     start = settle(bound, access, earliest, latest, error_without_match=options.error_without_match)
@@ -178,13 +178,13 @@ def starting_offsets(
             loss = DataLoss(queue, start[queue], earliest[queue], f"the queue now begins at {earliest[queue]}")
             if options.fail_on_data_loss:
                 raise loss
-            log.warning("starting at its beginning (failOnDataLoss is false): %s", loss)
+            log.warning("starting at the beginning of the queue (failOnDataLoss is false): %s", loss)
             start[queue] = earliest[queue]
     return start
 
 
 def _queues_to_start_with(options: ReadOptions, access: ClusterAccess) -> list[MessageQueue]:
-    """Return the queues of a new query. Raises TopicNotFound, or OptionError for assigned queues that do not exist."""
+    """Return the queues of a new query. Raises TopicNotFound, and OptionError for assigned queues that do not exist."""
     queues, missing = find_queues(options, access)
     if missing:
         raise TopicNotFound(missing[0], options.nameserver)
@@ -198,7 +198,7 @@ def _queues_to_start_with(options: ReadOptions, access: ClusterAccess) -> list[M
 
 
 def _check_filter(options: ReadOptions, access: ClusterAccess, queues: Sequence[MessageQueue]) -> None:
-    """Have the brokers look at the filter before a task does. Raises OptionError."""
+    """Have the brokers validate the filter before any task uses it. Raises OptionError."""
     try:
         access.check_filter(queues, options.filter)
     except FilterRefused as e:
@@ -206,14 +206,14 @@ def _check_filter(options: ReadOptions, access: ClusterAccess, queues: Sequence[
 
 
 def sample_sizes(access: ClusterAccess, places: Offsets, sizes: MeanSizes) -> None:
-    """Look at the first messages at each place, to know about how large the messages of its queue are."""
+    """Pull the first messages at each offset, to estimate the message size of each queue."""
     asked = [access.pull(queue, offset, SAMPLE_MESSAGES, SAMPLE_BYTES, 0) for queue, offset in places.items()]
     for queue, answer in zip(places, asked, strict=True):
         try:
             body = answer.result().body
             sizes.note(queue, len(body), len(PulledRows(body).offsets) if len(body) else 0)
         except SprocketError as e:
-            # The read itself meets the same, and has the time to try again.
+            # The read itself will meet the same error and retries.
             log.debug("no sample of %s: %s", queue, e)
 
 
@@ -223,13 +223,13 @@ def _first_of_most(ranges: Sequence[QueueRange]) -> Offsets:
 
 
 def _size_matters(options: ReadOptions, ranges: Sequence[QueueRange]) -> bool:
-    """Tell whether large messages would be reason for more tasks than their number alone."""
+    """Tell whether large messages would need more tasks than the number of rows alone."""
     rows = sum(map(len, ranges))
     return count_partitions(rows, options.max_partitions, row_bytes=inf) > count_partitions(rows, options.max_partitions)
 
 
 def _count_pieces(options: ReadOptions, ranges: Sequence[QueueRange], sizes: MeanSizes) -> int:
-    """Return into how many partitions the ranges are cut."""
+    """Return the number of partitions to cut the ranges into."""
     rows = sum(map(len, ranges))
     return count_partitions(
         rows,
@@ -241,9 +241,9 @@ def _count_pieces(options: ReadOptions, ranges: Sequence[QueueRange], sizes: Mea
 
 
 class BatchReader(DataSourceReader):
-    """Reads from the starting to the ending offsets, both settled when the DataFrame is first used.
+    """Reads from the starting to the ending offsets, both resolved when the DataFrame is first used.
 
-    It takes no conditions of queries: Spark 4.3 keeps the plan of one query for the next of the same DataFrame, which may have others.
+    Filter pushdown is not implemented: Spark 4.3 reuses the plan of one query for the next on the same DataFrame, with other filters.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -275,10 +275,10 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what arrives, batch by batch.
+    """Reads new messages, micro-batch by micro-batch.
 
-    All that a batch depends on is in the offsets Spark keeps in its checkpoint. What is kept here spares questions, and is made anew by a
-    query that starts again.
+    A micro-batch depends only on the offsets in Spark's checkpoint. The state here is a cache that saves requests; a restarted query builds
+    it again.
     """
 
     def __init__(
@@ -287,7 +287,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._monotonic = monotonic
         self._pause = pause
-        # Set for a query that reads what is there and ends: how far that is.
+        # Where a query with trigger(availableNow=True) ends.
         self._target: Offsets | None = None
         self._queues: list[MessageQueue] | None = None
         self._earliest: Offsets = {}
@@ -301,7 +301,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._committed: Offsets = {}
         self._told: set[str] = set()
 
-    # --- what Spark calls ---
+    # --- methods that Spark calls ---
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         access = _access(self._options)
@@ -309,7 +309,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return encode_offsets(starting_offsets(self._options, access, access.earliest(queues), access.latest(queues)))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        # Spark knows no limit of several parts: which of them it hands back makes no difference, only whether it is "no limit at all".
+        # Spark has no limit of several parts. Which one it passes back does not matter, only whether it is "no limit".
         options = self._options
         if options.max_offsets_per_trigger is not None:
             return ReadMaxRows(options.max_offsets_per_trigger)
@@ -342,7 +342,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return encode_offsets(end, _count_pieces(self._options, ranges, self._sizes))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        # Spark asks right after latestOffset.
+        # Spark calls this right after latestOffset.
         return None if self._latest is None else encode_offsets(self._latest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -358,7 +358,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- parts ---
 
     def _patiently(self, ask: Callable[[], _R]) -> _R:
-        """Return what ``ask`` returns; a broker that starts again should not end the query, nor a route that was old."""
+        """Return what ``ask`` returns. Retries, so that a restarting broker or an outdated route does not end the query."""
         began = self._monotonic()
         patience_s = self._options.pull_timeout_ms / 1000
         anew = False
@@ -369,7 +369,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except (RetriableError, TopicNotFound, DataLoss) as e:
                 self._looked_at = -inf
                 if not self._looked and not anew:
-                    anew = True  # at once, by new routes
+                    anew = True  # retry at once with fresh routes
                     continue
                 is_lost = isinstance(e, DataLoss) and not isinstance(e, QueueAway)
                 if self._monotonic() - began >= (min(LOSS_PATIENCE_S, patience_s) if is_lost else patience_s):
@@ -377,7 +377,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._pause(RETRY_PAUSE_S)
 
     def _find_queues(self) -> list[MessageQueue]:
-        """Return the queues there are now, or were a moment ago."""
+        """Return the queues of the topics, at most ROUTE_REFRESH_S old."""
         now = self._monotonic()
         if now - self._looked_at >= ROUTE_REFRESH_S:
             self._looked, self._looked_at = True, now
@@ -385,7 +385,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 queues, missing = find_queues(self._options, access)
             except NameserverUnavailable as e:
-                # Brokers go on without their nameservers.
+                # Brokers work without their nameservers.
                 if self._queues is None:
                     raise
                 self._warn(f"going on with the queues known so far: {e}")
@@ -402,9 +402,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._queues or []
 
     def _look(self, begun: Offsets) -> Offsets:
-        """Return where each queue ends: of those the query reads already, and of new ones where they begin.
+        """Return the end of each queue that the query reads already, and the beginning of each new queue.
 
-        A queue that appears takes part with no rows first; from then on its start is in the checkpoint like any other's.
+        A new queue contributes no rows at first; from then on its start is in the checkpoint like that of any other queue.
         """
         options = self._options
         queues = self._find_queues()
@@ -431,11 +431,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return latest
 
     def _bounded(self, begun: Offsets, latest: Offsets, limit: ReadLimit) -> Offsets:
-        """Return where the next batch ends; where it begins when it should not begin yet."""
+        """Return the end of the next batch; its beginning when it should not start yet."""
         options = self._options
         if isinstance(limit, ReadAllAvailable):
-            return latest  # of a query that reads all there is in one batch, whatever its options say
-        # Messages that are gone take part in no limit.
+            return latest  # Spark asks for everything in one batch, whatever the options say
+        # Messages that are gone do not count against the limits.
         start = {queue: max(offset, min(self._earliest.get(queue, offset), latest[queue])) for queue, offset in begun.items()}
         least = options.min_offsets_per_trigger
         if least is not None and self._target is None and latest.keys() == begun.keys():
@@ -456,7 +456,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         sample_sizes(_access(self._options), places, self._sizes)
 
     def _commit(self, begun: Offsets) -> None:
-        """Tell the brokers how far the query has come: all before ``begun`` is in the sink, or Spark would not ask what comes then."""
+        """Commit ``begun`` to the brokers. Everything before it is in the sink: Spark asks for the next batch only then."""
         if not self._options.commit_offsets:
             return
         new = {queue: offset for queue, offset in begun.items() if self._committed.get(queue) != offset}
@@ -464,7 +464,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if new:
                 _access(self._options).commit_offsets(self._options.group, new)
         except SprocketError as e:
-            # The checkpoint is the truth; lag tools see the old offsets until the next batch.
+            # The checkpoint is authoritative; lag tools see the old offsets until the next batch.
             self._warn(f"offsets of group {self._options.group!r} were not committed to the brokers: {e}")
         else:
             self._committed |= new

@@ -1,6 +1,6 @@
-"""Places in queues: the JSON in which Spark keeps them, and where a read begins and ends.
+"""Queue offsets: their JSON form in Spark's checkpoint, and how the starting and ending offsets of a read are resolved.
 
-Everything here follows from its arguments; the one who knows the brokers is handed in.
+Pure functions: access to the brokers is passed in as a ``Cluster``.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,25 +19,25 @@ Offsets = dict[MessageQueue, int]
 
 
 class WrongCheckpoint(ConfigError):
-    """The checkpoint of a query was written by something else: another source, or a query that read other topics."""
+    """The checkpoint was written by another source, or by a query that read other topics."""
 
 
 class Cluster(Protocol):
-    """What is asked of the brokers to settle a bound."""
+    """The requests to brokers that resolve a bound."""
 
     def at_time(self, queues: Sequence[MessageQueue], timestamp_ms: int) -> Offsets:
         """Return for each queue the offset of its first message stored at ``timestamp_ms`` or later, or its end."""
 
     def group_offsets(self, group: str, queues: Sequence[MessageQueue]) -> Mapping[MessageQueue, int | None]:
-        """Return where ``group`` goes on in each queue, None (or nothing) where it never committed."""
+        """Return the committed offset of ``group`` in each queue, None or no entry where it never committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where a read begins or ends, as ``option`` says it; exactly one of the other fields is set.
+    """The beginning or end of a read as stated by ``option``; exactly one of the other fields is set.
 
-    ``place`` is EARLIEST, LATEST, or an offset (or one of the two) for each queue; ``times`` milliseconds since 1970 for all queues or for
-    each; ``group`` a consumer group whose offsets count.
+    ``place`` is EARLIEST, LATEST, or an offset (or one of the two) for each queue. ``times`` are milliseconds since 1970, for all queues
+    or for each. ``group`` is a consumer group whose committed offsets are used.
     """
 
     option: str
@@ -52,8 +52,8 @@ class Bound:
 def encode_offsets(offsets: Mapping[MessageQueue, int], partitions: int | None = None) -> dict[str, Any]:
     """Return offsets as the JSON object Spark keeps in its checkpoint: ``{"v": 1, "topics": {"T": {"broker-a": {"0": 123}}}}``.
 
-    A number is the next offset to read. Queues are in order, so equal offsets give equal text. ``partitions`` is into how many partitions
-    the batch that ends here is cut: with it in the checkpoint a batch is cut the same again, by whichever machine and options.
+    A number is the next offset to read. Queues are sorted, so equal offsets give equal text. ``partitions`` is the number of partitions of
+    the batch that ends here: with it in the checkpoint, a rerun is cut the same way on any machine and with any options.
     """
     topics: dict[str, dict[str, dict[str, int]]] = {}
     for queue in sorted(offsets):
@@ -80,7 +80,7 @@ def decode_offsets(value: Mapping[str, Any]) -> Offsets:
 
 
 def decode_partitions(value: Mapping[str, Any]) -> int | None:
-    """Return into how many partitions the batch that ends at these offsets was cut, None when that is not written."""
+    """Return the number of partitions of the batch that ends at these offsets, None when it is not stored."""
     partitions = value.get("partitions")
     return partitions if isinstance(partitions, int) and partitions > 0 else None
 
@@ -108,10 +108,9 @@ def settle(
 ) -> Offsets:
     """Return the offset at which a read begins or ends in each queue of ``latest``.
 
-    Offsets and times that are given queue by queue must name every queue, and none that does not exist. A time after the last message of a
-    queue is the queue's end, or refused with ``error_without_match``. A queue in which a group never committed begins at its earliest; a
-    group that committed in none is refused. Raises OptionError. Whether the offset is one the broker still has, or has already, is not
-    looked at.
+    Offsets and times given queue by queue must name every queue and no other. A time after the last message of a queue means the queue's
+    end, or is an error with ``error_without_match``. A queue in which a group never committed begins at its earliest offset; a group
+    without any committed offset is an error. Raises OptionError. Does not check that the broker has a message at the offset.
     """
     if bound.times is not None:
         return _at_times(bound, bound.times, cluster, latest, error_without_match)
@@ -165,12 +164,12 @@ def _check_all_named(option: str, named: Iterable[MessageQueue], there: Iterable
 
 
 def name_queue(queue: MessageQueue) -> str:
-    """Return the queue in words."""
+    """Return the description of a queue for messages."""
     return f"queue {queue.queue_id} of topic {queue.topic} on broker {queue.broker_name}"
 
 
 def name_some(names: Sequence[str]) -> str:
-    """Return names joined by commas, of many the first eight and how many more there are."""
+    """Return names joined by commas: the first eight, and how many more there are."""
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
     return ", ".join(names[:8]) + more or "none"
 
@@ -179,10 +178,9 @@ def name_some(names: Sequence[str]) -> str:
 
 
 def check_same_topics(kept: Iterable[MessageQueue], unwanted: Iterable[MessageQueue], wanted: str, *, strict: bool) -> list[MessageQueue]:
-    """Return the queues of a checkpoint that its query reads no more: ``unwanted`` among ``kept``.
+    """Return the queues of a checkpoint (``kept``) that its query no longer reads (``unwanted``).
 
-    ``wanted`` is what the query reads now, in words. Raises WrongCheckpoint when nothing is left to go on with, or, when ``strict``, for
-    any queue that would be left behind.
+    ``wanted`` describes what the query reads now. Raises WrongCheckpoint when no queue is left, or with ``strict`` for any such queue.
     """
     kept = sorted(kept)
     left = sorted(unwanted)

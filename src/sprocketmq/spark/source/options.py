@@ -1,4 +1,4 @@
-"""Options of a read with the `rocketmq` format, checked before a job starts. Every message names the option and what it may be."""
+"""Options of a read with the `rocketmq` format, checked before a job starts. Errors name the option and its allowed values."""
 
 import json
 import os
@@ -41,8 +41,8 @@ _ASSIGN_FORM = 'JSON such as {"Topic": {"broker-a": [0, 1]}}'
 class ReadOptions:
     """The options of one read.
 
-    What is read is one of three: the ``topics``, those whose whole name matches ``pattern``, or the queues of ``assign`` (``topics`` are
-    theirs then). Sizes are in bytes, times in milliseconds; None is "no limit" where it may be.
+    A read selects the ``topics``, the topics whose whole name matches ``pattern``, or the queues of ``assign`` (``topics`` are then those
+    of the queues). Sizes are in bytes, times in milliseconds; a limit of None is no limit.
     """
 
     nameserver: str
@@ -75,25 +75,25 @@ class ReadOptions:
     client_options: tuple[tuple[str, str], ...]
 
     def reads_topic(self, topic: str) -> bool:
-        """Tell whether messages of ``topic`` are asked for."""
+        """Tell whether the read selects ``topic``."""
         return topic in self.topics if self.pattern is None else re.fullmatch(self.pattern, topic) is not None
 
     def reads(self, queue: MessageQueue) -> bool:
-        """Tell whether ``queue`` is asked for, should it exist."""
+        """Tell whether the read selects ``queue``, if it exists."""
         return queue in self.assign if self.assign else self.reads_topic(queue.topic)
 
     @property
     def what(self) -> str:
-        """What is read, in words."""
+        """What is read, for messages."""
         if self.pattern is not None:
             return f"topics that match {self.pattern!r}"
         return f"{len(self.assign)} assigned queues of {', '.join(self.topics)}" if self.assign else ", ".join(self.topics)
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
-    """Return the checked options of a stream or a batch read; None as ``streaming``: of either, while that is not known yet.
+    """Return the checked options of a stream or batch read; ``streaming`` None accepts both, while it is not known yet.
 
-    Names are taken in any case. Raises OptionError.
+    Option names are case-insensitive. Raises OptionError.
     """
     values = Values(options, NAMES)
     for name in _ENDS if streaming else _STREAM_ONLY if streaming is False else ():
@@ -154,7 +154,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None) -> Read
 
 @dataclass(frozen=True, slots=True)
 class _Subscribed:
-    """What offsets may be given for."""
+    """The queues for which offsets may be given."""
 
     topics: tuple[str, ...]
     pattern: str | None
@@ -175,7 +175,7 @@ class _Subscribed:
 
 
 def _what(values: Values) -> tuple[tuple[str, ...], str | None, tuple[MessageQueue, ...]]:
-    """Return the topics, the pattern, and the queues that are asked for."""
+    """Return the topics, the pattern and the queues that the options select."""
     which = values.only_one_of(*_WHAT)
     if which is None:
         raise values.error(
@@ -208,7 +208,7 @@ def _what(values: Values) -> tuple[tuple[str, ...], str | None, tuple[MessageQue
 
 
 def _bound(values: Values, names: tuple[str, ...], default: int, what: _Subscribed) -> Bound:
-    """Return where the read begins or ends, as one of the options ``names`` says."""
+    """Return the beginning or end of the read from one of the options ``names``."""
     option = values.only_one_of(*names)
     is_end = names is _ENDS
     if option is None:
@@ -237,7 +237,7 @@ def _bound(values: Values, names: tuple[str, ...], default: int, what: _Subscrib
 
 
 def _numbers(values: Values, name: str, form: str, what: _Subscribed, least: int, kind: str) -> Offsets:
-    """Return a number of at least ``least`` for each queue that an option names by topic, broker and number."""
+    """Return the number of each queue from a JSON option by topic, broker and queue id; each is at least ``least``."""
     found: Offsets = {}
     for topic, broker, queues in _brokers(values, name, form):
         for queue_id, number in _object(values, name, queues, form).items():
@@ -255,7 +255,7 @@ def _numbers(values: Values, name: str, form: str, what: _Subscribed, least: int
 
 
 def _brokers(values: Values, name: str, form: str) -> list[tuple[str, str, Any]]:
-    """Return (topic, broker, what it says of its queues) of a JSON option."""
+    """Return (topic, broker, value for its queues) of a JSON option."""
     text = values.required(name, form)
     if not text.startswith("{"):
         raise values.error(name, f"{text!r} is not {form}")
@@ -290,7 +290,7 @@ def _limits(values: Values, most: str, least: str, what: str) -> tuple[int | Non
 
 
 def _filter(values: Values) -> Filter | None:
-    """Return the condition on messages, None for all of them."""
+    """Return the filter, None for all messages."""
     expression = values.text("filterExpression")
     kind: ExpressionType = values.word("filterType", ("TAG", "SQL92"), "TAG")
     if expression is None:

@@ -1,7 +1,7 @@
-"""Which queue ranges a query reads, and which task reads which: pure functions of offsets, so a rerun plans the same.
+"""Plan which queue ranges a query reads and which task reads them: pure functions of offsets, so a rerun plans the same.
 
-Nothing here looks at the network, the clock or the live route. A micro-batch that Spark runs again after a failure must be cut into
-the same partitions as before, from nothing but its start and end offsets.
+Nothing here uses the network, the clock or the live route. A micro-batch that Spark runs again after a failure must be cut into the same
+partitions as before, from its start and end offsets alone.
 """
 
 from bisect import bisect_left
@@ -12,11 +12,11 @@ from typing import NamedTuple
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark.source.offsets import Offsets
 
-# A task costs about 40 ms of a core, the time in which one reads some 10,000 rows: fewer rows than this are not worth a task more.
+# A task costs about 40 ms of a core, in which one reads some 10,000 rows: fewer rows than this do not justify another task.
 MIN_PARTITION_ROWS = 8192
-# Nor are fewer bytes: of large messages fewer will do.
+# The same in bytes, for large messages.
 MIN_PARTITION_BYTES = 8 << 20
-# Taken for a message of which nothing is known yet.
+# Assumed while no message of the topic is known.
 GUESSED_MESSAGE_BYTES = 1024
 
 
@@ -34,17 +34,17 @@ class QueueRange(NamedTuple):
 def ranges_between(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]) -> list[QueueRange]:
     """Return the non-empty ranges from ``start`` to ``end``, in queue order.
 
-    A queue without a start is new in ``end`` and begins there: it is read from the next batch on. An end below the start (a topic
-    made anew) has nothing to read.
+    A queue without a start is new and begins at ``end``: it is read from the next batch on. An end below the start (a topic that was
+    created anew) gives no range.
     """
     return [QueueRange(queue, start[queue], stop) for queue, stop in sorted(end.items()) if queue in start and start[queue] < stop]
 
 
 def admit(start: Mapping[MessageQueue, int], latest: Mapping[MessageQueue, int], max_rows: int | None) -> Offsets:
-    """Return how far the next batch goes: to ``latest``, or ``max_rows`` rows in all when more are waiting.
+    """Return the end of the next batch: ``latest``, or ``max_rows`` rows in all when more are waiting.
 
-    The rows are shared out in proportion to what waits in each queue, rounded down; what rounding leaves goes one by one to the queues
-    in order, so ``max_rows`` rows are taken exactly and no queue starves. A queue that is new in ``latest`` stays at its place.
+    The rows are divided in proportion to what waits in each queue, rounded down. The remainder goes to the queues in order, one row each,
+    so exactly ``max_rows`` rows are taken and no queue starves. A queue that is new in ``latest`` does not move.
     """
     end = dict(latest)
     waiting = {queue: max(0, stop - start.get(queue, stop)) for queue, stop in sorted(latest.items())}
@@ -69,9 +69,9 @@ def admit(start: Mapping[MessageQueue, int], latest: Mapping[MessageQueue, int],
 def admit_bytes(
     start: Mapping[MessageQueue, int], latest: Mapping[MessageQueue, int], max_bytes: int, mean: Callable[[MessageQueue], float]
 ) -> Offsets:
-    """Return how far the next batch goes when it may take about ``max_bytes``, with ``mean`` the size of a message in each queue.
+    """Return the end of the next batch when it may take about ``max_bytes``; ``mean`` is the message size of a queue.
 
-    All queues go the same part of their way, and each that has something waiting goes one message at least.
+    All queues advance by the same share of what waits in them, and by at least one message.
     """
     end = dict(latest)
     waiting = {queue: rows for queue, stop in latest.items() if queue in start and (rows := stop - start[queue]) > 0}
@@ -83,19 +83,19 @@ def admit_bytes(
 
 
 class MeanSizes:
-    """The mean size of the messages of each queue, by samples; later ones count more."""
+    """The mean message size of each queue from samples, weighted towards later ones."""
 
     def __init__(self) -> None:
         self._seen: dict[MessageQueue, tuple[float, float]] = {}
 
     def note(self, queue: MessageQueue, size: int, rows: int) -> None:
-        """Take in that ``rows`` messages had ``size`` bytes; no rows say nothing."""
+        """Add a sample of ``rows`` messages with ``size`` bytes in all. A sample without rows is ignored."""
         if rows > 0:
             old_size, old_rows = self._seen.get(queue, (0.0, 0.0))
             self._seen[queue] = (old_size / 2 + size, old_rows / 2 + rows)
 
     def of(self, queue: MessageQueue) -> float:
-        """Return the bytes of a message of ``queue``: its own mean, else that of the others, else a guess."""
+        """Return the mean message size of ``queue``: its own, else that of all queues, else a guess."""
         if queue in self._seen:
             size, rows = self._seen[queue]
             return size / rows
@@ -105,24 +105,24 @@ class MeanSizes:
 
 
 def count_partitions(rows: int, most: int, *, least: int = 1, max_rows: int | None = None, row_bytes: float = GUESSED_MESSAGE_BYTES) -> int:
-    """Return into how many partitions ``rows`` rows of about ``row_bytes`` each are cut.
+    """Return the number of partitions for ``rows`` rows of about ``row_bytes`` each.
 
-    At most ``most``, and fewer when there are few rows; but at least ``least``, and as many as it takes for ``cut_ranges`` to put no more
-    than ``max_rows`` rows into one. Never more than there are rows.
+    At most ``most``, fewer for few rows; at least ``least``, and enough for ``cut_ranges`` to put at most ``max_rows`` rows into each.
+    Never more than there are rows.
     """
     worth = max(1, min(MIN_PARTITION_ROWS, int(MIN_PARTITION_BYTES / row_bytes)))
     wanted = max(min(most, -(-rows // worth)), least)
     if max_rows is not None and rows > max_rows:
-        # Cuts move by up to an eighth on either side.
+        # Cuts may move by an eighth on either side.
         wanted = max(wanted, -(-rows * 5 // (max_rows * 4)))
     return min(wanted, rows)
 
 
 def cut_ranges(ranges: Sequence[QueueRange], pieces: int) -> list[list[QueueRange]]:
-    """Pack ranges into ``pieces`` lists of about equal size: one may have a quarter more than the mean. Fewer when some would be empty.
+    """Divide ranges into ``pieces`` lists of about equal size (up to a quarter above the mean), or fewer when some would be empty.
 
-    The ranges are laid end to end in queue order and the line is cut into equal pieces. A cut that falls near the border of a range
-    moves there, so small ranges stay whole and only big ones are split; each range is in order within its partition.
+    The ranges are laid end to end in queue order and cut into equal pieces. A cut near the border of a range moves there, so small ranges
+    stay whole and only big ones are split. Ranges are in order within each piece.
     """
     line = [r for r in sorted(ranges) if len(r) > 0]
     total = sum(map(len, line))

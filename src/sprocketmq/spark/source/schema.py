@@ -1,4 +1,4 @@
-"""Columns of the `rocketmq` format: their Spark types, their Arrow types, and the order they come in."""
+"""Columns of the `rocketmq` format in their order, with Spark and Arrow types."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,14 +7,14 @@ import pyarrow as pa
 
 
 class Column(NamedTuple):
-    """One column: its SQL type as Spark writes it and the Arrow type PySpark demands of yielded batches."""
+    """One column: its Spark SQL type, and the Arrow type that PySpark requires of yielded batches."""
 
     sql_type: str
     arrow_type: pa.DataType
 
 
-# PySpark compares the first batch with `to_arrow_schema(schema, timezone="UTC")` for equality: microseconds, and a map whose value
-# field is called "value".
+# PySpark requires the first batch to equal `to_arrow_schema(schema, timezone="UTC")`: microseconds, and a map whose value field is
+# named "value".
 _STRING = Column("STRING", pa.string())
 _INT = Column("INT", pa.int32())
 _BIGINT = Column("BIGINT", pa.int64())
@@ -56,5 +56,5 @@ def spark_schema(columns: Sequence[str] = DEFAULT_COLUMNS) -> str:
 
 
 def arrow_schema(columns: Sequence[str] = DEFAULT_COLUMNS) -> pa.Schema:
-    """Return the Arrow schema every yielded batch of ``columns`` has."""
+    """Return the Arrow schema of every yielded batch of ``columns``."""
     return pa.schema([(name, COLUMNS[name].arrow_type) for name in columns])

@@ -26,7 +26,7 @@ class RocketMQStoreDataSource(DataSource):
         return "rocketmq-store"
 
     def schema(self) -> str:
-        # The first thing Spark asks, inside load(): a misspelt option or path is best refused here.
+        # Spark calls this first, inside load(): the best moment to refuse a misspelt option or path.
         options = parse_store_options(self.options)
         check_paths(options)
         return store_spark_schema(options)
@@ -47,14 +47,14 @@ class RocketMQStoreDataSource(DataSource):
 
 
 class StorePartition(InputPartition):
-    """What one task reads."""
+    """The pieces that one task reads."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         super().__init__(tuple(pieces))
 
 
 class StoreBatchReader(DataSourceReader):
-    """Reads what the files hold when the query is planned."""
+    """Reads the data that the files hold when the query is planned."""
 
     def __init__(self, options: StoreOptions) -> None:
         self._options = options
@@ -64,5 +64,5 @@ class StoreBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         settle_worker()
-        # Spark hands an empty partition to a reader that planned none.
+        # Spark passes an empty partition when a reader planned none.
         return StoreReader(self._options).read(partition.value or ())

@@ -1,4 +1,4 @@
-"""Options of the `rocketmq-store` format and the columns of its tables, checked before a file is opened."""
+"""Options of the `rocketmq-store` format and the columns of its tables, checked before any file is opened."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from sprocketmq.spark.source.schema import COLUMNS, DEFAULT_COLUMNS, Column
 
 FORMAT = "rocketmq-store"
 DEFAULT_SPLIT_BYTES = 128 << 20
-# Rows of units and index entries are small.
+# Rows of queue units and index entries are small.
 DEFAULT_UNIT_ROWS = 32_768
 
 _STRING = Column("STRING", pa.string())
@@ -26,14 +26,14 @@ _UNIT = {"topic": _STRING, "queueId": _INT, "queueOffset": _BIGINT, "commitLogOf
 _BATCH_UNIT = {**_UNIT, "batchBaseOffset": _BIGINT, "batchNum": _INT, "storeTimestamp": _TIMESTAMP}
 _INDEX = {"keyHash": _INT, "commitLogOffset": _BIGINT, "timeDiff": _INT, "storeTimestamp": _TIMESTAMP, "slot": _INT, "file": _STRING}
 
-# What onCorrupt=report adds: null in rows of what is whole; a row where only this is set (and `file`) stands for a stretch that is not.
+# The column that onCorrupt=report adds: null in rows of intact data; in a row for a damaged stretch only it and `file` are set.
 CORRUPT = "corrupt"
 CORRUPT_TYPE = pa.struct([("file", pa.string()), ("offset", pa.int64()), ("length", pa.int64()), ("problem", pa.string())])
 _CORRUPT_COLUMN = Column("STRUCT<file: STRING, offset: BIGINT, length: BIGINT, problem: STRING>", CORRUPT_TYPE)
 
 
 class Table(NamedTuple):
-    """One of the tables a store can be read as: all columns there are, and those a read has that chooses none."""
+    """One of the tables of a store: all its columns, and those read by default."""
 
     columns: dict[str, Column]
     default: tuple[str, ...]
@@ -52,7 +52,7 @@ NAMES = ("path", "paths", "table", "topic", "columns", "onCorrupt", "splitBytes"
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """The options of one read of stores. ``topics`` is empty when all are read; positions of the log are in bytes, None where it is open."""
+    """The options of one read of stores. ``topics`` is empty for all topics. Log offsets are None where the read is not bounded."""
 
     paths: tuple[str, ...]
     table: str
@@ -71,7 +71,7 @@ class StoreOptions:
 
 
 def parse_store_options(options: Mapping[str, str]) -> StoreOptions:
-    """Return the checked options of a read. Names are taken in any case. Raises OptionError; no file is looked at."""
+    """Return the checked options of a read; names are case-insensitive. Raises OptionError. No file is opened."""
     values = Values(options, NAMES, FORMAT)
     table = values.word("table", TABLES, "commitlog")
     for name in _OF_THE_LOG:
@@ -110,7 +110,7 @@ def store_spark_schema(options: StoreOptions) -> str:
 
 
 def store_arrow_schema(options: StoreOptions) -> pa.Schema:
-    """Return the Arrow schema every yielded batch of a read has."""
+    """Return the Arrow schema of every yielded batch of a read."""
     return pa.schema([(name, _column(options, name).arrow_type) for name in options.columns])
 
 
@@ -125,7 +125,7 @@ def _columns(values: Values, table: str, *, report: bool) -> tuple[str, ...]:
 
 
 def _paths(values: Values) -> tuple[str, ...]:
-    # Spark hands over load("a") as path, load(["a", "b"]) as paths, a JSON array.
+    # Spark passes load("a") as option path, and load(["a", "b"]) as option paths, a JSON array.
     if values.only_one_of("path", "paths") == "paths":
         given = values.json("paths")
         if not isinstance(given, list) or not given or not all(isinstance(path, str) and path.strip() for path in given):
@@ -140,10 +140,10 @@ def _local(values: Values, name: str, path: str) -> str:
         path = unquote(urlsplit(path).path)
     elif "://" in path:
         raise values.error(name, f"{path!r} is not a path of this machine: stores are read from local or mounted directories")
-    # The workers' current directory may be another one.
+    # Workers may have a different working directory.
     return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
 
 
 def path_error(problem: str) -> OptionError:
-    """Return the refusal of what the paths of a read lead to, to be raised."""
+    """Return the error to raise for the paths of a read."""
     return OptionError("path", problem, FORMAT)

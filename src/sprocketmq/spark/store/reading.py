@@ -1,10 +1,10 @@
-"""Read pieces of store files into Arrow batches: what one Spark task does, with no broker and no connection.
+"""Read pieces of store files into Arrow batches: the work of one Spark task, without a broker.
 
-The sizes of the log's records are followed, some megabytes at a time; all else about them is decoded in arrays by ``PulledRows``, straight
-from the mapped file. Bodies are touched only when they are asked for: by column ``body``, or by ``verifyCrc``.
+Record sizes are followed some megabytes at a time; everything else is decoded in arrays by ``PulledRows``, straight from the mapped file.
+Bodies are touched only for column ``body`` or ``verifyCrc``.
 
-Where something is no record, the next one is looked for, and the stretch between is damage: it fails the read, is left out, or becomes a
-row that says where it is and what is wrong.
+Where no record is found, the next one is searched for and the bytes between are damage: it fails the read, is left out, or becomes a row
+that states its place and the problem.
 """
 
 import logging
@@ -34,12 +34,12 @@ from sprocketmq.storage.queues.consume_queue import FILLER_SIZE
 
 log = logging.getLogger(__name__)
 
-# Units and index entries read at once: some megabytes of file and of columns.
+# Units or index entries read at once: some megabytes of file and of columns.
 _ROWS_AT_ONCE = 1 << 16
-# Records whose body is elsewhere, or is a batch that must have as many messages as its properties say.
+# Records whose body is at another offset, or is a batch whose message count must match its properties.
 _UNUSUAL = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6 | SYSFLAG_INNER_BATCH
 _UNDERSCORE = ord("_")
-# After so many records of one length in a row it is worth looking for more of them at once.
+# After so many records of one length in a row, an array search for more of them pays off.
 _ALIKE = 16
 
 _HEAD = np.dtype(
@@ -65,14 +65,14 @@ _TWO_INTS = Struct(">ii")
 
 
 class StoreReader:
-    """Reads pieces one after the other, in batches of the columns ``options`` names."""
+    """Reads pieces one after the other into batches of the columns in ``options``."""
 
     def __init__(self, options: StoreOptions, fs: FileSystem = REAL_FS) -> None:
         self._options = options
         self._fs = fs
         self._schema = store_arrow_schema(options)
         self._of_file = {name for name in options.columns if name in ("file", CORRUPT)}
-        # A batch of no columns would lose the number of its rows.
+        # A batch without columns would lose its number of rows.
         self._decoded = [name for name in options.columns if name not in self._of_file] or ["queueId"]
         self._unwrap = options.inner_batch == "unwrap"
         self._touches_bodies = "body" in options.columns or options.verify_crc
@@ -81,8 +81,8 @@ class StoreReader:
     def read(self, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the pieces in order.
 
-        Raises StoreDamaged at damage when that is to fail the read; also for a file that is gone, cannot be read any more, or has
-        become shorter since the read was planned.
+        Raises StoreDamaged at damage with onCorrupt=fail; also for a file that was removed, became unreadable or became shorter after the
+        read was planned.
         """
         for piece in pieces:
             try:
@@ -95,15 +95,15 @@ class StoreReader:
                 else:
                     yield from self._damage(piece.path, piece.start, piece.end, piece.problem)
             except FileNotFoundError:
-                what = "the file is gone since the read was planned: the broker expired it, or somebody moved it"
+                what = "the file was removed after the read was planned: the broker expired it, or somebody moved it"
                 yield from self._damage(piece.path, piece.start, piece.end, what)
             except OSError as e:
                 yield from self._damage(piece.path, piece.start, piece.end, f"the file cannot be read: {e.strerror or e}")
 
     # --- rows ---
 
-    def _dress(self, path: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Add to decoded columns those that say where a row is from."""
+    def _with_file_columns(self, path: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Add the columns ``file`` and ``corrupt`` to decoded rows."""
         if not self._of_file:
             return batch
         count = batch.num_rows
@@ -118,7 +118,7 @@ class StoreReader:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _damage(self, path: str, start: int, end: int, problem: str) -> Iterator[pa.RecordBatch]:
-        """Deal with a stretch that holds nothing to be read, as the read wants it."""
+        """Handle unreadable bytes as option onCorrupt says: raise, log a warning, or yield a row for the report."""
         if self._options.on_corrupt == "fail":
             raise damaged(path, start, problem)
         if self._options.on_corrupt == "skip":
@@ -138,7 +138,7 @@ class StoreReader:
     def _log(self, piece: LogPiece) -> Iterator[pa.RecordBatch]:
         file = self._fs.open(piece.path, read_only=True)
         try:
-            # Reading a mapping behind the end of its file would end the process.
+            # Reading a mapping beyond the end of its file would kill the process (SIGBUS).
             end = min(piece.end, file.size())
             view = file.map(end) if end else memoryview(b"")
         finally:
@@ -161,7 +161,7 @@ class StoreReader:
                 if _ends_in_blank(view, at, piece):
                     return
                 begin = at
-                found, problem = self._look_at(piece, begin, since)
+                found, problem = self._next_after_damage(piece, begin, since)
                 at = min(found, end)
                 yield from self._damage(piece.path, begin, at, problem)
                 continue
@@ -177,13 +177,13 @@ class StoreReader:
     def _records(
         self, piece: LogPiece, view: memoryview, bounds: Any, rows: PulledRows | None, failed: list[int]
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records between ``bounds``; those in ``failed``, and those that cannot be decoded, are damage.
+        """Yield the records between ``bounds``; records in ``failed`` and records that cannot be decoded are damage.
 
-        ``rows`` are all of them when none failed. Where decoding fails, smaller and smaller runs of records are tried, down to the one
-        at fault, and longer ones again behind it.
+        ``rows`` are all records when none failed. Where decoding fails, shorter and shorter runs of records are tried, down to the bad
+        record, and longer runs again behind it.
         """
         first, count = 0, len(bounds) - 1
-        step, given = count, 0  # given: rows from the first record on that were handed over before the decoding of others failed
+        step, given = count, 0  # given: rows yielded before the decoding of later ones failed
         stops = [*failed, count]
         while first < count:
             if first == stops[0]:
@@ -209,7 +209,7 @@ class StoreReader:
                 )
                 for batch in batches:
                     if passed + batch.num_rows > given:
-                        yield self._dress(piece.path, batch.slice(max(given - passed, 0)))
+                        yield self._with_file_columns(piece.path, batch.slice(max(given - passed, 0)))
                     passed += batch.num_rows
             except RemoteProtocolError as e:
                 rows, given = None, max(given, passed)
@@ -225,8 +225,8 @@ class StoreReader:
         with FileView(self._fs, piece.path) as file:
             return dissect(file, at, piece.base, piece.segment_bytes - at).problem
 
-    def _look_at(self, piece: LogPiece, at: int, since: int) -> tuple[int, str]:
-        """Return where the next record behind damage begins, at most the piece's end, and what is wrong at ``at``."""
+    def _next_after_damage(self, piece: LogPiece, at: int, since: int) -> tuple[int, str]:
+        """Return the start of the next record behind damage (at most the end of the piece), and the problem at ``at``."""
         with FileView(self._fs, piece.path) as file:
             end = min(next_record(file, at, piece.base, piece.segment_bytes, since_ms=since), piece.end)
             found = dissect(file, at, piece.base, piece.segment_bytes - at)
@@ -286,7 +286,7 @@ class StoreReader:
             yield from self._built(piece.path, len(found), columns)
 
     def _rows_of(self, path: str, start: int, end: int, layout: Any) -> Iterator[tuple[int, Any]]:
-        """Yield (byte of the file, rows) of a stretch of equally long rows, some at a time."""
+        """Yield (file position, rows) of equally long rows in bytes ``[start, end)``, some at a time."""
         file = self._fs.open(path, read_only=True)
         try:
             while start < end:
@@ -312,9 +312,9 @@ class StoreReader:
 
 
 def _chain(view: memoryview, base: int, at: int, room: int) -> Any:
-    """Return where the records from ``at`` on begin, and behind them where the last ends: about ``room`` bytes of them, or one.
+    """Return the starts of the records from ``at`` on and the end of the last: about ``room`` bytes, at least one record.
 
-    They end where something has no record's magic, is not at its own place, or does not fit the view.
+    The chain ends at bytes without a record's magic, with another log offset than their own, or that do not fit the view.
     """
     places: list[int] = []
     add = places.append
@@ -331,7 +331,7 @@ def _chain(view: memoryview, base: int, at: int, room: int) -> Any:
         alike = alike + 1 if size == before else 0
         before = size
         if alike == _ALIKE and at <= last:
-            # Where the next ones are of this length, too, each size stands that far behind the one before.
+            # As long as records keep this length, their sizes are that many bytes apart.
             sizes: Any = np.ndarray((min((last - at) // size + 1, (total - at) // size),), ">i4", view, at, (size,))
             others = np.flatnonzero(sizes != size)
             run = int(others[0]) if len(others) else len(sizes)
@@ -340,7 +340,7 @@ def _chain(view: memoryview, base: int, at: int, room: int) -> Any:
             alike = 0
     bounds = np.array([*places, at], np.int64)
     if places:
-        # An array of overlapping heads, one for each byte they may start at.
+        # An array of overlapping heads, one for each possible start.
         heads: Any = np.ndarray((total - _HEAD.itemsize + 1,), _HEAD, view, strides=(1,))[bounds[:-1]]
         good = ((heads["magic"] == MAGIC_V1) | (heads["magic"] == MAGIC_V2)) & (heads["place"] == bounds[:-1] + base)
         good &= (heads["queue_id"] >= 0) & (heads["queue_offset"] >= 0)
@@ -350,7 +350,7 @@ def _chain(view: memoryview, base: int, at: int, room: int) -> Any:
 
 
 def _leading_whole(view: memoryview, base: int, bounds: Any) -> Any:
-    """Return ``bounds`` up to the first record whose parts do not make up its size."""
+    """Return ``bounds`` up to the first record whose parts do not add up to its size."""
     for i, (at, end) in enumerate(pairwise(bounds.tolist())):
         if parse_record(view[:end], base, at, check_crc=False) is None:
             return bounds[: i + 1]
@@ -358,7 +358,7 @@ def _leading_whole(view: memoryview, base: int, bounds: Any) -> Any:
 
 
 def _failed_checks(view: memoryview, base: int, bounds: Any) -> list[int]:
-    """Return which records have a body, or a whole, that is not what their checksums say."""
+    """Return the records whose body or whole does not match its checksum."""
     failed = []
     unpack = _INT.unpack_from
     for i, (at, end) in enumerate(pairwise(bounds.tolist())):
@@ -377,7 +377,7 @@ def _failed_checks(view: memoryview, base: int, bounds: Any) -> list[int]:
 
 
 def _ends_in_blank(view: memoryview, at: int, piece: LogPiece) -> bool:
-    """Tell whether a BLANK that fills the segment begins at ``at``."""
+    """Tell whether the BLANK that fills the rest of the segment begins at ``at``."""
     return len(view) - at >= _TWO_INTS.size and _TWO_INTS.unpack_from(view, at) == (piece.segment_bytes - at, MAGIC_BLANK)
 
 
