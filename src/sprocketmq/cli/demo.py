@@ -27,13 +27,13 @@ def run(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     try:
         from sprocketmq.demo.report import show
-        from sprocketmq.demo.run import Settings, keep_running, run_demo
+        from sprocketmq.demo.run import DemoSettings, keep_running, run_demo
     except ModuleNotFoundError as e:
         raise ConfigError(f"the demo needs {e.name}: pip install 'sprocketmq[demo]'") from None
     from rich.console import Console
 
     console = None if options.json else Console()
-    outcome = run_demo(Settings(options.output, limit=options.limit, keep=options.keep), console=console)
+    outcome = run_demo(DemoSettings(options.output, limit=options.limit, keep=options.keep), console=console)
     kept = keep_running(options.output) if options.keep else None
     if console is None:
         print_json(outcome.report if kept is None else {**outcome.report, "cluster": {"namesrv": kept.namesrv, "pid": kept.pid}})

@@ -79,7 +79,7 @@ _OWN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class DemoSettings:
     """How the demo runs. ``limit`` plays only the first flights; ``cores`` is what Spark may use (None: all)."""
 
     output: Path
@@ -135,7 +135,7 @@ def prepare_output(output: Path) -> Path:
     return output.resolve()
 
 
-def run_demo(settings: Settings, *, console: Console | None = None, before_checks: Callable[[Path], None] | None = None) -> Outcome:
+def run_demo(settings: DemoSettings, *, console: Console | None = None, before_checks: Callable[[Path], None] | None = None) -> Outcome:
     """Run the demo and return its outcome; ``before_checks`` is called with the output directory before the tables are checked.
 
     Raises ConfigError for an unusable output directory, NoJava when Spark cannot start, and what cluster and query raise.
@@ -222,7 +222,7 @@ _left_running: list["subprocess.Popen[bytes]"] = []
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptBroker:
     """A cluster that goes on when this process ends."""
 
     pid: int
@@ -230,7 +230,7 @@ class Kept:
     store: Path
 
 
-def keep_running(output: Path) -> Kept:
+def keep_running(output: Path) -> KeptBroker:
     """Serve the store a demo with ``keep`` left in ``output`` from a process that outlives this one.
 
     Raises FatalError with what the process said when it does not come up within 30 s.
@@ -248,7 +248,7 @@ def keep_running(output: Path) -> Kept:
             process.wait()
             raise FatalError(f"the cluster did not start again on {store}: {said.read_text(encoding='utf-8', errors='replace').strip()}")
         time.sleep(0.02)
-    return Kept(process.pid, ready[1], store)
+    return KeptBroker(process.pid, ready[1], store)
 
 
 class _Play:
@@ -288,7 +288,7 @@ class _Play:
                         await producer.room()
                     elif count % _BURST == 0:
                         await asyncio.sleep(0)
-                    producer.submit(message, _Answer(number, self))
+                    producer.submit(message, _SendOutcome(number, self))
                 self._note()
             await producer.flush()
             self.ended = time.monotonic()
@@ -305,7 +305,7 @@ class _Play:
             self.answers.clear()
 
 
-class _Answer(msgspec.Struct, gc=False):  # there are thousands at a time: half the size of a partial, and no load on the collector
+class _SendOutcome(msgspec.Struct, gc=False):  # there are thousands at a time: half the size of a partial, and no load on the collector
     """Notes what became of the flight with this number."""
 
     number: int
@@ -452,7 +452,7 @@ def _warm_up(spark: "SparkSession", namesrv: str, flights: pa.Table, weather: pa
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _start_spark(settings: Settings, output: Path) -> "SparkSession":
+def _start_spark(settings: DemoSettings, output: Path) -> "SparkSession":
     from sprocketmq.spark import session
 
     # It writes a traceback when Ctrl-C ends a call; what goes wrong in calls is raised as well.

@@ -87,7 +87,7 @@ _KNOWN: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 @dataclass(frozen=True)
-class Cause:
+class FailureCause:
     """What is behind an error of Spark: ``sentence``, and ``error``, the class that was raised in a worker where it is one of ours."""
 
     sentence: str
@@ -104,11 +104,11 @@ def explain(error: BaseException) -> str | None:
     return None if cause is None else cause.sentence
 
 
-def find_cause(error: BaseException) -> Cause | None:
+def find_cause(error: BaseException) -> FailureCause | None:
     """Return what is behind ``error``, see explain."""
     for one in _chain(error):
         if isinstance(one, SprocketError):
-            return Cause(str(one), type(one))
+            return FailureCause(str(one), type(one))
         if type(one).__module__.startswith(_SPARK_MODULES):
             return _from_text(_text(one))
     return None
@@ -121,7 +121,7 @@ def in_one_sentence(error: Exception) -> Exception:
 
 def told_by_spark(error: BaseException) -> SprocketError:
     """Return what is behind an error of Spark as an error of ours: ConfigError where a worker raised one, else FatalError."""
-    cause = find_cause(error) or Cause(str(error))
+    cause = find_cause(error) or FailureCause(str(error))
     wrong_usage = cause.error is not None and issubclass(cause.error, ConfigError)
     return ConfigError(cause.sentence) if wrong_usage else FatalError(cause.sentence)
 
@@ -143,22 +143,22 @@ def _text(error: BaseException) -> str:
         return " ".join(str(argument) for argument in (*error.args, getattr(error, "_desc", "")))
 
 
-def _from_text(text: str) -> Cause:
+def _from_text(text: str) -> FailureCause:
     ours = _OURS.findall(text)
     if ours:
         # Errors are chained with the outermost at the end, and Java repeats the whole.
         module, name, sentence = ours[-1]
-        return Cause(_SQLSTATE.sub("", sentence).strip(), _error_class(module, name))
+        return FailureCause(_SQLSTATE.sub("", sentence).strip(), _error_class(module, name))
     for pattern, advice in _KNOWN:
         if found := pattern.search(text):
-            return Cause(advice.format(*found.groups()))
+            return FailureCause(advice.format(*found.groups()))
     if "Traceback (most recent call last)" in text and (errors := _PYTHON_ERROR.findall(text)):
         name, sentence = errors[-1]
-        return Cause(_SQLSTATE.sub("", f"{name.rpartition('.')[2]}: {sentence}"))
+        return FailureCause(_SQLSTATE.sub("", f"{name.rpartition('.')[2]}: {sentence}"))
     for pattern in (_CONDITION, _JAVA_CAUSE):
         if lines := pattern.findall(text):
-            return Cause(_SQLSTATE.sub("", lines[0 if pattern is _CONDITION else -1]).strip())
-    return Cause(text.strip().partition("\n")[0] or "Spark failed without saying why")
+            return FailureCause(_SQLSTATE.sub("", lines[0 if pattern is _CONDITION else -1]).strip())
+    return FailureCause(text.strip().partition("\n")[0] or "Spark failed without saying why")
 
 
 def _error_class(module: str, name: str) -> type[SprocketError] | None:

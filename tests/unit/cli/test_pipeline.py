@@ -9,7 +9,7 @@ import pytest
 from sprocketmq.cli import errors, pipeline
 from sprocketmq.cli.pipeline import JobBar, run_job
 from sprocketmq.errors import ConfigError, FatalError
-from sprocketmq.spark.jobs.progress import Progress
+from sprocketmq.spark.jobs.progress import JobProgress
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def test_a_job_prints_its_summary_and_returns_it(capsys):
     told = []
 
     def work(report):
-        report(Progress(5, 10, "messages", "queue 3"))
+        report(JobProgress(5, 10, "messages", "queue 3"))
         told.append(report)
         return Landed(1234)
 
@@ -78,9 +78,9 @@ def test_the_bar_shows_how_much_of_what_is_done_and_how_fast(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv("COLUMNS", "160")
     with JobBar("landing orders", shown=True) as bar:
-        bar(Progress(500, 2000, "messages", "queue 3"))
+        bar(JobProgress(500, 2000, "messages", "queue 3"))
         bar._bar.refresh()
-        bar(Progress(600, None, "messages"))
+        bar(JobProgress(600, None, "messages"))
     shown = sys.stderr.getvalue()
     assert "landing orders" in shown
     assert "500 of 2,000 messages" in shown

@@ -20,7 +20,7 @@ from sprocketmq.spark.jobs.land.by_spark import check_target, require_format
 from sprocketmq.spark.jobs.land.compaction import compact_table, plan_groups, plan_merges
 from sprocketmq.spark.jobs.land.direct import land_direct
 from sprocketmq.spark.jobs.land.plan import Wanted
-from sprocketmq.spark.jobs.land.table import Batch, DataFile
+from sprocketmq.spark.jobs.land.table import DataFile, LandedBatch
 from sprocketmq.spark.jobs.land.table_errors import NotALandingTable, TableBusy, TableDamaged, TableMismatch, TableNotWritable
 from sprocketmq.spark.jobs.land.table_writer import TableWriter, no_step
 from sprocketmq.spark.jobs.land.write import FileWriter, StagingNotShared, WorkerCannotWrite, WriteSettings, partitions_of, write_batches
@@ -477,7 +477,7 @@ def test_partitions_are_merged_each_by_itself(tmp_path, topics):
 
 def batch(number, *sizes, partition=""):
     files = tuple(DataFile(f"{partition}part-{i}", 1, size) for i, size in enumerate(sizes))
-    return Batch(number, number, {}, {}, files, Path(f"/t/batch={number}"))
+    return LandedBatch(number, number, {}, {}, files, Path(f"/t/batch={number}"))
 
 
 def test_only_neighbours_with_small_files_are_merged():

@@ -632,7 +632,7 @@ def test_files_that_go_or_shrink_under_a_read_are_damage_not_a_crash(store):
         rows = []
         try:
             if on_corrupt == "fail":
-                with pytest.raises(StoreDamaged, match="gone since the read was planned"):
+                with pytest.raises(StoreDamaged, match="removed after the read was planned"):
                     list(StoreReader(options).read(plan[0]))
                 with pytest.raises(StoreDamaged, match="it has become shorter"):
                     list(StoreReader(options).read(plan[0][1:]))
@@ -645,7 +645,7 @@ def test_files_that_go_or_shrink_under_a_read_are_damage_not_a_crash(store):
         assert [row["commitLogOffset"] for row in rows if row["commitLogOffset"] is not None] == left
         if on_corrupt == "report":
             problems = [row["corrupt"]["problem"] for row in rows if row["corrupt"]]
-            assert "gone" in problems[0]
+            assert "removed" in problems[0]
             assert "shorter" in problems[1]
 
 

@@ -22,7 +22,7 @@ from sprocketmq.errors import SprocketError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from sprocketmq.spark.jobs.progress import Progress, Report, Summary
+    from sprocketmq.spark.jobs.progress import JobProgress, Report, Summary
 
 SummaryT = TypeVar("SummaryT", bound="Summary")
 
@@ -175,7 +175,7 @@ class JobBar:
         if self._bar is not None:
             self._bar.stop()
 
-    def __call__(self, progress: "Progress") -> None:
+    def __call__(self, progress: "JobProgress") -> None:
         if self._bar is None:
             return
         of = "" if progress.total is None else f" of {progress.total:,}"

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
-class Progress:
+class JobProgress:
     """``done`` of ``total`` units (None: nobody knows yet); ``unit`` is a plural noun such as "messages", ``detail`` what is under way."""
 
     done: int
@@ -15,7 +15,7 @@ class Progress:
     detail: str = ""
 
 
-Report = Callable[[Progress], None]
+Report = Callable[[JobProgress], None]
 
 
 class Summary(Protocol):

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.errors import ConfigError, FatalError
-from sprocketmq.spark.jobs.progress import Progress, Report
+from sprocketmq.spark.jobs.progress import JobProgress, Report
 from sprocketmq.spark.jobs.tasks import UNSEEN, StoreNotShared, Trouble, run_tasks, tasks_at_a_time, trouble_of, without_trouble
 from sprocketmq.storage.bulk.rebuild import BATCH_QUEUES, DERIVED, INDEX, QUEUES, Made, Plan, check_target, lock_in_place, open_log, rebuild
 from sprocketmq.storage.bulk.splits import Split, cut_splits, parts, split_bytes_for
@@ -207,7 +207,7 @@ class _Spooled(NamedTuple):
     chunk: "SpooledChunk | None"
 
 
-class _Job(NamedTuple):
+class _BuildTask(NamedTuple):
     """Files to make: an index file of some entries, or the queues of a group."""
 
     name: str
@@ -264,7 +264,7 @@ class _SparkMaker:
 
     def _tell(self, done: int, total: int, unit: str, detail: str) -> None:
         if self._progress is not None:
-            self._progress(Progress(done, total, unit, detail))
+            self._progress(JobProgress(done, total, unit, detail))
 
     @staticmethod
     def _in_order(
@@ -302,13 +302,13 @@ class _SparkMaker:
             before = None
             for pieces in entry_pieces(chunks, plan.config.max_index_entries - 1):
                 name = next_name(name, SYSTEM_CLOCK.time_ms())
-                jobs.append(_Job(name, before, pieces))
+                jobs.append(_BuildTask(name, before, pieces))
                 before = last_entry(REAL_FS, pieces[-1])
         self.index_files = len(jobs)
         if plan.queues:
             for kind in (QUEUES, BATCH_QUEUES):
                 REAL_FS.make_dirs(f"{plan.config.root}/{kind}")
-            jobs += [_Job("", None, pieces) for group in range(place.groups) if (pieces := group_pieces(chunks, group))]
+            jobs += [_BuildTask("", None, pieces) for group in range(place.groups) if (pieces := group_pieces(chunks, group))]
         build = partial(_build, place=place, plan=plan, log_begin=log.min_offset, segment_bytes=log.segment_bytes)
         total = sum(_weight(piece) for job in jobs for piece in job.pieces)
         told = None if self._progress is None else lambda done: self._tell(min(done, total), total, "bytes", "making files")
@@ -384,7 +384,9 @@ def _spool_split(
     return answers
 
 
-def _build(job: _Job, note: Callable[[int], None], *, place: _Place, plan: Plan, log_begin: int, segment_bytes: int) -> "_Built | Trouble":
+def _build(
+    job: _BuildTask, note: Callable[[int], None], *, place: _Place, plan: Plan, log_begin: int, segment_bytes: int
+) -> "_Built | Trouble":
     trouble = place.trouble()
     if trouble is not None:
         return trouble
@@ -399,7 +401,7 @@ def _build(job: _Job, note: Callable[[int], None], *, place: _Place, plan: Plan,
     return built
 
 
-def _build_queues(job: _Job, plan: Plan, segment_bytes: int) -> _Built:
+def _build_queues(job: _BuildTask, plan: Plan, segment_bytes: int) -> _Built:
     from sprocketmq.storage.bulk.spool import read_runs
     from sprocketmq.storage.inspect.unit_check import Segments, check_queue
     from sprocketmq.storage.queues.batch_queue import BATCH_UNIT_BYTES, BatchConsumeQueue
@@ -430,7 +432,7 @@ def _build_queues(job: _Job, plan: Plan, segment_bytes: int) -> _Built:
     return _Built(root, states, units, given - units, None, "")
 
 
-def _build_index_file(job: _Job, plan: Plan, log_begin: int) -> _Built:
+def _build_index_file(job: _BuildTask, plan: Plan, log_begin: int) -> _Built:
     from sprocketmq.storage.bulk.spool import read_entries
     from sprocketmq.storage.index.index_format import IndexHeader
     from sprocketmq.storage.inspect.findings import Findings

@@ -18,7 +18,7 @@ from sprocketmq.errors import ConfigError, FatalError, TopicNotFound
 from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_send_topic, check_topic
 from sprocketmq.protocol.properties import RETRY_TOPIC
 from sprocketmq.spark.errors import in_one_sentence
-from sprocketmq.spark.jobs.progress import Progress, Report
+from sprocketmq.spark.jobs.progress import JobProgress, Report
 from sprocketmq.spark.source.access import ClusterAccess, cluster_access
 from sprocketmq.spark.source.offsets import encode_offsets
 from sprocketmq.spark.source.options import DEFAULT_GROUP
@@ -131,7 +131,7 @@ def replay(
         limit=limit,
         options=options,
     )
-    report(Progress(0, None, "messages", "looking at what there is"))
+    report(JobProgress(0, None, "messages", "looking at what there is"))
     there = cluster_access(nameserver, DEFAULT_GROUP)
     bounds = _bounds(there, source, since_ms, until_ms)
 
@@ -360,7 +360,7 @@ def _watched(spark: "SparkSession", title: str, work: Callable[[], None], total:
         def watch() -> None:
             while not over.wait(_POLL_S):
                 done, tasks = _tasks(context.statusTracker(), group)
-                report(Progress(total * done // tasks if tasks else 0, total, "messages"))
+                report(JobProgress(total * done // tasks if tasks else 0, total, "messages"))
 
         # The job runs in this thread, whose session knows the format.
         watcher = threading.Thread(target=watch, name="sprocketmq-replay", daemon=True)
@@ -373,7 +373,7 @@ def _watched(spark: "SparkSession", title: str, work: Callable[[], None], total:
             watcher.join()
             for name, value in zip(names, before, strict=True):
                 context.setLocalProperty(name, value)
-    report(Progress(total, total, "messages"))
+    report(JobProgress(total, total, "messages"))
 
 
 def _tasks(tracker: Any, group: str) -> tuple[int, int]:

@@ -44,7 +44,7 @@ class SinkError(FatalError):
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class WrittenRows(WriterCommitMessage):
     """What one task wrote: messages, requests and bytes of requests; and the rows in its dead-letter file."""
 
     rows: int
@@ -66,7 +66,7 @@ class _Sink:
     def _refuse_overwrite(self) -> None:
         raise AssertionError("implemented by subclasses")
 
-    def _write(self, batches: Iterable[pa.RecordBatch], job: str, partition: int) -> Written:
+    def _write(self, batches: Iterable[pa.RecordBatch], job: str, partition: int) -> WrittenRows:
         """Send the rows of a task. ``job`` is the same each time the same rows are written, and differs for other rows."""
         options = self._options
         settle_worker()
@@ -102,7 +102,7 @@ class _Sink:
                     raise RowRefused(e.row, e.problem, partition) from None
                 raise
             sender.finish()
-        return Written(sender.rows, sender.requests, sender.bytes, letters.rows, letters.path if letters.rows else None)
+        return WrittenRows(sender.rows, sender.requests, sender.bytes, letters.rows, letters.path if letters.rows else None)
 
 
 class BatchSink(_Sink, DataSourceArrowWriter):
@@ -117,7 +117,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):
     def _refuse_overwrite(self) -> None:
         raise OptionError("mode", 'a topic cannot be overwritten, only written on: use .mode("append")')
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
         return self._write(iterator, self._job, _partition())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -139,7 +139,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
     def _refuse_overwrite(self) -> None:
         raise OptionError("outputMode", 'a topic cannot be replaced by each micro-batch: use .outputMode("append") or "update"')
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
         context = TaskContext.get()
         query = batch = None
         if context is not None:
@@ -209,7 +209,7 @@ def _why_not_sent(partition: int, batch: RowBatch, error: SprocketError) -> Base
 
 
 def _log_commit(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
-    written = [message for message in messages if isinstance(message, Written)]
+    written = [message for message in messages if isinstance(message, WrittenRows)]
     aside = [message for message in written if message.dead_letters]
     if aside:
         rows = sum(message.dead_letters for message in aside)
@@ -219,5 +219,5 @@ def _log_commit(what: str, messages: Sequence[WriterCommitMessage | None]) -> No
 
 
 def _log_abort(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
-    rows = sum(message.rows for message in messages if isinstance(message, Written))
+    rows = sum(message.rows for message in messages if isinstance(message, WrittenRows))
     log.warning("%s failed: %d rows of its finished tasks, and some of the others, are in their topics already", what, rows)

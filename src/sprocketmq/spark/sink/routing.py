@@ -64,7 +64,7 @@ class Router:
 
     def targets(
         self, fields: RowFields, topic: str | None, topics: pa.DictionaryArray | None, priorities: Any
-    ) -> tuple[list["Target"], Any] | None:
+    ) -> tuple[list["QueueTarget"], Any] | None:
         """Return the distinct targets that rows ask for, and the index of each row's target; None when no row asks for one.
 
         ``topic`` is the topic of all rows, else ``topics`` are those of the rows; ``priorities`` as from ``row_priorities``.
@@ -84,14 +84,14 @@ class Router:
         for code in codes:
             combined = combined * len(code.dictionary) + code.indices.to_numpy().astype(np.int64)
         _, at, inverse = np.unique(combined, return_index=True, return_inverse=True)
-        targets: list[Target] = []
-        known: dict[Target, int] = {}
+        targets: list[QueueTarget] = []
+        known: dict[QueueTarget, int] = {}
         chosen = []
         for row in at.tolist():
             values = {name: column[row].as_py() for name, column in zip(names, columns, strict=True)}
             name = topic if topics is None else topics[row].as_py()
             key, broker, queue_id = values.get("shardingKey"), values.get("brokerName"), values.get("queueId")
-            target: Target = None
+            target: QueueTarget = None
             if values.get("priority", -1) >= 0:
                 target = _PriorityTarget(broker, values["priority"])
             elif broker is not None or queue_id is not None:
@@ -103,7 +103,7 @@ class Router:
                 targets.append(target)
         return targets, np.array(chosen)[inverse]
 
-    def resolve(self, target: "Target", topic: str, row: int) -> MessageQueue | None:
+    def resolve(self, target: "QueueTarget", topic: str, row: int) -> MessageQueue | None:
         """Return the queue of a target, None for any queue. Raises RowRefused with number ``row`` when the topic has no such queue."""
         if target is None or isinstance(target, MessageQueue):
             return target
@@ -115,7 +115,7 @@ class Router:
             raise RowRefused(row, str(e)) from None
 
 
-Target = MessageQueue | tuple[str | None, int | None] | _PriorityTarget | None
+QueueTarget = MessageQueue | tuple[str | None, int | None] | _PriorityTarget | None
 
 
 def row_priorities(fields: RowFields, properties: RowProperties | None, delayed: Any) -> Any:

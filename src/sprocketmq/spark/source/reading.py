@@ -50,7 +50,7 @@ class QueueAway(DataLoss):
     """A queue is no longer in the route of its topic: its broker is away, or the topic has fewer queues."""
 
 
-class Pull(Protocol):
+class PullFunction(Protocol):
     """Asks a broker for messages: ``ClusterAccess.pull``.
 
     Called in the loop thread, by the callback of an earlier answer, it may return an answer for this thread only, whose ``result`` does not
@@ -88,7 +88,7 @@ class RangeReader:
 
     def __init__(
         self,
-        pull: Pull,
+        pull: PullFunction,
         columns: Sequence[str],
         *,
         batch_rows: int = DEFAULT_BATCH_ROWS,

@@ -110,16 +110,16 @@ class Chain(NamedTuple):
     keys: KeyFacts | None
 
 
-class Target(NamedTuple):
+class AuditTarget(NamedTuple):
     """The derived files that are looked at, and how their store reads the log."""
 
     root: str
     batch_topics: frozenset[str]
     deleted: Mapping[str, int]
-    index_files: "tuple[IndexFile, ...]"
+    index_files: "tuple[AuditedIndexFile, ...]"
 
 
-class IndexFile(NamedTuple):
+class AuditedIndexFile(NamedTuple):
     """An index file: entries 1 to ``entries``, which point to places of the log from ``begin`` to ``end``."""
 
     path: str
@@ -134,7 +134,7 @@ class IndexFile(NamedTuple):
         return HEADER_BYTES + 4 * self.slots + ENTRY_BYTES * number
 
 
-def index_file(fs: FileSystem, path: str, slots: int | None) -> IndexFile | None:
+def index_file(fs: FileSystem, path: str, slots: int | None) -> AuditedIndexFile | None:
     """Return what is in an index file, None when it has no entries or their number cannot be told. Raises OSError.
 
     ``slots`` is its number of hash slots, when something tells it.
@@ -148,7 +148,7 @@ def index_file(fs: FileSystem, path: str, slots: int | None) -> IndexFile | None
         entries = min(count, (view.size - HEADER_BYTES - 4 * slots) // ENTRY_BYTES) - 1
         if entries <= 0:
             return None
-        file = IndexFile(path, slots, entries, 0, 0, begin_ms)
+        file = AuditedIndexFile(path, slots, entries, 0, 0, begin_ms)
         begin, end = (_PLACE.unpack(view.read(file.entry_at(number), _PLACE.size))[0] for number in (1, entries))
     return file._replace(begin=begin, end=end)
 
@@ -176,7 +176,7 @@ def chains(answers: Iterable[Answer[ParsedChunk]], comparison: "Comparison") -> 
 class Comparison:
     """Lays chunks of one chain after the other beside the files of a store. ``split`` is what the chunks are from."""
 
-    def __init__(self, fs: FileSystem, target: Target, split: Split, *, keys: bool) -> None:
+    def __init__(self, fs: FileSystem, target: AuditTarget, split: Split, *, keys: bool) -> None:
         self._fs = fs
         self._target = target
         self._files = OpenFiles(fs)
@@ -360,7 +360,7 @@ def open_queue(fs: FileSystem, root: str, topic: str, queue_id: int, *, batch: b
 class _IndexReader:
     """Entries of several index files by the places they point to."""
 
-    def __init__(self, fs: FileSystem, files: tuple[IndexFile, ...]) -> None:
+    def __init__(self, fs: FileSystem, files: tuple[AuditedIndexFile, ...]) -> None:
         self._files = files
         self._open = OpenFiles(fs)
 
@@ -374,7 +374,7 @@ class _IndexReader:
         """The place of the last entry, -1 without one."""
         return self._files[-1].end if self._files else -1
 
-    def between(self, start: int, end: int) -> Iterator[tuple[IndexFile, int, NDArray[Any]]]:
+    def between(self, start: int, end: int) -> Iterator[tuple[AuditedIndexFile, int, NDArray[Any]]]:
         """Yield file, number of the first, and entries that point to places in ``[start, end)``."""
         for file in self._files:
             if file.end < start or file.begin >= end:
@@ -384,7 +384,7 @@ class _IndexReader:
                 data = self._open.read(file.path, (stop - first) * ENTRY_BYTES, file.entry_at(first))
                 yield file, first, np.frombuffer(data[: len(data) - len(data) % ENTRY_BYTES], _ENTRY)
 
-    def _lower(self, file: IndexFile, place: int) -> int:
+    def _lower(self, file: AuditedIndexFile, place: int) -> int:
         low, high = 1, file.entries + 1
         while low < high:
             middle = (low + high) // 2
@@ -447,7 +447,7 @@ class _KeyLog:
         if len(self._told) < MAX_TOLD:
             self._told.append(KeyDifference(physical, hash_, path, at))
 
-    def _compare_times(self, file: IndexFile, first: int, found: NDArray[Any], times_ms: _Longs) -> None:
+    def _compare_times(self, file: AuditedIndexFile, first: int, found: NDArray[Any], times_ms: _Longs) -> None:
         seconds = np.clip((times_ms - file.begin_ms) // 1000, 0, _LATEST_SECONDS)
         # The first entry counts from whatever its header was filled with before it, and is read as if it were 0.
         self._wrong_times += int(((found["seconds"] != seconds) & (np.arange(first, first + len(found)) > 1)).sum())

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sprocketmq.errors import ConfigError
 from sprocketmq.spark.jobs.audit.report import AuditSummary, QueueAudit
-from sprocketmq.spark.jobs.progress import Progress, Report
+from sprocketmq.spark.jobs.progress import JobProgress, Report
 from sprocketmq.spark.jobs.tasks import UNSEEN, Trouble, run_tasks, tasks_at_a_time, trouble_of, without_trouble
 from sprocketmq.storage.bulk.rebuild import open_log
 from sprocketmq.storage.bulk.splits import Split, cut_splits, parts, split_bytes_for
@@ -32,8 +32,8 @@ from sprocketmq.storage.store import StoreConfig
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from sprocketmq.spark.jobs.audit.compare import Chain, Target
-    from sprocketmq.spark.jobs.audit.merge import AuditFinding, Findings, Log, Merge, QueueView
+    from sprocketmq.spark.jobs.audit.compare import AuditTarget, Chain
+    from sprocketmq.spark.jobs.audit.merge import AuditFinding, AuditFindings, Log, Merge, QueueView
     from sprocketmq.storage.bulk.stitching import Answer, LogOrder
     from sprocketmq.storage.log.commit_log import CommitLog, Segment
 
@@ -102,15 +102,15 @@ class _Audit:
         self._in_use = "abort" in store.entries
 
     def run(self, split_bytes: int) -> AuditSummary:
-        from sprocketmq.spark.jobs.audit.compare import Target, index_file
-        from sprocketmq.spark.jobs.audit.merge import Findings, Log
+        from sprocketmq.spark.jobs.audit.compare import AuditTarget, index_file
+        from sprocketmq.spark.jobs.audit.merge import AuditFindings, Log
         from sprocketmq.storage.index.index_state import IndexState
         from sprocketmq.storage.queues.queue_table import QueueTable
 
         began = monotonic()
         at_a_time = tasks_at_a_time(self._spark)
         store, root = self._store, self._store.root
-        findings = Findings()
+        findings = AuditFindings()
         snapshot = Snapshot.load(store.fs, root)
         paths = [f"{root}/index/{entry.name}" for entry in store.index_files()] if self._with_index else []
         log = open_log(store.fs, root)
@@ -121,7 +121,7 @@ class _Audit:
             slots = state.hash_slots if state is not None else None
             files = tuple(file for path in paths if (file := index_file(store.fs, path, slots)) is not None)
             deleted = dict(snapshot.deleted) if snapshot is not None else {}
-            target = Target(root, table.batch_topics, deleted, files)
+            target = AuditTarget(root, table.batch_topics, deleted, files)
             total = sum(entry.size for _, entry in store.segments)
             splits = cut_splits(log, split_bytes or split_bytes_for(total, at_a_time))
             order, merge = self._read_log(log, splits, target, total)
@@ -156,7 +156,7 @@ class _Audit:
 
     # --- the log ---
 
-    def _read_log(self, log: "CommitLog", splits: list[Split], target: "Target", total: int) -> "tuple[LogOrder[Chain], Merge]":
+    def _read_log(self, log: "CommitLog", splits: list[Split], target: "AuditTarget", total: int) -> "tuple[LogOrder[Chain], Merge]":
         from sprocketmq.spark.jobs.audit.compare import chains
         from sprocketmq.spark.jobs.audit.merge import Merge
         from sprocketmq.storage.bulk.pipeline import TASK_BYTES
@@ -201,9 +201,9 @@ class _Audit:
 
     def _tell(self, done: int, total: int, unit: str, detail: str) -> None:
         if self._progress is not None:
-            self._progress(Progress(done, total, unit, detail))
+            self._progress(JobProgress(done, total, unit, detail))
 
-    def _report_damage(self, log: "CommitLog", read: "Log", findings: "Findings") -> None:
+    def _report_damage(self, log: "CommitLog", read: "Log", findings: "AuditFindings") -> None:
         from sprocketmq.spark.jobs.audit.merge import AuditFinding
         from sprocketmq.storage.file_view import FileView
         from sprocketmq.storage.inspect.record_items import dissect
@@ -223,7 +223,14 @@ class _Audit:
     # --- the files ---
 
     def _look_at_files(
-        self, merge: "Merge", read: "Log", target: "Target", paths: list[str], slots: int | None, at_a_time: int, findings: "Findings"
+        self,
+        merge: "Merge",
+        read: "Log",
+        target: "AuditTarget",
+        paths: list[str],
+        slots: int | None,
+        at_a_time: int,
+        findings: "AuditFindings",
     ) -> tuple[QueueAudit, ...]:
         from sprocketmq.spark.jobs.audit.merge import QueueView
 
@@ -261,7 +268,7 @@ class _Audit:
         )
 
     def _without_topic(
-        self, views: "dict[tuple[str, int], QueueView]", on_disk: set[tuple[str, int]], findings: "Findings"
+        self, views: "dict[tuple[str, int], QueueView]", on_disk: set[tuple[str, int]], findings: "AuditFindings"
     ) -> set[tuple[str, int]]:
         """Report the topics that have messages in the log, but neither a configuration nor files, and return their queues."""
         from sprocketmq.spark.jobs.audit.merge import AuditFinding, number
@@ -279,13 +286,13 @@ class _Audit:
         return without
 
     @staticmethod
-    def _report_kind(directory: str, topic: str, queue_id: int, findings: "Findings") -> None:
+    def _report_kind(directory: str, topic: str, queue_id: int, findings: "AuditFindings") -> None:
         from sprocketmq.spark.jobs.audit.merge import AuditFinding
 
         what = "these files are of the kind that topics.json does not name for the topic; Apache's broker refuses to start so"
         findings.add(AuditFinding(ERROR, "queue kind", topic, queue_id, None, 1, directory, None, what, f"remove {directory}"))
 
-    def _report_no_index(self, findings: "Findings", merge: "Merge", read: "Log") -> None:
+    def _report_no_index(self, findings: "AuditFindings", merge: "Merge", read: "Log") -> None:
         from sprocketmq.spark.jobs.audit.merge import AuditFinding
 
         if merge.records:
@@ -304,7 +311,7 @@ def _dealt(items: list[T], most: int) -> list[list[T]]:
 
 
 def _compare_split(
-    item: tuple[Split, bytes], note: Callable[[int], None], *, target: "Target", batch_topics: frozenset[bytes]
+    item: tuple[Split, bytes], note: Callable[[int], None], *, target: "AuditTarget", batch_topics: frozenset[bytes]
 ) -> "list[tuple[int, int, Chain | None]] | Trouble":
     from sprocketmq.spark.jobs.audit.compare import Comparison, chains
 

@@ -72,7 +72,7 @@ class Log(NamedTuple):
 
 
 @dataclass
-class Findings:
+class AuditFindings:
     """Gathers findings, at most ``MAX_TOLD`` of each kind, and counts them all."""
 
     found: list[AuditFinding] = field(default_factory=list)

@@ -9,7 +9,7 @@ from sprocketmq.errors import ConfigError
 from sprocketmq.spark.jobs.land.plan import LandSummary, Wanted
 from sprocketmq.spark.jobs.land.table import is_table
 from sprocketmq.spark.jobs.land.table_errors import NotALandingTable
-from sprocketmq.spark.jobs.progress import Progress, Report
+from sprocketmq.spark.jobs.progress import JobProgress, Report
 from sprocketmq.spark.source.schema import DEFAULT_COLUMNS
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def land_by_spark(
                     newest = one["batchId"]
                     messages += one["numInputRows"]
                     batches += 1
-            report(Progress(messages, None, "messages", f"{batches:,} batches"))
+            report(JobProgress(messages, None, "messages", f"{batches:,} batches"))
             if stop.is_set() and not ended:
                 query.stop()
     finally:

@@ -7,17 +7,17 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from sprocketmq.spark.jobs.land.plan import one_of
-from sprocketmq.spark.jobs.land.table import Batch, TableState, read_table
+from sprocketmq.spark.jobs.land.table import LandedBatch, TableState, read_table
 from sprocketmq.spark.jobs.land.table_errors import NotALandingTable
 from sprocketmq.spark.jobs.land.table_writer import TableWriter
 from sprocketmq.spark.jobs.land.write import COMPRESSIONS, MergeTask, RunTasks, WriteSettings, on_spark
-from sprocketmq.spark.jobs.progress import Progress, Report
+from sprocketmq.spark.jobs.progress import JobProgress, Report
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def no_report(progress: Progress) -> None:
+def no_report(progress: JobProgress) -> None:
     """Take a job's progress where nobody wants it."""
 
 
@@ -53,13 +53,13 @@ class CompactSummary:
         return asdict(self)
 
 
-def plan_groups(batches: Sequence[Batch], file_bytes: int) -> list[list[Batch]]:
+def plan_groups(batches: Sequence[LandedBatch], file_bytes: int) -> list[list[LandedBatch]]:
     """Return the groups of neighbouring batches to merge: those whose files are on average less than half of ``file_bytes``.
 
     A group has at most about ``GROUP_FILES * file_bytes``. A batch that is alone stays, unless it has several files of one partition.
     """
-    groups: list[list[Batch]] = []
-    group: list[Batch] = []
+    groups: list[list[LandedBatch]] = []
+    group: list[LandedBatch] = []
 
     def end_group() -> None:
         if len(group) > 1 or (group and len(group[0].files) > len(_by_partition(group))):
@@ -76,7 +76,7 @@ def plan_groups(batches: Sequence[Batch], file_bytes: int) -> list[list[Batch]]:
     return groups
 
 
-def plan_merges(group: Sequence[Batch], file_bytes: int) -> list[tuple[str, tuple[str, ...]]]:
+def plan_merges(group: Sequence[LandedBatch], file_bytes: int) -> list[tuple[str, tuple[str, ...]]]:
     """Return (partition, paths) for each task: files of one partition in their order, together about ``file_bytes``."""
     tasks = []
     for partition, files in _by_partition(group).items():
@@ -92,7 +92,7 @@ def plan_merges(group: Sequence[Batch], file_bytes: int) -> list[tuple[str, tupl
     return tasks
 
 
-def _by_partition(group: Sequence[Batch]) -> dict[str, list[tuple[str, int]]]:
+def _by_partition(group: Sequence[LandedBatch]) -> dict[str, list[tuple[str, int]]]:
     found: dict[str, list[tuple[str, int]]] = {}
     for batch in group:
         for file, path in zip(batch.files, batch.paths(), strict=True):
@@ -110,7 +110,7 @@ class _Told:
         self._detail = detail
 
     def __call__(self, rows: int) -> None:
-        self._report(Progress(self._before + rows, self._total, "messages", self._detail))
+        self._report(JobProgress(self._before + rows, self._total, "messages", self._detail))
 
 
 def compact_table(writer: TableWriter, state: TableState, run: RunTasks, settings: WriteSettings, report: Report = no_report) -> TableState:
@@ -125,7 +125,7 @@ def compact_table(writer: TableWriter, state: TableState, run: RunTasks, setting
         written = run([MergeTask(paths, partition, staging, settings) for partition, paths in merges], told) if merges else []
         state = writer.swap_in(state, group, staging, written)
         done += sum(batch.rows for batch in group)
-    report(Progress(done, total, "messages"))
+    report(JobProgress(done, total, "messages"))
     return state
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from sprocketmq.spark.jobs.land.compaction import compact_table, no_report, plan_groups
 from sprocketmq.spark.jobs.land.plan import LandSummary, Wanted
-from sprocketmq.spark.jobs.land.table import Batch, Offsets, TableSpec, TableState
+from sprocketmq.spark.jobs.land.table import LandedBatch, Offsets, TableSpec, TableState
 from sprocketmq.spark.jobs.land.table_errors import TableMismatch
 from sprocketmq.spark.jobs.land.table_writer import Step, TableWriter, no_step
 from sprocketmq.spark.jobs.land.write import LandTask, RunTasks, WriteSettings
-from sprocketmq.spark.jobs.progress import Progress, Report
+from sprocketmq.spark.jobs.progress import JobProgress, Report
 from sprocketmq.spark.option_values import OptionError
 from sprocketmq.spark.source.data_source import StreamReader
 from sprocketmq.spark.source.offsets import decode_offsets
@@ -93,7 +93,7 @@ class _Landing:
                 return
             if not total:
                 total = _messages_between(start, reader.reportLatestOffset() or end)
-                self._report(Progress(0, total, "messages"))
+                self._report(JobProgress(0, total, "messages"))
             # Also without rows a batch says where to go on: of a queue that appeared, or was made anew, or that a filter left nothing of.
             staging = self._writer.staging()
             tasks = [LandTask(reader, partition, staging, self._settings) for partition in reader.partitions(start, end)]
@@ -107,9 +107,9 @@ class _Landing:
             start = end
 
     def _told(self, taken: int, total: int, rows: int) -> None:
-        self._report(Progress(taken + rows, max(taken + rows, total), "messages", f"{self.batches:,} batches"))
+        self._report(JobProgress(taken + rows, max(taken + rows, total), "messages", f"{self.batches:,} batches"))
 
-    def _count(self, batch: Batch) -> None:
+    def _count(self, batch: LandedBatch) -> None:
         self.messages += batch.rows
         self.batches += 1
         self.files += len(batch.files)

@@ -64,7 +64,7 @@ class DataFile:
 
 
 @dataclass(frozen=True)
-class Batch:
+class LandedBatch:
     """One batch ``directory``. It holds the landings ``first`` to ``number``, several after compaction."""
 
     number: int
@@ -95,7 +95,7 @@ class TableState:
 
     path: Path
     spec: TableSpec
-    batches: tuple[Batch, ...]
+    batches: tuple[LandedBatch, ...]
 
     @property
     def end(self) -> Offsets:
@@ -214,11 +214,11 @@ def _read_spec(root: Path) -> TableSpec:
         raise TableDamaged(path, f"it does not describe a table ({type(e).__name__}: {e})") from None
 
 
-def _read_batch(directory: Path) -> Batch:
+def _read_batch(directory: Path) -> LandedBatch:
     path = directory / MANIFEST
     try:
         value = _read_json(path)
         files = tuple(DataFile(**file) for file in value["files"])
-        return Batch(value["batch"], value["first"], value["start"], value["end"], files, directory)
+        return LandedBatch(value["batch"], value["first"], value["start"], value["end"], files, directory)
     except (KeyError, TypeError, json.JSONDecodeError) as e:
         raise TableDamaged(path, f"it is no manifest ({type(e).__name__}: {e})") from None

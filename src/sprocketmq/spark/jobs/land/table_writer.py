@@ -20,8 +20,8 @@ from sprocketmq.spark.jobs.land.table import (
     FORMAT_VERSION,
     HIDDEN,
     MANIFEST,
-    Batch,
     DataFile,
+    LandedBatch,
     Offsets,
     TableSpec,
     TableState,
@@ -141,7 +141,7 @@ class TableWriter:
         self._discard(staging)
         return TableState(self.root, state.spec, (*state.batches, replace(made, directory=target)))
 
-    def swap_in(self, state: TableState, old: Sequence[Batch], staging: Path, files: Sequence[WrittenFile]) -> TableState:
+    def swap_in(self, state: TableState, old: Sequence[LandedBatch], staging: Path, files: Sequence[WrittenFile]) -> TableState:
         """Replace the neighbouring batches ``old`` by one batch of ``files`` and return the new table.
 
         The rows must be the same. An error before the swap file is written leaves the table as it was; after it the table has the new batch.
@@ -176,7 +176,9 @@ class TableWriter:
         except OSError as e:
             raise TableNotWritable(self.root, e) from e
 
-    def _assemble(self, staging: Path, files: Sequence[WrittenFile], *, number: int, first: int, start: Offsets, end: Offsets) -> Batch:
+    def _assemble(
+        self, staging: Path, files: Sequence[WrittenFile], *, number: int, first: int, start: Offsets, end: Offsets
+    ) -> LandedBatch:
         """Collect the files of the successful tasks in a directory of their own, with the manifest.
 
         Failed and duplicate attempts cannot add to it, even when they go on writing: they do not know its path.
@@ -203,7 +205,7 @@ class TableWriter:
                     " the table must lie on a file system that the driver and all workers share",
                 )
             placed.append(DataFile(path, file.rows, file.bytes))
-        batch = Batch(number, first, start, end, tuple(placed), directory)
+        batch = LandedBatch(number, first, start, end, tuple(placed), directory)
         manifest = {
             "v": FORMAT_VERSION,
             "batch": number,
