@@ -15,8 +15,9 @@ import pytest
 from sprocketmq.errors import RemoteProtocolError
 from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.compression import CompressionType, compress, compression_flag
+from sprocketmq.protocol.layout import MAGIC_V1, MAGIC_V2
 from sprocketmq.protocol.properties import encode_properties
-from sprocketmq.protocol.records import MAGIC_V1, MAGIC_V2, Record, decode_records, encode_record, pack_host
+from sprocketmq.protocol.records import Record, decode_records, encode_record, pack_host
 from sprocketmq.spark.source.decode import decode_rows
 from sprocketmq.spark.source.pulled_rows import PulledRows
 from sprocketmq.spark.source.schema import COLUMNS, DEFAULT_COLUMNS, arrow_schema

@@ -1,13 +1,6 @@
 """The batch body: inner messages back to back, without count or padding (message-encoding, section 5).
 
-::
-
-    0       4      8     12     16       20          20+n   22+n
-    +-------+------+-----+------+--------+-----------+------+-------------+
-    | size  | 0    | 0   | flag | n      | body (n)  | p    | properties  |
-    | i32   | i32  | i32 | i32  | i32    |           | i16  | (p)         |
-    +-------+------+-----+------+--------+-----------+------+-------------+
-    size = 22 + n + p, this field included
+``layout.py`` draws an entry.
 """
 
 from collections.abc import Iterable
@@ -16,15 +9,13 @@ from struct import Struct
 from typing import NamedTuple
 
 from sprocketmq.errors import RemoteProtocolError
+from sprocketmq.protocol.layout import BATCH_ENTRY_HEAD, BATCH_ENTRY_LAYOUT, BATCH_ENTRY_OVERHEAD, INT16
 
-ENTRY_HEAD = Struct(">iiiii")
-ENTRY_OVERHEAD = 22
 # The 16-bit INNER_NUM of the reference is the tightest bound a batch meets on its way.
 MAX_BATCH_COUNT = 32767
 
-_SHORT = Struct(">h")
-_SIZE_FLAG_LENGTH = Struct(">i8xii")  # an entry's head without the two fields readers ignore
-_SIZE_LENGTH = Struct(">i12xi")
+_SIZE_FLAG_LENGTH = BATCH_ENTRY_LAYOUT.part("size", "flag", "body_length")  # without the two fields readers ignore
+_SIZE_LENGTH = BATCH_ENTRY_LAYOUT.part("size", "body_length")
 
 
 class BatchEntry(NamedTuple):
@@ -47,8 +38,8 @@ def encode_batch(messages: Iterable[tuple[int, bytes | memoryview, bytes]]) -> b
     """Return the batch body of ``(flag, body, properties)`` tuples, in order."""
     parts: list[bytes | memoryview] = []
     add = parts.append
-    pack_head = ENTRY_HEAD.pack
-    pack_short = _SHORT.pack
+    pack_head = BATCH_ENTRY_HEAD.pack
+    pack_short = INT16.pack
     for flag, body, properties in messages:
         n = len(body)
         p = len(properties)
@@ -73,13 +64,13 @@ def split_batch(data: bytes | memoryview) -> list[BatchEntry]:
     entries: list[BatchEntry] = []
     add = entries.append
     unpack_head = _SIZE_FLAG_LENGTH.unpack_from
-    unpack_short = _SHORT.unpack_from
+    unpack_short = INT16.unpack_from
     new = tuple.__new__
     pos = 0
-    while total - pos >= ENTRY_OVERHEAD:
+    while total - pos >= BATCH_ENTRY_OVERHEAD:
         size, flag, n = unpack_head(raw, pos)
         end = pos + size
-        props_at = pos + ENTRY_OVERHEAD + n
+        props_at = pos + BATCH_ENTRY_OVERHEAD + n
         if n < 0 or props_at > end or end > total:
             raise RemoteProtocolError(f"batch entry {len(entries)} has an impossible size {size} or body length {n}")
         (p,) = unpack_short(raw, props_at - 2)
@@ -120,7 +111,7 @@ def common_lengths(data: bytes | memoryview, start: int = 0, stop: int | None = 
     if lengths is None:
         return None
     size, n, p = lengths
-    if _SHORT.unpack_from(data, start + 20 + n)[0] != p:
+    if INT16.unpack_from(data, start + 20 + n)[0] != p:
         return None
     return lengths if repeated(data, start, stop, size, (0, 1, 2, 3, 16, 17, 18, 19, 20 + n, 21 + n)) else None
 
@@ -150,10 +141,10 @@ def scan_batch(data: bytes | memoryview) -> tuple[int, bytes]:
     strings: list[bytes] = []
     pos = 0
     unpack_head = _SIZE_LENGTH.unpack_from
-    unpack_short = _SHORT.unpack_from
-    while total - pos >= ENTRY_OVERHEAD:
+    unpack_short = INT16.unpack_from
+    while total - pos >= BATCH_ENTRY_OVERHEAD:
         size, n = unpack_head(raw, pos)
-        props = ENTRY_OVERHEAD + n
+        props = BATCH_ENTRY_OVERHEAD + n
         if n < 0 or props > size or pos + size > total:
             raise RemoteProtocolError(f"batch entry {len(strings)} has an impossible size {size} or body length {n}")
         (p,) = unpack_short(raw, pos + props - 2)
@@ -171,10 +162,10 @@ def scan_batch(data: bytes | memoryview) -> tuple[int, bytes]:
 def _likely_lengths(data: bytes | memoryview, start: int, stop: int) -> tuple[int, int, int] | None:
     """Return the lengths of the first entry, its body and its properties, when there may be more with the same; else None."""
     total = stop - start
-    if total < 2 * ENTRY_OVERHEAD:
+    if total < 2 * BATCH_ENTRY_OVERHEAD:
         return None
     size, n = _SIZE_LENGTH.unpack_from(data, start)
-    p = size - n - ENTRY_OVERHEAD
+    p = size - n - BATCH_ENTRY_OVERHEAD
     if n < 0 or p < 0 or total % size or not 1 < total // size <= MAX_BATCH_COUNT:
         return None
     return size, n, p
@@ -183,10 +174,10 @@ def _likely_lengths(data: bytes | memoryview, start: int, stop: int) -> tuple[in
 @lru_cache(maxsize=256)
 def _lengths_of(n: int, p: int) -> Struct:
     """Return the format of the three lengths in an entry with a body of ``n`` and properties of ``p`` bytes."""
-    return Struct(f">i12xi{n}xh{p}x")
+    return Struct(f"{_SIZE_LENGTH.format}{n}xh{p}x")
 
 
 @lru_cache(maxsize=256)
 def _columns_of(n: int, p: int) -> Struct:
     """Return the format of a whole entry with a body of ``n`` and properties of ``p`` bytes."""
-    return Struct(f">i8xii{n}sh{p}s")
+    return Struct(f"{_SIZE_FLAG_LENGTH.format}{n}sh{p}s")

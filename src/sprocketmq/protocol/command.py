@@ -1,40 +1,23 @@
 """One remoting command: header fields in JSON or binary, and a body (protocol, sections 2 and 3).
 
-::
-
-    0      4           5         8           8+H
-    +------+-----------+---------+-----------+--------+
-    | L    | serialise | H       | header    | body   |       L = 4 + H + body length
-    | i32  | u8        | u24     | (H)       |        |
-    +------+-----------+---------+-----------+--------+
-
-    binary header
-    0       2          3         5        9      13     17      17+R  21+R
-    +-------+----------+---------+--------+------+------+-------+-----+--------------------------------------+
-    | code  | language | version | opaque | flag | R    | remark| E   | entries: i16 k, key, i32 v, value    |
-    | i16   | i8       | i16     | i32    | i32  | i32  | (R)   | i32 | back to back, E bytes in all         |
-    +-------+----------+---------+--------+------+------+-------+-----+--------------------------------------+
+``layout.py`` draws the frame and the binary header.
 """
 
 import struct
 from collections.abc import Mapping
-from struct import Struct
 from typing import Any, TypeVar
 
 import msgspec
 
 from sprocketmq.errors import LocalProtocolError, RemoteProtocolError
 from sprocketmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, PROTOCOL_VERSION, LanguageCode, SerializeType
+from sprocketmq.protocol.layout import BINARY_HEADER, FRAME_HEAD, FRAME_LAYOUT, INT16, INT32
 from sprocketmq.protocol.ranges import Int32
 
 MAX_FRAME_LENGTH = 16_777_216
 MAX_HEADER_LENGTH = 0xFFFFFF
 
-_PREFIX = Struct(">II")
-_WORD = Struct(">I")
-_FIXED = Struct(">hbhiii")  # binary header up to the remark length
-_INT = Struct(">i")
-_SHORT = Struct(">h")
+_WORD = FRAME_LAYOUT.part("type_and_header_length", start="type_and_header_length")
 
 _T = TypeVar("_T")
 
@@ -201,7 +184,7 @@ def encode_head(
     length = 4 + size + body_length
     if length > MAX_FRAME_LENGTH or size > MAX_HEADER_LENGTH:
         raise LocalProtocolError(f"a frame of {length} bytes is over the protocol's limit of {MAX_FRAME_LENGTH}: send less at once")
-    return _PREFIX.pack(length, kind | size) + header
+    return FRAME_HEAD.pack(length, kind | size) + header
 
 
 def encode_command(command: Command) -> bytes:
@@ -310,10 +293,10 @@ def _encode_binary(
         key, text = name.encode(), value.encode()
         if len(key) > 0x7FFF:
             raise LocalProtocolError(f"extension field name of {len(key)} bytes is over the limit of 32767")
-        parts += (_SHORT.pack(len(key)), key, _INT.pack(len(text)), text)
+        parts += (INT16.pack(len(key)), key, INT32.pack(len(text)), text)
     fields = b"".join(parts)
     try:
-        return _FIXED.pack(code, language, version, opaque, flag, len(note)) + note + _INT.pack(len(fields)) + fields
+        return BINARY_HEADER.pack(code, language, version, opaque, flag, len(note)) + note + INT32.pack(len(fields)) + fields
     except struct.error as e:
         raise LocalProtocolError(f"a number does not fit a binary header: {e}") from None
 
@@ -322,18 +305,18 @@ def _decode_binary(header: bytes | bytearray) -> Command:
     size = len(header)
     if size < 21:
         raise RemoteProtocolError(f"binary header of {size} bytes is shorter than its fixed 21 bytes")
-    code, language, version, opaque, flag, note_length = _FIXED.unpack_from(header)
+    code, language, version, opaque, flag, note_length = BINARY_HEADER.unpack_from(header)
     pos = 17 + note_length
     if note_length < 0 or pos + 4 > size:
         raise RemoteProtocolError(f"remark length {note_length} does not fit a binary header of {size} bytes")
-    (ext_length,) = _INT.unpack_from(header, pos)
+    (ext_length,) = INT32.unpack_from(header, pos)
     ext_at = pos + 4
     if ext_length < 0 or ext_at + ext_length != size:
         raise RemoteProtocolError(f"extension length {ext_length} does not fit a binary header of {size} bytes")
     ext: dict[str, str] = {}
     # Slices of one text are cheaper than decoding each piece; only pieces that are not ASCII are decoded on their own.
     text = header.decode("latin-1")
-    short, integer = _SHORT.unpack_from, _INT.unpack_from
+    short, integer = INT16.unpack_from, INT32.unpack_from
     try:
         remark = header[17:pos].decode() if note_length else None
         pos = ext_at

@@ -1,13 +1,10 @@
 """Cut a byte stream into commands, without I/O: the caller receives into ``get_buffer`` and reports ``received``."""
 
-from struct import Struct
 from typing import cast
 
 from sprocketmq.errors import RemoteProtocolError
 from sprocketmq.protocol.command import MAX_FRAME_LENGTH, Command, decode_parts
-
-_LENGTH = Struct(">i")
-_PREFIX = Struct(">iI")  # length, then serialise type and header length
+from sprocketmq.protocol.layout import FRAME_HEAD, INT32
 
 DEFAULT_CAPACITY = 256 * 1024
 # The start of a frame up to this size is copied in front of the next read; a longer one gets a buffer of its own.
@@ -149,7 +146,7 @@ class FrameBuffer:
             view = self._receive.view
             end = len(self._rest) + count
         buffer = cast("bytearray", view.obj)
-        prefix = _PREFIX.unpack_from
+        prefix = FRAME_HEAD.unpack_from
         while end - start >= 8:
             length, word = prefix(view, start)
             if not 4 <= length <= max_frame:
@@ -170,7 +167,7 @@ class FrameBuffer:
             start = stop
         else:
             if end - start >= 4:  # a foreign peer may wait for an answer to few bytes: refuse them now
-                (length,) = _LENGTH.unpack_from(view, start)
+                (length,) = INT32.unpack_from(view, start)
                 if not 4 <= length <= max_frame:
                     raise _bad(f"frame length {length} is outside 4..{max_frame}", view[start:end], commands)
         if self._long is not None:
@@ -178,7 +175,7 @@ class FrameBuffer:
             self._long = None
         elif end - start > self._receive.small_rest:
             self._rest = b""
-            self._long_length = 4 + _LENGTH.unpack_from(view, start)[0]
+            self._long_length = 4 + INT32.unpack_from(view, start)[0]
             self._grow(view[start:end])
         elif start != end or self._rest:
             self._rest = bytes(view[start:end])

@@ -1,15 +1,6 @@
 """The stored record: what a commit log holds and what a pull returns, byte for byte (message-encoding, section 2).
 
-::
-
-    0     4      8     12     16    20      28      36      40      48      56      64      72       76       84
-    +-----+------+-----+------+-----+-------+-------+-------+-------+-------+-------+-------+--------+--------+------+
-    |size |magic | crc |queue |flag | queue | phys. |sysFlag| born  | born  | store | store |recon-  |prepared|body  |
-    |i32  |i32   | i32 |i32   |i32  | offset| offset|i32    | time  | host  | time  | host  |sume i32|offset  |length|
-    |     |      |     |      |     | i64   | i64   |       | i64   | 8|20  | i64   | 8|20  |        |i64     |i32   |
-    +-----+------+-----+------+-----+-------+-------+-------+-------+-------+-------+-------+--------+--------+------+
-    88 body, then topic length (v1: u8, v2: i16), topic, property length (i16), properties
-    A host is an IPv4 address and an i32 port (8 bytes), or an IPv6 address and an i32 port (20 bytes; sysFlag bits 4 and 5).
+``layout.py`` draws its layout.
 """
 
 import struct
@@ -23,8 +14,9 @@ from typing import TYPE_CHECKING, overload
 import msgspec
 
 from sprocketmq.errors import LocalProtocolError, RemoteProtocolError
-from sprocketmq.protocol.batch import ENTRY_OVERHEAD, MAX_BATCH_COUNT, common_lengths, repeated
+from sprocketmq.protocol.batch import MAX_BATCH_COUNT, common_lengths, repeated
 from sprocketmq.protocol.codes import (
+    SYSFLAG_ANY_HOST_V6,
     SYSFLAG_BORN_HOST_V6,
     SYSFLAG_COMPRESSED,
     SYSFLAG_INNER_BATCH,
@@ -34,43 +26,40 @@ from sprocketmq.protocol.codes import (
 )
 from sprocketmq.protocol.hashing import crc32
 from sprocketmq.protocol.ids import offset_msg_id
+from sprocketmq.protocol.layout import (
+    BATCH_ENTRY_LAYOUT,
+    BATCH_ENTRY_OVERHEAD,
+    FIXED_OVERHEAD,
+    INT16,
+    INT32,
+    INT64,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_HEAD,
+    RECORD_LAYOUT,
+    TWO_INT32,
+)
 from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, RETRY_TOPIC, decode_properties, find_property
 
-MAGIC_V1 = -626843481  # 0xDAA320A7
-MAGIC_V2 = -626843477  # 0xDAA320AB: topic length in two bytes
-MAGIC_BLANK = -875286124  # 0xCBD43194: the rest of a segment is unused
-
-# The prepared offset of a copy of the record at place 0 of a log, as 0 stands for no copy.
-COPY_OF_FIRST = -1
-
-HEAD = Struct(">iiiiiqqiq8sq8siqi")  # 88 bytes, both hosts IPv4
-FIXED_OVERHEAD = 91  # v1, IPv4: the head, topic length and property length
-# With limits of 4 MiB for a body and 32 KiB for properties, anything near this is damage.
-MAX_RECORD_SIZE = 64 << 20
-
-_INT = Struct(">i")
-_SHORT = Struct(">h")
-_TWO_INTS = Struct(">ii")
-_SYSFLAG_AND_LENGTH = Struct(">i44xi")  # from byte 36: sysFlag, and the body length at 84 (both hosts IPv4)
-_LONG = Struct(">q")
-_BOTH_V6 = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
+_SYSFLAG_AND_LENGTH = RECORD_LAYOUT.part("sys_flag", "body_length", start="sys_flag")
+_AFTER_HOSTS = RECORD_LAYOUT.part("reconsume_times", "prepared_offset", "body_length", start="reconsume_times")
 _INNER = SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP
 _MAGICS = frozenset({MAGIC_V1, MAGIC_V2})
-_WALK = Struct(">ii28xi44xi")  # size, magic, sysFlag, and the body length (both hosts IPv4)
+_WALK = RECORD_LAYOUT.part("size", "magic", "sys_flag", "body_length")
 # So many bodies are cut out by one format.
 _CUT = 32
 _WALKED = (*range(8), *range(36, 40), *range(84, 88))  # its bytes
-_ENTRY = Struct(">i12xi")  # size and body length of a batch entry
+_ENTRY = BATCH_ENTRY_LAYOUT.part("size", "body_length")
 # Bodies up to this many bytes are cut out again each time: their memory is used again at once, which is faster than to keep them.
 _SMALL = 8192
 # Records whose body is elsewhere, or not stored as it was sent.
-_UNUSUAL = _BOTH_V6 | SYSFLAG_COMPRESSED
+_UNUSUAL = SYSFLAG_ANY_HOST_V6 | SYSFLAG_COMPRESSED
 
 
 def pack_host(ip: str, port: int) -> bytes:
     """Return a host as stored: 8 bytes for an IPv4 address, 20 for an IPv6 one. Raises LocalProtocolError when ``ip`` is no address."""
     try:
-        return ip_address(ip.partition("%")[0]).packed + _INT.pack(port)
+        return ip_address(ip.partition("%")[0]).packed + INT32.pack(port)
     except ValueError:
         raise LocalProtocolError(f"{ip!r} is not an IP address") from None
 
@@ -79,9 +68,9 @@ def unpack_host(data: bytes | memoryview) -> tuple[str, int]:
     """Return ``(ip, port)`` of a stored host of 8 or 20 bytes."""
     raw = bytes(data)
     if len(raw) == 8:
-        return str(IPv4Address(raw[:4])), _INT.unpack_from(raw, 4)[0]
+        return str(IPv4Address(raw[:4])), INT32.unpack_from(raw, 4)[0]
     if len(raw) == 20:
-        return str(IPv6Address(raw[:16])), _INT.unpack_from(raw, 16)[0]
+        return str(IPv6Address(raw[:16])), INT32.unpack_from(raw, 16)[0]
     raise RemoteProtocolError(f"a host has 8 or 20 bytes, not {len(raw)}")
 
 
@@ -103,7 +92,7 @@ def encode_record(
     prepared_offset: int = 0,
 ) -> bytes:
     """Return one stored record. The host-family bits of ``sys_flag`` are set from the host lengths; a topic over 127 bytes makes it v2."""
-    sys_flag &= ~_BOTH_V6
+    sys_flag &= ~SYSFLAG_ANY_HOST_V6
     if len(born_host) == 20:
         sys_flag |= SYSFLAG_BORN_HOST_V6
     if len(store_host) == 20:
@@ -111,25 +100,25 @@ def encode_record(
     if len(properties) > MAX_PROPERTIES_LENGTH:
         raise LocalProtocolError(f"the properties take {len(properties)} bytes, the limit is {MAX_PROPERTIES_LENGTH}")
     if len(topic) > 127:
-        magic, topic_head = MAGIC_V2, _SHORT.pack(len(topic))
+        magic, topic_head = MAGIC_V2, INT16.pack(len(topic))
     else:
         magic, topic_head = MAGIC_V1, bytes((len(topic),))
-    tail = topic_head + topic + _SHORT.pack(len(properties)) + properties
+    tail = topic_head + topic + INT16.pack(len(properties)) + properties
     size = 72 + len(born_host) + len(store_host) + len(body) + len(tail)
     head = (size, magic, crc32(body), queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp_ms)
     rest = (reconsume_times, prepared_offset, len(body))
-    if sys_flag & _BOTH_V6:
+    if sys_flag & SYSFLAG_ANY_HOST_V6:
         packed = b"".join(
             (
-                HEAD.pack(*head, b"", 0, b"", 0, 0, 0)[:48],
+                RECORD_HEAD.pack(*head, b"", 0, b"", 0, 0, 0)[:48],
                 born_host,
-                _LONG.pack(store_timestamp_ms),
+                INT64.pack(store_timestamp_ms),
                 store_host,
-                Struct(">iqi").pack(*rest),
+                _AFTER_HOSTS.pack(*rest),
             )
         )
     else:
-        packed = HEAD.pack(*head, born_host, store_timestamp_ms, store_host, *rest)
+        packed = RECORD_HEAD.pack(*head, born_host, store_timestamp_ms, store_host, *rest)
     return b"".join((packed, body, tail))
 
 
@@ -139,7 +128,7 @@ def walk_records(data: bytes | memoryview) -> list[tuple[int, int]]:
     Raises RemoteProtocolError when a size is impossible or a magic number is not a record's.
     """
     total = len(data)
-    unpack = _TWO_INTS.unpack_from
+    unpack = TWO_INT32.unpack_from
     magics = _MAGICS
     found: list[tuple[int, int]] = []
     add = found.append
@@ -160,7 +149,7 @@ def _damage(data: bytes | memoryview, pos: int) -> RemoteProtocolError:
     left = len(data) - pos
     if left < FIXED_OVERHEAD:
         return RemoteProtocolError(f"record at byte {pos} is cut short: {left} bytes are left")
-    size, magic = _TWO_INTS.unpack_from(data, pos)
+    size, magic = TWO_INT32.unpack_from(data, pos)
     if magic not in _MAGICS:
         return RemoteProtocolError(f"record at byte {pos} has magic {magic & 0xFFFFFFFF:#x}")
     return RemoteProtocolError(f"record at byte {pos} has an impossible size {size}")
@@ -234,9 +223,9 @@ class ReceivedMessage(
         try:
             sys_flag, length = _SYSFLAG_AND_LENGTH.unpack_from(data, pos + 36)
             at = 88
-            if sys_flag & _BOTH_V6:
+            if sys_flag & SYSFLAG_ANY_HOST_V6:
                 at = 72 + sum(self._hosts_shift())
-                (length,) = _INT.unpack_from(data, pos + at - 4)
+                (length,) = INT32.unpack_from(data, pos + at - 4)
         except struct.error:
             raise RemoteProtocolError("record is cut short") from None
         if length < 0 or at + length + 3 > self._size:
@@ -249,8 +238,8 @@ class ReceivedMessage(
         data, end = self._data, self._pos + self._size
         _, topic_at, _ = self._body_span()
         try:
-            if _INT.unpack_from(data, self._pos + 4)[0] == MAGIC_V2:
-                (length,) = _SHORT.unpack_from(data, topic_at)
+            if INT32.unpack_from(data, self._pos + 4)[0] == MAGIC_V2:
+                (length,) = INT16.unpack_from(data, topic_at)
                 topic_at += 2
             else:
                 length = data[topic_at]
@@ -258,7 +247,7 @@ class ReceivedMessage(
             props_at = topic_at + length + 2
             if length < 0 or props_at > end:
                 raise RemoteProtocolError(f"topic length {length} does not fit a record of {self._size} bytes")
-            (length,) = _SHORT.unpack_from(data, props_at - 2)
+            (length,) = INT16.unpack_from(data, props_at - 2)
         except (struct.error, IndexError):
             raise RemoteProtocolError("record is cut short") from None
         if length < 0 or props_at + length > end:
@@ -278,38 +267,38 @@ class ReceivedMessage(
     @property
     def body_crc(self) -> int:
         """CRC of the stored (maybe compressed) body as the broker computed it."""
-        return self._read(_INT, 8)
+        return self._read(INT32, 8)
 
     @property
     def queue_id(self) -> int:
-        return self._read(_INT, 12)
+        return self._read(INT32, 12)
 
     @property
     def flag(self) -> int:
         if self._index < 0:
-            return self._read(_INT, 16)
-        return _INT.unpack_from(self._data, self._body_at - 8)[0]  # type: ignore[no-any-return]
+            return self._read(INT32, 16)
+        return INT32.unpack_from(self._data, self._body_at - 8)[0]  # type: ignore[no-any-return]
 
     @property
     def queue_offset(self) -> int:
         """The message's own place in its queue, also inside an inner batch."""
         try:
-            (base,) = _LONG.unpack_from(self._data, self._pos + 20)
+            (base,) = INT64.unpack_from(self._data, self._pos + 20)
         except struct.error:
             raise RemoteProtocolError("record is cut short") from None
         return base if self._index < 0 else base + self._index  # type: ignore[no-any-return]
 
     @property
     def commitlog_offset(self) -> int:
-        return self._read(_LONG, 28)
+        return self._read(INT64, 28)
 
     @property
     def sys_flag(self) -> int:
-        return self._read(_INT, 36)
+        return self._read(INT32, 36)
 
     @property
     def born_timestamp_ms(self) -> int:
-        return self._read(_LONG, 40)
+        return self._read(INT64, 40)
 
     @property
     def born_host(self) -> str:
@@ -318,7 +307,7 @@ class ReceivedMessage(
 
     @property
     def store_timestamp_ms(self) -> int:
-        return self._read(_LONG, 48 + self._hosts_shift()[0])
+        return self._read(INT64, 48 + self._hosts_shift()[0])
 
     def _store_host(self) -> bytes:
         born, store = self._hosts_shift()
@@ -340,7 +329,7 @@ class ReceivedMessage(
         if self._index >= 0:
             return self.failures
         born, store = self._hosts_shift()
-        return self._read(_INT, 56 + born + store) + self.failures
+        return self._read(INT32, 56 + born + store) + self.failures
 
     @property
     def is_inner(self) -> bool:
@@ -350,7 +339,7 @@ class ReceivedMessage(
     @property
     def prepared_offset(self) -> int:
         born, store = self._hosts_shift()
-        return self._read(_LONG, 60 + born + store)
+        return self._read(INT64, 60 + born + store)
 
     @property
     def copied_from(self) -> int | None:
@@ -696,9 +685,9 @@ def _unwrap(outer: Record, into: LocatedMessages) -> None:
     messages: list[Record] = []
     add = messages.append
     unpack_head = _ENTRY.unpack_from
-    unpack_short = _SHORT.unpack_from
+    unpack_short = INT16.unpack_from
     index = 0
-    while total - at >= ENTRY_OVERHEAD:
+    while total - at >= BATCH_ENTRY_OVERHEAD:
         entry_size, length = unpack_head(data, at)
         body_end = at + 20 + length
         end = at + entry_size
@@ -710,7 +699,9 @@ def _unwrap(outer: Record, into: LocatedMessages) -> None:
         at = end
         index += 1
     if at != total:
-        raise RemoteProtocolError(f"batch entry {index} is cut short: {total - at} bytes are left, an entry has at least {ENTRY_OVERHEAD}")
+        raise RemoteProtocolError(
+            f"batch entry {index} is cut short: {total - at} bytes are left, an entry has at least {BATCH_ENTRY_OVERHEAD}"
+        )
     if index > MAX_BATCH_COUNT:
         raise RemoteProtocolError(f"a batch has {index} messages, the limit is {MAX_BATCH_COUNT}")
     for message in messages:

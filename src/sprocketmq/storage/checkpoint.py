@@ -1,26 +1,14 @@
 """The ``checkpoint`` file: how far derived data had come when it was last on the disk.
 
-::
-
-    0                8                 16                24                 32                 40                   48    4096
-    +----------------+-----------------+-----------------+------------------+------------------+--------------------+-----+
-    | commit log     | consume queues  | index files     | master's flushed | last valid record| newest record whose| 0   |
-    | flushed up to  | flushed up to   | flushed up to   | offset (slaves)  | found by recovery| queue entry is on  |     |
-    | this store time| this store time | this store time |                  |                  | the disk           |     |
-    | i64            | i64             | i64             | i64              | i64              | i64                |     |
-    +----------------+-----------------+-----------------+------------------+------------------+--------------------+-----+
+``protocol/layout.py`` draws it.
 
 Our own recovery goes by the queue snapshot (``snapshot.py``); these fields tell Apache's broker where to begin when it opens the store.
 """
 
 from dataclasses import dataclass
-from struct import Struct
 
+from sprocketmq.protocol.layout import CHECKPOINT, CHECKPOINT_FILE_BYTES
 from sprocketmq.storage.fs import FileSystem
-
-FILE_BYTES = 4096
-
-_FIELDS = Struct(">qqqqqq")
 
 
 @dataclass
@@ -41,21 +29,21 @@ class Checkpoint:
             raw = fs.read(path)
         except OSError:
             return cls()
-        if len(raw) < _FIELDS.size:
+        if len(raw) < CHECKPOINT.size:
             return cls()
-        fields = _FIELDS.unpack_from(raw)
+        fields = CHECKPOINT.unpack_from(raw)
         return cls(*fields) if min(fields) >= 0 else cls()
 
     def encode(self) -> bytes:
         """Return the whole file."""
-        return _FIELDS.pack(
+        return CHECKPOINT.pack(
             self.commitlog_timestamp_ms,
             self.queues_timestamp_ms,
             self.index_timestamp_ms,
             self.master_flushed_offset,
             self.confirm_offset,
             self.queues_physical_offset,
-        ).ljust(FILE_BYTES, b"\0")
+        ).ljust(CHECKPOINT_FILE_BYTES, b"\0")
 
     def save(self, fs: FileSystem, path: str) -> None:
         """Write the file in place and sync it; it is one sector, so a torn write cannot mix old and new. Raises OSError."""

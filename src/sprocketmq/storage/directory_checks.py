@@ -10,6 +10,7 @@ from struct import Struct
 from sprocketmq.errors import SprocketError, StoreDamaged, StoreNotSupported
 from sprocketmq.protocol.hashing import crc32
 from sprocketmq.protocol.jsondialect import loads
+from sprocketmq.protocol.layout import INT32
 from sprocketmq.storage.checkpoint import Checkpoint
 from sprocketmq.storage.fs import Entry, FileSystem
 from sprocketmq.storage.log.segments import segment_entries
@@ -34,7 +35,6 @@ _TIERED = "config/tieredStoreMetadata.json"
 _SHOWN_NAMES = 3
 
 _MAGIC_AND_VERSION = Struct(">4si")
-_INT = Struct(">i")
 
 
 def check_directory(fs: FileSystem, root: str) -> None:
@@ -137,10 +137,10 @@ def check_version(fs: FileSystem, root: str) -> Snapshot | None:
     except OSError:
         return None
     snapshot = Snapshot.decode(data)
-    if snapshot is None and len(data) > _MAGIC_AND_VERSION.size + _INT.size:
+    if snapshot is None and len(data) > _MAGIC_AND_VERSION.size + INT32.size:
         magic, version = _MAGIC_AND_VERSION.unpack_from(data)
         # Only with the checksum of the whole right was it written so; else its version is as damaged as the rest.
-        if magic == b"SPMQ" and version > DISPATCHED_VERSION and crc32(data[: -_INT.size]) == _INT.unpack(data[-_INT.size :])[0]:
+        if magic == b"SPMQ" and version > DISPATCHED_VERSION and crc32(data[: -INT32.size]) == INT32.unpack(data[-INT32.size :])[0]:
             raise StoreNotSupported(
                 path,
                 f"this store was last written by a newer SprocketMQ (format {version} at byte 4, this one knows up to {DISPATCHED_VERSION})",

@@ -28,6 +28,7 @@ from struct import Struct
 from struct import error as StructError
 
 from sprocketmq.protocol.hashing import crc32
+from sprocketmq.protocol.layout import INT16, INT32, INT64
 from sprocketmq.storage.fs import FileSystem
 
 FILE_NAME = "dispatched"
@@ -39,9 +40,6 @@ _HEAD = Struct(">4siqqiiiiii")
 _HEAD_V1 = Struct(">4siqqiiii")
 _QUEUE = Struct(">iqqqi")
 _UNITS = Struct(">qq")
-_SHORT = Struct(">h")
-_INT = Struct(">i")
-_LONG = Struct(">q")
 
 
 @dataclass(frozen=True)
@@ -84,16 +82,16 @@ class Snapshot:
             if q.units is not None:
                 parts.append(_UNITS.pack(*q.units))
         for topic, position in self.deleted.items():
-            parts += (*_name(topic), _LONG.pack(position))
+            parts += (*_name(topic), INT64.pack(position))
         parts.append(self.index)
         data = b"".join(parts)
-        return data + _INT.pack(crc32(data))
+        return data + INT32.pack(crc32(data))
 
     @classmethod
     def decode(cls, data: bytes) -> "Snapshot | None":
         """Return the snapshot in ``data``, or None when it is damaged or of a version we do not know."""
         try:
-            if crc32(data[:-4]) != _INT.unpack(data[-4:])[0]:
+            if crc32(data[:-4]) != INT32.unpack(data[-4:])[0]:
                 return None
             magic, version = _START.unpack_from(data)
             if magic != _MAGIC or version not in (1, VERSION):
@@ -106,7 +104,7 @@ class Snapshot:
                 reader = _Reader(data, _HEAD.size)
                 _, _, position, last, size, crc, plain_count, batch_count, deleted_count, index_bytes = _HEAD.unpack_from(data)
             queues = (*reader.queues(plain_count, batch=False), *reader.queues(batch_count, batch=True))
-            deleted = {reader.name(): reader.take(_LONG)[0] for _ in range(deleted_count)}
+            deleted = {reader.name(): reader.take(INT64)[0] for _ in range(deleted_count)}
             index = data[reader.at : reader.at + index_bytes]
         except (StructError, UnicodeDecodeError):
             return None
@@ -144,7 +142,7 @@ class _Reader:
         return layout.unpack_from(self.data, self.at - layout.size)
 
     def name(self) -> str:
-        (length,) = self.take(_SHORT)
+        (length,) = self.take(INT16)
         self.at += length
         return self.data[self.at - length : self.at].decode()
 
@@ -161,4 +159,4 @@ class _Reader:
 
 def _name(topic: str) -> Iterable[bytes]:
     name = topic.encode()
-    return _SHORT.pack(len(name)), name
+    return INT16.pack(len(name)), name

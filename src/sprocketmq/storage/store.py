@@ -10,7 +10,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from struct import Struct
 
 from isal.isal_zlib import crc32 as _crc32
 
@@ -27,15 +26,16 @@ from sprocketmq.errors import (
 )
 from sprocketmq.protocol.batch import BatchColumns, BatchEntry
 from sprocketmq.protocol.codes import (
-    SYSFLAG_BORN_HOST_V6,
+    SYSFLAG_ANY_HOST_V6,
     SYSFLAG_INNER_BATCH,
     SYSFLAG_NEED_UNWRAP,
-    SYSFLAG_STORE_HOST_V6,
+    SYSFLAG_TRANSACTION_COMMITTED,
     SYSFLAG_TRANSACTION_MASK,
 )
 from sprocketmq.protocol.hashing import crc32, tags_code_raw
+from sprocketmq.protocol.layout import COPY_OF_FIRST, INT16, INT32, MAGIC_V1, QUEUE_UNIT, RECORD_HEAD
 from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, find_property
-from sprocketmq.protocol.records import COPY_OF_FIRST, HEAD, MAGIC_V1, Record, encode_record, pack_host
+from sprocketmq.protocol.records import Record, encode_record, pack_host
 from sprocketmq.storage.checkpoint import Checkpoint
 from sprocketmq.storage.config import StoreConfig
 from sprocketmq.storage.directory_checks import check_directory
@@ -48,7 +48,6 @@ from sprocketmq.storage.log.commit_log import CommitLog
 from sprocketmq.storage.log.exploding import BATCH_SHARED, explode
 from sprocketmq.storage.log.recovery import LogScan, RecoveryReport, data_end, parse_record, record_view
 from sprocketmq.storage.queues.batch_queue import MAX_COUNT, BatchConsumeQueue
-from sprocketmq.storage.queues.consume_queue import UNIT
 from sprocketmq.storage.queues.queue_table import Queue, QueueTable, first_unit
 from sprocketmq.storage.queues.reading import QueueReader, ReadResult, ReadStatus
 from sprocketmq.storage.snapshot import Snapshot
@@ -57,11 +56,7 @@ __all__ = ["MessageStore", "ReadResult", "ReadStatus", "RecoveryReport", "StoreC
 
 # Inner batches and parts of transactions are not for the fast way of appending.
 _UNUSUAL = SYSFLAG_INNER_BATCH | SYSFLAG_TRANSACTION_MASK
-_COMMITTED = 8
-_V6_HOSTS = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
-_SHORT = Struct(">h")
-_INT = Struct(">i")
-_pack_short = _SHORT.pack
+_pack_short = INT16.pack
 # A thorough flush takes some 50 us a queue, which should not be more than a fraction of what writing the log in between takes.
 SNAPSHOT_EVERY_BYTES = 256 << 20
 SNAPSHOT_EVERY_BYTES_A_QUEUE = 64 << 10
@@ -229,7 +224,7 @@ class MessageStore:
         else:
             self._last_ms = now
         offset = queue.next
-        head = HEAD.pack(
+        head = RECORD_HEAD.pack(
             size,
             MAGIC_V1,
             _crc32(body) & 0x7FFFFFFF,
@@ -254,7 +249,7 @@ class MessageStore:
         if offset == queue.committed:
             self._touched.append(queue)
         tail = queue.tail[1]
-        tail += UNIT.pack(physical, size, tags_code)
+        tail += QUEUE_UNIT.pack(physical, size, tags_code)
         queue.next = offset + 1
         return offset, physical
 
@@ -341,10 +336,10 @@ class MessageStore:
             physical = self._roll(size)
         self._last_ms = now = now or max(self._time_ms(), self._last_ms)
         transaction = sys_flag & SYSFLAG_TRANSACTION_MASK
-        in_queue = transaction in (0, _COMMITTED)
+        in_queue = transaction in (0, SYSFLAG_TRANSACTION_COMMITTED)
         offset = queue.next if in_queue else 0
         queue_id = queue.queue_id
-        if queue.overhead > 218 or len(born_host) + len(store_host) != 16 or sys_flag & _V6_HOSTS:
+        if queue.overhead > 218 or len(born_host) + len(store_host) != 16 or sys_flag & SYSFLAG_ANY_HOST_V6:
             record = encode_record(
                 topic=queue.topic.encode(),
                 body=memoryview(body),
@@ -364,7 +359,7 @@ class MessageStore:
         else:
             crc = _crc32(body) & 0x7FFFFFFF
             rest = (born_timestamp_ms, born_host, now, store_host, reconsume_times, prepared, len(body))
-            head = HEAD.pack(size, MAGIC_V1, crc, queue_id, flag, offset, physical, sys_flag, *rest)
+            head = RECORD_HEAD.pack(size, MAGIC_V1, crc, queue_id, flag, offset, physical, sys_flag, *rest)
             record = b"".join((head, body, queue.topic_field, _pack_short(len(properties)), properties))
         log.pieces.append(record)
         log.staged_end = physical + size
@@ -379,7 +374,7 @@ class MessageStore:
             queue.add(physical, size, tags_code, now, count)
         else:
             tail = queue.tail[1]
-            tail += UNIT.pack(physical, size, tags_code)
+            tail += QUEUE_UNIT.pack(physical, size, tags_code)
             queue.next = offset + 1
         return offset, physical
 
@@ -882,7 +877,7 @@ class MessageStore:
         if segment is None or end == segment.start:
             return (0, 0, 0)
         at = physical - segment.start
-        size = _INT.unpack_from(segment.view, at)[0]
+        size = INT32.unpack_from(segment.view, at)[0]
         return physical, size, crc32(segment.view[at : at + size])
 
     # --- recovery ---

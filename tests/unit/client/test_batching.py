@@ -9,8 +9,9 @@ from sprocketmq.client.send.batching import ACT, ALONE, MAX_UNITED_BYTES, OTHERW
 from sprocketmq.client.send.encoding import MessageEncoder
 from sprocketmq.clock import ManualClock
 from sprocketmq.errors import ConfigError
-from sprocketmq.protocol.batch import ENTRY_HEAD, split_batch
+from sprocketmq.protocol.batch import split_batch
 from sprocketmq.protocol.ids import MessageIdFactory
+from sprocketmq.protocol.layout import BATCH_ENTRY_HEAD
 from sprocketmq.protocol.message import Message, MessageQueue
 from sprocketmq.protocol.properties import decode_properties
 
@@ -22,7 +23,7 @@ OVERHEAD = 20 + len(FRONT) + ID_BYTES + 1
 
 def entry(body: bytes):
     size = OVERHEAD + len(body)
-    return size, ENTRY_HEAD.pack(size, 0, 0, 0, len(body)), body, FRONT, 0
+    return size, BATCH_ENTRY_HEAD.pack(size, 0, 0, 0, len(body)), body, FRONT, 0
 
 
 def gathering(clock=None, *, max_message_bytes=4 << 20, **options):
@@ -359,7 +360,7 @@ def test_the_only_message_of_a_batch_is_told_apart_with_its_flag_and_properties(
     text = f"UNIQ_KEY\x01{'A' * ID_BYTES}\x02"
     assert accumulator.take().only("A" * ID_BYTES) == (0, b"plain", text)
     size, _, body, front, _ = entry(b"flagged")
-    accumulator.add(KEY, (size, ENTRY_HEAD.pack(size, 0, 0, 7, len(body)), body, front, 0), "m")
+    accumulator.add(KEY, (size, BATCH_ENTRY_HEAD.pack(size, 0, 0, 7, len(body)), body, front, 0), "m")
     accumulator.flush()
     assert accumulator.take().only("A" * ID_BYTES) == (7, b"flagged", text)
 

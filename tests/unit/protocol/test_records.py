@@ -12,9 +12,9 @@ from sprocketmq.errors import LocalProtocolError, ProtocolError, RemoteProtocolE
 from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.compression import CompressionType, compress, compression_flag
 from sprocketmq.protocol.hashing import crc32
+from sprocketmq.protocol.layout import MAGIC_BLANK
 from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.protocol.records import (
-    MAGIC_BLANK,
     ReceivedMessage,
     Record,
     decode_records,

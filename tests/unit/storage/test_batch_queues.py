@@ -9,8 +9,8 @@ from tests.inside import forget_mapped
 
 from sprocketmq.errors import FatalError, InvalidMessage, MessageTooLarge
 from sprocketmq.protocol.hashing import tags_code
+from sprocketmq.protocol.layout import BATCH_UNIT
 from sprocketmq.protocol.records import decode_records, pack_host
-from sprocketmq.storage.queues.batch_queue import BATCH_UNIT
 from sprocketmq.storage.store import ReadStatus
 
 STOPS = ["restart", "crash"]

@@ -16,7 +16,8 @@ import pytest
 
 from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.codes import SYSFLAG_INNER_BATCH
-from sprocketmq.protocol.records import MAGIC_BLANK, encode_record, pack_host
+from sprocketmq.protocol.layout import MAGIC_BLANK
+from sprocketmq.protocol.records import encode_record, pack_host
 from sprocketmq.storage.bulk import parsing
 from sprocketmq.storage.bulk.pipeline import RING_SLOTS, LogPipeline, Ring, workers_for
 from sprocketmq.storage.bulk.worker import FRAME, Setup, Task, decode_chunk, encode_chunk, read_task

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from sprocketmq.protocol.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_INNER_BATCH, SYSFLAG_STORE_HOST_V6
 from sprocketmq.protocol.hashing import java_hash
+from sprocketmq.protocol.layout import QUEUE_UNIT
 from sprocketmq.protocol.names import SCHEDULE_TOPIC
 from sprocketmq.protocol.records import encode_record, pack_host
 from sprocketmq.storage.bulk.parsing import find_record, parse_chunk
 from sprocketmq.storage.chunks import ParsedChunk
 from sprocketmq.storage.index.key_hashing import entries_of_topics
 from sprocketmq.storage.log.recovery import Scanned, parse_record, parse_records
-from sprocketmq.storage.queues.consume_queue import UNIT
 
 V4 = pack_host("192.0.2.7", 40001)
 V6 = pack_host("2001:db8::7", 40001)
@@ -82,7 +82,7 @@ def expected_units(scanned: list[Scanned], batch_topics: frozenset[bytes]) -> di
     for topic, queue_id, offset, physical, size, code, sys_flag, time_ms, count, _ in scanned:
         if sys_flag & 12 not in {0, 8} or (sys_flag & SYSFLAG_INNER_BATCH and topic not in batch_topics):
             continue
-        unit = UNIT.pack(physical, size, code)
+        unit = QUEUE_UNIT.pack(physical, size, code)
         if topic in batch_topics:
             unit += b"".join((n.to_bytes(length, "big") for n, length in ((time_ms, 8), (offset, 8), (count, 2))))
             unit += b"\xff" * 4 + b"\0" * 4
@@ -208,7 +208,7 @@ def test_parked_messages_carry_their_delivery_time() -> None:
     }
     data = build([{**plan, "repeat": 20}])
     [run] = check(data, 0, 0, len(data)).runs
-    assert UNIT.unpack_from(run.units)[2] == 1_000_000 + 10_000
+    assert QUEUE_UNIT.unpack_from(run.units)[2] == 1_000_000 + 10_000
 
 
 def test_one_layout_with_many_tags_is_read_by_columns() -> None:
@@ -226,7 +226,7 @@ def test_one_layout_with_many_tags_is_read_by_columns() -> None:
         }
         data += build([plan], base=len(data))
     chunk = check(bytes(data), 0, 0, len(data))
-    codes = {unit[2] for run in chunk.runs for unit in UNIT.iter_unpack(run.units)}
+    codes = {unit[2] for run in chunk.runs for unit in QUEUE_UNIT.iter_unpack(run.units)}
     assert codes == {java_hash(f"T{i:03d}") for i in range(200) if i % 50}
 
 

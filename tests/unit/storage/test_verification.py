@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from sprocketmq.protocol.hashing import crc32
+from sprocketmq.protocol.layout import BATCH_UNIT
 from sprocketmq.protocol.records import encode_record, pack_host
 from sprocketmq.storage.inspect import verify_queues
-from sprocketmq.storage.inspect.batch_queue_items import BATCH_UNIT
 from sprocketmq.storage.inspect.findings import MAX_OF_A_KIND
 from sprocketmq.storage.inspect.items import NotAStoreFile
 from sprocketmq.storage.inspect.log_windows import parse_window

@@ -18,8 +18,8 @@ from typing import Generic, TypeVar
 from sprocketmq.client.send.encoding import MAX_UNITED_BYTES, Common, Entry
 from sprocketmq.clock import Clock
 from sprocketmq.errors import ConfigError
-from sprocketmq.protocol.batch import ENTRY_HEAD
 from sprocketmq.protocol.ids import MessageIds
+from sprocketmq.protocol.layout import BATCH_ENTRY_HEAD as ENTRY_HEAD
 from sprocketmq.protocol.message import NO_PROPERTIES, Message, MessageQueue
 
 MAX_BATCH_BYTES = 2 << 20

@@ -15,9 +15,10 @@ import msgspec
 
 from sprocketmq.client.routes import DEFAULT_TOPIC_QUEUES
 from sprocketmq.errors import BatchError, InvalidMessage, InvalidName, LocalProtocolError, MessageTooLarge
-from sprocketmq.protocol.batch import ENTRY_HEAD, MAX_BATCH_COUNT
+from sprocketmq.protocol.batch import MAX_BATCH_COUNT
 from sprocketmq.protocol.compression import CompressionType, compress, compression_flag
 from sprocketmq.protocol.ids import MessageIdFactory, MessageIds
+from sprocketmq.protocol.layout import BATCH_ENTRY_HEAD as ENTRY_HEAD
 from sprocketmq.protocol.message import NO_PROPERTIES, Message, MessageQueue, Receipt, SendResult, SendStatus, not_a_message
 from sprocketmq.protocol.names import DEFAULT_TOPIC, RETRY_PREFIX, check_send_topic, check_tag
 from sprocketmq.protocol.properties import (

@@ -402,10 +402,10 @@ def _build(
 
 
 def _build_queues(job: _BuildTask, plan: Plan, segment_bytes: int) -> _Built:
+    from sprocketmq.protocol.layout import BATCH_UNIT_BYTES, QUEUE_UNIT_BYTES
     from sprocketmq.storage.bulk.spool import read_runs
     from sprocketmq.storage.inspect.unit_check import Segments, check_queue
-    from sprocketmq.storage.queues.batch_queue import BATCH_UNIT_BYTES, BatchConsumeQueue
-    from sprocketmq.storage.queues.consume_queue import UNIT_BYTES
+    from sprocketmq.storage.queues.batch_queue import BatchConsumeQueue
 
     root = str(plan.config.root)
     log = f"{plan.source}/commitlog"
@@ -414,7 +414,9 @@ def _build_queues(job: _BuildTask, plan: Plan, segment_bytes: int) -> _Built:
     try:
         for runs in read_runs(REAL_FS, job.pieces):
             for run in runs:
-                given += len(run.units) // (BATCH_UNIT_BYTES if run.topic.decode("utf-8", "replace") in plan.batch_topics else UNIT_BYTES)
+                given += len(run.units) // (
+                    BATCH_UNIT_BYTES if run.topic.decode("utf-8", "replace") in plan.batch_topics else QUEUE_UNIT_BYTES
+                )
                 table.take_run(run)
         table.settle()
         states = table.sync()

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from sprocketmq.client.send.encoding import MAX_UNITED_BYTES
 from sprocketmq.errors import InvalidName
-from sprocketmq.protocol.batch import ENTRY_OVERHEAD
+from sprocketmq.protocol.layout import BATCH_ENTRY_OVERHEAD
 from sprocketmq.protocol.names import RETRY_PREFIX, check_send_topic, check_tag
 from sprocketmq.protocol.properties import KEYS, MAX_PROPERTIES_LENGTH, RESERVED, RETRY_TOPIC, SHARDING_KEY, TAGS
 from sprocketmq.spark.arrow_arrays import (
@@ -35,8 +35,8 @@ from sprocketmq.spark.sink.routing import Router, row_priorities
 from sprocketmq.spark.sink.row_batches import EncodedRows, RowBatch
 from sprocketmq.spark.sink.row_fields import RowFields, RowRefused, refuse_separators
 from sprocketmq.spark.sink.row_properties import RowProperties
+from sprocketmq.storage.layout_arrays import BATCH_ENTRY_HEAD_DTYPE
 
-_HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("length", ">i4")])
 _MAX_I32 = 2**31 - 1
 # Bytes of rows that are encoded at a time, so that the first batches are sent while the rest is encoded.
 SLICE_BYTES = 8 << 20
@@ -261,9 +261,9 @@ class RowEncoder:
         ids = self._message_ids(fields, bodies, before, flags)
         strings = joined([before, b"UNIQ_KEY\x01", ids, b"\x02"], count)
         string_lengths = pc.binary_length(strings).to_numpy().astype(np.int64)
-        heads: Any = np.zeros(count, _HEAD)
-        heads["size"] = ENTRY_OVERHEAD + lengths + string_lengths
-        heads["length"] = lengths
+        heads: Any = np.zeros(count, BATCH_ENTRY_HEAD_DTYPE)
+        heads["size"] = BATCH_ENTRY_OVERHEAD + lengths + string_lengths
+        heads["body_length"] = lengths
         if flags is not None:
             heads["flag"] = flags
         # A property string that is too long does not fit its field: `_cut` refuses those rows.
@@ -302,7 +302,7 @@ class RowEncoder:
         """Yield the bounds of batches of rows ``[low, high)``: as many rows as fit, at least one."""
         limits = self._limits
         bounds = rows.bounds
-        strings = bounds[low + 1 : high + 1] - bounds[low:high] - rows.lengths[low:high] - ENTRY_OVERHEAD
+        strings = bounds[low + 1 : high + 1] - bounds[low:high] - rows.lengths[low:high] - BATCH_ENTRY_OVERHEAD
         key_bytes = None
         if rows.keys is not None:
             key_bytes = np.concatenate([[0], np.cumsum(pc.binary_length(rows.keys.slice(low, high - low)).fill_null(0).to_numpy() + 1)])

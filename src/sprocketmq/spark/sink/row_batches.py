@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sprocketmq.protocol.batch import ENTRY_OVERHEAD
+from sprocketmq.protocol.layout import BATCH_ENTRY_OVERHEAD
 from sprocketmq.protocol.message import MessageQueue
 
 
@@ -65,7 +65,7 @@ class RowBatch:
         """Return the property string of the request: that of the single message, or the keys and tag of the batch with a new id."""
         rows, at = self.rows, self.first
         if self.single:
-            start = int(rows.bounds[at]) + ENTRY_OVERHEAD + int(rows.lengths[at])
+            start = int(rows.bounds[at]) + BATCH_ENTRY_OVERHEAD + int(rows.lengths[at])
             return str(rows.data[start : rows.bounds[at + 1]], "utf-8")
         text = ""
         if rows.keys is not None:

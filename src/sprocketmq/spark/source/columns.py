@@ -166,14 +166,14 @@ class ColumnBuilder:
         return pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), self.count, [None, pa.py_buffer(micros)])
 
     def born_timestamp(self) -> pa.Array:
-        return self._timestamp(self._head("born", np.int64))
+        return self._timestamp(self._head("born_time_ms", np.int64))
 
     def store_timestamp(self) -> pa.Array:
         rows = self.rows
-        return self._timestamp(self._head("store", np.int64) if rows.ipv4 else rows.long_at(self.after_born))
+        return self._timestamp(self._head("store_time_ms", np.int64) if rows.ipv4 else rows.long_at(self.after_born))
 
     def commitlog_offset(self) -> pa.Array:
-        return pa.array(self._head("position", np.int64))
+        return pa.array(self._head("log_offset", np.int64))
 
     def store_size(self) -> pa.Array:
         return self._of_record(self._head("size", np.int32))
@@ -191,7 +191,7 @@ class ColumnBuilder:
     def batch_base_offset(self) -> pa.Array:
         if self.batch is None:
             return pa.nulls(self.count, pa.int64())
-        return pa.array(self._head("offset", np.int64), mask=~self.batch)
+        return pa.array(self._head("queue_offset", np.int64), mask=~self.batch)
 
     def batch_num(self) -> pa.Array:
         if self.batch is None:

@@ -11,26 +11,19 @@ import numpy as np
 import pyarrow as pa
 
 from sprocketmq.errors import RemoteProtocolError
-from sprocketmq.protocol.batch import ENTRY_OVERHEAD
 from sprocketmq.protocol.codes import (
+    SYSFLAG_ANY_HOST_V6,
     SYSFLAG_BORN_HOST_V6,
     SYSFLAG_COMPRESSED,
     SYSFLAG_INNER_BATCH,
     SYSFLAG_NEED_UNWRAP,
     SYSFLAG_STORE_HOST_V6,
 )
-from sprocketmq.protocol.records import FIXED_OVERHEAD, MAGIC_V1, MAGIC_V2
-from sprocketmq.spark.source.record_walk import Buffer, entry_positions, inflate_bodies, record_positions, values_at
+from sprocketmq.protocol.layout import BATCH_ENTRY_OVERHEAD, FIXED_OVERHEAD, MAGIC_V1, MAGIC_V2
+from sprocketmq.spark.source.record_walk import Buffer, entry_positions, inflate_bodies, record_positions
 from sprocketmq.spark.source.stored_properties import StoredProperties
+from sprocketmq.storage.layout_arrays import RECORD_HEAD_DTYPE, values_at
 
-# The start of a record whose hosts are IPv4. Every record is at least this long, and all agree up to the born host.
-_HEAD = np.dtype(
-    [
-        *(("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("queue_id", ">i4"), ("flag", ">i4"), ("offset", ">i8"), ("position", ">i8")),
-        *(("sys_flag", ">i4"), ("born", ">i8"), ("born_host", "V8"), ("store", ">i8"), ("store_host", "V8"), ("reconsumed", ">i4")),
-        *(("prepared", ">i8"), ("body_length", ">i4")),
-    ]
-)
 _INNER = SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP
 
 
@@ -68,7 +61,7 @@ class PulledRows:
         self.batch: Any = None  # mask of rows that are, or come from, an inner batch; with its message count
         self.batch_num: Any = None
         self.record: Any = None  # index of each row's record; None while every record is one row
-        self.offsets = self.heads["offset"].astype(np.int64)
+        self.offsets = self.heads["queue_offset"].astype(np.int64)
         self.counts: Any = None
         if inner.any():
             if unwrap:
@@ -83,7 +76,7 @@ class PulledRows:
         self.record_size: Any = np.diff(np.append(pos, len(self.array)))
         _require(self.record_size >= FIXED_OVERHEAD, "a record is shorter than the shortest there is")
         end = pos + self.record_size
-        heads = self.heads = self.gather(pos, f"V{_HEAD.itemsize}").view(_HEAD)  # as bytes: one copy instead of one for each field
+        heads = self.heads = self.gather(pos, RECORD_HEAD_DTYPE)  # past the born host only right when both hosts are IPv4
         _require(heads["size"] == self.record_size, "a record does not end where the next begins")
         self.sys_flags = heads["sys_flag"].astype(np.int32)
         magic = heads["magic"]
@@ -94,7 +87,7 @@ class PulledRows:
             raise RemoteProtocolError(f"record at byte {int(pos[at])} has magic {int(magic[at]) & 0xFFFFFFFF:#x}")
         self.born_width = np.where(self.sys_flags & SYSFLAG_BORN_HOST_V6, 20, 8)
         self.store_width = np.where(self.sys_flags & SYSFLAG_STORE_HOST_V6, 20, 8)
-        self.ipv4 = not (self.sys_flags & (SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6)).any()
+        self.ipv4 = not (self.sys_flags & SYSFLAG_ANY_HOST_V6).any()
         self.compressed = (self.sys_flags & SYSFLAG_COMPRESSED) != 0
         body = pos + 72 + self.born_width + self.store_width
         _require(body + 3 <= end, "a record is shorter than its header")
@@ -125,9 +118,9 @@ class PulledRows:
         flag_at = self.record_pos[rec] + 16  # as in _HEAD
         size = self.int_at(entry).astype(np.int64)
         length = self.int_at(entry + 16).astype(np.int64)
-        _require((length >= 0) & (length <= size - ENTRY_OVERHEAD), "the body of an inner message does not fit its size")
+        _require((length >= 0) & (length <= size - BATCH_ENTRY_OVERHEAD), "the body of an inner message does not fit its size")
         p = self.short_at(entry + 20 + length).astype(np.int64)
-        _require((p >= 0) & (p + length + ENTRY_OVERHEAD == size), "the properties of an inner message do not fit its size")
+        _require((p >= 0) & (p + length + BATCH_ENTRY_OVERHEAD == size), "the properties of an inner message do not fit its size")
         body[is_inner], body_length[is_inner] = entry + 20, length
         props[is_inner], props_length[is_inner] = entry + length + 22, p
         flag_at[is_inner] = entry + 12
@@ -141,10 +134,10 @@ class PulledRows:
     def _entries(self, start: Any, length: Any) -> tuple[Any, Any]:
         """Return the message count of each inner batch, and the positions of all messages."""
         first = np.zeros(len(start), np.int64)
-        some = length >= ENTRY_OVERHEAD
+        some = length >= BATCH_ENTRY_OVERHEAD
         first[some] = self.int_at(start[some])
         # Messages of one batch often have one size: then it divides the batch, and is found at each multiple of itself.
-        even = some & (first >= ENTRY_OVERHEAD)
+        even = some & (first >= BATCH_ENTRY_OVERHEAD)
         even[even] = length[even] % first[even] == 0
         counts: Any = np.where(even, length // np.maximum(first, 1), 0)
         of = np.repeat(np.arange(len(start)), counts)

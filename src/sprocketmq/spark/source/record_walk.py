@@ -1,15 +1,14 @@
 """Follow the size fields of stored records, and of the messages in an inner batch: the one sequential step of decoding."""
 
-from struct import Struct
 from typing import Any
 
 import numpy as np
 
 from sprocketmq.errors import RemoteProtocolError
-from sprocketmq.protocol.batch import ENTRY_OVERHEAD
 from sprocketmq.protocol.codes import SYSFLAG_COMPRESSED
 from sprocketmq.protocol.compression import decompress
-from sprocketmq.protocol.records import FIXED_OVERHEAD
+from sprocketmq.protocol.layout import BATCH_ENTRY_OVERHEAD, FIXED_OVERHEAD, INT32
+from sprocketmq.storage.layout_arrays import values_at
 
 Buffer = bytes | bytearray | memoryview
 
@@ -17,17 +16,7 @@ Buffer = bytes | bytearray | memoryview
 MAX_RUN = 1024
 MIN_RUN = 16
 
-_INT = Struct(">i").unpack_from
-
-
-def values_at(data: Any, at: Any, kind: Any) -> Any:
-    """Return the values of type ``kind`` at each position of an array of bytes."""
-    size = np.dtype(kind).itemsize
-    if len(data) < size:
-        return np.empty(0, kind)
-    # An array of overlapping values, one for each byte they may start at.
-    every: Any = np.ndarray((len(data) - size + 1,), kind, data, strides=(1,))
-    return every[at]
+_INT = INT32.unpack_from
 
 
 def record_positions(data: Buffer) -> Any:
@@ -74,11 +63,11 @@ def entry_positions(data: Buffer, start: int, end: int) -> Any:
     unpack = _INT
     found: list[int] = []
     pos = start
-    last = end - ENTRY_OVERHEAD
+    last = end - BATCH_ENTRY_OVERHEAD
     while pos <= last:
         found.append(pos)
         (size,) = unpack(data, pos)
-        if size < ENTRY_OVERHEAD:
+        if size < BATCH_ENTRY_OVERHEAD:
             raise RemoteProtocolError(f"inner message at byte {pos} has an impossible size {size}")
         pos += size
     if pos != end:
@@ -90,7 +79,7 @@ def inflate_bodies(data: Buffer, pos: Any, size: Any, body: Any, length: Any, sy
     """Return the records with the bodies of ``which`` decompressed and their sizes and flags adjusted."""
     view = memoryview(data)
     out = bytearray()
-    pack = Struct(">i").pack_into
+    pack = INT32.pack_into
     parts = (pos.tolist(), size.tolist(), body.tolist(), length.tolist(), sys_flag.tolist(), which.tolist())
     for p, s, b, n, f, is_wanted in zip(*parts, strict=True):
         if not is_wanted:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sprocketmq.spark.source.record_walk import values_at
 from sprocketmq.spark.source.schema import MAP_TYPE
+from sprocketmq.storage.layout_arrays import values_at
 
 
 class StoredProperties:

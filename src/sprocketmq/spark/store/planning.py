@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from sprocketmq.errors import StoreNotSupported
-from sprocketmq.protocol.records import MAGIC_BLANK
+from sprocketmq.protocol.layout import BATCH_UNIT_BYTES, INDEX_ENTRY_BYTES, INDEX_HEADER, INDEX_HEADER_BYTES, MAGIC_BLANK, QUEUE_UNIT_BYTES
 from sprocketmq.spark.option_values import OptionError
 from sprocketmq.spark.store.options import FORMAT, StoreOptions, path_error
 from sprocketmq.spark.store.pieces import DamagePiece, IndexPiece, LogPiece, Piece, UnitPiece, damaged, pack
@@ -22,14 +22,11 @@ from sprocketmq.spark.store.record_starts import FAR, RECORD_MAGICS, KnownStarts
 from sprocketmq.storage.directory_checks import check_directory, check_version
 from sprocketmq.storage.file_view import WINDOW_BYTES, FileView
 from sprocketmq.storage.fs import REAL_FS, Entry, FileSystem
-from sprocketmq.storage.index.index_format import ENTRY_BYTES, HEADER, HEADER_BYTES
 from sprocketmq.storage.index.slot_count import hash_slots_of
 from sprocketmq.storage.inspect.items import NotAStoreFile
 from sprocketmq.storage.inspect.overview import StoreDirectory
 from sprocketmq.storage.inspect.segment_items import next_record
 from sprocketmq.storage.log.segments import parse_segment_name, segment_entries, segment_name, segment_size_of
-from sprocketmq.storage.queues.batch_queue import BATCH_UNIT_BYTES
-from sprocketmq.storage.queues.consume_queue import UNIT_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -270,7 +267,7 @@ class _Planner:
 
     def _queue_pieces(self, store: StoreDirectory) -> Iterator[Piece]:
         directory = QUEUE_DIRECTORIES[self._options.table]
-        width = UNIT_BYTES if directory == "consumequeue" else BATCH_UNIT_BYTES
+        width = QUEUE_UNIT_BYTES if directory == "consumequeue" else BATCH_UNIT_BYTES
         for topic, queue_id, path in store.queues(directory):
             if self._options.topics and topic not in self._options.topics:
                 continue
@@ -307,13 +304,13 @@ class _Planner:
             except FileNotFoundError:
                 continue
             with view:
-                if view.size < HEADER_BYTES:
-                    what = f"{view.size} bytes are too few for the header of {HEADER_BYTES}"
+                if view.size < INDEX_HEADER_BYTES:
+                    what = f"{view.size} bytes are too few for the header of {INDEX_HEADER_BYTES}"
                     yield from self._damage(DamagePiece(path, 0, view.size, what))
                     continue
-                begin_ms, _, _, _, _, count = HEADER.unpack(view.read(0, HEADER_BYTES))
+                begin_ms, _, _, _, _, count = INDEX_HEADER.unpack(view.read(0, INDEX_HEADER_BYTES))
                 slots = hash_slots_of(view)
-                room = (view.size - HEADER_BYTES - 4 * (slots or 0)) // ENTRY_BYTES
+                room = (view.size - INDEX_HEADER_BYTES - 4 * (slots or 0)) // INDEX_ENTRY_BYTES
                 if not 0 <= count <= room or (slots is None and count > 1):
                     what = (
                         "no number of hash slots fits the file"
@@ -324,10 +321,10 @@ class _Planner:
                     continue
             if slots is None:
                 continue
-            first = HEADER_BYTES + 4 * slots
-            end = first + count * ENTRY_BYTES
-            step = self._options.split_bytes // ENTRY_BYTES * ENTRY_BYTES
-            for start in range(first + ENTRY_BYTES, end, step):  # entry 0 is never used
+            first = INDEX_HEADER_BYTES + 4 * slots
+            end = first + count * INDEX_ENTRY_BYTES
+            step = self._options.split_bytes // INDEX_ENTRY_BYTES * INDEX_ENTRY_BYTES
+            for start in range(first + INDEX_ENTRY_BYTES, end, step):  # entry 0 is never used
                 yield IndexPiece(path, slots, begin_ms, start, min(start + step, end))
 
 

@@ -10,7 +10,6 @@ that states its place and the problem.
 import logging
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -18,50 +17,42 @@ import pyarrow as pa
 from isal.isal_zlib import crc32 as _crc32
 
 from sprocketmq.errors import RemoteProtocolError
-from sprocketmq.protocol.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_INNER_BATCH, SYSFLAG_STORE_HOST_V6
-from sprocketmq.protocol.records import FIXED_OVERHEAD, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from sprocketmq.protocol.codes import SYSFLAG_ANY_HOST_V6, SYSFLAG_INNER_BATCH
+from sprocketmq.protocol.layout import (
+    BLANK,
+    FILLER_SIZE,
+    FIXED_OVERHEAD,
+    INDEX_ENTRY_BYTES,
+    INDEX_HEADER_BYTES,
+    INT32,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_LAYOUT,
+)
 from sprocketmq.spark.source.decode import decode_rows
 from sprocketmq.spark.source.pulled_rows import PulledRows
 from sprocketmq.spark.store.options import CORRUPT, CORRUPT_TYPE, StoreOptions, store_arrow_schema
 from sprocketmq.spark.store.pieces import IndexPiece, LogPiece, Piece, UnitPiece, damaged
 from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.fs import REAL_FS, FileSystem, will_need
-from sprocketmq.storage.index.index_format import ENTRY_BYTES, HEADER_BYTES
 from sprocketmq.storage.inspect.record_items import PROPERTY_CRC_BYTES, dissect, property_crc
 from sprocketmq.storage.inspect.segment_items import next_record
+from sprocketmq.storage.layout_arrays import BATCH_UNIT_DTYPE, INDEX_ENTRY_DTYPE, QUEUE_UNIT_DTYPE, dtype_of, values_at
 from sprocketmq.storage.log.recovery import parse_record
-from sprocketmq.storage.queues.consume_queue import FILLER_SIZE
 
 log = logging.getLogger(__name__)
 
 # Units or index entries read at once: some megabytes of file and of columns.
 _ROWS_AT_ONCE = 1 << 16
 # Records whose body is at another offset, or is a batch whose message count must match its properties.
-_UNUSUAL = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6 | SYSFLAG_INNER_BATCH
+_UNUSUAL = SYSFLAG_ANY_HOST_V6 | SYSFLAG_INNER_BATCH
 _UNDERSCORE = ord("_")
 # After so many records of one length in a row, an array search for more of them pays off.
 _ALIKE = 16
 
-_HEAD = np.dtype(
-    {
-        "names": ["magic", "queue_id", "queue_offset", "place"],
-        "formats": [">i4", ">i4", ">i8", ">i8"],
-        "offsets": [4, 12, 20, 28],
-        "itemsize": 36,
-    }
-)
-_UNIT = np.dtype([("place", ">i8"), ("size", ">i4"), ("code", ">i8")])
-_BATCH_UNIT = np.dtype(
-    [
-        *(("place", ">i8"), ("size", ">i4"), ("code", ">i8"), ("store_time", ">i8"), ("base", ">i8"), ("count", ">i2")),
-        *(("compacted", ">i4"), ("reserved", ">i4")),
-    ]
-)
-_ENTRY = np.dtype([("hash", ">i4"), ("place", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+_HEAD = dtype_of(RECORD_LAYOUT, "magic", "queue_id", "queue_offset", "log_offset")
 _MAX_MS = (2**63 - 1) // 1000
-
-_INT = Struct(">i")
-_TWO_INTS = Struct(">ii")
 
 
 class StoreReader:
@@ -238,50 +229,52 @@ class StoreReader:
 
     def _units(self, piece: UnitPiece) -> Iterator[pa.RecordBatch]:
         is_batch = self._options.table == "batchcq"
-        layout = _BATCH_UNIT if is_batch else _UNIT
+        layout = BATCH_UNIT_DTYPE if is_batch else QUEUE_UNIT_DTYPE
         for at, units in self._rows_of(piece.path, piece.start, piece.end, layout):
             number = piece.first + at // layout.itemsize
-            good = (units["place"] >= 0) & (units["size"] > 0)
+            good = (units["log_offset"] >= 0) & (units["size"] > 0)
             if is_batch:
-                good &= (units["base"] >= 0) & (units["count"] > 0)
+                good &= (units["queue_offset"] >= 0) & (units["count"] > 0)
             for first, stop in _runs(~good):
-                fields = ", ".join(f"{name} {units[name][first]}" for name in ("place", "size", *(("base", "count") if is_batch else ())))
+                fields = ", ".join(
+                    f"{name} {units[name][first]}" for name in ("log_offset", "size", *(("queue_offset", "count") if is_batch else ()))
+                )
                 what = f"{stop - first} units from number {number + first} on are impossible ({fields})"
                 yield from self._damage(piece.path, at + first * layout.itemsize, at + stop * layout.itemsize, what)
             if not is_batch:
-                good &= (units["place"] != 0) | (units["size"] != FILLER_SIZE)
+                good &= (units["log_offset"] != 0) | (units["size"] != FILLER_SIZE)
             kept = np.flatnonzero(good)
             found = units[kept]
             columns = {
                 "topic": pa.repeat(pa.scalar(piece.topic), len(kept)),
                 "queueId": pa.repeat(pa.scalar(piece.queue_id, pa.int32()), len(kept)),
-                "queueOffset": _numbers(found["base"], np.int64) if is_batch else pa.array(kept + number),
-                "commitLogOffset": _numbers(found["place"], np.int64),
+                "queueOffset": _numbers(found["queue_offset"], np.int64) if is_batch else pa.array(kept + number),
+                "commitLogOffset": _numbers(found["log_offset"], np.int64),
                 "size": _numbers(found["size"], np.int32),
-                "tagsCode": _numbers(found["code"], np.int64),
+                "tagsCode": _numbers(found["tags_code"], np.int64),
             }
             if is_batch:
                 columns["batchBaseOffset"] = columns["queueOffset"]
                 columns["batchNum"] = _numbers(found["count"], np.int32)
-                columns["storeTimestamp"] = _timestamps(found["store_time"])
+                columns["storeTimestamp"] = _timestamps(found["store_time_ms"])
             yield from self._built(piece.path, len(kept), columns)
 
     def _entries(self, piece: IndexPiece) -> Iterator[pa.RecordBatch]:
-        first = HEADER_BYTES + 4 * piece.slots
-        for at, entries in self._rows_of(piece.path, piece.start, piece.end, _ENTRY):
-            good = (entries["hash"] >= 0) & (entries["place"] >= 0) & (entries["seconds"] >= 0)
+        first = INDEX_HEADER_BYTES + 4 * piece.slots
+        for at, entries in self._rows_of(piece.path, piece.start, piece.end, INDEX_ENTRY_DTYPE):
+            good = (entries["key_hash"] >= 0) & (entries["log_offset"] >= 0) & (entries["seconds"] >= 0)
             for begin, stop in _runs(~good):
-                fields = ", ".join(f"{name} {entries[name][begin]}" for name in ("hash", "place", "seconds"))
-                number = (at - first) // ENTRY_BYTES + begin
+                fields = ", ".join(f"{name} {entries[name][begin]}" for name in ("key_hash", "log_offset", "seconds"))
+                number = (at - first) // INDEX_ENTRY_BYTES + begin
                 what = f"{stop - begin} entries from number {number} on are impossible ({fields})"
-                yield from self._damage(piece.path, at + begin * ENTRY_BYTES, at + stop * ENTRY_BYTES, what)
+                yield from self._damage(piece.path, at + begin * INDEX_ENTRY_BYTES, at + stop * INDEX_ENTRY_BYTES, what)
             found = entries[good]
             columns = {
-                "keyHash": _numbers(found["hash"], np.int32),
-                "commitLogOffset": _numbers(found["place"], np.int64),
+                "keyHash": _numbers(found["key_hash"], np.int32),
+                "commitLogOffset": _numbers(found["log_offset"], np.int64),
                 "timeDiff": _numbers(found["seconds"], np.int32),
                 "storeTimestamp": _timestamps(piece.begin_ms + found["seconds"].astype(np.int64) * 1000),
-                "slot": _numbers(found["hash"] % piece.slots, np.int32),
+                "slot": _numbers(found["key_hash"] % piece.slots, np.int32),
             }
             yield from self._built(piece.path, len(found), columns)
 
@@ -318,7 +311,7 @@ def _chain(view: memoryview, base: int, at: int, room: int) -> Any:
     """
     places: list[int] = []
     add = places.append
-    unpack = _INT.unpack_from
+    unpack = INT32.unpack_from
     total = len(view)
     last = min(total - FIXED_OVERHEAD, at + room - 1)
     before = alike = 0
@@ -340,9 +333,8 @@ def _chain(view: memoryview, base: int, at: int, room: int) -> Any:
             alike = 0
     bounds = np.array([*places, at], np.int64)
     if places:
-        # An array of overlapping heads, one for each possible start.
-        heads: Any = np.ndarray((total - _HEAD.itemsize + 1,), _HEAD, view, strides=(1,))[bounds[:-1]]
-        good = ((heads["magic"] == MAGIC_V1) | (heads["magic"] == MAGIC_V2)) & (heads["place"] == bounds[:-1] + base)
+        heads = values_at(view, bounds[:-1], _HEAD)
+        good = ((heads["magic"] == MAGIC_V1) | (heads["magic"] == MAGIC_V2)) & (heads["log_offset"] == bounds[:-1] + base)
         good &= (heads["queue_id"] >= 0) & (heads["queue_offset"] >= 0)
         if not good.all():
             bounds = bounds[: int(np.argmin(good)) + 1]
@@ -360,7 +352,7 @@ def _leading_whole(view: memoryview, base: int, bounds: Any) -> Any:
 def _failed_checks(view: memoryview, base: int, bounds: Any) -> list[int]:
     """Return the records whose body or whole does not match its checksum."""
     failed = []
-    unpack = _INT.unpack_from
+    unpack = INT32.unpack_from
     for i, (at, end) in enumerate(pairwise(bounds.tolist())):
         (sys_flag,) = unpack(view, at + 36)
         if sys_flag & _UNUSUAL or not view[end - 1]:
@@ -378,7 +370,7 @@ def _failed_checks(view: memoryview, base: int, bounds: Any) -> list[int]:
 
 def _ends_in_blank(view: memoryview, at: int, piece: LogPiece) -> bool:
     """Tell whether the BLANK that fills the rest of the segment begins at ``at``."""
-    return len(view) - at >= _TWO_INTS.size and _TWO_INTS.unpack_from(view, at) == (piece.segment_bytes - at, MAGIC_BLANK)
+    return len(view) - at >= BLANK.size and BLANK.unpack_from(view, at) == (piece.segment_bytes - at, MAGIC_BLANK)
 
 
 def _runs(marked: Any) -> Iterator[tuple[int, int]]:

@@ -4,10 +4,20 @@ The store's queues know where records begin; without them, or where they are wro
 """
 
 from bisect import bisect_right
-from struct import Struct
 from typing import Self
 
-from sprocketmq.protocol.records import FIXED_OVERHEAD, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from sprocketmq.protocol.layout import (
+    BATCH_UNIT_BYTES,
+    BLANK,
+    FILLER_SIZE,
+    FIXED_OVERHEAD,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    QUEUE_UNIT_BYTES,
+    QUEUE_UNIT_LAYOUT,
+    RECORD_LAYOUT,
+)
 from sprocketmq.spark.store.pieces import DamagePiece
 from sprocketmq.storage.bulk.parsing import find_record
 from sprocketmq.storage.file_view import FileView
@@ -17,8 +27,6 @@ from sprocketmq.storage.inspect.record_items import dissect
 from sprocketmq.storage.inspect.segment_items import next_record
 from sprocketmq.storage.log.recovery import parse_record
 from sprocketmq.storage.log.segments import segment_entries
-from sprocketmq.storage.queues.batch_queue import BATCH_UNIT_BYTES
-from sprocketmq.storage.queues.consume_queue import FILLER_SIZE, UNIT_BYTES
 
 # So many queues are asked for record starts: one of them then has a record near any log offset.
 _ASKED_QUEUES = 64
@@ -26,8 +34,8 @@ _ASKED_QUEUES = 64
 FAR = 2**63 - 1
 RECORD_MAGICS = frozenset({MAGIC_V1, MAGIC_V2})
 
-_HEAD = Struct(">ii20xq")  # size, magic, log offset
-_PLACE_AND_SIZE = Struct(">qi")  # the first fields of the units of both kinds of queues
+_HEAD = RECORD_LAYOUT.part("size", "magic", "log_offset")
+_OFFSET_AND_SIZE = QUEUE_UNIT_LAYOUT.part("log_offset", "size")  # the first fields of the units of both kinds of queues
 
 
 class SegmentView:
@@ -117,7 +125,7 @@ class SegmentView:
     def _is_blank(self, at: int) -> bool:
         if self.size - at < 8:
             return False
-        size, magic = Struct(">ii").unpack_from(self._view, at)
+        size, magic = BLANK.unpack_from(self._view, at)
         return magic == MAGIC_BLANK and size == self.nominal - at
 
 
@@ -129,7 +137,7 @@ class KnownStarts:
         queues = [*store.queues("consumequeue"), *store.queues("batchconsumequeue")]
         self._queues: list[list[tuple[str, int, int]]] = []  # for each queue its files: path, bytes of a unit, units
         for _, _, directory in queues[:: len(queues) // _ASKED_QUEUES + 1]:
-            width = UNIT_BYTES if "/consumequeue/" in directory else BATCH_UNIT_BYTES
+            width = QUEUE_UNIT_BYTES if "/consumequeue/" in directory else BATCH_UNIT_BYTES
             self._queues.append([(f"{directory}/{e.name}", width, e.size // width) for _, e in segment_entries(fs.list(directory))])
         self._firsts: dict[str, int] = {}
 
@@ -163,8 +171,8 @@ class KnownStarts:
 
 def _unit_log_offset(file: File, at: int) -> int:
     """Return the log offset of a unit's record. An unwritten unit counts as behind all offsets, a filler as before all."""
-    data = file.pread(_PLACE_AND_SIZE.size, at)
-    if len(data) < _PLACE_AND_SIZE.size:
+    data = file.pread(_OFFSET_AND_SIZE.size, at)
+    if len(data) < _OFFSET_AND_SIZE.size:
         return FAR
-    place, size = _PLACE_AND_SIZE.unpack(data)
+    place, size = _OFFSET_AND_SIZE.unpack(data)
     return FAR if size <= 0 else -1 if size == FILLER_SIZE else int(place)

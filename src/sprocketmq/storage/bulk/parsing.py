@@ -8,7 +8,6 @@ touched for their CRC. What is rare goes through ``recovery.parse_record`` one b
 This module brings numpy; import it late.
 """
 
-from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -16,16 +15,17 @@ from isal.isal_zlib import crc32 as _crc32
 from numpy.typing import NDArray
 
 from sprocketmq.protocol.codes import (
-    SYSFLAG_BORN_HOST_V6,
+    SYSFLAG_ANY_HOST_V6,
     SYSFLAG_INNER_BATCH,
-    SYSFLAG_STORE_HOST_V6,
+    SYSFLAG_TRANSACTION_COMMITTED,
     SYSFLAG_TRANSACTION_MASK,
 )
 from sprocketmq.protocol.hashing import java_hash
+from sprocketmq.protocol.layout import FIXED_OVERHEAD, INT32, MAGIC_V1, MAGIC_V2, RECORD_LAYOUT
 from sprocketmq.protocol.names import SCHEDULE_TOPIC
-from sprocketmq.protocol.records import FIXED_OVERHEAD, MAGIC_V1, MAGIC_V2
 from sprocketmq.storage.chunks import KeyEntries, ParsedChunk, QueueRun
 from sprocketmq.storage.index.key_hashing import entries_of_topics
+from sprocketmq.storage.layout_arrays import BATCH_UNIT_DTYPE, QUEUE_UNIT_DTYPE, dtype_of, values_at
 from sprocketmq.storage.log.recovery import (
     RECORD_MAGICS,
     SECTOR_BYTES,
@@ -37,27 +37,11 @@ from sprocketmq.storage.log.recovery import (
     unit_code,
 )
 
-# The 88 bytes before the body of a record with two IPv4 hosts; see protocol/records.py.
-_HEAD = np.dtype(
-    {
-        "names": ["size", "magic", "crc", "queue_id", "queue_offset", "physical", "sys_flag", "store_time", "body_length"],
-        "formats": [">i4", ">i4", ">i4", ">i4", ">i8", ">i8", ">i4", ">i8", ">i4"],
-        "offsets": [0, 4, 8, 12, 20, 28, 36, 56, 84],
-        "itemsize": 88,
-    }
+_HEAD = dtype_of(
+    RECORD_LAYOUT, "size", "magic", "crc", "queue_id", "queue_offset", "log_offset", "sys_flag", "store_time_ms", "body_length"
 )
-_UNIT = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
-_BATCH_UNIT = np.dtype(
-    [
-        *(("physical", ">i8"), ("size", ">i4"), ("code", ">i8"), ("store_time", ">i8"), ("base", ">i8"), ("count", ">i2")),
-        *(("compacted", ">i4"), ("reserved", ">i4")),
-    ]
-)
-_BOTH_V6 = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
-_COMMITTED = 8
 _ROLLED_BACK = SYSFLAG_TRANSACTION_MASK
 _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
-_INT = Struct(">i")
 _SEARCH_BYTES = 1 << 16
 _GUESS_BUDGET_BYTES = 256 << 20
 # Topics of one name length are told apart by comparing all of them with one; past so many a dictionary does it.
@@ -144,15 +128,15 @@ class _Records:
         starts = _walk(view, begin, limit)
         data = np.frombuffer(view, np.uint8)
         at = np.array(starts, np.int64)
-        heads = _rows(view, at, _HEAD.itemsize).view(_HEAD)
+        heads = values_at(view, at, _HEAD)
         size = heads["size"].astype(np.int64)
         body = heads["body_length"].astype(np.int64)
         sys_flag = heads["sys_flag"].astype(np.int64)
-        odd = (heads["magic"] == MAGIC_V2) | ((sys_flag & _BOTH_V6) != 0)
+        odd = (heads["magic"] == MAGIC_V2) | ((sys_flag & SYSFLAG_ANY_HOST_V6) != 0)
         good = (
             (heads["magic"] == MAGIC_V1)
             & ~odd
-            & (heads["physical"] == at + base)
+            & (heads["log_offset"] == at + base)
             & (heads["queue_id"] >= 0)
             & (heads["queue_offset"] >= 0)
             & (body >= 0)
@@ -212,7 +196,7 @@ class _Records:
         self.physical = at[:count] + base
         self.queue_id = heads["queue_id"][:count].astype(np.int64)
         self.queue_offset = heads["queue_offset"][:count].astype(np.int64)
-        self.store_time = heads["store_time"][:count].astype(np.int64)
+        self.store_time = heads["store_time_ms"][:count].astype(np.int64)
         self.covered = np.ones(count, np.int64)
         self.code = np.zeros(count, np.int64)
         self.usual = np.flatnonzero(good[:count])
@@ -241,7 +225,7 @@ class _Records:
         lengths = self.topic_length[self.usual]
         for length in np.flatnonzero(np.bincount(lengths)).tolist():
             rows = self.usual[lengths == length]
-            names = _rows(self.view, self.topic_at[rows], length)
+            names = values_at(self.view, self.topic_at[rows], f"V{length}")
             for _ in range(_MAX_COMPARED_TOPICS):
                 same = names == names[0]
                 self.topic[rows[same]] = number(names[0].tobytes())
@@ -279,7 +263,7 @@ class _Records:
             for _ in range(_MAX_TABLES):
                 if len(rows) < _MIN_TABLE_ROWS or poor >= _MAX_POOR_LAYOUTS:
                     break
-                table = _rows(self.view, self.properties_at[rows], length).view(np.uint8).reshape(len(rows), length)
+                table = values_at(self.view, self.properties_at[rows], f"V{length}").view(np.uint8).reshape(len(rows), length)
                 layout = _Layout(table[0].tobytes())
                 fits = layout.fitting(table)
                 if fits.all():
@@ -339,7 +323,7 @@ class _Records:
     def runs(self, batch_topics: frozenset[bytes]) -> list[QueueRun]:
         """Return the units of all records that have one, by queue."""
         transaction = self.sys_flag & SYSFLAG_TRANSACTION_MASK
-        wanted = (transaction == 0) | (transaction == _COMMITTED)
+        wanted = (transaction == 0) | (transaction == SYSFLAG_TRANSACTION_COMMITTED)
         batch = np.array([name in batch_topics for name in self.names], np.bool_)[self.topic]
         wanted &= batch | ((self.sys_flag & SYSFLAG_INNER_BATCH) == 0)
         key = self.topic << 32 | self.queue_id
@@ -369,21 +353,21 @@ class _Records:
         return runs
 
     def _units(self, rows: _Ints) -> NDArray[Any]:
-        units = np.empty(len(rows), _UNIT)
-        units["physical"] = self.physical[rows]
+        units = np.empty(len(rows), QUEUE_UNIT_DTYPE)
+        units["log_offset"] = self.physical[rows]
         units["size"] = self.size[rows]
-        units["code"] = self.code[rows]
+        units["tags_code"] = self.code[rows]
         return units
 
     def _batch_units(self, rows: _Ints) -> NDArray[Any]:
-        units = np.zeros(len(rows), _BATCH_UNIT)
-        units["physical"] = self.physical[rows]
+        units = np.zeros(len(rows), BATCH_UNIT_DTYPE)
+        units["log_offset"] = self.physical[rows]
         units["size"] = self.size[rows]
-        units["code"] = self.code[rows]
-        units["store_time"] = self.store_time[rows]
-        units["base"] = self.queue_offset[rows]
+        units["tags_code"] = self.code[rows]
+        units["store_time_ms"] = self.store_time[rows]
+        units["queue_offset"] = self.queue_offset[rows]
         units["count"] = self.covered[rows]
-        units["compacted"] = -1
+        units["compacted_offset"] = -1
         return units
 
 
@@ -477,7 +461,7 @@ def _walk(view: memoryview, begin: int, limit: int) -> list[int]:
     """Return where records begin, from ``begin`` on and before ``limit``, as far as each size leads to the next."""
     starts: list[int] = []
     add = starts.append
-    unpack = _INT.unpack_from
+    unpack = INT32.unpack_from
     total = len(view)
     limit = min(limit, total - FIXED_OVERHEAD + 1)
     at = begin
@@ -505,13 +489,6 @@ def _walk(view: memoryview, begin: int, limit: int) -> list[int]:
         add(at)
         at += size
     return starts
-
-
-def _rows(view: memoryview, starts: _Ints, length: int) -> NDArray[Any]:
-    """Return the ``length`` bytes at each of some places, as one opaque item a row; all must lie within the view."""
-    windows = np.ndarray((max(len(view) - length + 1, 0),), f"V{length}", view, 0, (1,))
-    rows: NDArray[Any] = windows[starts]
-    return rows
 
 
 def _blanks(data: NDArray[np.uint8], begin: int, starts: _Ints, ends: _Ints, which: NDArray[np.bool_]) -> _Ints:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from struct import Struct
 from typing import TYPE_CHECKING
 
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import ConfigError, SprocketError, StoreDamaged, StoreLocked, StoreNotWritable
 from sprocketmq.protocol.hashing import crc32
+from sprocketmq.protocol.layout import INT32
 from sprocketmq.storage.bulk.pipeline import LogPipeline, workers_for
 from sprocketmq.storage.checkpoint import Checkpoint
 from sprocketmq.storage.config import StoreConfig
@@ -41,7 +41,6 @@ WORK_DIRECTORY = "rebuilding"
 # What the commands that rebuild call the other directory.
 TARGET_OPTION = "--to"
 
-_INT = Struct(">i")
 _COPY_BYTES = 1 << 20
 
 
@@ -383,7 +382,7 @@ class _Rebuild:
         if not made.records or segment is None:
             return (0, 0, 0)
         at = made.last_physical - segment.start
-        size = _INT.unpack_from(segment.view, at)[0]
+        size = INT32.unpack_from(segment.view, at)[0]
         return made.last_physical, size, crc32(segment.view[at : at + size])
 
     def _copy(self, old: str, new: str) -> None:

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sprocketmq.storage.index.index_format import MAX_SECONDS, PAGE_SLOTS, IndexHeader
+from sprocketmq.storage.layout_arrays import INDEX_ENTRY_DTYPE, INT32_DTYPE
 
-ENTRY = np.dtype([("hash", ">i4"), ("physical", ">i8"), ("seconds", ">i4"), ("before", ">i4")])
-_SLOT = np.dtype(">i4")
 _PAGE_SHIFT = PAGE_SLOTS.bit_length() - 1
 
 
@@ -43,12 +42,12 @@ def link(
     Pages of slots that changed are marked. ``first_seconds`` are those of the first entry.
     """
     begin_ms = header.begin_ms if header.next_entry > 1 else int(times_ms[0])
-    entries = np.empty(len(hashes), ENTRY)
-    entries["hash"] = hashes
-    entries["physical"] = log_offsets
+    entries = np.empty(len(hashes), INDEX_ENTRY_DTYPE)
+    entries["key_hash"] = hashes
+    entries["log_offset"] = log_offsets
     entries["seconds"] = np.clip((times_ms - begin_ms) // 1000, 0, MAX_SECONDS)
     entries["seconds"][0] = first_seconds
-    slot_numbers, entries["before"], used = _chain(slots, hashes, header.next_entry)
+    slot_numbers, entries["previous"], used = _chain(slots, hashes, header.next_entry)
     np.frombuffer(changed_pages, np.uint8)[slot_numbers >> _PAGE_SHIFT] = 1
     return entries.tobytes(), used
 
@@ -58,7 +57,7 @@ def _chain(slots: bytearray, hashes: NDArray[np.int32], first: int) -> tuple[NDA
 
     ``first`` is the number of the first entry.
     """
-    table = np.frombuffer(slots, _SLOT)
+    table = np.frombuffer(slots, INT32_DTYPE)
     slot_numbers = (hashes % np.int32(len(table))).astype(np.int64)
     indices = np.arange(len(slot_numbers))
     # Sorted by slot, then by entry: an entry's previous one is its left neighbour if that has the same slot, else what the slot named.
@@ -89,26 +88,26 @@ class Linked(NamedTuple):
 
 def relink(slots: bytearray, block: bytes, first: int) -> Linked | None:
     """Enter the entries of a block into the slots; None when they are not what ``link`` would have made, or not in log order."""
-    entries = np.frombuffer(block, ENTRY)
-    hashes, log_offsets = entries["hash"].astype(np.int32), entries["physical"].astype(np.int64)
+    entries = np.frombuffer(block, INDEX_ENTRY_DTYPE)
+    hashes, log_offsets = entries["key_hash"].astype(np.int32), entries["log_offset"].astype(np.int64)
     if (hashes < 0).any() or (log_offsets[1:] < log_offsets[:-1]).any() or (entries["seconds"] < 0).any():
         return None
     _, previous, used = _chain(slots, hashes, first)
-    if not np.array_equal(previous, entries["before"]):
+    if not np.array_equal(previous, entries["previous"]):
         return None
     return Linked(int(log_offsets[0]), int(log_offsets[-1]), used)
 
 
 def fill_slots(slots: bytearray, block: bytes, first: int) -> None:
     """Let the slots name the entries of a block, without regard to the entries' links."""
-    table = np.frombuffer(slots, _SLOT)
-    hashes = np.frombuffer(block, ENTRY)["hash"].astype(np.uint32) & np.uint32(0x7FFFFFFF)
+    table = np.frombuffer(slots, INT32_DTYPE)
+    hashes = np.frombuffer(block, INDEX_ENTRY_DTYPE)["key_hash"].astype(np.uint32) & np.uint32(0x7FFFFFFF)
     table[hashes % np.uint32(len(table))] = np.arange(first, first + len(hashes))  # of several in one slot the last one stays
 
 
 def used_slots(slots: bytearray, next_entry: int) -> int:
     """Return how many slots are in use, -1 when one names an entry that is not below ``next_entry``."""
-    table = np.frombuffer(slots, _SLOT)
+    table = np.frombuffer(slots, INT32_DTYPE)
     if int(table.max()) >= next_entry or int(table.min()) < 0:
         return -1
     return int(np.count_nonzero(table))
@@ -116,7 +115,7 @@ def used_slots(slots: bytearray, next_entry: int) -> int:
 
 def with_hash(block: bytes, hash_: int) -> list[tuple[int, int, int]]:
     """Return index in the block, log offset and seconds of its entries that have a hash, the last first."""
-    entries = np.frombuffer(block, ENTRY)
-    which = np.flatnonzero(entries["hash"] == hash_)[::-1]
+    entries = np.frombuffer(block, INDEX_ENTRY_DTYPE)
+    which = np.flatnonzero(entries["key_hash"] == hash_)[::-1]
     found = entries[which]
-    return list(zip(which.tolist(), found["physical"].tolist(), found["seconds"].tolist(), strict=True))
+    return list(zip(which.tolist(), found["log_offset"].tolist(), found["seconds"].tolist(), strict=True))

@@ -4,18 +4,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from sprocketmq.protocol.layout import INDEX_ENTRY, INDEX_ENTRY_BYTES, INDEX_HEADER, INDEX_HEADER_BYTES, INDEX_SLOT
 from sprocketmq.storage.fs import File, FileSystem
-from sprocketmq.storage.index.index_format import (
-    ENTRY,
-    ENTRY_BYTES,
-    HEADER,
-    HEADER_BYTES,
-    PAGE_SLOTS,
-    SLOT,
-    FileShape,
-    IndexHeader,
-    elapsed_seconds,
-)
+from sprocketmq.storage.index.index_format import PAGE_SLOTS, FileShape, IndexHeader, elapsed_seconds
 from sprocketmq.storage.index.numpy_loading import arrays_loaded
 
 if TYPE_CHECKING:
@@ -78,21 +69,21 @@ class IndexFile:
 
     def read_header(self) -> IndexHeader:
         """Return the header on disk."""
-        return IndexHeader(*HEADER.unpack(self.read(0, HEADER_BYTES)))
+        return IndexHeader(*INDEX_HEADER.unpack(self.read(0, INDEX_HEADER_BYTES)))
 
     def entry(self, number: int) -> tuple[int, int, int, int]:
         """Return key hash, log offset, seconds and previous entry of an entry."""
-        return ENTRY.unpack(self.read(self.shape.entry_pos(number), ENTRY_BYTES))
+        return INDEX_ENTRY.unpack(self.read(self.shape.entry_pos(number), INDEX_ENTRY_BYTES))
 
     def read_last_entry(self) -> bytes:
         """Return the last entry that the header counts, as in the file."""
-        return self.read(self.shape.entry_pos(self.header.next_entry - 1), ENTRY_BYTES)
+        return self.read(self.shape.entry_pos(self.header.next_entry - 1), INDEX_ENTRY_BYTES)
 
     def blocks(self) -> Iterator[tuple[int, bytes]]:
         """Yield the entries in blocks, with the number of each block's first entry."""
         for first in range(1, self.header.next_entry, BLOCK_ENTRIES):
             stop = min(first + BLOCK_ENTRIES, self.header.next_entry)
-            yield first, self.read(self.shape.entry_pos(first), (stop - first) * ENTRY_BYTES)
+            yield first, self.read(self.shape.entry_pos(first), (stop - first) * INDEX_ENTRY_BYTES)
 
     def first_entry_from(self, log_offset: int) -> int:
         """Return the number of the first entry whose record is at or after a log offset."""
@@ -110,10 +101,10 @@ class IndexFile:
         slots = bytearray(4 * self.shape.hash_slots)
         end = self.shape.entries_pos
         with self._opened(read_only=True) as opened:
-            file_pos = opened.data_after(HEADER_BYTES)
+            file_pos = opened.data_after(INDEX_HEADER_BYTES)
             while file_pos is not None and file_pos < end:
                 data = opened.pread(min(_SLOT_PIECE_BYTES, end - file_pos), file_pos)
-                slots[file_pos - HEADER_BYTES : file_pos - HEADER_BYTES + len(data)] = data
+                slots[file_pos - INDEX_HEADER_BYTES : file_pos - INDEX_HEADER_BYTES + len(data)] = data
                 file_pos = opened.data_after(file_pos + len(data)) if data else None
         return slots
 
@@ -177,12 +168,12 @@ class IndexFile:
         used = 0
         for number, (hash_, log_offset, time_ms) in enumerate(entries, header.next_entry):
             slot_pos = 4 * (hash_ % self.shape.hash_slots)
-            previous = SLOT.unpack_from(slots, slot_pos)[0]
+            previous = INDEX_SLOT.unpack_from(slots, slot_pos)[0]
             used += not previous
-            SLOT.pack_into(slots, slot_pos, number)
+            INDEX_SLOT.pack_into(slots, slot_pos, number)
             pages[slot_pos // (4 * PAGE_SLOTS)] = 1
             seconds = header.first_seconds(time_ms) if number == header.next_entry else elapsed_seconds(time_ms - begin_ms)
-            data.append(ENTRY.pack(hash_, log_offset, seconds, previous))
+            data.append(INDEX_ENTRY.pack(hash_, log_offset, seconds, previous))
         self._append(b"".join(data), used, entries[0][2], entries[-1][2])
 
     def _append(self, data: bytes, used_slots: int, begin_ms: int, end_ms: int) -> None:
@@ -191,8 +182,8 @@ class IndexFile:
         assert self._file is not None
         self.unsynced = True
         self._file.pwrite(data, self.shape.entry_pos(header.next_entry))
-        first, last = ENTRY.unpack_from(data), ENTRY.unpack(data[-ENTRY_BYTES:])
-        self.last_entry = data[-ENTRY_BYTES:]
+        first, last = INDEX_ENTRY.unpack_from(data), INDEX_ENTRY.unpack(data[-INDEX_ENTRY_BYTES:])
+        self.last_entry = data[-INDEX_ENTRY_BYTES:]
         new = header.next_entry == 1
         self.header = IndexHeader(
             begin_ms if new else header.begin_ms,
@@ -200,7 +191,7 @@ class IndexFile:
             first[1] if new else header.begin_log_offset,
             last[1],
             header.used_slots + used_slots,
-            header.next_entry + len(data) // ENTRY_BYTES,
+            header.next_entry + len(data) // INDEX_ENTRY_BYTES,
         )
 
     # --- to disk ---
@@ -212,8 +203,8 @@ class IndexFile:
         page_bytes = 4 * PAGE_SLOTS
         with self._opened() as opened:
             for first, stop in _runs_of_ones(self._changed_pages):
-                opened.pwrite(self.slots[first * page_bytes : stop * page_bytes], HEADER_BYTES + first * page_bytes)
-            opened.pwrite(HEADER.pack(*self.header), 0)
+                opened.pwrite(self.slots[first * page_bytes : stop * page_bytes], INDEX_HEADER_BYTES + first * page_bytes)
+            opened.pwrite(INDEX_HEADER.pack(*self.header), 0)
         self._changed_pages = bytearray(len(self._changed_pages))
 
     def sync(self) -> None:
@@ -226,8 +217,8 @@ class IndexFile:
 
     def cut(self, next_entry: int) -> None:
         """Drop the entries from number ``next_entry`` (at least 2) on."""
-        self.last_entry = self.read(self.shape.entry_pos(next_entry - 1), ENTRY_BYTES)
-        _, log_offset, seconds, _ = ENTRY.unpack(self.last_entry)
+        self.last_entry = self.read(self.shape.entry_pos(next_entry - 1), INDEX_ENTRY_BYTES)
+        _, log_offset, seconds, _ = INDEX_ENTRY.unpack(self.last_entry)
         end_ms = min(self.header.end_ms, self.header.begin_ms + seconds * 1000)
         self.header = self.header._replace(end_ms=end_ms, end_log_offset=log_offset, next_entry=next_entry)
         self.drop_slots()

@@ -4,9 +4,10 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from sprocketmq.clock import Clock
+from sprocketmq.protocol.layout import INDEX_HEADER
 from sprocketmq.storage.fs import FileSystem
 from sprocketmq.storage.index.index_file import IndexFile
-from sprocketmq.storage.index.index_format import HEADER, FileShape, IndexHeader, next_name
+from sprocketmq.storage.index.index_format import FileShape, IndexHeader, next_name
 from sprocketmq.storage.index.index_state import FileState, IndexState
 
 if TYPE_CHECKING:
@@ -147,7 +148,9 @@ class IndexFiles:
 
     def state(self, indexed_end: int) -> IndexState:
         """Return the state of an index whose files have the entries of every record before ``indexed_end``."""
-        files = tuple(FileState(file.name, HEADER.pack(*file.header), file.last_entry) for file in self.files if file.header.next_entry > 1)
+        files = tuple(
+            FileState(file.name, INDEX_HEADER.pack(*file.header), file.last_entry) for file in self.files if file.header.next_entry > 1
+        )
         return IndexState(indexed_end, self.shape.hash_slots, self.shape.entries, files)
 
     @property

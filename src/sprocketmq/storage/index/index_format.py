@@ -1,35 +1,13 @@
 r"""The format of key index files, which is Apache RocketMQ's: header, entries, sizes and file names.
 
-A file is a hash table: a header, S slots and room for N entries. Entries are in log order; the entries of one slot form a chain from the
-newest to the oldest::
-
-    0          8          16         24         32         36         40                40 + 4 S                 40 + 4 S + 20 N
-    +----------+----------+----------+----------+----------+----------+-----------------+--------------------------+
-    | store    | store    | log      | log      | number of| number of| slots: number   | entries; number 0 is     |
-    | time of  | time of  | offset of| offset of| slots in | the next | of the newest   | never used, so a file    |
-    | the first| the last | the first| the last | use      | entry,   | entry, 0: none  | holds N - 1              |
-    | entry, ms| entry, ms| entry    | entry    |          | from 1   |                 |                          |
-    | i64      | i64      | i64      | i64      | i32      | i32      | i32 each        | 20 bytes each            |
-    +----------+----------+----------+----------+----------+----------+-----------------+--------------------------+
-
-    0          4                     12         16         20
-    +----------+---------------------+----------+----------+
-    | key hash | log offset of the   | seconds  | previous |   slot = key hash modulo S; seconds since the header's first store time,
-    | i32      | record, i64         | i32      | entry    |   at least 0; previous entry: the next older one of its slot, 0: none
-    +----------+---------------------+----------+----------+
-
-Nothing in a file states S and N. A file's name is the local time of its creation, 17 digits; names only ever grow.
+``protocol/layout.py`` draws header, slots and entries. Nothing in a file states S and N. A file's name is the local time of its creation, 17 digits; names only ever grow.
 """
 
 from datetime import datetime, timedelta
-from struct import Struct
 from typing import NamedTuple
 
-HEADER = Struct(">qqqqii")
-HEADER_BYTES = HEADER.size
-ENTRY = Struct(">iqii")
-ENTRY_BYTES = ENTRY.size
-SLOT = Struct(">i")
+from sprocketmq.protocol.layout import INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES
+
 NAME_DIGITS = 17
 MAX_COUNT = 100_000_000  # slots, and entries, of a file
 MAX_SECONDS = 0x7FFFFFFF
@@ -65,11 +43,11 @@ class FileShape(NamedTuple):
     @property
     def entries_pos(self) -> int:
         """The file position of entry 0."""
-        return HEADER_BYTES + 4 * self.hash_slots
+        return INDEX_HEADER_BYTES + 4 * self.hash_slots
 
     @property
     def file_bytes(self) -> int:
-        return self.entries_pos + ENTRY_BYTES * self.entries
+        return self.entries_pos + INDEX_ENTRY_BYTES * self.entries
 
     @property
     def page_count(self) -> int:
@@ -82,7 +60,7 @@ class FileShape(NamedTuple):
 
     def entry_pos(self, number: int) -> int:
         """Return the file position of an entry."""
-        return HEADER_BYTES + 4 * self.hash_slots + ENTRY_BYTES * number
+        return INDEX_HEADER_BYTES + 4 * self.hash_slots + INDEX_ENTRY_BYTES * number
 
 
 def elapsed_seconds(elapsed_ms: int) -> int:

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
+from sprocketmq.protocol.layout import INDEX_ENTRY_BYTES, INDEX_HEADER, INDEX_HEADER_BYTES
 from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.fs import FileSystem
 from sprocketmq.storage.index.index_file import IndexFile
-from sprocketmq.storage.index.index_format import ENTRY_BYTES, HEADER, HEADER_BYTES, FileShape, IndexHeader
+from sprocketmq.storage.index.index_format import FileShape, IndexHeader
 from sprocketmq.storage.index.index_state import IndexState
 from sprocketmq.storage.index.slot_count import shape_of
 
@@ -27,7 +28,7 @@ def restore(
     shape = state.shape
     files: list[IndexFile] = []
     for name, raw_header, last_entry in state.files:
-        file = IndexFile(fs, directory, name, shape, IndexHeader(*HEADER.unpack(raw_header)))
+        file = IndexFile(fs, directory, name, shape, IndexHeader(*INDEX_HEADER.unpack(raw_header)))
         if name not in sizes and not files and file.header.end_log_offset < log_min:
             continue  # expired since
         if sizes.get(name) != shape.file_bytes or not 1 < file.header.next_entry <= shape.entries:
@@ -35,7 +36,7 @@ def restore(
         file.last_entry = file.read_last_entry()
         if file.last_entry != last_entry:
             return files, False
-        same_header = file.read(0, HEADER_BYTES) == raw_header
+        same_header = file.read(0, INDEX_HEADER_BYTES) == raw_header
         if file.full and not same_header:
             return files, False
         if not file.full and not (clean and same_header):
@@ -79,7 +80,7 @@ def adopt(
 
 def _shape_of_file(fs: FileSystem, path: str) -> FileShape | None:
     with FileView(fs, path) as view:
-        if any(view.read(max(view.size - ENTRY_BYTES, 0), ENTRY_BYTES)):
+        if any(view.read(max(view.size - INDEX_ENTRY_BYTES, 0), INDEX_ENTRY_BYTES)):
             return None  # cut short: the file ends in the middle of its entries, so its size says nothing
         return shape_of(view)
 

@@ -5,10 +5,11 @@ from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
-from sprocketmq.storage.index.index_format import ENTRY_BYTES, HEADER_BYTES, NAME_DIGITS, FileShape
+from sprocketmq.protocol.layout import INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES
+from sprocketmq.storage.index.index_format import NAME_DIGITS, FileShape
 
 _STATE = Struct(">4sqii")
-_FILE_STATE = Struct(f">{NAME_DIGITS}s{HEADER_BYTES}s{ENTRY_BYTES}s")
+_FILE_STATE = Struct(f">{NAME_DIGITS}s{INDEX_HEADER_BYTES}s{INDEX_ENTRY_BYTES}s")
 _MAGIC = b"KIX1"
 
 

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sprocketmq.clock import Clock
+from sprocketmq.protocol.layout import INDEX_HEADER_BYTES, INDEX_SLOT
 from sprocketmq.storage.fs import FileSystem
 from sprocketmq.storage.index.index_files import IndexFiles
-from sprocketmq.storage.index.index_format import HEADER_BYTES, SLOT, FileShape, IndexHeader, is_file_name
+from sprocketmq.storage.index.index_format import FileShape, IndexHeader, is_file_name
 from sprocketmq.storage.index.index_restore import KeysAt, adopt, restore
 from sprocketmq.storage.index.index_state import IndexState
 from sprocketmq.storage.index.lookup import entries_with_hash
@@ -239,13 +240,13 @@ class KeyIndex:
                 newest.load_slots()
             files = [(file, file.header) for file in self._files.files]
             slot_pos = 4 * (hash_ % shape.hash_slots)
-            newest_entry = SLOT.unpack_from(newest.slots, slot_pos)[0] if newest is not None and newest.slots else -1
+            newest_entry = INDEX_SLOT.unpack_from(newest.slots, slot_pos)[0] if newest is not None and newest.slots else -1
         for file, header in reversed(files):
             if header.next_entry > 1 and header.begin_ms <= end_ms and header.end_ms + _RESOLUTION_MS > begin_ms:
                 opened = self._fs.open(file.path, read_only=True)
                 try:
                     in_memory = newest_entry >= 0 and file is newest
-                    number = newest_entry if in_memory else SLOT.unpack(opened.pread(4, HEADER_BYTES + slot_pos))[0]
+                    number = newest_entry if in_memory else INDEX_SLOT.unpack(opened.pread(4, INDEX_HEADER_BYTES + slot_pos))[0]
                     for log_offset, time_ms in entries_with_hash(opened, shape, header, number, hash_):
                         if time_ms + _RESOLUTION_MS <= begin_ms:
                             break

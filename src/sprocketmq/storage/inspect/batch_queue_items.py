@@ -1,14 +1,11 @@
 """Inspecting a file of a batch consume queue: 46-byte units."""
 
 from collections.abc import Iterator
-from struct import Struct
 
+from sprocketmq.protocol.layout import BATCH_UNIT
 from sprocketmq.storage.file_view import ZEROS, FileView
 from sprocketmq.storage.inspect.consume_queue_items import odd_rest
 from sprocketmq.storage.inspect.items import Field, Item
-
-# log offset, size, tag code, store time, base offset, count, compacted offset, reserved
-BATCH_UNIT = Struct(">qiqqqhii")
 
 
 def batch_queue_items(view: FileView, *, start: int = 0) -> Iterator[Item]:

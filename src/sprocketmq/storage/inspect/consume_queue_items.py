@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 
+from sprocketmq.protocol.layout import FILLER_SIZE, QUEUE_UNIT
 from sprocketmq.protocol.names import SCHEDULE_TOPIC
 from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.inspect.items import Field, Item, NotAStoreFile
-from sprocketmq.storage.queues.consume_queue import FILLER_SIZE
-from sprocketmq.storage.queues.consume_queue import UNIT as QUEUE_UNIT
 
 
 def queue_items(view: FileView, first_offset: int, *, start: int = 0, topic: str = "") -> Iterator[Item]:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from sprocketmq.protocol.layout import INDEX_ENTRY, INDEX_ENTRY_BYTES, INDEX_HEADER, INDEX_HEADER_BYTES, INDEX_SLOT
 from sprocketmq.storage.file_view import FileView
-from sprocketmq.storage.index.index_format import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT
 from sprocketmq.storage.inspect.items import Field, Item
 
 
@@ -12,12 +12,12 @@ def index_items(view: FileView, slots: int | None, *, first_entry: int = 1) -> I
 
     The fields ``slot`` and ``timestamp_ms`` of an entry are derived. Without a number of ``slots`` only the header is yielded.
     """
-    if view.size < HEADER_BYTES:
-        yield Item("damaged", 0, 0, view.size, (), f"{view.size} bytes are too few for the header of {HEADER_BYTES}")
+    if view.size < INDEX_HEADER_BYTES:
+        yield Item("damaged", 0, 0, view.size, (), f"{view.size} bytes are too few for the header of {INDEX_HEADER_BYTES}")
         return
-    begin_ms, end_ms, begin, end, used, count = HEADER.unpack(view.read(0, HEADER_BYTES))
+    begin_ms, end_ms, begin, end, used, count = INDEX_HEADER.unpack(view.read(0, INDEX_HEADER_BYTES))
     problem = ""
-    capacity = (view.size - HEADER_BYTES - 4 * (slots or 0)) // ENTRY_BYTES
+    capacity = (view.size - INDEX_HEADER_BYTES - 4 * (slots or 0)) // INDEX_ENTRY_BYTES
     if not 0 <= count <= capacity:
         problem = f"the next entry's number {count} is impossible, the file has room for {capacity}"
     elif slots is None and count > 1:
@@ -26,7 +26,7 @@ def index_items(view: FileView, slots: int | None, *, first_entry: int = 1) -> I
         "header",
         0,
         0,
-        HEADER_BYTES,
+        INDEX_HEADER_BYTES,
         (
             Field("begin_timestamp_ms", 0, 8, begin_ms),
             Field("end_timestamp_ms", 8, 8, end_ms),
@@ -39,14 +39,14 @@ def index_items(view: FileView, slots: int | None, *, first_entry: int = 1) -> I
     )
     if slots is None:
         return
-    yield Item("slots", 0, HEADER_BYTES, 4 * slots, (Field("slots", 0, 4 * slots, slots),))
-    entries_pos = HEADER_BYTES + 4 * slots
+    yield Item("slots", 0, INDEX_HEADER_BYTES, 4 * slots, (Field("slots", 0, 4 * slots, slots),))
+    entries_pos = INDEX_HEADER_BYTES + 4 * slots
     for number in range(max(first_entry, 1), min(count, capacity)):
-        file_pos = entries_pos + ENTRY_BYTES * number
-        data = view.read(file_pos, ENTRY_BYTES)
-        if len(data) < ENTRY_BYTES:
+        file_pos = entries_pos + INDEX_ENTRY_BYTES * number
+        data = view.read(file_pos, INDEX_ENTRY_BYTES)
+        if len(data) < INDEX_ENTRY_BYTES:
             return
-        key_hash, log_offset, seconds, previous = ENTRY.unpack(data)
+        key_hash, log_offset, seconds, previous = INDEX_ENTRY.unpack(data)
         found = (
             Field("key_hash", 0, 4, key_hash),
             Field("physical_offset", 4, 8, log_offset),
@@ -60,16 +60,16 @@ def index_items(view: FileView, slots: int | None, *, first_entry: int = 1) -> I
             problem = f"hash {key_hash}, place {log_offset} or seconds {seconds} is negative"
         elif not 0 <= previous < number:
             problem = f"previous entry {previous} does not come before entry {number}"
-        yield Item("entry", number, file_pos, ENTRY_BYTES, found, problem)
+        yield Item("entry", number, file_pos, INDEX_ENTRY_BYTES, found, problem)
 
 
 def index_chain(view: FileView, slots: int, key_hash: int, *, limit: int = 1000) -> list[int]:
     """Return the entries that a lookup of ``key_hash`` reads, the newest first, up to an impossible link."""
-    entries_pos = HEADER_BYTES + 4 * slots
-    (number,) = SLOT.unpack(view.read(HEADER_BYTES + 4 * (key_hash % slots), 4))
+    entries_pos = INDEX_HEADER_BYTES + 4 * slots
+    (number,) = INDEX_SLOT.unpack(view.read(INDEX_HEADER_BYTES + 4 * (key_hash % slots), 4))
     chain: list[int] = []
-    capacity = (view.size - entries_pos) // ENTRY_BYTES
+    capacity = (view.size - entries_pos) // INDEX_ENTRY_BYTES
     while 0 < number < capacity and len(chain) < limit and (not chain or number < chain[-1]):
         chain.append(number)
-        number = ENTRY.unpack(view.read(entries_pos + ENTRY_BYTES * number, ENTRY_BYTES))[3]
+        number = INDEX_ENTRY.unpack(view.read(entries_pos + INDEX_ENTRY_BYTES * number, INDEX_ENTRY_BYTES))[3]
     return chain

@@ -5,7 +5,6 @@ Written apart from the parser that recovery uses, so that a mistake in one of th
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -13,23 +12,16 @@ from isal.isal_zlib import crc32 as _crc32
 from numpy.typing import NDArray
 
 from sprocketmq.protocol.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6
-from sprocketmq.protocol.records import FIXED_OVERHEAD, MAGIC_V1, MAGIC_V2
+from sprocketmq.protocol.layout import FIXED_OVERHEAD, INT32, MAGIC_V1, MAGIC_V2, RECORD_LAYOUT
 from sprocketmq.storage.inspect.record_items import PROPERTY_CRC_BYTES, property_crc
+from sprocketmq.storage.layout_arrays import INT16_DTYPE, INT32_DTYPE, INT64_DTYPE, dtype_of, values_at
 from sprocketmq.storage.log.recovery import sector_lost
 
 WINDOW_BYTES = 8 << 20
 # A record that is larger than a window is read whole, up to this.
 MAX_RECORD_BYTES = 256 << 20
 
-_INT = Struct(">i")
-_HEAD = np.dtype(
-    {
-        "names": ["size", "magic", "crc", "queue_id", "queue_offset", "physical", "sys_flag"],
-        "formats": [">i4", ">i4", ">i4", ">i4", ">i8", ">i8", ">i4"],
-        "offsets": [0, 4, 8, 12, 20, 28, 36],
-        "itemsize": 40,
-    }
-)
+_HEAD = dtype_of(RECORD_LAYOUT, "size", "magic", "crc", "queue_id", "queue_offset", "log_offset", "sys_flag")
 _Longs = NDArray[np.int64]
 
 
@@ -62,7 +54,7 @@ def parse_window(data: bytes, physical: int) -> tuple[Window, int]:
     # A few zeros behind the data, so that fields of the last record can be gathered before it is known to be whole.
     padded = np.concatenate((raw, np.zeros(64, np.uint8)))
     at = np.array(positions, np.int64)
-    heads = padded[at[:, None] + np.arange(_HEAD.itemsize)].view(_HEAD)[:, 0] if len(at) else np.empty(0, _HEAD)
+    heads = values_at(padded, at, _HEAD)
     size = heads["size"].astype(np.int64)
     sys_flag = heads["sys_flag"].astype(np.int64)
     magic = heads["magic"]
@@ -71,18 +63,18 @@ def parse_window(data: bytes, physical: int) -> tuple[Window, int]:
     end = at + size
     body_at = at + 72 + born + store
     good = (magic == MAGIC_V1) | (magic == MAGIC_V2)
-    good &= (heads["physical"] == at + physical) & (heads["queue_id"] >= 0) & (heads["queue_offset"] >= 0)
+    good &= (heads["log_offset"] == at + physical) & (heads["queue_id"] >= 0) & (heads["queue_offset"] >= 0)
     limit = len(raw)
-    body_length = _gather(padded, np.minimum(body_at - 4, limit), 4)
+    body_length = _gather(padded, np.minimum(body_at - 4, limit), INT32_DTYPE)
     topic_field = body_at + body_length
     good &= (body_length >= 0) & (topic_field + 3 <= end)
     topic_field = np.where(good, topic_field, 0)
     version2 = magic == MAGIC_V2
-    topic_length = np.where(version2, _gather(padded, topic_field, 2), padded[topic_field])
+    topic_length = np.where(version2, _gather(padded, topic_field, INT16_DTYPE), padded[topic_field])
     topic_at = topic_field + 1 + version2
     props_at = topic_at + topic_length + 2
     good &= (topic_length > 0) & (props_at <= end)
-    props_length = _gather(padded, np.where(good, props_at - 2, 0), 2)
+    props_length = _gather(padded, np.where(good, props_at - 2, 0), INT16_DTYPE)
     good &= (props_length >= 0) & (props_at + props_length == end)
     count = int(np.argmin(good)) if not good.all() else len(good)
 
@@ -114,7 +106,7 @@ def parse_window(data: bytes, physical: int) -> tuple[Window, int]:
         heads["queue_id"][chosen].astype(np.int64),
         heads["queue_offset"][chosen].astype(np.int64),
         sys_flag[chosen],
-        _gather(padded, np.minimum(at + 48 + born, limit), 8)[chosen],
+        _gather(padded, np.minimum(at + 48 + born, limit), INT64_DTYPE)[chosen],
         topics[:count],
         properties[:count],
     )
@@ -125,7 +117,7 @@ def _walk(data: bytes) -> list[int]:
     """Return where records would begin if every size was true, as far as they are whole."""
     positions: list[int] = []
     add = positions.append
-    unpack = _INT.unpack_from
+    unpack = INT32.unpack_from
     total = len(data)
     at = 0
     while total - at >= FIXED_OVERHEAD:
@@ -137,14 +129,9 @@ def _walk(data: bytes) -> list[int]:
     return positions
 
 
-def _gather(data: NDArray[np.uint8], at: _Longs, width: int) -> _Longs:
-    """Return the big-endian integers of ``width`` bytes at the given places, signed."""
-    if not len(at):
-        return np.empty(0, np.int64)
-    kind = np.dtype(f">i{width}")
-    columns = np.ascontiguousarray(data[at[:, None] + np.arange(width)])
-    found: Any = columns.view(kind)[:, 0]
-    return np.asarray(found, np.int64)
+def _gather(data: NDArray[np.uint8], at: _Longs, kind: "np.dtype[Any]") -> _Longs:
+    """Return the big-endian integers at the given places."""
+    return values_at(data, at, kind).astype(np.int64)
 
 
 def groups_of(keys: _Longs) -> Iterator[tuple[int, _Longs]]:

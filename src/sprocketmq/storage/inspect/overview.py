@@ -8,18 +8,16 @@ from typing import Any
 
 from sprocketmq.errors import SprocketError, StoreDamaged, StoreNotSupported
 from sprocketmq.protocol.jsondialect import loads
+from sprocketmq.protocol.layout import BATCH_UNIT, FILLER_SIZE, QUEUE_UNIT
 from sprocketmq.storage.directory_checks import check_directory
 from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.fs import REAL_FS, Entry, FileSystem
 from sprocketmq.storage.index.index_format import is_file_name
-from sprocketmq.storage.inspect.batch_queue_items import BATCH_UNIT
 from sprocketmq.storage.inspect.items import NotAStoreFile
 from sprocketmq.storage.inspect.json_items import MAX_JSON_BYTES
 from sprocketmq.storage.inspect.record_items import dissect
 from sprocketmq.storage.inspect.segment_items import log_items
 from sprocketmq.storage.log.segments import segment_entries, segment_size_of
-from sprocketmq.storage.queues.consume_queue import FILLER_SIZE
-from sprocketmq.storage.queues.consume_queue import UNIT as QUEUE_UNIT
 from sprocketmq.storage.snapshot import FILE_NAME as DISPATCHED
 
 

@@ -1,7 +1,6 @@
 """Inspecting one record of the commit log, field by field, up to the first field that cannot be right."""
 
 from ipaddress import IPv4Address, IPv6Address
-from struct import Struct
 from typing import Any
 
 from sprocketmq.errors import RemoteProtocolError
@@ -14,16 +13,14 @@ from sprocketmq.protocol.codes import (
     SYSFLAG_STORE_HOST_V6,
     SYSFLAG_TRANSACTION_MASK,
 )
+from sprocketmq.protocol.layout import FIXED_OVERHEAD, INT16, INT32, INT64, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_LAYOUT
 from sprocketmq.protocol.properties import decode_properties
-from sprocketmq.protocol.records import FIXED_OVERHEAD, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.inspect.items import PREVIEW_BYTES, Field, Item, preview
 from sprocketmq.storage.log.recovery import sector_lost
 
-_HEAD = Struct(">iiiiiqqiq")  # a record's first 48 bytes
-_INT = Struct(">i")
-_SHORT = Struct(">h")
-_LONG = Struct(">q")
+# What precedes the hosts.
+_HEAD = RECORD_LAYOUT.part("size", "magic", "crc", "queue_id", "flag", "queue_offset", "log_offset", "sys_flag", "born_time_ms")
 _PROPERTY_CRC = b"__CRC32#\x01"
 PROPERTY_CRC_BYTES = 20
 
@@ -81,13 +78,13 @@ def dissect(view: FileView, file_pos: int, segment_start: int, room: int, *, che
     store_bytes = 20 if sys_flag & SYSFLAG_STORE_HOST_V6 else 8
     body_pos = 72 + born_bytes + store_bytes
     middle = view.read(file_pos + 48, body_pos - 48)
-    store_time = _LONG.unpack_from(middle, born_bytes)[0]
+    store_time = INT64.unpack_from(middle, born_bytes)[0]
     found.append(Field("born_host", 48, born_bytes, _host(middle[:born_bytes])))
     found.append(Field("store_timestamp_ms", 48 + born_bytes, 8, store_time))
     found.append(Field("store_host", 56 + born_bytes, store_bytes, _host(middle[born_bytes + 8 : born_bytes + 8 + store_bytes])))
-    found.append(Field("reconsume_times", body_pos - 16, 4, _INT.unpack_from(middle, len(middle) - 16)[0]))
-    found.append(Field("prepared_offset", body_pos - 12, 8, _LONG.unpack_from(middle, len(middle) - 12)[0]))
-    (body_length,) = _INT.unpack_from(middle, len(middle) - 4)
+    found.append(Field("reconsume_times", body_pos - 16, 4, INT32.unpack_from(middle, len(middle) - 16)[0]))
+    found.append(Field("prepared_offset", body_pos - 12, 8, INT64.unpack_from(middle, len(middle) - 12)[0]))
+    (body_length,) = INT32.unpack_from(middle, len(middle) - 4)
     found.append(Field("body_length", body_pos - 4, 4, body_length))
     version2 = magic == MAGIC_V2
     topic_pos = body_pos + body_length + (2 if version2 else 1)
@@ -95,13 +92,13 @@ def dissect(view: FileView, file_pos: int, segment_start: int, room: int, *, che
         return item(f"body length {body_length} does not fit a record of {size} bytes")
     found.append(Field("body", body_pos, body_length, preview(view.read(file_pos + body_pos, min(body_length, PREVIEW_BYTES)))))
     prefix = view.read(file_pos + body_pos + body_length, 2)
-    topic_length = _SHORT.unpack(prefix)[0] if version2 else prefix[0]
+    topic_length = INT16.unpack(prefix)[0] if version2 else prefix[0]
     found.append(Field("topic_length", body_pos + body_length, topic_pos - body_pos - body_length, topic_length))
     props_pos = topic_pos + topic_length + 2
     if topic_length <= 0 or props_pos > size:
         return item(f"topic length {topic_length} does not fit a record of {size} bytes")
     found.append(Field("topic", topic_pos, topic_length, view.read(file_pos + topic_pos, topic_length).decode("utf-8", "replace")))
-    (props_length,) = _SHORT.unpack(view.read(file_pos + props_pos - 2, 2))
+    (props_length,) = INT16.unpack(view.read(file_pos + props_pos - 2, 2))
     found.append(Field("properties_length", props_pos - 2, 2, props_length))
     if props_length < 0 or props_pos + props_length != size:
         return item(f"property length {props_length} does not make up a record of {size} bytes")
@@ -169,7 +166,7 @@ def inner_messages(view: FileView, record: Item, *, limit: int = 64 << 20) -> li
 
 
 def _host(data: bytes) -> str:
-    port = _INT.unpack(data[-4:])[0]
+    port = INT32.unpack(data[-4:])[0]
     return f"{IPv4Address(data[:4])}:{port}" if len(data) == 8 else f"[{IPv6Address(data[:16])}]:{port}"
 
 

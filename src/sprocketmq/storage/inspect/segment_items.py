@@ -1,9 +1,8 @@
 """Inspecting a segment of the commit log: its records, what is damaged between them, its end."""
 
 from collections.abc import Iterator
-from struct import Struct
 
-from sprocketmq.protocol.records import FIXED_OVERHEAD, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from sprocketmq.protocol.layout import FIXED_OVERHEAD, INT32, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_LAYOUT
 from sprocketmq.storage.file_view import WINDOW_BYTES, ZEROS, FileView, occurrences
 from sprocketmq.storage.inspect.items import Field, Item, NotAStoreFile
 from sprocketmq.storage.inspect.record_items import dissect
@@ -12,9 +11,8 @@ from sprocketmq.storage.inspect.record_items import dissect
 SEARCH_BUDGET_BYTES = 4 << 30
 _ALWAYS_SEARCHED_BYTES = 64 << 10
 
-_IDENTITY = Struct(">ii20xq")  # size, magic, log offset
-_INT = Struct(">i")
-MAGICS = (_INT.pack(MAGIC_V1), _INT.pack(MAGIC_V2))
+_IDENTITY = RECORD_LAYOUT.part("size", "magic", "log_offset")
+MAGICS = (INT32.pack(MAGIC_V1), INT32.pack(MAGIC_V2))
 
 
 def log_items(view: FileView, segment_start: int, *, segment_bytes: int = 0, start: int = 0) -> Iterator[Item]:
@@ -31,8 +29,8 @@ def log_items(view: FileView, segment_start: int, *, segment_bytes: int = 0, sta
         if head == ZEROS[: len(head)] and view.data_from(file_pos) >= view.size:
             yield Item("unwritten", segment_start + file_pos, file_pos, view.size - file_pos)
             return
-        if len(head) == 8 and _INT.unpack_from(head, 4)[0] == MAGIC_BLANK:
-            left = _INT.unpack(head[:4])[0]
+        if len(head) == 8 and INT32.unpack_from(head, 4)[0] == MAGIC_BLANK:
+            left = INT32.unpack(head[:4])[0]
             marks = (Field("size", 0, 4, left), Field("magic", 4, 4, "blank"))
             if left == room:
                 yield Item("blank", segment_start + file_pos, file_pos, view.size - file_pos, marks)

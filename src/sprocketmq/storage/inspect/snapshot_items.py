@@ -2,21 +2,19 @@
 
 from collections.abc import Iterator
 from dataclasses import fields
-from struct import Struct
 
+from sprocketmq.protocol.layout import INT32
 from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.inspect.items import Field, Item
 from sprocketmq.storage.inspect.json_items import MAX_JSON_BYTES
 from sprocketmq.storage.snapshot import VERSION, Snapshot
-
-_INT = Struct(">i")
 
 
 def snapshot_items(view: FileView) -> Iterator[Item]:
     """Yield the snapshot's own fields, an item for each queue and one for each deleted topic."""
     data = view.read_all(MAX_JSON_BYTES)
     snapshot = Snapshot.decode(data) if data is not None else None
-    version = _INT.unpack_from(data, 4)[0] if data is not None and len(data) >= 8 else None
+    version = INT32.unpack_from(data, 4)[0] if data is not None and len(data) >= 8 else None
     if snapshot is None:
         problem = "it is damaged or cut short: the next start reads the whole log instead"
         if data is not None and data[:4] == b"SPMQ" and version is not None and version > VERSION:

@@ -3,15 +3,22 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from struct import Struct
 
-from sprocketmq.protocol.records import FIXED_OVERHEAD
-from sprocketmq.storage.checkpoint import FILE_BYTES as CHECKPOINT_BYTES
+from sprocketmq.protocol.layout import (
+    BATCH_UNIT,
+    CHECKPOINT_FILE_BYTES,
+    FIXED_OVERHEAD,
+    INDEX_HEADER,
+    INDEX_HEADER_BYTES,
+    INT64,
+    QUEUE_UNIT,
+    RECORD_LAYOUT,
+)
 from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.fs import REAL_FS, FileSystem
-from sprocketmq.storage.index.index_format import HEADER, HEADER_BYTES, is_file_name
+from sprocketmq.storage.index.index_format import is_file_name
 from sprocketmq.storage.index.slot_count import hash_slots_of
-from sprocketmq.storage.inspect.batch_queue_items import BATCH_UNIT, batch_queue_items, batch_queue_items_from
+from sprocketmq.storage.inspect.batch_queue_items import batch_queue_items, batch_queue_items_from
 from sprocketmq.storage.inspect.checkpoint_items import checkpoint_items
 from sprocketmq.storage.inspect.consume_queue_items import queue_items, queue_items_from
 from sprocketmq.storage.inspect.index_items import index_items
@@ -21,10 +28,7 @@ from sprocketmq.storage.inspect.segment_items import MAGICS, item_start, log_ite
 from sprocketmq.storage.inspect.snapshot_items import snapshot_items
 from sprocketmq.storage.inspect.text_items import text_items
 from sprocketmq.storage.log.segments import parse_segment_name, segment_entries, segment_size_of
-from sprocketmq.storage.queues.consume_queue import UNIT as QUEUE_UNIT
 from sprocketmq.storage.snapshot import FILE_NAME as DISPATCHED
-
-_LONG = Struct(">q")
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ def identify(path: str, fs: FileSystem = REAL_FS) -> StoreFile:
                 "this is no file of a store; name a commit log, queue, index, checkpoint or configuration file, or the store's directory",
             )
         if kind == "commitlog" and start is None:  # a copy under another name: its first record has the log offset
-            start = _LONG.unpack(view.read(28, 8))[0]
+            start = INT64.unpack(view.read(RECORD_LAYOUT.offset("log_offset"), 8))[0]
         return StoreFile(path, kind, start or 0, view.size)
 
 
@@ -90,9 +94,9 @@ def _kind_by_content(view: FileView) -> str | None:
         return "json"
     if len(head) == FIXED_OVERHEAD and head[4:8] in MAGICS:
         return "commitlog"
-    if view.size == CHECKPOINT_BYTES and view.data_from(48) == view.size:
+    if view.size == CHECKPOINT_FILE_BYTES and view.data_from(48) == view.size:
         return "checkpoint"
-    if len(head) >= HEADER_BYTES and HEADER.unpack_from(head)[5] > 1 and hash_slots_of(view) is not None:
+    if len(head) >= INDEX_HEADER_BYTES and INDEX_HEADER.unpack_from(head)[5] > 1 and hash_slots_of(view) is not None:
         return "index"
     if view.size % BATCH_UNIT.size == 0 and all(not i.problem and i.kind != "filler" for i in _first(batch_queue_items(view))):
         return "batchconsumequeue" if head[42:46] == b"\0\0\0\0" and head[38:42] == b"\xff\xff\xff\xff" else None

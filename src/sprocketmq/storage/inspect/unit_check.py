@@ -10,29 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sprocketmq.protocol.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_INNER_BATCH, SYSFLAG_STORE_HOST_V6
-from sprocketmq.protocol.records import MAGIC_V1
+from sprocketmq.protocol.codes import SYSFLAG_ANY_HOST_V6, SYSFLAG_INNER_BATCH
+from sprocketmq.protocol.layout import FILLER_SIZE, MAGIC_V1, RECORD_LAYOUT
 from sprocketmq.storage.fs import FileSystem
+from sprocketmq.storage.layout_arrays import BATCH_UNIT_DTYPE, QUEUE_UNIT_DTYPE, dtype_of, values_at
 from sprocketmq.storage.log.recovery import parse_record
 from sprocketmq.storage.log.segments import segment_entries, segment_name
-from sprocketmq.storage.queues.consume_queue import FILLER_SIZE
 
-PLAIN_UNIT = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
-BATCH_UNIT = np.dtype(
-    [
-        *(("physical", ">i8"), ("size", ">i4"), ("code", ">i8"), ("time_ms", ">i8"), ("base", ">i8"), ("count", ">i2")),
-        *(("compacted", ">i4"), ("reserved", ">i4")),
-    ]
-)
-_HEAD = np.dtype(
-    {
-        "names": ["size", "magic", "queue_id", "queue_offset", "physical", "sys_flag", "body_length"],
-        "formats": [">i4", ">i4", ">i4", ">i8", ">i8", ">i4", ">i4"],
-        "offsets": [0, 4, 12, 20, 28, 36, 84],
-        "itemsize": 88,
-    }
-)
-_BOTH_V6 = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
+_HEAD = dtype_of(RECORD_LAYOUT, "size", "magic", "queue_id", "queue_offset", "log_offset", "sys_flag", "body_length")
 _MAX_SEGMENTS = 64
 _CHUNK_UNITS = 1 << 16
 _Longs = NDArray[np.int64]
@@ -84,26 +69,20 @@ class Segments:
         view = self.view(start)
         at = physicals - start
         good = (sizes > _HEAD.itemsize) & (at + sizes <= len(view))
-        heads = _rows(view, np.where(good, at, 0), _HEAD.itemsize).view(_HEAD) if len(view) > _HEAD.itemsize else np.zeros(len(at), _HEAD)
+        heads = values_at(view, np.where(good, at, 0), _HEAD) if len(view) > _HEAD.itemsize else np.zeros(len(at), _HEAD)
         sys_flag = heads["sys_flag"].astype(np.int64)
-        good &= (heads["physical"] == physicals) & (heads["size"] == sizes) & (heads["queue_id"] == queue_id)
-        usual = good & (heads["magic"] == MAGIC_V1) & ((sys_flag & (_BOTH_V6 | SYSFLAG_INNER_BATCH)) == 0)
+        good &= (heads["log_offset"] == physicals) & (heads["size"] == sizes) & (heads["queue_id"] == queue_id)
+        usual = good & (heads["magic"] == MAGIC_V1) & ((sys_flag & (SYSFLAG_ANY_HOST_V6 | SYSFLAG_INNER_BATCH)) == 0)
         body = heads["body_length"].astype(np.int64)
         topic_at = at + 88 + body
         told: _Flags = usual & (heads["queue_offset"] == offsets) & (body >= 0) & (topic_at + 1 + len(topic) <= at + sizes)
         rows = np.flatnonzero(told)
         field = bytes((len(topic) & 0xFF,)) + topic
-        told[rows] = _rows(view, topic_at[rows], len(field)) == np.void(field)
+        told[rows] = values_at(view, topic_at[rows], f"V{len(field)}") == np.void(field)
         for row in np.flatnonzero(good & ~usual).tolist():
             record = parse_record(view, start, int(at[row]), check_crc=False)
             told[row] = record is not None and record[:3] == (topic, queue_id, int(offsets[row]))
         return told
-
-
-def _rows(view: memoryview, starts: _Longs, length: int) -> NDArray[Any]:
-    windows = np.ndarray((max(len(view) - length + 1, 0),), f"V{length}", view, 0, (1,))
-    rows: NDArray[Any] = windows[starts]
-    return rows
 
 
 def units_in(fs: FileSystem, directory: str, unit: "np.dtype[Any]") -> Iterator[tuple[int, NDArray[Any]]]:
@@ -128,11 +107,11 @@ def check_queue(fs: FileSystem, directory: str, topic: str, queue_id: int, segme
     """Return how many units of a queue point to records, and what is wrong with the first that the log does not confirm ("" without)."""
     name = topic.encode()
     confirmed = 0
-    for first, units in units_in(fs, directory, BATCH_UNIT if batch else PLAIN_UNIT):
+    for first, units in units_in(fs, directory, BATCH_UNIT_DTYPE if batch else QUEUE_UNIT_DTYPE):
         used = (units["size"] > 0) & (units["size"] != FILLER_SIZE)
         rows = np.flatnonzero(used)
-        offsets = units["base"][rows].astype(np.int64) if batch else rows + first
-        physicals, sizes = units["physical"][rows].astype(np.int64), units["size"][rows].astype(np.int64)
+        offsets = units["queue_offset"][rows].astype(np.int64) if batch else rows + first
+        physicals, sizes = units["log_offset"][rows].astype(np.int64), units["size"][rows].astype(np.int64)
         good = segments.confirmed(name, queue_id, offsets, physicals, sizes)
         if not good.all():
             row = int(np.argmin(good))

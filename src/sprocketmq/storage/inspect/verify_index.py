@@ -12,20 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sprocketmq.protocol.codes import SYSFLAG_TRANSACTION_MASK
+from sprocketmq.protocol.layout import INDEX_HEADER
 from sprocketmq.protocol.properties import find_property
 from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.fs import File, FileSystem
-from sprocketmq.storage.index.index_format import HEADER as INDEX_HEADER
 from sprocketmq.storage.index.key_hashing import entries_of_topics
 from sprocketmq.storage.index.slot_count import hash_slots_of
 from sprocketmq.storage.inspect.findings import ERROR, NOTE, WARNING, Findings
 from sprocketmq.storage.inspect.log_windows import Window
 from sprocketmq.storage.inspect.overview import StoreDirectory
+from sprocketmq.storage.layout_arrays import INDEX_ENTRY_DTYPE, INT32_DTYPE
 
 # Far above the reference's five million; a file that claims more is not believed.
 MAX_SLOTS = 100_000_000
 _CHUNK_ENTRIES = 1 << 17
-_ENTRY = np.dtype([("hash", ">i4"), ("physical", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 _Longs = NDArray[np.int64]
 
 
@@ -56,7 +56,7 @@ class IndexFileCheck:
         if slots is None or slots > MAX_SLOTS:
             self._say(ERROR, "index header", 0, "no number of hash slots fits the file: its header or its entries are damaged")
             return
-        capacity = (size - INDEX_HEADER.size - 4 * slots) // _ENTRY.itemsize
+        capacity = (size - INDEX_HEADER.size - 4 * slots) // INDEX_ENTRY_DTYPE.itemsize
         if not 0 <= count <= capacity:
             self._say(ERROR, "index header", 36, f"the next entry's number {count} is impossible, the file has room for {capacity}")
             count = min(max(count, 0), capacity)
@@ -71,15 +71,15 @@ class IndexFileCheck:
 
     def entry_at(self, number: int) -> int:
         """Return the byte of the file where an entry is."""
-        return INDEX_HEADER.size + 4 * self.slots + _ENTRY.itemsize * number
+        return INDEX_HEADER.size + 4 * self.slots + INDEX_ENTRY_DTYPE.itemsize * number
 
     def chunks(self) -> Iterator[tuple[int, NDArray[Any]]]:
         """Yield the number of a first entry and some entries from it on, all with possible values."""
         while self.next <= self.entries:
             first = self.next
             count = min(_CHUNK_ENTRIES, self.entries + 1 - first)
-            data = self._file.pread(count * _ENTRY.itemsize, self.entry_at(first))
-            found = np.frombuffer(data[: len(data) - len(data) % _ENTRY.itemsize], _ENTRY)
+            data = self._file.pread(count * INDEX_ENTRY_DTYPE.itemsize, self.entry_at(first))
+            found = np.frombuffer(data[: len(data) - len(data) % INDEX_ENTRY_DTYPE.itemsize], INDEX_ENTRY_DTYPE)
             if not len(found):
                 return
             self.next = first + len(found)
@@ -88,7 +88,7 @@ class IndexFileCheck:
                 self._say(ERROR, "index chain", self.entry_at(first), what)
                 self.next = first
                 return
-            places = found["physical"].astype(np.int64)
+            places = found["log_offset"].astype(np.int64)
             if (places[1:] < places[:-1]).any() or int(places[0]) < self._last:
                 at = int(np.argmax(places[1:] < places[:-1])) + 1 if int(places[0]) >= self._last else 0
                 self._say(ERROR, "index order", self.entry_at(first + at), f"entry {first + at} lies before its predecessor in the log")
@@ -99,7 +99,7 @@ class IndexFileCheck:
 
     def _follow(self, first: int, found: NDArray[Any]) -> bool:
         """Check the links of some entries; return whether they are worth going on for."""
-        hashes = found["hash"].astype(np.int64)
+        hashes = found["key_hash"].astype(np.int64)
         if (hashes < 0).any():
             at = first + int(np.argmax(hashes < 0))
             self._say(ERROR, "index entry", self.entry_at(at), f"entry {at} has the negative hash {hashes[at - first]}")
@@ -132,7 +132,7 @@ class IndexFileCheck:
         for at in range(0, self.slots, _CHUNK_ENTRIES):
             count = min(_CHUNK_ENTRIES, self.slots - at)
             data = self._file.pread(4 * count, INDEX_HEADER.size + 4 * at)
-            said = np.frombuffer(data.ljust(4 * count, b"\0"), ">i4")
+            said = np.frombuffer(data.ljust(4 * count, b"\0"), INT32_DTYPE)
             expected = self._newest[at : at + count]
             used += int(np.count_nonzero(expected))
             wrong = np.flatnonzero(said != expected)
@@ -189,9 +189,9 @@ class IndexChecks:
             found = next(self._chunks, None)
             if found is not None and self._file is not None:
                 self.entries += len(found[1])
-                self._done_to = max(self._done_to, int(found[1]["physical"][-1]))
+                self._done_to = max(self._done_to, int(found[1]["log_offset"][-1]))
                 if self._begins is None:
-                    self._begins = int(found[1]["physical"][0])
+                    self._begins = int(found[1]["log_offset"][0])
                 return self._file, *found
             if self._file is not None:
                 self._file.finish()
@@ -205,8 +205,8 @@ class IndexChecks:
         taken = []
         while (entries := self._next_entries()) is not None:
             file, first, found = entries
-            count = int(np.searchsorted(found["physical"].astype(np.int64), end))
-            if count and int(found["physical"][count - 1]) >= start:
+            count = int(np.searchsorted(found["log_offset"].astype(np.int64), end))
+            if count and int(found["log_offset"][count - 1]) >= start:
                 taken.append((file, first, found[:count]))
             if count < len(found):
                 self._waiting = (file, first + count, found[count:])
@@ -229,10 +229,10 @@ class IndexChecks:
         done = 0
         met = np.zeros(len(wanted), bool)
         for file, first, found in taken:
-            places = found["physical"].astype(np.int64)
+            places = found["log_offset"].astype(np.int64)
             skip = int(np.searchsorted(places, start))  # of records before this window, which were lost or have expired
             numbers, places = first + skip, places[skip:] - start
-            actual = (places << 31) | found["hash"][skip:].astype(np.int64)
+            actual = (places << 31) | found["key_hash"][skip:].astype(np.int64)
             if np.array_equal(actual, wanted[done : done + len(actual)]):
                 met[done : done + len(actual)] = True
                 self._check_times(file, numbers, found[skip:], expected.times_ms[done : done + len(actual)])
@@ -242,7 +242,7 @@ class IndexChecks:
             for i in wrong[:5].tolist():
                 known = np.isin(places[i], expected.physicals - start)
                 why = "belongs to no key of the message there" if known else "points to where no message with keys is"
-                what = f"entry {numbers + i} (hash {found['hash'][skip + i]}, place {places[i] + start}) {why}"
+                what = f"entry {numbers + i} (hash {found['key_hash'][skip + i]}, place {places[i] + start}) {why}"
                 self._findings.add(ERROR, "index entry", file.path, file.entry_at(numbers + i), what, self._repair)
             if len(wrong) > 5:
                 what = f"{len(wrong) - 5:,} more entries are wrong"
@@ -284,7 +284,7 @@ class IndexChecks:
         first: tuple[str, int] | None = None
         while (entries := self._next_entries()) is not None:
             file, number, found = entries
-            start = int(np.searchsorted(found["physical"].astype(np.int64), log_end))
+            start = int(np.searchsorted(found["log_offset"].astype(np.int64), log_end))
             if start < len(found):
                 first = first or (file.path, file.entry_at(number + start))
                 beyond += len(found) - start

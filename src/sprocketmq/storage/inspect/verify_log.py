@@ -4,10 +4,9 @@ Each window of valid records is handed to the checks of queues and index.
 """
 
 from collections.abc import Callable, Iterator
-from struct import Struct
 from typing import TYPE_CHECKING
 
-from sprocketmq.protocol.records import FIXED_OVERHEAD, MAGIC_BLANK
+from sprocketmq.protocol.layout import BLANK, FIXED_OVERHEAD, MAGIC_BLANK
 from sprocketmq.storage.checkpoint import Checkpoint
 from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.fs import Entry
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]
 
-_TWO_INTS = Struct(">ii")
 _ZEROS = "there are zeros"
 _MAX_LOG_OFFSET = (1 << 63) - 1
 _BLANK_MAGIC = MAGIC_BLANK.to_bytes(4, "big", signed=True)
@@ -140,7 +138,7 @@ class LogCheck:
                         file_pos, want = file_pos + used, WINDOW_BYTES
                         continue
                     head = view.read(file_pos, 8)
-                    if len(head) == 8 and head[4:] == _BLANK_MAGIC and _TWO_INTS.unpack(head)[0] == size - file_pos:
+                    if len(head) == 8 and head[4:] == _BLANK_MAGIC and BLANK.unpack(head)[0] == size - file_pos:
                         self.log_end = start + size
                         return
                     record = dissect(view, file_pos, start, size - file_pos, check_crc=want > WINDOW_BYTES)
@@ -151,7 +149,7 @@ class LogCheck:
                     if not head.strip(b"\0"):
                         reason = _ZEROS if size - file_pos >= FIXED_OVERHEAD else "the segment ends without a BLANK"
                     elif head[4:] == _BLANK_MAGIC:
-                        reason = f"a BLANK says {_TWO_INTS.unpack(head)[0]} bytes are left, there are {size - file_pos}"
+                        reason = f"a BLANK says {BLANK.unpack(head)[0]} bytes are left, there are {size - file_pos}"
                     elif not record.problem:
                         reason = dissect(view, file_pos, start, size - file_pos).problem or reason
                     begin, file_pos, want = file_pos, next_record(view, file_pos, start, size, since_ms=self._previous_ms), WINDOW_BYTES

@@ -11,29 +11,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sprocketmq.protocol.codes import SYSFLAG_INNER_BATCH, SYSFLAG_TRANSACTION_MASK
+from sprocketmq.protocol.codes import SYSFLAG_INNER_BATCH, SYSFLAG_TRANSACTION_COMMITTED, SYSFLAG_TRANSACTION_MASK
 from sprocketmq.protocol.hashing import tags_code_raw
+from sprocketmq.protocol.layout import FILLER_SIZE
 from sprocketmq.protocol.names import MAX_INTERNAL_TOPIC_LENGTH, SCHEDULE_TOPIC, name_problem
 from sprocketmq.protocol.properties import find_property
 from sprocketmq.storage.fs import File, FileSystem
 from sprocketmq.storage.inspect.findings import ERROR, NOTE, WARNING, Findings
 from sprocketmq.storage.inspect.log_windows import Window, groups_of
 from sprocketmq.storage.inspect.overview import StoreDirectory
-from sprocketmq.storage.inspect.unit_check import BATCH_UNIT, PLAIN_UNIT
+from sprocketmq.storage.layout_arrays import BATCH_UNIT_DTYPE, QUEUE_UNIT_DTYPE
 from sprocketmq.storage.log.segments import segment_entries, segment_name, segment_size_of
-from sprocketmq.storage.queues.consume_queue import FILLER_SIZE
 
 # Queues whose state is kept; a log that names more is not one that a broker wrote.
 MAX_QUEUES = 200_000
 # Ranges remembered for each queue; one is what a sound queue has.
 MAX_RANGES = 1000
 MAX_OPEN_FILES = 128
+# The fields of a batch unit that follow from its record.
+_JUDGED = ("log_offset", "size", "tags_code", "store_time_ms", "queue_offset", "count")
 _CHUNK_UNITS = 1 << 15
 _MAX_HOLE_UNITS = 4096
 
 # Smaller tag codes are addresses in consumequeue_ext.
 _LOWEST_TAG_CODE = -(1 << 31)
-_COMMITTED = 8
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 _Longs = NDArray[np.int64]
 
@@ -121,7 +122,7 @@ class QueueCheck:
         self.files = files
         self.file_bytes = file_bytes
         self.batch = batch
-        self.unit = BATCH_UNIT if batch else PLAIN_UNIT
+        self.unit = BATCH_UNIT_DTYPE if batch else QUEUE_UNIT_DTYPE
         self.next: int | None = None
         self.last = -1  # where the last row of records without a gap began
         self.cursor: int | None = None  # the unit of a batch queue that should come next
@@ -185,9 +186,9 @@ class QueueCheck:
         count = len(physicals)
         self.next = first + count
         found = self.read(files, first, count)
-        same = (found["physical"] == physicals) & (found["size"] == sizes)
+        same = (found["log_offset"] == physicals) & (found["size"] == sizes)
         if codes is not None:
-            same &= (found["code"] == codes) | (found["code"] < _LOWEST_TAG_CODE)
+            same &= (found["tags_code"] == codes) | (found["tags_code"] < _LOWEST_TAG_CODE)
         self.met.add(first, first + count)
         if same.all():
             return
@@ -197,7 +198,7 @@ class QueueCheck:
                 self._missing.add(first + i, first + i + 1)
             else:
                 expected = f"place {physicals[i]}, size {sizes[i]}, tag code {'any' if codes is None else codes[i]}"
-                self._differs(first + i, f"place {unit['physical']}, size {unit['size']}, tag code {unit['code']}", expected)
+                self._differs(first + i, f"place {unit['log_offset']}, size {unit['size']}, tag code {unit['tags_code']}", expected)
 
     def compare_batch(
         self, files: OpenFiles, bases: _Longs, counts: _Longs, physicals: _Longs, sizes: _Longs, codes: _Longs, times_ms: _Longs
@@ -207,8 +208,8 @@ class QueueCheck:
         if self.cursor is None:
             self.cursor = self.unit_at(files, int(physicals[0]))
         found = self.read(files, self.cursor, len(bases))
-        same = (found["physical"] == physicals) & (found["size"] == sizes) & (found["code"] == codes)
-        same &= (found["time_ms"] == times_ms) & (found["base"] == bases) & (found["count"] == counts)
+        same = (found["log_offset"] == physicals) & (found["size"] == sizes) & (found["tags_code"] == codes)
+        same &= (found["store_time_ms"] == times_ms) & (found["queue_offset"] == bases) & (found["count"] == counts)
         if same.all():
             self.met.add(self.cursor, self.cursor + len(bases))
             self.cursor += len(bases)
@@ -217,16 +218,16 @@ class QueueCheck:
             expected = (int(physicals[i]), int(sizes[i]), int(codes[i]), int(times_ms[i]), int(bases[i]), int(counts[i]))
             number = self.cursor
             unit = self.read(files, number, 1)[0]
-            if unit["physical"] != expected[0] or unit["size"] <= 0:
+            if unit["log_offset"] != expected[0] or unit["size"] <= 0:
                 number = self.unit_at(files, expected[0])
                 unit = self.read(files, number, 1)[0]
-            if unit["physical"] != expected[0] or unit["size"] <= 0:
+            if unit["log_offset"] != expected[0] or unit["size"] <= 0:
                 self._missing.add(expected[4], expected[4] + expected[5])
                 continue
             self.met.add(number, number + 1)
             self.cursor = number + 1
             names = ("place", "size", "tag code", "store time", "base", "count")
-            actual = tuple(int(unit[name]) for name in ("physical", "size", "code", "time_ms", "base", "count"))
+            actual = tuple(int(unit[name]) for name in _JUDGED)
             if actual != expected:
                 differing = [k for k in range(6) if actual[k] != expected[k]]
                 said = ", ".join(f"{names[k]} {actual[k]}" for k in differing)
@@ -242,7 +243,7 @@ class QueueCheck:
         while low < high:
             middle = (low + high) // 2
             found, unit = self._first_used(files, middle, high)
-            if unit is not None and unit["physical"] < physical:
+            if unit is not None and unit["log_offset"] < physical:
                 low = found + 1
             else:
                 high = middle
@@ -285,7 +286,7 @@ class QueueCheck:
         beyond = lost = wrong = 0
         first_beyond = first_wrong = -1
         for at, units in self.written(files, start, stop):
-            place = units["physical"].astype(np.int64)
+            place = units["log_offset"].astype(np.int64)
             size = units["size"]
             used = ((size != 0) | (place != 0)) & ((size != FILLER_SIZE) | (place != 0))
             used &= (place >= context.log_min) | (place < 0) | (size < 0)
@@ -403,7 +404,7 @@ class QueueChecks:
     def _open(self, topic: str, queue_id: int, directory: str, *, batch: bool) -> None:
         """Look at a queue's files by their names and lengths, which must make one row."""
         found = segment_entries(self._store.fs.list(directory))
-        unit = (BATCH_UNIT if batch else PLAIN_UNIT).itemsize
+        unit = (BATCH_UNIT_DTYPE if batch else QUEUE_UNIT_DTYPE).itemsize
         size = segment_size_of(found) or 0
         repair = f"sprocketmq rebuild {self._store.root} --only {'batchconsumequeue' if batch else 'consumequeue'}"
         if size % unit:
@@ -440,7 +441,7 @@ class QueueChecks:
     def take(self, window: Window, path: str, segment_start: int) -> None:
         """Compare the units of a window's records."""
         kind = window.sys_flags & SYSFLAG_TRANSACTION_MASK
-        has_unit = (kind == 0) | (kind == _COMMITTED)
+        has_unit = (kind == 0) | (kind == SYSFLAG_TRANSACTION_COMMITTED)
         known = self._topics
         topic_numbers = np.fromiter((known[t] if t in known else self._topic(t) for t in window.topics), np.int64, len(window))
         keys = np.where(has_unit & (topic_numbers >= 0), topic_numbers << 32 | window.queue_ids, -1)

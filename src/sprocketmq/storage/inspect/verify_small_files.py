@@ -1,11 +1,10 @@
 """Verifying the small files against the log and the queues: snapshot, checkpoint, topics, consumer offsets; and leftovers of interruptions."""
 
 from collections.abc import Iterator
-from struct import Struct
 from typing import TYPE_CHECKING, Any
 
+from sprocketmq.protocol.layout import CHECKPOINT, CHECKPOINT_FILE_BYTES
 from sprocketmq.protocol.names import SCHEDULE_TOPIC
-from sprocketmq.storage.checkpoint import FILE_BYTES as CHECKPOINT_BYTES
 from sprocketmq.storage.inspect.findings import ERROR, NOTE, WARNING, Findings
 from sprocketmq.storage.inspect.overview import StoreDirectory
 from sprocketmq.storage.log.segments import parse_segment_name
@@ -85,11 +84,11 @@ class SmallFileChecks:
         data = self._store.small("checkpoint", 1 << 20)
         if data is None:
             return
-        if len(data) < 48:
-            what = f"the file has {len(data)} bytes, a checkpoint has {CHECKPOINT_BYTES}: it counts as missing"
+        if len(data) < CHECKPOINT.size:
+            what = f"the file has {len(data)} bytes, a checkpoint has {CHECKPOINT_FILE_BYTES}: it counts as missing"
             self._findings.add(WARNING, "checkpoint", path, None, what, self._repair("checkpoint"))
             return
-        values = Struct(">6q").unpack_from(data)
+        values = CHECKPOINT.unpack_from(data)
         severity = NOTE if self._in_use else WARNING
         if min(values) < 0:
             self._findings.add(

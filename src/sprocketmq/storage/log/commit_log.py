@@ -14,16 +14,14 @@ memory and written by ``commit`` in one gathering write; nothing staged is visib
 """
 
 from collections import deque
-from struct import Struct
 from typing import Any
 
 from sprocketmq.errors import StoreFailed, StoreWriteFailed
-from sprocketmq.protocol.records import MAGIC_BLANK
+from sprocketmq.protocol.layout import BLANK, MAGIC_BLANK
 from sprocketmq.storage.fs import Buffer, File, FileSystem, RealFileSystem
 from sprocketmq.storage.log.preallocation import Preallocator
 from sprocketmq.storage.log.segments import check_row, segment_entries, segment_name, segment_size_of
 
-BLANK = Struct(">ii")
 # Blocks are reserved this far ahead of the writes: a full disk then refuses a whole commit instead of cutting it, and a young store
 # does not take a gigabyte. From the second step on that happens in the background, begun when so much is left.
 PREALLOCATE_STEP_BYTES = 16 << 20

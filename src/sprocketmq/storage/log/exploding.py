@@ -12,17 +12,19 @@ from isal.isal_zlib import crc32 as _crc32
 
 from sprocketmq.protocol.batch import BatchColumns, BatchEntry
 from sprocketmq.protocol.hashing import tags_code_raw
+from sprocketmq.protocol.layout import INT16, MAGIC_V1, QUEUE_UNIT_LAYOUT, RECORD_LAYOUT
 from sprocketmq.protocol.properties import find_property
-from sprocketmq.protocol.records import MAGIC_V1
 from sprocketmq.storage.fs import Buffer
 from sprocketmq.storage.queues.queue_table import Queue
 
-# What all messages of a batch share is packed once, as the 48 bytes from sysFlag on.
-BATCH_SHARED = Struct(">iq8sq8siq")
-# The 88 bytes before the body.
-_HEAD_FORMAT = ">iiiiiqq48si"
-_HEAD = Struct(_HEAD_FORMAT)
-_pack_short = Struct(">h").pack
+# What all messages of a batch share is packed once: the 48 bytes from sys_flag to prepared_offset.
+_SHARED = ("sys_flag", "born_time_ms", "born_host", "store_time_ms", "store_host", "reconsume_times", "prepared_offset")
+_OWN = ("size", "magic", "crc", "queue_id", "flag", "queue_offset", "log_offset")
+BATCH_SHARED = RECORD_LAYOUT.part(*_SHARED, start="sys_flag")
+# The head of a record, its shared fields given as one piece.
+_HEAD = Struct(f"{RECORD_LAYOUT.format(*_OWN)}{BATCH_SHARED.size}si")
+_UNIT_CODES = "".join(field.code for field in QUEUE_UNIT_LAYOUT.fields.values())
+_pack_short = INT16.pack
 
 # The records as one piece, the property strings, where each record begins, where the last one ends, and the queue units.
 Exploded = tuple[bytes, list[bytes], list[int], int, bytes]
@@ -129,10 +131,10 @@ def _tags_codes(strings: Iterable[bytes]) -> list[int]:
 
 @lru_cache(maxsize=256)
 def _record_layout(topic_and_length: int, n: int, p: int) -> Struct:
-    return Struct(f"{_HEAD_FORMAT}{n}s{topic_and_length}s{p}s")
+    return Struct(f"{_HEAD.format}{n}s{topic_and_length}s{p}s")
 
 
 @lru_cache(maxsize=256)
 def _units_layout(count: int) -> Struct:
     """Return the layout of ``count`` queue units in a row."""
-    return Struct(">" + "qiq" * count)
+    return Struct(">" + _UNIT_CODES * count)

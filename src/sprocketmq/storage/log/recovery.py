@@ -7,29 +7,30 @@ when there is none the log ends at the last good one. So damage in the middle co
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from struct import Struct
 from typing import NamedTuple
 
 from isal.isal_zlib import crc32 as _crc32
 
-from sprocketmq.protocol.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_COMPRESSED, SYSFLAG_INNER_BATCH, SYSFLAG_STORE_HOST_V6
+from sprocketmq.protocol.codes import (
+    SYSFLAG_ANY_HOST_V6,
+    SYSFLAG_BORN_HOST_V6,
+    SYSFLAG_COMPRESSED,
+    SYSFLAG_INNER_BATCH,
+    SYSFLAG_STORE_HOST_V6,
+)
 from sprocketmq.protocol.hashing import crc32, tags_code_raw
+from sprocketmq.protocol.layout import FIXED_OVERHEAD, INT16, INT32, INT64, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MAX_RECORD_SIZE, RECORD_LAYOUT
 from sprocketmq.protocol.names import SCHEDULE_TOPIC
 from sprocketmq.protocol.properties import find_property
-from sprocketmq.protocol.records import FIXED_OVERHEAD, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MAX_RECORD_SIZE
 from sprocketmq.storage.config import DELAY_LEVELS, delay_levels_ms
 from sprocketmq.storage.log.commit_log import CommitLog, Segment
 
-# size, magic, CRC, queue id, (flag), queue offset, physical offset, sysFlag; the times and lengths follow behind hosts of two sizes.
-HEAD = Struct(">iiii4xqqi")
-# The same with store time (at 56) and body length (at 84), for the usual record with two IPv4 hosts.
-HEAD_V4 = Struct(">iiii4xqqi16xq20xi")
-_INT = Struct(">i")
-_SHORT = Struct(">h")
-_LONG = Struct(">q")
-_BOTH_V6 = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
+_BEFORE_HOSTS = ("size", "magic", "crc", "queue_id", "queue_offset", "log_offset", "sys_flag")
+_HEAD = RECORD_LAYOUT.part(*_BEFORE_HOSTS)
+# For the usual record with two IPv4 hosts.
+_HEAD_V4 = RECORD_LAYOUT.part(*_BEFORE_HOSTS, "store_time_ms", "body_length")
 
-RECORD_MAGICS = (_INT.pack(MAGIC_V1), _INT.pack(MAGIC_V2))
+RECORD_MAGICS = (INT32.pack(MAGIC_V1), INT32.pack(MAGIC_V2))
 _SEARCH_BYTES = 1 << 20
 # A hostile producer can nest thousands of forged records in a body, each as long as the rest of it. Behind damage each costs a checksum,
 # so past this many bytes only short ones are believed: some seconds instead of hours.
@@ -182,7 +183,7 @@ def is_blank(view: memoryview, pos: int) -> bool:
     """Tell whether a BLANK that fills the segment begins at ``pos``."""
     if len(view) - pos < 8:
         return False
-    size, magic = _INT.unpack_from(view, pos)[0], _INT.unpack_from(view, pos + 4)[0]
+    size, magic = INT32.unpack_from(view, pos)[0], INT32.unpack_from(view, pos + 4)[0]
     return bool(magic == MAGIC_BLANK and size == len(view) - pos)
 
 
@@ -196,7 +197,7 @@ def parse_records(data: bytes, physical: int, room: int, *, check_crc: bool) -> 
     add = records.append
     view = memoryview(data)
     total = len(data)
-    unpack = HEAD_V4.unpack_from
+    unpack = _HEAD_V4.unpack_from
     pos = 0
     previous_topic = b""
     parked = False
@@ -209,7 +210,7 @@ def parse_records(data: bytes, physical: int, room: int, *, check_crc: bool) -> 
             whole = magic in (MAGIC_V1, MAGIC_V2) and own == physical + pos and size <= room - pos
             return records, pos, size if whole else 0
         topic_at = pos + 89 + n
-        if magic != MAGIC_V1 or sys_flag & _BOTH_V6:
+        if magic != MAGIC_V1 or sys_flag & SYSFLAG_ANY_HOST_V6:
             record = parse_record(view, physical, pos, check_crc=check_crc)
             if record is None:
                 return records, pos, 0
@@ -260,7 +261,7 @@ def parse_record(view: memoryview, base: int, pos: int, *, check_crc: bool) -> S
     room = len(view) - pos
     if room < FIXED_OVERHEAD:
         return None
-    size, magic, crc, queue_id, queue_offset, physical, sys_flag = HEAD.unpack_from(view, pos)
+    size, magic, crc, queue_id, queue_offset, physical, sys_flag = _HEAD.unpack_from(view, pos)
     if (magic != MAGIC_V1 and magic != MAGIC_V2) or physical != base + pos or size < FIXED_OVERHEAD or size > room:  # noqa: PLR1714
         return None
     time_at = pos + (68 if sys_flag & SYSFLAG_BORN_HOST_V6 else 56)
@@ -268,8 +269,8 @@ def parse_record(view: memoryview, base: int, pos: int, *, check_crc: bool) -> S
     end = pos + size
     if body_at + 3 > end:
         return None
-    store_time = _LONG.unpack_from(view, time_at)[0]
-    body_length = _INT.unpack_from(view, body_at - 4)[0]
+    store_time = INT64.unpack_from(view, time_at)[0]
+    body_length = INT32.unpack_from(view, body_at - 4)[0]
     topic_at = body_at + body_length
     if body_length < 0 or topic_at + 3 > end or queue_id < 0 or queue_offset < 0:
         return None
@@ -277,12 +278,12 @@ def parse_record(view: memoryview, base: int, pos: int, *, check_crc: bool) -> S
         topic_length = view[topic_at]
         topic_at += 1
     else:
-        topic_length = _SHORT.unpack_from(view, topic_at)[0]
+        topic_length = INT16.unpack_from(view, topic_at)[0]
         topic_at += 2
     props_at = topic_at + topic_length + 2
     if topic_length <= 0 or props_at > end:
         return None
-    if props_at + _SHORT.unpack_from(view, props_at - 2)[0] != end:
+    if props_at + INT16.unpack_from(view, props_at - 2)[0] != end:
         return None
     if check_crc and body_length and crc32(view[body_at : body_at + body_length]) != crc:
         return None
@@ -335,9 +336,9 @@ def is_whole_batch(body: memoryview, count: int, sys_flag: int) -> bool:
     if sys_flag & SYSFLAG_COMPRESSED:
         return True
     at, end = 0, len(body)
-    while at + _INT.size <= end and count:
-        (size,) = _INT.unpack_from(body, at)
-        if size < _INT.size:
+    while at + INT32.size <= end and count:
+        (size,) = INT32.unpack_from(body, at)
+        if size < INT32.size:
             return False
         at += size
         count -= 1

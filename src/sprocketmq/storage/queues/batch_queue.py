@@ -1,39 +1,29 @@
 """The BatchConsumeQueue: per topic and queue one 46-byte unit a record, so that a whole batch costs one unit, one lookup and one read.
 
-::
-
-    0               8        12              20              28              36       38          42         46
-    +---------------+--------+---------------+---------------+---------------+--------+-----------+----------+
-    | place of the  | its    | tag code      | store time    | first queue   | queue  | compacted | reserved |    unit k: byte 46 k of the
-    | record        | size   |               |               | offset        | offsets| offset, -1| 0        |    queue's stream of files
-    | i64           | i32    | i64           | i64           | i64           | i16    | i32       | i32      |
-    +---------------+--------+---------------+---------------+---------------+--------+-----------+----------+
+``protocol/layout.py`` draws the unit.
 
 Which queue offset a unit has is in the unit alone, so an offset is found by bisection: first over the first unit of every 256, whose
 offsets are remembered once read, then in one block of 256. That takes the same few microseconds however many files there are.
 """
 
 from bisect import bisect_left, bisect_right
-from struct import Struct
 
+from sprocketmq.protocol.layout import BATCH_UNIT, BATCH_UNIT_BYTES, BATCH_UNIT_LAYOUT, INT64
 from sprocketmq.storage.fs import FileSystem
 from sprocketmq.storage.log.segments import FilePool
 from sprocketmq.storage.queues.queue_files import UnitQueue
 from sprocketmq.storage.snapshot import QueueState
 
-BATCH_UNIT = Struct(">qiqqqhii")
-BATCH_UNIT_BYTES = BATCH_UNIT.size
-UNIT_COVERS = Struct(">28xqh")  # the first queue offset a unit covers, and how many
+UNIT_COVERS = BATCH_UNIT_LAYOUT.part("queue_offset", "count")  # the first queue offset a unit covers, and how many
 COMPACTED = -1  # the compacted offset of a topic that is not compacted
 MAX_COUNT = 0x7FFF
 
 # place of the record, size, tag code, store time, first queue offset, count, compacted offset, reserved
 BatchUnit = tuple[int, int, int, int, int, int, int, int]
 
-_LONG = Struct(">q")
-_PHYSICAL_AT = 0
-_TIME_AT = 20
-_BASE_AT = 28
+_PHYSICAL_AT = BATCH_UNIT_LAYOUT.offset("log_offset")
+_TIME_AT = BATCH_UNIT_LAYOUT.offset("store_time_ms")
+_BASE_AT = BATCH_UNIT_LAYOUT.offset("queue_offset")
 _BLOCK_UNITS = 256
 # First offsets of blocks a queue remembers: enough for a million units; with more the oldest knowledge goes.
 _MAX_BLOCKS = 4096
@@ -138,7 +128,7 @@ class BatchConsumeQueue(UnitQueue):
             start = max((first + block - 1) * _BLOCK_UNITS, low)
             end = min(start + _BLOCK_UNITS, end)
         units = self.read_units(start, end)
-        found = bisect_right(range(end - start), value, key=lambda i: _LONG.unpack_from(units, i * BATCH_UNIT_BYTES + at)[0])
+        found = bisect_right(range(end - start), value, key=lambda i: INT64.unpack_from(units, i * BATCH_UNIT_BYTES + at)[0])
         if not found and start > low:  # only where units are damaged
             return start - 1, self.read_units(start - 1, end)
         return start + max(found - 1, 0), units[max(found - 1, 0) * BATCH_UNIT_BYTES :]
@@ -155,7 +145,7 @@ class BatchConsumeQueue(UnitQueue):
         return base
 
     def _field(self, number: int, at: int) -> int:
-        return int(_LONG.unpack_from(self.read_units(number, number + 1), at)[0])
+        return int(INT64.unpack_from(self.read_units(number, number + 1), at)[0])
 
     def replace_from(self, number: int, units: bytes, *, to_end: bool) -> None:
         """Replace committed units that turned out to be damaged; with ``to_end`` no others follow but those staged. Raises OSError."""

@@ -1,26 +1,13 @@
 """The ConsumeQueue: per topic and queue one array of 20-byte units, so that a queue offset finds its record in O(1).
 
-::
-
-    0                     8          12                  20
-    +---------------------+----------+--------------------+
-    | offset of the record| its size | tag code           |    unit of queue offset q: byte 20 q of the queue's stream of files
-    | i64                 | i32      | i64                |
-    +---------------------+----------+--------------------+
-
-A queue offset is the number of its unit.
+``protocol/layout.py`` draws the unit. A queue offset is the number of its unit.
 """
 
-from struct import Struct
-
+from sprocketmq.protocol.layout import FILLER_SIZE, QUEUE_UNIT, QUEUE_UNIT_BYTES
 from sprocketmq.storage.queues.queue_files import UnitQueue
 from sprocketmq.storage.snapshot import QueueState
 
-UNIT = Struct(">qiq")
-UNIT_BYTES = UNIT.size
-# A unit without a record, as the reference fills the part of a first file that lies before the queue's first offset.
-FILLER_SIZE = 0x7FFFFFFF
-FILLER = UNIT.pack(0, FILLER_SIZE, 0)
+FILLER = QUEUE_UNIT.pack(0, FILLER_SIZE, 0)
 
 
 class ConsumeQueue(UnitQueue):
@@ -28,7 +15,7 @@ class ConsumeQueue(UnitQueue):
 
     __slots__ = ()
 
-    unit_bytes = UNIT_BYTES
+    unit_bytes = QUEUE_UNIT_BYTES
 
     @property
     def end_unit(self) -> int:
@@ -43,7 +30,7 @@ class ConsumeQueue(UnitQueue):
     def begin_at(self, offset: int) -> None:
         """Start an empty queue at ``offset``: its first file holds filler units up to there."""
         self.start_at(offset)
-        first = offset - offset % (self._file_bytes // UNIT_BYTES)
+        first = offset - offset % (self._file_bytes // QUEUE_UNIT_BYTES)
         if offset > first:
             self.written = self.synced = first
             self.tail = (first, bytearray(FILLER * (offset - first)))
@@ -53,12 +40,12 @@ class ConsumeQueue(UnitQueue):
     def roll_back(self) -> None:
         """Drop the units behind ``committed``."""
         start, tail = self.tail
-        del tail[(self.committed - start) * UNIT_BYTES :]
+        del tail[(self.committed - start) * QUEUE_UNIT_BYTES :]
         self.next = self.committed
 
     def unit(self, offset: int) -> tuple[int, int, int]:
         """Return ``(physical offset, size, tag code)`` of one queue offset."""
-        return UNIT.unpack(self.read_units(offset, offset + 1))
+        return QUEUE_UNIT.unpack(self.read_units(offset, offset + 1))
 
     # --- recovery ---
 
@@ -75,7 +62,7 @@ class ConsumeQueue(UnitQueue):
             return
         start, tail = self.tail
         if offset >= start:
-            del tail[(offset - start) * UNIT_BYTES :]
+            del tail[(offset - start) * QUEUE_UNIT_BYTES :]
             self.next = self.committed = self.visible = offset
             self.written = min(self.written, offset)
             self.synced = min(self.synced, offset)
@@ -89,8 +76,8 @@ class ConsumeQueue(UnitQueue):
         """
         end = last_physical = 0
         for start in sorted(self.files())[-3:]:
-            end = start // UNIT_BYTES
-            for physical, size, _ in UNIT.iter_unpack(self._read(start, start + self._file_bytes)):
+            end = start // QUEUE_UNIT_BYTES
+            for physical, size, _ in QUEUE_UNIT.iter_unpack(self._read(start, start + self._file_bytes)):
                 if physical < 0 or size <= 0:
                     return end if last_physical < log_min else 0
                 end += 1
@@ -109,5 +96,5 @@ class ConsumeQueue(UnitQueue):
         return end > self.min_offset
 
     def _state_at(self, end: int, last: bytes) -> QueueState:
-        physical, size = UNIT.unpack(last)[:2] if last else (0, 0)
+        physical, size = QUEUE_UNIT.unpack(last)[:2] if last else (0, 0)
         return QueueState(self.topic, self.queue_id, min(self.min_offset, end), end, (physical, size))

@@ -8,11 +8,11 @@ import contextlib
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
-from struct import Struct
 from typing import NamedTuple
 
 from sprocketmq.errors import FatalError, InvalidMessage
-from sprocketmq.protocol.codes import SYSFLAG_INNER_BATCH, SYSFLAG_TRANSACTION_MASK
+from sprocketmq.protocol.codes import SYSFLAG_INNER_BATCH, SYSFLAG_TRANSACTION_COMMITTED, SYSFLAG_TRANSACTION_MASK
+from sprocketmq.protocol.layout import BATCH_UNIT, BATCH_UNIT_BYTES, INT64, QUEUE_UNIT, QUEUE_UNIT_BYTES
 from sprocketmq.protocol.names import MAX_INTERNAL_TOPIC_LENGTH, SCHEDULE_TOPIC, name_problem
 from sprocketmq.storage.chunks import QueueRun
 from sprocketmq.storage.config import ConfigFile, StoreConfig
@@ -20,21 +20,18 @@ from sprocketmq.storage.fs import NO_ROOM, FileSystem
 from sprocketmq.storage.log.commit_log import CommitLog
 from sprocketmq.storage.log.recovery import DELAY_LEVELS_MS, Scanned
 from sprocketmq.storage.log.segments import FilePool, segment_entries, segment_size_of
-from sprocketmq.storage.queues.batch_queue import BATCH_UNIT, BATCH_UNIT_BYTES, COMPACTED, BatchConsumeQueue
-from sprocketmq.storage.queues.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+from sprocketmq.storage.queues.batch_queue import COMPACTED, BatchConsumeQueue
+from sprocketmq.storage.queues.consume_queue import ConsumeQueue
 from sprocketmq.storage.snapshot import QueueState, Snapshot
 
 # Prepared and rolled back halves of transactions and inner batches have no unit in a plain queue.
 _NO_UNIT = SYSFLAG_INNER_BATCH | SYSFLAG_TRANSACTION_MASK
-_COMMITTED = 8
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 # A record that claims a later queue offset than this beyond the known end is not believed.
 _MAX_QUEUE_GAP = 1 << 20
 _MAX_QUEUE_OFFSET = 1 << 56
 # With more changed queues than this, syncing the whole system once is faster than each file: thousands would take most of a minute.
 MAX_SYNCS = 256
-
-_LONG = Struct(">q")
 
 PLAIN_ROOT = "consumequeue"
 BATCH_ROOT = "batchconsumequeue"
@@ -144,7 +141,7 @@ class QueueTable:
         """
         self._on_disk = self._directories()
         self.batch_topics = self._find_batch_topics()
-        for kind, unit_bytes in ((PLAIN_ROOT, UNIT_BYTES), (BATCH_ROOT, BATCH_UNIT_BYTES)):
+        for kind, unit_bytes in ((PLAIN_ROOT, QUEUE_UNIT_BYTES), (BATCH_ROOT, BATCH_UNIT_BYTES)):
             self._adopt_file_size(kind, unit_bytes, trusted=clean)
         return bool(self._on_disk)
 
@@ -187,7 +184,7 @@ class QueueTable:
     def take_records(self, records: list[Scanned]) -> None:
         """Give records from the log, in its order, their queue units."""
         queues: dict[tuple[bytes, int], Queue] = {}
-        pack = UNIT.pack
+        pack = QUEUE_UNIT.pack
         if self._levels_ms != DELAY_LEVELS_MS:
             records = [(*r[:5], self.unit_code(r[0], r[1], r[5]), *r[6:]) if r[0] == _SCHEDULE else r for r in records]
         for topic, queue_id, offset, physical, size, code, sys_flag, store_time, count, _ in records:
@@ -196,7 +193,7 @@ class QueueTable:
             queue = queues.get((topic, queue_id))
             if queue is not None and offset == queue.next:
                 tail = queue.tail[1]
-                if queue.unit_bytes == UNIT_BYTES:
+                if queue.unit_bytes == QUEUE_UNIT_BYTES:
                     tail += pack(physical, size, code)
                     queue.next = offset + 1
                 else:
@@ -220,7 +217,7 @@ class QueueTable:
         """Tell whether a record that is no ordinary one has a queue unit: inner batches have in batch queues, committed transactions do."""
         if sys_flag & SYSFLAG_INNER_BATCH and topic.decode("utf-8", "replace") not in self.batch_topics:
             return False
-        return sys_flag & SYSFLAG_TRANSACTION_MASK in (0, _COMMITTED)
+        return sys_flag & SYSFLAG_TRANSACTION_MASK in (0, SYSFLAG_TRANSACTION_COMMITTED)
 
     def unit_code(self, topic: bytes, queue_id: int, code: int) -> int:
         """Return the code of a record's unit, ``code`` being what the log says of it: only other delay levels than usual change it."""
@@ -240,21 +237,23 @@ class QueueTable:
         of the log are left out.
         """
         topic = run.topic.decode("utf-8", "replace")
-        unit_bytes = BATCH_UNIT_BYTES if topic in self.batch_topics else UNIT_BYTES
+        unit_bytes = BATCH_UNIT_BYTES if topic in self.batch_topics else QUEUE_UNIT_BYTES
         units = memoryview(run.units)
         count = len(units) // unit_bytes
         since = max(since, self.deleted.get(topic, 0))
         first, offset = 0, run.first_offset
         if run.first_physical < since:
-            first = bisect_left(range(count), since, key=lambda i: _LONG.unpack_from(units, i * unit_bytes)[0])
+            first = bisect_left(range(count), since, key=lambda i: INT64.unpack_from(units, i * unit_bytes)[0])
             if first == count:
                 return
-            offset = offset + first if unit_bytes == UNIT_BYTES else _LONG.unpack_from(units, first * unit_bytes + 28)[0]
+            offset = offset + first if unit_bytes == QUEUE_UNIT_BYTES else INT64.unpack_from(units, first * unit_bytes + 28)[0]
         if run.next_offset > _MAX_QUEUE_OFFSET:
             return
         rest = bytes(units[first * unit_bytes :])
         if run.topic == _SCHEDULE and self._levels_ms != DELAY_LEVELS_MS:
-            rest = b"".join(UNIT.pack(at, size, self.unit_code(_SCHEDULE, run.queue_id, code)) for at, size, code in UNIT.iter_unpack(rest))
+            rest = b"".join(
+                QUEUE_UNIT.pack(at, size, self.unit_code(_SCHEDULE, run.queue_id, code)) for at, size, code in QUEUE_UNIT.iter_unpack(rest)
+            )
         queue = self._queue_for(topic, run.queue_id, max(run.first_physical, since), offset, run.next_offset, rest, sure=count - first > 1)
         if queue is not None:
             self._made_visible(queue)
@@ -463,7 +462,7 @@ class QueueTable:
         except OSError:
             return True
         try:
-            return any(file.pread(UNIT_BYTES, size - UNIT_BYTES))
+            return any(file.pread(QUEUE_UNIT_BYTES, size - QUEUE_UNIT_BYTES))
         finally:
             file.close()
 

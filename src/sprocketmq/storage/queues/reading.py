@@ -3,22 +3,29 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from enum import Enum
-from struct import Struct
 
 import msgspec
 
 from sprocketmq.protocol.codes import SYSFLAG_BORN_HOST_V6
-from sprocketmq.protocol.records import MAGIC_V1, MAGIC_V2
+from sprocketmq.protocol.layout import (
+    BATCH_UNIT,
+    BATCH_UNIT_BYTES,
+    INT32,
+    INT64,
+    MAGIC_V1,
+    MAGIC_V2,
+    QUEUE_UNIT,
+    QUEUE_UNIT_BYTES,
+    RECORD_LAYOUT,
+)
 from sprocketmq.storage.log.commit_log import CommitLog, Segment
 from sprocketmq.storage.log.recovery import LogScan, Scanned, parse_record
-from sprocketmq.storage.queues.batch_queue import BATCH_UNIT, BATCH_UNIT_BYTES, COMPACTED, UNIT_COVERS, BatchConsumeQueue, BatchUnit
-from sprocketmq.storage.queues.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+from sprocketmq.storage.queues.batch_queue import COMPACTED, UNIT_COVERS, BatchConsumeQueue, BatchUnit
+from sprocketmq.storage.queues.consume_queue import ConsumeQueue
 from sprocketmq.storage.queues.queue_table import Queue, QueueTable
 
-# What identifies a record: size, magic, (CRC), queue id, (flag), queue offset, physical offset.
-_IDENTITY = Struct(">ii4xi4xqq")
-_INT = Struct(">i")
-_LONG = Struct(">q")
+# What identifies a record.
+_IDENTITY = RECORD_LAYOUT.part("size", "magic", "queue_id", "queue_offset", "log_offset")
 # Tag codes are 32-bit hashes; smaller values are addresses of extension units, which match until the unit itself is read.
 _LOWEST_TAG_CODE = -(1 << 31)
 # Units of a batch queue fetched in one go: a read takes few, as its bytes are limited.
@@ -69,7 +76,7 @@ class QueueReader:
         self._table = table
         self._queues = table.queues
         self._filter_messages = max_filter_units
-        self._filter_batched_messages = -(-max_filter_units * UNIT_BYTES // BATCH_UNIT_BYTES)
+        self._filter_batched_messages = -(-max_filter_units * QUEUE_UNIT_BYTES // BATCH_UNIT_BYTES)
         self._written_from = _NEVER
 
     def opened(self) -> None:
@@ -125,7 +132,7 @@ class QueueReader:
         written_from = self._written_from
         stop = min(offset + (max_count if tag_codes is None else max(self._filter_messages, max_count)), high)
         identity = _IDENTITY.unpack_from
-        for physical, size, code in UNIT.iter_unpack(queue.read_units(offset, stop)):
+        for physical, size, code in QUEUE_UNIT.iter_unpack(queue.read_units(offset, stop)):
             if tag_codes is not None and code not in tag_codes and code >= _LOWEST_TAG_CODE and size > 0:
                 position += 1
                 continue
@@ -196,7 +203,7 @@ class QueueReader:
     def _has_size(self, physical: int, size: int) -> bool:
         """Tell whether the record at a place in the log says it has this size."""
         segment = self._log.locate(physical)
-        return segment is not None and _INT.unpack_from(segment.view, physical - segment.start)[0] == size
+        return segment is not None and INT32.unpack_from(segment.view, physical - segment.start)[0] == size
 
     def _read_batches(
         self, queue: BatchConsumeQueue, offset: int, max_count: int, max_bytes: int, stop_count: int, tag_codes: frozenset[int] | None
@@ -349,7 +356,7 @@ class QueueReader:
             units = queue.read_units(first, min(first + count, queue.end_unit))
             end = min(offset + count, queue.visible)
             return [unit[:3] for unit in BATCH_UNIT.iter_unpack(units) if unit[4] < end]
-        return list(UNIT.iter_unpack(queue.read_units(offset, min(offset + count, queue.visible))))
+        return list(QUEUE_UNIT.iter_unpack(queue.read_units(offset, min(offset + count, queue.visible))))
 
     def _is_record(self, queue: ConsumeQueue, offset: int, physical: int, size: int) -> bool:
         """Tell whether the log has the record of ``offset`` of the queue at this place and with this size."""
@@ -398,7 +405,7 @@ class QueueReader:
         for record in self._scan(queue, begin):
             if offset <= record[2] < stop:
                 code = self._table.unit_code(record[0], record[1], record[5])
-                found[record[2]] = UNIT.pack(record[3], record[4], code)
+                found[record[2]] = QUEUE_UNIT.pack(record[3], record[4], code)
             if record[2] == stop - 1:
                 break
         lost = []
@@ -472,5 +479,5 @@ def _identifies(segment: Segment, queue_id: int, offset: int, physical: int, siz
 
 def _store_time(segment: Segment, physical: int) -> int:
     at = physical - segment.start
-    born_v6 = _INT.unpack_from(segment.view, at + 36)[0] & SYSFLAG_BORN_HOST_V6
-    return int(_LONG.unpack_from(segment.view, at + (68 if born_v6 else 56))[0])
+    born_v6 = INT32.unpack_from(segment.view, at + 36)[0] & SYSFLAG_BORN_HOST_V6
+    return int(INT64.unpack_from(segment.view, at + (68 if born_v6 else 56))[0])

@@ -5,12 +5,20 @@ chain says of a queue comes down to ranges of queue offsets whose units are as t
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sprocketmq.protocol.layout import (
+    BATCH_UNIT_BYTES,
+    FILLER_SIZE,
+    INDEX_ENTRY_BYTES,
+    INDEX_ENTRY_LAYOUT,
+    INDEX_HEADER,
+    INDEX_HEADER_BYTES,
+    QUEUE_UNIT_BYTES,
+)
 from sprocketmq.protocol.names import SCHEDULE_TOPIC
 from sprocketmq.protocol.properties import find_property
 from sprocketmq.storage.bulk.splits import Split
@@ -18,23 +26,19 @@ from sprocketmq.storage.bulk.stitching import Answer
 from sprocketmq.storage.chunks import KeyEntries, ParsedChunk, QueueRun
 from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.fs import FileSystem
-from sprocketmq.storage.index.index_format import ENTRY_BYTES, HEADER, HEADER_BYTES
 from sprocketmq.storage.index.record_keys import key_hash, key_string
 from sprocketmq.storage.index.slot_count import hash_slots_of
-from sprocketmq.storage.inspect.unit_check import BATCH_UNIT, PLAIN_UNIT
 from sprocketmq.storage.inspect.verify_queues import OpenFiles, QueueCheck, Ranges
+from sprocketmq.storage.layout_arrays import BATCH_UNIT_DTYPE, INDEX_ENTRY_DTYPE, QUEUE_UNIT_DTYPE
 from sprocketmq.storage.log.recovery import parse_record
 from sprocketmq.storage.log.segments import segment_entries, segment_size_of
-from sprocketmq.storage.queues.batch_queue import BATCH_UNIT_BYTES
-from sprocketmq.storage.queues.consume_queue import FILLER_SIZE, UNIT_BYTES
 
 # Of each kind of difference a chain tells so many in full for each queue, or each index file, and only counts the others.
 MAX_TOLD = 20
 # Smaller tag codes are addresses in consumequeue_ext.
 _LOWEST_TAG_CODE = -(1 << 31)
 _SCHEDULE = SCHEDULE_TOPIC.encode()
-_ENTRY = np.dtype([("hash", ">i4"), ("physical", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
-_PLACE = Struct(">4xq")
+_LOG_OFFSET = INDEX_ENTRY_LAYOUT.part("log_offset")
 _LATEST_SECONDS = 0x7FFFFFFF
 _Longs = NDArray[np.int64]
 
@@ -131,7 +135,7 @@ class AuditedIndexFile(NamedTuple):
 
     def entry_at(self, number: int) -> int:
         """Return the byte of the file where an entry is."""
-        return HEADER_BYTES + 4 * self.slots + ENTRY_BYTES * number
+        return INDEX_HEADER_BYTES + 4 * self.slots + INDEX_ENTRY_BYTES * number
 
 
 def index_file(fs: FileSystem, path: str, slots: int | None) -> AuditedIndexFile | None:
@@ -140,16 +144,16 @@ def index_file(fs: FileSystem, path: str, slots: int | None) -> AuditedIndexFile
     ``slots`` is its number of hash slots, when something tells it.
     """
     with FileView(fs, path) as view:
-        raw = view.read(0, HEADER_BYTES)
-        slots = (slots or hash_slots_of(view)) if len(raw) == HEADER_BYTES else None
+        raw = view.read(0, INDEX_HEADER_BYTES)
+        slots = (slots or hash_slots_of(view)) if len(raw) == INDEX_HEADER_BYTES else None
         if not slots:
             return None
-        begin_ms, _, _, _, _, count = HEADER.unpack(raw)
-        entries = min(count, (view.size - HEADER_BYTES - 4 * slots) // ENTRY_BYTES) - 1
+        begin_ms, _, _, _, _, count = INDEX_HEADER.unpack(raw)
+        entries = min(count, (view.size - INDEX_HEADER_BYTES - 4 * slots) // INDEX_ENTRY_BYTES) - 1
         if entries <= 0:
             return None
         file = AuditedIndexFile(path, slots, entries, 0, 0, begin_ms)
-        begin, end = (_PLACE.unpack(view.read(file.entry_at(number), _PLACE.size))[0] for number in (1, entries))
+        begin, end = (_LOG_OFFSET.unpack(view.read(file.entry_at(number), _LOG_OFFSET.size))[0] for number in (1, entries))
     return file._replace(begin=begin, end=end)
 
 
@@ -244,15 +248,15 @@ class Comparison:
     def _take_run(self, run: QueueRun) -> None:
         name = run.topic.decode("utf-8", "replace")
         check = self._check(run.topic, name, run.queue_id)
-        units = np.frombuffer(run.units, BATCH_UNIT if check.batch else PLAIN_UNIT)
+        units = np.frombuffer(run.units, BATCH_UNIT_DTYPE if check.batch else QUEUE_UNIT_DTYPE)
         first = run.first_offset
         deleted = self._target.deleted.get(name, 0)
         if deleted > run.first_physical:  # messages before their topic's deletion have no units
-            skip = int(np.searchsorted(units["physical"].astype(np.int64), deleted))
+            skip = int(np.searchsorted(units["log_offset"].astype(np.int64), deleted))
             units = units[skip:]
             if not len(units):
                 return
-            first = int(units["base"][0]) if check.batch else first + skip
+            first = int(units["queue_offset"][0]) if check.batch else first + skip
         log = self._queues.get((name, run.queue_id))
         if log is None:
             log = self._queues[name, run.queue_id] = _QueueLog()
@@ -297,40 +301,40 @@ class _QueueLog:
         """Compare the units in the files from queue offset ``first`` on with those the log gives."""
         count = len(units)
         found = check.read(files, first, count)
-        physicals = units["physical"]
+        physicals = units["log_offset"]
         self._add(Range(first, first + count, first, first + count, int(physicals[0]), int(physicals[-1]), count))
         if codes and found.tobytes() == units.tobytes():
             return
-        same = (found["physical"] == physicals) & (found["size"] == units["size"])
+        same = (found["log_offset"] == physicals) & (found["size"] == units["size"])
         if codes:
-            same &= (found["code"] == units["code"]) | (found["code"] < _LOWEST_TAG_CODE)
+            same &= (found["tags_code"] == units["tags_code"]) | (found["tags_code"] < _LOWEST_TAG_CODE)
         for i in np.flatnonzero(~same).tolist():
             unit, expected = found[i], units[i]
             said = ""
             if unit["size"] not in (0, FILLER_SIZE):
-                said = f"place {unit['physical']}, size {unit['size']}, tag code {unit['code']}"
-            due = f"place {expected['physical']}, size {expected['size']}, tag code {expected['code'] if codes else 'any'}"
-            self._differs(Difference(first + i, first + i + 1, first + i, int(expected["physical"]), said, due))
+                said = f"place {unit['log_offset']}, size {unit['size']}, tag code {unit['tags_code']}"
+            due = f"place {expected['log_offset']}, size {expected['size']}, tag code {expected['tags_code'] if codes else 'any'}"
+            self._differs(Difference(first + i, first + i + 1, first + i, int(expected["log_offset"]), said, due))
 
     def compare_batch(self, check: QueueCheck, files: OpenFiles, units: NDArray[Any], next_offset: int) -> None:
         """Compare the units in the files of consecutive records of a batch queue with those the log gives."""
         count = len(units)
-        start = self._ranges[-1].unit_end if self._ranges and self._ranges[-1].next == int(units["base"][0]) else -1
+        start = self._ranges[-1].unit_end if self._ranges and self._ranges[-1].next == int(units["queue_offset"][0]) else -1
         if start < 0:
-            start = check.unit_at(files, int(units["physical"][0]))
+            start = check.unit_at(files, int(units["log_offset"][0]))
         found = check.read(files, start, count)
-        base, physical = int(units["base"][0]), int(units["physical"][0])
+        base, physical = int(units["queue_offset"][0]), int(units["log_offset"][0])
         if all((found[name] == units[name]).all() for name in _JUDGED):
-            self._add(Range(base, next_offset, start, start + count, physical, int(units["physical"][-1]), count))
+            self._add(Range(base, next_offset, start, start + count, physical, int(units["log_offset"][-1]), count))
             return
         number = start
         for expected in units:
-            base, covered, physical = int(expected["base"]), int(expected["count"]), int(expected["physical"])
+            base, covered, physical = int(expected["queue_offset"]), int(expected["count"]), int(expected["log_offset"])
             unit = check.read(files, number, 1)[0]
-            if unit["physical"] != physical or unit["size"] <= 0:
+            if unit["log_offset"] != physical or unit["size"] <= 0:
                 number = check.unit_at(files, physical)
                 unit = check.read(files, number, 1)[0]
-            there = unit["physical"] == physical and unit["size"] > 0
+            there = unit["log_offset"] == physical and unit["size"] > 0
             self._add(Range(base, base + covered, number, number + there, physical, physical, 1))
             if not there:
                 self._differs(Difference(base, base + covered, -1, physical, "", f"place {physical}"))
@@ -343,7 +347,7 @@ class _QueueLog:
 
 
 # Fields of a batch queue's unit that follow from its record.
-_JUDGED = ("physical", "size", "code", "time_ms", "base", "count")
+_JUDGED = ("log_offset", "size", "tags_code", "store_time_ms", "queue_offset", "count")
 
 
 def open_queue(fs: FileSystem, root: str, topic: str, queue_id: int, *, batch: bool) -> QueueCheck:
@@ -351,7 +355,7 @@ def open_queue(fs: FileSystem, root: str, topic: str, queue_id: int, *, batch: b
     directory = f"{root}/{'batchconsumequeue' if batch else 'consumequeue'}/{topic}/{queue_id}"
     found = segment_entries(fs.list(directory))
     size = segment_size_of(found) or 0
-    if size % (BATCH_UNIT_BYTES if batch else UNIT_BYTES):
+    if size % (BATCH_UNIT_BYTES if batch else QUEUE_UNIT_BYTES):
         found, size = [], 0
     files = {start: min(entry.size, size) for start, entry in found if size and not start % size}
     return QueueCheck(topic, queue_id, directory, files, size, batch=batch)
@@ -381,15 +385,15 @@ class _IndexReader:
                 continue
             first, stop = self._lower(file, start), self._lower(file, end)
             if stop > first:
-                data = self._open.read(file.path, (stop - first) * ENTRY_BYTES, file.entry_at(first))
-                yield file, first, np.frombuffer(data[: len(data) - len(data) % ENTRY_BYTES], _ENTRY)
+                data = self._open.read(file.path, (stop - first) * INDEX_ENTRY_BYTES, file.entry_at(first))
+                yield file, first, np.frombuffer(data[: len(data) - len(data) % INDEX_ENTRY_BYTES], INDEX_ENTRY_DTYPE)
 
     def _lower(self, file: AuditedIndexFile, place: int) -> int:
         low, high = 1, file.entries + 1
         while low < high:
             middle = (low + high) // 2
-            data = self._open.read(file.path, _PLACE.size, file.entry_at(middle))
-            if len(data) == _PLACE.size and _PLACE.unpack(data)[0] < place:
+            data = self._open.read(file.path, _LOG_OFFSET.size, file.entry_at(middle))
+            if len(data) == _LOG_OFFSET.size and _LOG_OFFSET.unpack(data)[0] < place:
                 low = middle + 1
             else:
                 high = middle
@@ -427,7 +431,7 @@ class _KeyLog:
         met = np.zeros(len(wanted), np.bool_)
         done = 0
         for file, first, found in index.between(chunk.start, chunk.end):
-            actual = ((found["physical"].astype(np.int64) - chunk.start) << 31) | found["hash"].astype(np.int64)
+            actual = ((found["log_offset"].astype(np.int64) - chunk.start) << 31) | found["key_hash"].astype(np.int64)
             some = slice(done, done + len(actual))
             done += len(actual)
             if np.array_equal(actual, wanted[some]):
@@ -437,7 +441,7 @@ class _KeyLog:
             orphans = np.flatnonzero(~np.isin(actual, wanted))
             self._orphans += len(orphans)
             for i in orphans[:MAX_TOLD].tolist():
-                self._tell(int(found["physical"][i]), int(found["hash"][i]), file.path, file.entry_at(first + i))
+                self._tell(int(found["log_offset"][i]), int(found["key_hash"][i]), file.path, file.entry_at(first + i))
             met |= np.isin(wanted, actual)
         self._matched += int(met.sum())
         if not met.all():
@@ -507,7 +511,7 @@ def other_units(
     kinds: dict[str, tuple[int, int]] = {"lost": (0, -1), "ahead": (0, -1), "orphans": (0, -1)}
     for start, stop in ranges.outside(check.units):
         for at, units in check.written(files, start, stop):
-            place, size = units["physical"].astype(np.int64), units["size"]
+            place, size = units["log_offset"].astype(np.int64), units["size"]
             is_used = ((size != 0) | (place != 0)) & ((size != FILLER_SIZE) | (place != 0))
             is_used &= (place >= log[0]) | (place < 0) | (size < 0)
             if not is_used.any():

@@ -41,7 +41,7 @@ def look_at_queue(fs: FileSystem, view: QueueView, log: Log, *, in_use: bool) ->
             (others.orphans, ERROR, "orphan unit", "to where none of the queue's messages is"),
         ):
             if count:
-                offset = int(check.read(files, first, 1)[0]["base"]) if view.batch else first
+                offset = int(check.read(files, first, 1)[0]["queue_offset"]) if view.batch else first
                 step = "nothing: a start sees to it" if severity == NOTE else log.rebuild(view.kind)
                 if kind == "lost message":
                     step = f"{_COPY}, else {step}"
@@ -94,7 +94,7 @@ def look_at_index(
     ahead = lost = 0
     first_ahead = first_lost = -1
     for first, entries in check.chunks():
-        places = entries["physical"].astype(np.int64)
+        places = entries["log_offset"].astype(np.int64)
         is_ahead = places >= log.end
         # An odd number of borders before it: the place lies in a stretch that holds records.
         is_lost = (places >= log.begin) & ~is_ahead & (np.searchsorted(borders, places, "right") % 2 == 0)
