@@ -222,7 +222,7 @@ async def test_of_an_inner_batch_the_message_that_was_meant_is_handled(cluster):
         await asked.ask(309, whole, consumerGroup="cg", msgId="m1")
         unknown = await asked.ask(309, whole, consumerGroup="cg", msgId="m9")
     assert seen == [b"1"]
-    assert (unknown.code, unknown.remark) == (R.SYSTEM_ERROR, "it sent 0 messages to consume, not one")
+    assert (unknown.code, unknown.remark) == (R.SYSTEM_ERROR, "the request has 0 messages to consume, not one")
 
 
 # --- what cannot be answered --------------------------------------------------------------------------------------------

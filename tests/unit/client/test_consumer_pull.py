@@ -146,7 +146,7 @@ async def test_a_replica_is_asked_when_it_is_chosen(ten, consumer, cluster):
 
 
 class Waiting:
-    """Gets the outcome of a request that ``PullsAtOnce`` sent."""
+    """Gets the outcome of a request that ``PreparedPulls`` sent."""
 
     def __init__(self):
         self.outcomes = []
@@ -168,8 +168,8 @@ async def pulled_at_once(pulls, offset, max_messages=3):
     return pulls.read(waiting.outcomes[0], address, offset)
 
 
-async def test_pulls_at_once_need_a_connection_that_is_open(ten, consumer):
-    pulls = consumer.pulls_at_once(QUEUE, max_bytes=1 << 20)
+async def test_prepared_pulls_need_a_connection_that_is_open(ten, consumer):
+    pulls = consumer.prepare_pulls(QUEUE, max_bytes=1 << 20)
     assert pulls.send(Waiting(), 4, 3) is None
     await consumer.pull(QUEUE, 0)
     for offset in (4, 7):
@@ -180,7 +180,7 @@ async def test_pulls_at_once_need_a_connection_that_is_open(ten, consumer):
 
 async def test_a_pull_at_once_that_brings_no_result_only_says_so(ten, consumer, cluster):
     await consumer.pull(QUEUE, 0)
-    pulls = consumer.pulls_at_once(QUEUE, max_bytes=1 << 20)
+    pulls = consumer.prepare_pulls(QUEUE, max_bytes=1 << 20)
     cluster.broker.script(Q.PULL_MESSAGE, answer(R.SYSTEM_BUSY), answer(R.TOPIC_NOT_EXIST), hang_up)
     for error in (BrokerBusy, TopicNotFound):
         with pytest.raises(error):
@@ -194,9 +194,9 @@ async def test_a_pull_at_once_that_brings_no_result_only_says_so(ten, consumer, 
     assert len((await pulled_at_once(pulls, 0)).messages) == 3, "over the new connection"
 
 
-async def test_pulls_at_once_follow_the_route(ten, consumer, cluster):
+async def test_prepared_pulls_follow_the_route(ten, consumer, cluster):
     await consumer.pull(QUEUE, 0)
-    pulls = consumer.pulls_at_once(QUEUE, max_bytes=1 << 20, read_from="slave")
+    pulls = consumer.prepare_pulls(QUEUE, max_bytes=1 << 20, read_from="slave")
     assert (await pulled_at_once(pulls, 0)).from_master
     waiting = Waiting()
     asked = pulls.send(waiting, 0, 3)
@@ -222,8 +222,8 @@ async def test_pulls_at_once_follow_the_route(ten, consumer, cluster):
 
 async def test_what_no_pull_can_ask_for_is_refused(consumer):
     with pytest.raises(ConfigError, match="cannot pull"):
-        consumer.pulls_at_once(QUEUE, max_bytes=0)
-    pulls = consumer.pulls_at_once(QUEUE, max_bytes=1)
+        consumer.prepare_pulls(QUEUE, max_bytes=0)
+    pulls = consumer.prepare_pulls(QUEUE, max_bytes=1)
     for offset, max_messages in ((-1, 1), (0, 0)):
         with pytest.raises(ConfigError, match="cannot pull"):
             pulls.send(Waiting(), offset, max_messages)

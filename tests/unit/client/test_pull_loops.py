@@ -134,7 +134,7 @@ async def test_a_queue_that_is_too_full_is_idle_and_says_so_less_and_less_often(
         batch = pq.take(10)
         pq.finish(batch)
         loops.go_on(pq)
-        await eventually(lambda: "going on again after 359 s" in caplog.text)
+        await eventually(lambda: "is pulled again after 359 s" in caplog.text)
         assert loops.stats(pq).why_idle == "" or pq.full
 
 
@@ -179,7 +179,7 @@ async def test_a_queue_whose_broker_is_away_says_why_it_is_idle(cluster, caplog,
         await eventually(lambda: cluster.broker.held)
         await fill(cluster, 1)
         await eventually(lambda: pq.held_messages == 1)
-        assert "going on again after" in caplog.text
+        assert "is pulled again after" in caplog.text
 
 
 async def test_a_full_queue_without_its_lock_says_so(cluster):
@@ -201,7 +201,7 @@ async def test_a_queue_that_is_held_without_a_loop_is_pulled_again(cluster, capl
         loops.end(pq)
         loops.check([pq])
         assert [line.partition(": ")[2].rpartition(": ")[2] for line in said(caplog, logging.ERROR)] == [
-            "its pull loop is gone; it begins again"
+            "its pull loop is gone; it is started again"
         ] * 2
         await eventually(lambda: cluster.broker.held)
 

@@ -1,4 +1,4 @@
-"""What brokers ask of a group's member: to balance, to go elsewhere in its queues, how it is doing (client-behaviour, section 12)."""
+"""Requests that brokers send to a group member: rebalance, reset offsets, report its state (client-behaviour, section 12)."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -30,7 +30,7 @@ Consume = Callable[[ReceivedMessage], Awaitable[ConsumeDirectlyResult]]
 
 
 class BrokerRequests:
-    """Answers for one member. ``settings`` are shown to who asks how it is doing; ``seek`` moves an assigned queue; ``consume`` has one
+    """Answers brokers for one member. ``settings`` are part of its reported state; ``seek`` moves an assigned queue; ``consume`` has one
     message handled outside the normal flow.
     """
 
@@ -60,7 +60,7 @@ class BrokerRequests:
         }
 
     def handle(self, conn: Connection, command: Command) -> None:
-        """Take a request of a broker. One that is not understood, or of another group, is answered with the reason."""
+        """Handle a request of a broker. One that is unknown or for another group is refused with the reason."""
         handler = self._handlers.get(command.code)
         if handler is None:
             conn.respond(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {command.code} not supported")
@@ -68,7 +68,7 @@ class BrokerRequests:
         try:
             handler(conn, command)
         except SprocketError as e:
-            log.warning("consumer group %s: broker %s asked what cannot be done: %s", self._member.group, conn.address, e)
+            log.warning("consumer group %s: a request of broker %s is refused: %s", self._member.group, conn.address, e)
             conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=str(e))
 
     def _members_changed(self, conn: Connection, command: Command) -> None:
@@ -76,7 +76,7 @@ class BrokerRequests:
             self._member.rebalance_soon()
 
     def _reset(self, conn: Connection, command: Command) -> None:
-        """Go on where an operator says (220), and have the broker know of it at once."""
+        """Move to the offsets an operator chose (220), and commit them at once."""
         header = command.header(ResetOffset)
         self._check(header.group)
         moved = False
@@ -85,7 +85,7 @@ class BrokerRequests:
             if pq is None or queue.topic != header.topic:
                 continue
             if not header.is_force and offset > pq.commit_offset:
-                continue  # asked to go back only
+                continue  # without force, offsets only move back
             log.info("consumer group %s: %s was reset from offset %d to %d", self._member.group, queue, pq.commit_offset, offset)
             self._seek(queue, offset)
             moved = True
@@ -99,14 +99,14 @@ class BrokerRequests:
             log.warning("consumer group %s: offsets that were reset are not committed yet: %s", self._member.group, e)
 
     def _status(self, conn: Connection, command: Command) -> None:
-        """Tell what was consumed of a topic (221)."""
+        """Report the commit offsets of a topic (221)."""
         header = command.header(ConsumerStatusRequest)
         self._check(header.group)
         offsets = {queue: pq.commit_offset for queue, pq in self._member.queues.items() if queue.topic == header.topic}
         conn.respond(command, ResponseCode.SUCCESS, body=ConsumerStatus(offsets).encode())
 
     def _running_info(self, conn: Connection, command: Command) -> None:
-        """Tell how this member is doing (307)."""
+        """Report the state of this member (307)."""
         self._check(command.header(RunningInfoRequest).consumer_group)
         properties = {
             **self._settings,
@@ -142,20 +142,20 @@ class BrokerRequests:
         )
 
     def _wall_ms(self, monotonic_s: float) -> int:
-        # Never happened yet counts as just now, as tools take a time long ago for a member that hangs.
+        # "Never" is reported as now, because tools take an old time for a member that hangs.
         clock = self._instance.clock
         age_s = clock.monotonic() - monotonic_s if monotonic_s else 0.0
         return clock.time_ms() - round(age_s * 1000)
 
     def _consume_directly(self, conn: Connection, command: Command) -> None:
-        """Have the handler called with the one message that the broker sends along (309), and tell how that went."""
+        """Call the handler with the one message that the broker sends along (309), and report the outcome."""
         header = command.header(ConsumeDirectly)
         self._check(header.consumer_group)
         messages = decode_records(command.body, broker_name=header.broker_name or "")
-        if len(messages) > 1:  # an inner batch whole: the broker knows records only
+        if len(messages) > 1:  # a whole inner batch: the broker sends the record
             messages = [message for message in messages if message.msg_id == header.msg_id]
         if len(messages) != 1:
-            raise RemoteProtocolError(f"it sent {len(messages)} messages to consume, not one")
+            raise RemoteProtocolError(f"the request has {len(messages)} messages to consume, not one")
         self._instance.spawn(self._answer(conn, command, messages[0]), "message consumed directly")
 
     async def _answer(self, conn: Connection, command: Command, message: ReceivedMessage) -> None:

@@ -1,4 +1,4 @@
-"""What a consumer says about itself: its queues, and why one of them is not pulled."""
+"""The state of a consumer: its queues, and why one of them is not pulled."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,11 @@ from sprocketmq.protocol.message import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """One queue that a consumer holds.
+    """One queue that a consumer owns.
 
-    Everything before ``commit_offset`` is consumed, and committed within 5 seconds; ``next_offset`` is where the next pull begins; between
-    them ``cached_messages`` of ``cached_bytes`` wait here or are with handlers. ``idle_s`` is how long the queue has neither been pulled nor
-    waited at its broker for a message, and ``why_idle`` says what keeps it from that; 0.0 and empty while all is well. ``last_error`` is what
-    the last pull that failed ended with.
+    Everything before ``commit_offset`` is consumed, and committed within 5 seconds. The next pull starts at ``next_offset``. Between them,
+    ``cached_messages`` of ``cached_bytes`` wait here or are with handlers. ``idle_s`` is how long no pull of the queue has been answered or
+    pending, and ``why_idle`` is the reason; 0.0 and empty while all is well. ``last_error`` is the error of the last pull that failed.
     """
 
     queue: MessageQueue
@@ -27,7 +26,7 @@ class QueueStats:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStats:
-    """A consumer's ``group``, its queues (retries included), sorted, and the error that ended the consumer, empty while it works."""
+    """A consumer's ``group``, its queues (the retry topic's included), sorted, and the error that ended it, empty while it works."""
 
     group: str
     queues: tuple[QueueStats, ...]

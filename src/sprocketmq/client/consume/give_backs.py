@@ -1,4 +1,4 @@
-"""Give messages that could not be handled back to the broker, which delivers them again later (client-behaviour, sections 9.6 and 9.7)."""
+"""Gives failed messages back to the broker, which delivers them again later (client-behaviour, sections 9.6 and 9.7)."""
 
 import asyncio
 import logging
@@ -20,29 +20,28 @@ from sprocketmq.protocol.records import ReceivedMessage
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 5.0
-# How often, and how far apart, a broker of ours that is away is asked again to take a message back.
+# How often, and how far apart, a give-back to a SprocketMQ broker that does not answer is repeated.
 RESENDS = 10
 RESEND_S = 1.0
-# Requests of one batch that are under way at a time.
+# Concurrent requests for one batch.
 AT_ONCE = 32
-# The k-th retry waits level 3 + (k - 1): 10 s, 30 s, 1 min ...
+# Delay level of the first retry; each further one is a level higher: 10 s, 30 s, 1 min ...
 FIRST_LEVEL = 3
-# The name under which clients of every language publish what a broker does not take back.
+# The producer group under which clients of every language publish messages that a broker did not take back.
 INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 
 _STORED = frozenset(
     {ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT}
 )
-# What a copy must not take along: it would not be an ordinary message, or would come at another time than asked for.
+# Properties that a copy must not have: they would make it a transaction or timer message, or invalidate its checksum.
 _LEFT_OUT = ("TRAN_MSG", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__CRC32#")
 
 
 class GiveBacks:
-    """Sends messages back for one consumer group; ``max_times`` is how often one may come again before it is a dead letter.
+    """Sends messages back for one consumer group; one that was delivered again ``max_times`` becomes a dead letter.
 
-    The broker copies the record itself (request 36). One message of an inner batch has no record of its own: our broker finds it by its
-    id and does the same, for others the message is published to the group's retry topic from here, which is also what happens when a broker
-    does not take one back.
+    The broker copies the record itself (request 36). A message of an inner batch has no record of its own: SprocketMQ's broker finds it by
+    its id and copies it; for other brokers the client publishes it to the group's retry topic. It does the same when a broker refuses.
     """
 
     def __init__(self, instance: Instance, group: str, *, max_times: int) -> None:
@@ -50,11 +49,11 @@ class GiveBacks:
         self._group = group
         self._retry_topic = RETRY_PREFIX + group
         self._max_times = max_times
-        # Brokers that refused one message of an inner batch all the same.
+        # Brokers that are taken for SprocketMQ and refused a message of an inner batch.
         self._refusing: set[str] = set()
 
     async def send(self, pq: ProcessQueue, messages: Sequence[tuple[ReceivedMessage, int]]) -> list[ReceivedMessage]:
-        """Send back messages of ``pq``, each with its delay level, and return those that a broker has now. Raises nothing: the others are logged."""
+        """Send back messages of ``pq``, each with its delay level, and return those that a broker has stored. Failures are logged."""
         sent: list[ReceivedMessage] = []
         for start in range(0, len(messages), AT_ONCE):
             piece = messages[start : start + AT_ONCE]
@@ -87,7 +86,7 @@ class GiveBacks:
         except SprocketError as e:
             if message.is_inner and isinstance(e, BrokerError):
                 self._refusing.add(broker)
-            log.info("consumer group %s: %s did not take back %s, publishing it: %s", self._group, broker, message.msg_id, e)
+            log.info("consumer group %s: %s did not take back %s, publishing it instead: %s", self._group, broker, message.msg_id, e)
             await self.publish(message, delay_level)
 
     async def _return_surely(self, pq: ProcessQueue, message: ReceivedMessage, delay_level: int) -> None:
@@ -95,7 +94,7 @@ class GiveBacks:
             try:
                 await self._return(pq.queue, message, delay_level)
             except (ConnectFailed, ConnectionLost, RequestTimeout):
-                # The broker may have it. Ours takes it again without a second copy, so it is better asked again than passed over.
+                # It may be stored. SprocketMQ's broker makes no second copy, so repeating is safe, and publishing might not be.
                 if not tries_left or not pq.broker_is_ours or pq.dropped or self._instance.state != OPEN:
                     raise
             else:
@@ -119,7 +118,7 @@ class GiveBacks:
             raise response_error(response, address, queue.topic)
 
     async def publish(self, message: ReceivedMessage, delay_level: int = BROKER_DECIDES) -> None:
-        """Publish a copy to the group's retry topic, on any broker. Raises what the last broker's send ended with."""
+        """Publish a copy to the group's retry topic, on any broker. Raises the error of the last broker tried."""
         route = await self._instance.publish_route(self._retry_topic)
         queues = random.sample(route.publish_queues, len(route.publish_queues))
         tries = list({queue.broker_name: queue for queue in queues}.values())[:3]
@@ -134,7 +133,7 @@ class GiveBacks:
 
     async def _publish_to(self, queue: MessageQueue, address: str, message: ReceivedMessage, delay_level: int) -> None:
         times = message.reconsume_times + 1
-        # A broker makes a dead letter of what came again more often than it may.
+        # A broker makes a dead letter of a message that exceeds its limit.
         limit = min(self._max_times, times - 1) if delay_level == DEAD_LETTER else self._max_times
         properties = {name: value for name, value in message.properties.items() if name not in _LEFT_OUT}
         properties.setdefault("ORIGIN_MESSAGE_ID", message.msg_id)

@@ -1,9 +1,9 @@
 """Offsets of a broadcasting consumer, in a file of this machine (client-behaviour, section 9.10).
 
-The place and the format are the reference's, so a Java consumer's file is read on, and the other way round::
+Path and format are those of the Java client, so each continues with the other's file::
 
     <directory>/<client>/<group>/offsets.json        {"offsetTable":{{"brokerName":"b","queueId":0,"topic":"t"}:5}}
-    <directory>/<client>/<group>/offsets.json.bak    the one before
+    <directory>/<client>/<group>/offsets.json.bak    the previous version
     <directory>/<client>/<group>/offsets.json.lock   held while a consumer is open
 """
 
@@ -33,15 +33,15 @@ MAX_FILE_BYTES = 64 << 20
 
 
 def default_directory() -> Path:
-    """Return where offsets are kept unless ``offsets_dir`` says otherwise: ``.rocketmq_offsets`` in the user's home, as the reference does."""
+    """Return where offsets are kept without ``offsets_dir``: ``.rocketmq_offsets`` in the user's home, as for Java clients."""
     return Path.home() / ".rocketmq_offsets"
 
 
 class OffsetFile:
     """The offsets of one group on this machine: read at ``open``, kept in memory, written by ``save``.
 
-    ``save`` replaces the file as a whole, after its bytes are on the disk: a crash leaves the old one or the new one. A file that cannot
-    be understood is moved aside with a warning, and the one before it is used. Two processes cannot have it at a time.
+    ``save`` replaces the file atomically, after its bytes are on the disk: a crash leaves the old file or the new one. A damaged file is
+    moved aside with a warning, and the backup is used. Only one process can open the file at a time.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None, client: str, group: str) -> None:
@@ -52,33 +52,33 @@ class OffsetFile:
         self._lock: IO[bytes] | None = None
 
     def open(self) -> None:
-        """Take the file for this process and read it. Raises OffsetsLocked when another has it, ConfigError when it cannot be used."""
+        """Lock and read the file. Raises OffsetsLocked when another consumer has it open, ConfigError when it cannot be used."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._take()
+            self._acquire()
             self._offsets = self._read(self.path) or self._read(self._backup) or {}
         except OSError as e:
             self.close()
             raise ConfigError(f"offsets of a broadcasting consumer cannot be kept in {self.path}: {e}; give another offsets_dir") from e
 
     def close(self) -> None:
-        """Let go of the file. What was not saved is lost. Harmless when closed."""
+        """Unlock the file. Offsets that were not saved are lost. Harmless when closed."""
         lock, self._lock = self._lock, None
         if lock is not None:
             lock.close()
 
     def get(self, queue: MessageQueue) -> int | None:
-        """Return where to go on in ``queue``, None when that was never noted."""
+        """Return the offset of ``queue``, None when it has none."""
         return self._offsets.get(queue)
 
     def put(self, queue: MessageQueue, offset: int) -> None:
-        """Note where to go on in ``queue``; the next ``save`` writes it."""
+        """Set the offset of ``queue``; the next ``save`` writes it."""
         if self._offsets.get(queue) != offset:
             self._offsets[queue] = offset
             self._changed = True
 
     def save(self) -> None:
-        """Write what was noted since the last time, if anything. Raises OSError; the next call tries again. May run in another thread."""
+        """Write the file if offsets have changed. Raises OSError; the next call tries again. May run in another thread."""
         if not self._changed:
             return
         self._changed = False
@@ -94,7 +94,7 @@ class OffsetFile:
     def _backup(self) -> Path:
         return self.path.with_name(NAME + ".bak")
 
-    def _take(self) -> None:
+    def _acquire(self) -> None:
         lock = self.path.with_name(NAME + ".lock").open("ab")
         if sys.platform != "win32":
             try:
@@ -128,7 +128,7 @@ class OffsetFile:
             file.flush()
             os.fsync(file.fileno())
         with suppress(FileNotFoundError):
-            # A crash between these two leaves the backup alone, which is read then.
+            # After a crash between the two renames only the backup exists, and is read.
             self.path.replace(self._backup)
         new.replace(self.path)
         if sys.platform != "win32":
@@ -140,9 +140,9 @@ class OffsetFile:
 
 
 class LocalOffsets:
-    """Where a group that broadcasts goes on: every machine keeps that for itself, and no broker hears of it.
+    """Offsets of a broadcasting group: every machine keeps its own, and brokers have none.
 
-    The client of the path is ``<own address>@DEFAULT``, as of a Java consumer that was given no instance name.
+    The client part of the path is ``<own address>@DEFAULT``, as for a Java consumer without an instance name.
     """
 
     def __init__(self, instance: Instance, group: str, directory: str | os.PathLike[str] | None) -> None:
@@ -158,17 +158,17 @@ class LocalOffsets:
         await asyncio.to_thread(self._file.open)
 
     async def close(self) -> None:
-        """Let go of the file; what was not committed is lost."""
+        """Unlock the file; offsets that were not committed are lost."""
         async with self._saving:
             if self._file is not None:
                 self._file.close()
 
     async def committed(self, queue: MessageQueue, *, zero_if_young: bool) -> int | None:
-        """Return where to go on in ``queue``, None when that was never committed. ``zero_if_young`` means nothing here."""
+        """Return the committed offset of ``queue``, None when there is none. ``zero_if_young`` has no effect here."""
         return None if self._file is None else self._file.get(queue)
 
     async def commit(self, pqs: Iterable[ProcessQueue]) -> None:
-        """Write what was consumed and return when the disk has it. Raises OffsetsNotSaved."""
+        """Write the offsets and return when they are on the disk. Raises OffsetsNotSaved."""
         if self._file is None:
             return
         for pq in pqs:
@@ -194,7 +194,7 @@ def _parse(data: bytes) -> dict[MessageQueue, int]:
 
 
 def _free_name(path: Path) -> Path:
-    """Return ``path``, or it with the first number that is not taken."""
+    """Return ``path``, or ``path`` with the first number that is not taken."""
     found = path
     number = 1
     while found.exists():

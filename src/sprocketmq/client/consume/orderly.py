@@ -1,4 +1,4 @@
-"""Queue locks of a member that consumes in order: held at the brokers, and believed here for a shorter time (client-behaviour, 9.9)."""
+"""Queue locks of a member that consumes in order: kept by the brokers, relied on here for a shorter time (client-behaviour, 9.9)."""
 
 import asyncio
 from collections import defaultdict
@@ -15,30 +15,30 @@ from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.message import MessageQueue
 
 RENEW_S = 20.0
-# After a renewal that some broker did not answer.
+# The pause after a renewal that some broker did not answer.
 RENEW_SOON_S = 1.0
-# How long a granted lock is believed here, and how long the broker keeps it. Both count from before the request was sent, which is
-# earlier than the broker's own count: what is believed here still holds there.
+# How long a member relies on a granted lock, and how long the broker keeps it. Both count from before the request was sent, earlier than
+# the broker's own count, so a lock relied on here is still held there.
 VALID_S = 30.0
 BROKER_S = 60.0
 UNLOCK_TIMEOUT_S = 1.0
 
 
 class Leases:
-    """Which queues this member has locked, judged by its own clock."""
+    """The queues that this member has locked, by its own clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._granted_at: dict[MessageQueue, float] = {}
 
     def grant(self, queue: MessageQueue, asked_at: float) -> bool:
-        """Note a lock that was asked for at ``asked_at`` (monotonic s). Tells whether it was ours all the time since the last grant."""
+        """Add a lock that was requested at ``asked_at`` (monotonic s). Returns whether it was held without a gap since the last grant."""
         before = self._granted_at.get(queue)
         self._granted_at[queue] = asked_at
         return before is not None and asked_at < before + BROKER_S
 
     def drop(self, queue: MessageQueue) -> None:
-        """Forget a lock: given up, or somebody else's now."""
+        """Remove a lock that was released, or is another member's now."""
         self._granted_at.pop(queue, None)
 
     def holds(self, queue: MessageQueue) -> bool:
@@ -49,9 +49,9 @@ class Leases:
 
 @dataclass(slots=True)
 class Locked:
-    """How a lock request ended, queue by queue.
+    """The result of a lock request by queue.
 
-    ``kept`` were ours without a break, ``taken`` are ours (again) now, ``refused`` are somebody else's, ``unknown`` got no answer.
+    ``kept`` were held without a gap, ``taken`` are held (again) now, ``refused`` are another member's, ``unknown`` got no answer.
     """
 
     kept: set[MessageQueue] = field(default_factory=set)
@@ -61,17 +61,17 @@ class Locked:
 
 
 class MemberLocks:
-    """The locks of one member of ``group``. Nothing here raises for a broker that does not answer: its locks run out."""
+    """The queue locks of one member of ``group``. A broker that does not answer raises nothing: its locks expire."""
 
     def __init__(self, instance: Instance, group: str) -> None:
         self._instance = instance
         self._group = group
         self.leases = Leases(instance.clock)
-        # A renewal that a broker took after the lock was given up would keep the next member waiting.
+        # One request at a time: a renewal that arrives after the unlock would make the next member wait.
         self._asking = asyncio.Lock()
 
     async def lock(self, queues: Collection[MessageQueue]) -> Locked:
-        """Ask each queue's broker (41) for its lock, or to have it longer."""
+        """Request the locks of ``queues`` from their brokers (41), or renew them."""
         result = Locked()
         async with self._asking:
             await all_of(self._lock(address, part, result) for address, part in self._by_broker(queues, result).items())
@@ -97,14 +97,14 @@ class MemberLocks:
                 result.taken.add(queue)
 
     async def unlock(self, queues: Collection[MessageQueue]) -> None:
-        """Give locks back (42), so that the next member need not wait until they run out. Best effort."""
+        """Release locks (42), so that the next member need not wait until they expire. Best effort."""
         async with self._asking:
             for queue in queues:
                 self.leases.drop(queue)
             await all_of(self._unlock(address, part) for address, part in self._by_broker(queues, Locked()).items())
 
     async def _unlock(self, address: str, queues: list[MessageQueue]) -> None:
-        with suppress(SprocketError):  # the lock runs out then
+        with suppress(SprocketError):  # the lock expires then
             await self._instance.ask(address, RequestCode.UNLOCK_BATCH_MQ, ext={}, body=self._body(queues), timeout_s=UNLOCK_TIMEOUT_S)
 
     def _body(self, queues: list[MessageQueue]) -> bytes:

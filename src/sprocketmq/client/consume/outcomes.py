@@ -124,7 +124,7 @@ class Outcomes:
             self._ready.offer_if_ready(pq)
 
     def _settle(self, work: Coroutine[Any, Any, None], rest: ReceivedBatch, delay_s: float) -> None:
-        """Run ``work``, which brings messages of ``rest`` to a broker. Those left when it ends, however it does, are handed out again later."""
+        """Run ``work``, which brings messages of ``rest`` to a broker. Those left when it ends or fails are handed out again later."""
         task = self._instance.spawn(work, f"messages of {rest.queue} given back")
         self.tasks.add(task)
 

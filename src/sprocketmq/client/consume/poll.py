@@ -1,4 +1,4 @@
-"""Polling of queues that a pull consumer was given, by hand or as a member of its group: background pulls, positions, commits."""
+"""Polling of the queues assigned to a pull consumer, by hand or by its group: background pulls, positions, commits."""
 
 import asyncio
 import logging
@@ -22,14 +22,14 @@ from sprocketmq.protocol.records import ReceivedMessage
 
 log = logging.getLogger(__name__)
 
-# What one pull in the background asks for; what a poll returns is bounded by the caller.
+# Size of a background pull; the caller limits what a poll returns.
 PULL_SIZE = PullSize(256, 1 << 20)
 
 
 class Polling:
-    """The queues of one pull consumer. Each is pulled ahead, up to 1,000 messages or 100 MiB, and handed out by ``poll`` in order.
+    """The queues of one pull consumer. Each is pulled ahead, up to 1,000 messages or 100 MiB, and returned by ``poll`` in order.
 
-    With ``share`` the consumer is a member of its group, which has its queues from the group's balance; else it has those of ``assign``.
+    With ``share`` the consumer is a member of its group and has its share of the queues; otherwise it has those given to ``assign``.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Polling:
             lost=self._rebalance_soon,
             refused=self._fail,
             commits=auto_commit,
-            tells=True,
+            sends_subscription=True,
         )
         self.member: GroupMember | None = None
         self._queues: dict[MessageQueue, ProcessQueue] = {}
@@ -85,7 +85,7 @@ class Polling:
     # --- life ---
 
     async def begin(self) -> None:
-        """Join the group, or begin to commit what is polled of queues given by hand."""
+        """Join the group, or start committing the queues given by hand."""
         if self.member is not None:
             await self.member.join()
         else:
@@ -93,7 +93,7 @@ class Polling:
         self._pulls.watch(self._queues.values)
 
     async def end(self) -> None:
-        """Pull nothing more; commit what was consumed, unless only the caller commits."""
+        """Stop pulling; commit what was consumed, unless only the caller commits."""
         for pq in self._queues.values():
             self._pulls.end(pq)
         if self._instance.state == OPEN:
@@ -106,7 +106,7 @@ class Polling:
         self._wake()
 
     def stats(self) -> ConsumerStats:
-        """Return how the queues are doing."""
+        """Return the state of each queue."""
         queues = tuple(self._pulls.stats(self._queues[queue]) for queue in self.assignment)
         return ConsumerStats(self._group, queues, str(self._failure or ""))
 
@@ -117,7 +117,7 @@ class Polling:
         return sorted(self._queues)
 
     async def assign(self, queues: Collection[MessageQueue]) -> None:
-        """Have exactly these queues. One that was here goes on where it is; a new one starts where the group committed, else as told."""
+        """Own exactly ``queues``. Known ones keep their position; new ones start at the committed offset, or by ``consume_from``."""
         going = [pq for queue, pq in self._queues.items() if queue not in queues]
         for pq in going:
             pq.dropped = True
@@ -140,9 +140,9 @@ class Polling:
     # --- polling ---
 
     async def poll(self, max_messages: int, timeout_s: float) -> list[ReceivedMessage]:
-        """Return up to ``max_messages`` messages of one queue, or nothing after ``timeout_s``. What was returned before is consumed now."""
+        """Return up to ``max_messages`` messages of one queue, none after ``timeout_s``. Earlier polls count as consumed now."""
         if self._waiter is not None:
-            raise ConfigError("another task polls this consumer now: polling says that what was returned before is consumed")
+            raise ConfigError("another task polls this consumer now: one task polls at a time, as each poll acknowledges the one before")
         self.consume()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -211,14 +211,14 @@ class Polling:
     # --- steering ---
 
     def assigned(self, queues: Collection[MessageQueue]) -> list[ProcessQueue]:
-        """Return what holds ``queues`` (none: all of them). Raises ConfigError for one that is not here."""
+        """Return the process queues of ``queues`` (none: all). Raises ConfigError for one that is not assigned."""
         for queue in queues:
             if queue not in self._queues:
                 raise ConfigError(f"{queue} is not assigned to this consumer now (it has {len(self._queues)} queues, see 'assignment')")
         return [self._queues[queue] for queue in queues or self.assignment]
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at ``offset``; what is here of the queue is forgotten."""
+        """Continue at ``offset``; cached messages of the queue are dropped."""
         (pq,) = self.assigned([queue])
         pq.seek(offset)
         self._pulls.end(pq)

@@ -12,7 +12,7 @@ from sprocketmq.protocol.records import ReceivedMessage
 
 @dataclass(frozen=True, slots=True)
 class CacheLimits:
-    """How much of one queue may be cached before pulling pauses: messages, bytes, and the span from oldest to newest offset."""
+    """How much of a queue may be cached before pulling pauses: messages, bytes, and the span from oldest to newest offset."""
 
     messages: int = 1000
     size_bytes: int = 100 << 20
@@ -32,7 +32,7 @@ class ProcessQueue:
     """Messages that were pulled and are not consumed yet.
 
     ``take`` hands them out in order, as batches. ``finish`` ends a batch and names its messages that are not consumed: these stay here and
-    hold back ``commit_offset`` until ``consumed`` reports that they were sent back. ``give_back`` has a batch, or the rest of one, handed out
+    hold back ``commit_offset`` until ``consumed`` reports that they were sent back. ``give_back`` hands a batch, or the rest of one, out
     again. ``commit_offset`` is the oldest message not consumed, so a crash loses nothing after it; only ``seek`` moves it back. With
     ``serial`` one batch is out at a time, and no later message overtakes the rest of it.
     """
@@ -91,7 +91,7 @@ class ProcessQueue:
             self.held_bytes += size_bytes
 
     def take(self, count: int, now: float = 0.0) -> ReceivedBatch | None:
-        """Return the next batch of up to ``count`` messages, or a returned batch unchanged; None when there is none. ``now`` is monotonic s."""
+        """Return a returned batch, or the next one of up to ``count`` messages; None when there is none. ``now`` is monotonic s."""
         if not self.ready:
             return None
         batch = self._returned.popleft() if self._returned else self._next(count)

@@ -1,4 +1,4 @@
-"""Pulls of the queues a group member has: one loop for each, ahead of the handlers as far as flow control lets it (client-behaviour, section 9.4)."""
+"""Pull loops: one for each queue that a consumer owns, ahead of its handlers within flow control (client-behaviour, section 9.4)."""
 
 import asyncio
 import logging
@@ -25,13 +25,13 @@ log = logging.getLogger(__name__)
 SUSPEND_MS = 15_000
 PULL_TIMEOUT_S = 30.0
 PULL_PAUSE_S = 1.0
-# What our brokers say they are written in.
+# The language that SprocketMQ's brokers name in their responses.
 OWN_LANGUAGE = LanguageCode.PYTHON
-# Held queues are looked at this often. One that is idle for IDLE_S is logged, and again after twice the time, up to each hour.
+# How often queues are checked. One that is idle for IDLE_S is logged, and again after twice the time, up to once an hour.
 WATCH_S = 5.0
 IDLE_S = 60.0
 LONGEST_IDLE_PAUSE_S = 3600.0
-# A broker may refuse a group for a moment, as it has not heard of it yet; after this many times in a row it means it.
+# A broker may refuse a group at first, before its heartbeat arrives; this many refusals in a row are final.
 REFUSALS = 5
 
 _NOT_KNOWN_YET = frozenset(
@@ -42,7 +42,7 @@ _FOR_GOOD = _NOT_KNOWN_YET | {ResponseCode.SUBSCRIPTION_PARSE_FAILED, ResponseCo
 
 @dataclass(frozen=True, slots=True)
 class PullSize:
-    """What one pull asks for."""
+    """The limits of one pull."""
 
     messages: int
     size_bytes: int
@@ -57,7 +57,7 @@ _FULL = {
 
 
 class _Loop:
-    """The loop of one queue, and how it is doing. Times are monotonic seconds."""
+    """The loop of one queue, and its state. Times are monotonic seconds."""
 
     __slots__ = ("asking", "error", "failing", "idle_since", "kept", "pq", "refusals", "room", "warned_s")
 
@@ -65,20 +65,20 @@ class _Loop:
 
     def __init__(self, pq: ProcessQueue, now: float) -> None:
         self.pq = pq
-        # Whether a pull is on its way, or held by the broker.
+        # Whether a pull is in flight, or held by the broker.
         self.asking = False
-        # What the last pull that failed ended with, and whether no pull was answered since.
+        # The error of the last failed pull, and whether no pull has succeeded since.
         self.error: BaseException | None = None
         self.failing = False
         self.refusals = 0
-        # Resolved when there is room again; there while the queue is too full.
+        # Set while the cache is full; resolved when there is room again.
         self.room: asyncio.Future[None] | None = None
-        # When the last pull was answered, and how long the queue had been idle when that was logged last.
+        # When the last pull was answered, and how long the queue had been idle when that was last logged.
         self.idle_since = now
         self.warned_s = 0.0
 
     def why_idle(self) -> str:
-        """Say what keeps the queue from being pulled; empty when nothing does."""
+        """Return why the queue is not pulled; empty when it is."""
         if self.failing:
             return f"its pulls fail: {self.error}"
         if self.asking:
@@ -90,12 +90,12 @@ class _Loop:
 
 
 class PullLoops:
-    """Pull every queue that was begun until it is ended.
+    """Pulls every queue from ``begin`` until ``end``.
 
-    ``found(pq)`` is called when messages came; ``lost()`` when a queue's topic has no route any more; ``refused(error)`` when a broker
-    refuses the group for good, which ends the loop of that queue. With ``commits`` each pull tells the broker what was consumed,
-    with ``tells`` what is subscribed to, which no heartbeat may have told it. ``may_take`` tells whether messages of a queue may be handed
-    out now: one that is full although it may not has lost its lock.
+    ``found(pq)`` is called when messages arrived; ``lost()`` when a queue's topic has no route any more; ``refused(error)`` when a broker
+    refuses the group for good, which ends the loop of that queue. With ``commits`` each pull carries the commit offset. With
+    ``sends_subscription`` it carries the subscription, for clients that may send no heartbeat. ``may_take`` tells whether messages of a
+    queue may be handed out now; a full queue that may not has lost its lock.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class PullLoops:
         refused: Callable[[SprocketError], None],
         may_take: Callable[[ProcessQueue], bool] = lambda _: True,
         commits: bool = True,
-        tells: bool = False,
+        sends_subscription: bool = False,
     ) -> None:
         self._instance = instance
         self._group = group
@@ -121,18 +121,18 @@ class PullLoops:
         self._refused = refused
         self._may_take = may_take
         self._commits = commits
-        self._flags = PULL_SUSPEND | (PULL_SUBSCRIPTION if tells else 0)
+        self._flags = PULL_SUSPEND | (PULL_SUBSCRIPTION if sends_subscription else 0)
         self._loops: dict[MessageQueue, _Loop] = {}
 
     def begin(self, pq: ProcessQueue) -> None:
-        """Pull ``pq`` from its ``next_offset`` on."""
+        """Start pulling ``pq`` at its ``next_offset``."""
         if pq.queue not in self._loops:
             self._instance.outages.pulled(broker_label(pq.queue), 1)
         loop = self._loops[pq.queue] = _Loop(pq, self._instance.clock.monotonic())
         loop.kept = self._instance.keep(f"pull loop of {pq.queue}", partial(self._pull_on, loop))
 
     def end(self, pq: ProcessQueue) -> None:
-        """Pull ``pq`` no more; a pull under way is given up. Harmless when it was ended."""
+        """Stop pulling ``pq``; a pull in flight is dropped. Harmless when it was stopped before."""
         loop = self._loops.pop(pq.queue, None)
         if loop is not None:
             self._instance.outages.pulled(broker_label(pq.queue), -1)
@@ -140,7 +140,7 @@ class PullLoops:
             self._instance.outages.forget(broker_label(pq.queue))
 
     def go_on(self, pq: ProcessQueue) -> None:
-        """Wake the loop of a queue that was too full to be pulled."""
+        """Wake the loop of a queue whose cache was full."""
         loop = self._loops.get(pq.queue)
         if loop is not None and loop.room is not None and not loop.room.done():
             loop.room.set_result(None)
@@ -148,7 +148,7 @@ class PullLoops:
     # --- queues that are not pulled ---
 
     def watch(self, held: Callable[[], Iterable[ProcessQueue]]) -> None:
-        """From time to time see to it that the queues that ``held`` returns are pulled, and log which are not and why."""
+        """Check each 5 s that the queues that ``held`` returns are pulled, and log which are not and why."""
 
         async def look() -> None:
             self.check(held())
@@ -156,16 +156,16 @@ class PullLoops:
         self._instance.every(WATCH_S, look, "watch over pull loops")
 
     def check(self, held: Iterable[ProcessQueue]) -> None:
-        """Log which of ``held`` are idle and why, and have those pulled that should be."""
+        """Log which of ``held`` are idle and why, and restart loops that have ended."""
         now = self._instance.clock.monotonic()
         for pq in list(held):
             loop = self._loops.get(pq.queue)
             if loop is None or (not loop.kept.alive and loop.refusals < REFUSALS):
-                log.error("consumer group %s: %s is held and not pulled: its pull loop is gone; it begins again", self._group, pq.queue)
+                log.error("consumer group %s: %s is held and not pulled: its pull loop is gone; it is started again", self._group, pq.queue)
                 self.begin(pq)
                 continue
             if loop.room is not None and not loop.room.done() and not pq.full:
-                log.error("consumer group %s: the pull loop of %s was not told that there is room; it goes on", self._group, pq.queue)
+                log.error("consumer group %s: the pull loop of %s was not told that there is room; it continues", self._group, pq.queue)
                 self.go_on(pq)
             why = self._why_idle(loop)
             idle_s = now - loop.idle_since
@@ -174,10 +174,10 @@ class PullLoops:
                 loop.warned_s = idle_s
 
     def stats(self, pq: ProcessQueue) -> QueueStats:
-        """Return how a queue that is held is doing."""
+        """Return the state of a queue."""
         loop = self._loops.get(pq.queue)
         now = self._instance.clock.monotonic()
-        why = self._why_idle(loop) if loop is not None else "it is being given up: its handler still has messages of it"
+        why = self._why_idle(loop) if loop is not None else "it is being released: its handler still has messages of it"
         since = loop.idle_since if loop is not None else pq.pulled_at
         return QueueStats(
             pq.queue,
@@ -199,7 +199,7 @@ class PullLoops:
     def _answered(self, loop: _Loop) -> None:
         now = self._instance.clock.monotonic()
         if loop.warned_s:
-            log.warning("consumer group %s: %s going on again after %.0f s", self._group, loop.pq.queue, now - loop.idle_since)
+            log.warning("consumer group %s: %s is pulled again after %.0f s", self._group, loop.pq.queue, now - loop.idle_since)
             loop.warned_s = 0.0
         loop.idle_since = now
         loop.failing = False
@@ -242,17 +242,17 @@ class PullLoops:
                 result = read_pull(response, address, queue, pq.next_offset, tags)
                 messages = result.located
             except ClientClosed:
-                return  # pauses are over at once then: another try would follow without end
+                return  # pauses end at once then, and retries would never stop
             except SprocketError as e:
                 loop.asking = False
                 if isinstance(e, RetriableError):
                     self._instance.outages.failed(broker, pq.pulled_at, who, e)
                 else:
-                    # Once for each trouble: a queue comes by here each second while it lasts. A broker that has just started knows no
-                    # group before its heartbeat; one that goes on so is told of as a refusal.
+                    # Only the first failure is a warning, as a retry follows each second. A broker that has just started knows no group
+                    # before its heartbeat; when it keeps refusing, that is reported as a refusal.
                     expected = loop.failing or (isinstance(e, BrokerError) and e.code in _NOT_KNOWN_YET)
                     level = logging.DEBUG if expected else logging.WARNING
-                    log.log(level, "%s: pull of %s failed, again every %g s: %s", who, queue, PULL_PAUSE_S, e)
+                    log.log(level, "%s: pull of %s failed, retrying every %g s: %s", who, queue, PULL_PAUSE_S, e)
                 loop.error, loop.failing = e, True
                 if isinstance(e, TopicNotFound):
                     self._lost()
@@ -275,7 +275,7 @@ class PullLoops:
             pq.put(messages, len(result.body), result.next_offset)
             if messages:
                 self._found(pq)
-            del response, result, messages  # they are the consumer's now, and free when it is done with them
+            del response, result, messages  # or they would stay in memory until the next pull is answered
 
     async def _pull(self, pq: ProcessQueue, commit: int, broker_id: int) -> tuple[Command, str]:
         queue = pq.queue
@@ -295,12 +295,14 @@ class PullLoops:
         )
 
     async def _move(self, pq: ProcessQueue, result: PullResult) -> None:
-        """Go on where the broker says: its queue begins later, ends earlier, or an operator has reset the offset."""
+        """Continue where the broker says: its queue begins later, ends earlier, or an operator has reset the offset."""
         why = "was reset" if result.min_offset <= pq.next_offset <= result.max_offset else "is out of range"
-        log.warning("consumer group %s: offset %d of %s %s, going on at %d", self._group, pq.next_offset, pq.queue, why, result.next_offset)
+        log.warning(
+            "consumer group %s: offset %d of %s %s, continuing at %d", self._group, pq.next_offset, pq.queue, why, result.next_offset
+        )
         if result.next_offset > pq.next_offset:
-            pq.put([], 0, result.next_offset)  # what was pulled before stays valid
+            pq.put([], 0, result.next_offset)  # cached messages stay valid
         elif result.next_offset < pq.next_offset:
             pq.seek(result.next_offset)
         else:
-            await self._instance.timers.sleep(PULL_PAUSE_S)  # a broker that contradicts itself
+            await self._instance.timers.sleep(PULL_PAUSE_S)  # the broker names the offset that it refuses

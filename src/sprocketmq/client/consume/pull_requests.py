@@ -1,13 +1,16 @@
-"""Pull requests and their answers, shared by both consumers (protocol, section 7.2.1)."""
+"""Pull requests and their responses, shared by both consumers (protocol, section 7.2.1)."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
+from numbers import Integral
+from typing import Literal
 
 import msgspec
 
+from sprocketmq.client.arguments import LARGEST_OFFSET
 from sprocketmq.client.instance import response_error
 from sprocketmq.errors import ConfigError, InvalidName
 from sprocketmq.protocol.bodies import SubscriptionData, build_subscription
@@ -24,9 +27,11 @@ _json = msgspec.json.encode
 
 DEFAULT_MAX_BYTES = 262_144
 
+ExpressionType = Literal["TAG", "SQL92"]
+
 
 class PullStatus(Enum):
-    """How a pull ended. In every case ``next_offset`` is where to go on."""
+    """How a pull ended. ``next_offset`` is where to continue in every case."""
 
     FOUND = "found"
     NO_NEW_MESSAGE = "no new message"
@@ -44,11 +49,11 @@ _STATUSES = {
 
 @dataclass(slots=True)
 class PullResult:
-    """What one pull brought.
+    """The result of one pull.
 
-    ``body`` is the records as stored, back to back and not filtered any further; empty unless the status is FOUND. ``messages`` is made
-    of it when it is first asked for: inner batches unwrapped, from the asked offset on, only those whose tag was asked for.
-    ``from_master`` tells whether the master answered: a replica may not have everything yet.
+    ``body`` holds the records as stored, back to back and not filtered any further; empty unless the status is FOUND. ``messages`` decodes
+    it on first use: inner batches unwrapped, from the requested offset on, and only messages with a requested tag. ``from_master`` tells
+    whether the master answered: a replica may lag behind.
     """
 
     queue: MessageQueue
@@ -65,29 +70,29 @@ class PullResult:
 
     @property
     def messages(self) -> list[ReceivedMessage]:
-        """The messages, each decoding when it is touched. Raises RemoteProtocolError when the body is damaged."""
+        """The messages; each decodes its fields when they are used. Raises RemoteProtocolError when the body is damaged."""
         if self._messages is None:
             self._messages = list(self.located)
         return self._messages
 
     @property
     def located(self) -> Sequence[ReceivedMessage]:
-        """The messages, found and checked: each is made when it is taken, where that saves work. Raises as ``messages`` does."""
+        """The messages, located and checked; objects are made when they are taken, where that saves work. Raises as ``messages``."""
         return locate_messages(self.body, self.queue.broker_name, self.offset, self.tags) if self.body else []
 
 
 def locate_messages(body: bytes, broker_name: str, offset: int, tags: frozenset[bytes] | None) -> Sequence[ReceivedMessage]:
-    """Find the messages of a pulled body from ``offset`` on, with one of ``tags`` (None: all).
+    """Return the messages of a pulled body from ``offset`` on that have one of ``tags`` (None: all).
 
-    A broker filters by the hash of a tag only, and returns an inner batch whole when it is entered in the middle. A batch whose entries make
-    no sense comes as one message; RemoteProtocolError is raised for records that do not.
+    A broker filters by the hash of a tag only, and returns a complete inner batch when a pull starts inside it. An inner batch with invalid
+    entries is returned as one message. Raises RemoteProtocolError for invalid records.
     """
     whole: list[ReceivedMessage] = []
     messages: Sequence[ReceivedMessage] = locate_records(body, broker_name=broker_name, whole=whole)
     for message in whole:
-        # To end here would be to end here for ever: the next pull brings the same.
+        # Raising would stop the queue for good: the next pull returns the same batch.
         log.error(
-            "the inner batch at offset %d of queue %d on broker %s, %s, does not unwrap: it comes as one message, with the batch as its body",
+            "the inner batch at offset %d of queue %d on broker %s, %s, cannot be unwrapped: it is delivered as one message",
             message.queue_offset,
             message.queue_id,
             broker_name,
@@ -101,9 +106,9 @@ def locate_messages(body: bytes, broker_name: str, offset: int, tags: frozenset[
 
 
 def read_subscriptions(subscriptions: Mapping[str, str] | Iterable[str] | str, version: int) -> dict[str, SubscriptionData]:
-    """Return the subscription of each topic: a mapping of topics to expressions, or topic names for everything of them.
+    """Return the subscription of each topic, from a mapping of topics to expressions, or from topic names (for all their messages).
 
-    Raises ConfigError when there is none, InvalidName for what is no topic or expression.
+    Raises ConfigError when there is none, InvalidName for an invalid topic or expression.
     """
     if isinstance(subscriptions, str):
         subscriptions = (subscriptions,)
@@ -118,26 +123,28 @@ def read_subscriptions(subscriptions: Mapping[str, str] | Iterable[str] | str, v
 
 
 def tag_subscription(topic: str, expression: str, version: int) -> SubscriptionData:
-    """Return the subscription for what a user wrote, ``"*"`` or ``"tag || tag"``.
+    """Return the subscription for a user's expression, ``"*"`` or ``"tag || tag"``.
 
-    Raises InvalidName for what is no such expression, also for ``&&``: brokers would look for a tag of that name. A tag may have blanks
-    inside, as Apache's clients send such; it is more often a forgotten ``||``, so it is logged.
+    Raises InvalidName for an invalid expression, including ``&&``, which brokers would take for part of a tag. A tag may contain blanks, as
+    Apache's clients send such tags; as it is more often a forgotten ``||``, it is logged.
     """
     subscription = build_subscription(topic, expression, version)
     for tag in subscription.tags_set:
         if tag == "*" or "&&" in tag:
             raise InvalidName(
-                "subscription", expression, "a message has one tag, and tags are joined by '||' only: 'a || b'; or '*' alone for everything"
+                "subscription",
+                expression,
+                "join tags by '||' only, as in 'a || b', as a message has one tag; or write '*' alone for all messages",
             )
         if len(tag.split()) > 1:
-            log.warning("the subscription to %s asks for one tag %r with blanks in it: write 'a || b' to ask for several tags", topic, tag)
+            log.warning("the subscription to %s has a tag with blanks in it, %r: to subscribe to several tags, write 'a || b'", topic, tag)
     return subscription
 
 
 def pull_subscription(topic: str, expression: str, expression_type: str) -> SubscriptionData:
-    """Return the subscription that a pull tells the broker: tags (type ``"TAG"``) or a condition on properties (``"SQL92"``).
+    """Return the subscription that a pull sends along: tags (type ``"TAG"``) or a condition on properties (``"SQL92"``).
 
-    Raises InvalidName for what is no tag expression, ConfigError for an empty condition or another type.
+    Raises InvalidName for an invalid tag expression, ConfigError for an empty condition or another type.
     """
     if expression_type == "TAG":
         return tag_subscription(topic, expression, 0)
@@ -150,8 +157,33 @@ def pull_subscription(topic: str, expression: str, expression_type: str) -> Subs
 
 
 def subscription_tags(subscription: SubscriptionData) -> frozenset[bytes] | None:
-    """Return the tags to re-check, as stored; None when everything is subscribed."""
+    """Return the tags to check messages for, as stored; None when all messages are subscribed to."""
     return frozenset(tag.encode() for tag in subscription.tags_set) or None
+
+
+@lru_cache(maxsize=256)
+def subscription_of(topic: str, expression: str, expression_type: str) -> tuple[SubscriptionData, frozenset[bytes] | None]:
+    """Return what ``pull_subscription`` returns, and the tags to check messages for. Raises as it does."""
+    subscription = pull_subscription(topic, expression, expression_type)
+    return subscription, subscription_tags(subscription)
+
+
+def _whole(value: object, least: int, most: int | None = None) -> bool:
+    if type(value) is not int and (isinstance(value, bool) or not isinstance(value, Integral)):
+        return False
+    return int(value) >= least and (most is None or int(value) <= most)
+
+
+def check_pull(*, offset: int = 0, max_messages: int = 1, max_bytes: int | None = None, wait_ms: int = 0) -> None:
+    """Raise ConfigError for arguments that no pull can have."""
+    if (
+        _whole(offset, 0, LARGEST_OFFSET)
+        and _whole(max_messages, 1)
+        and (max_bytes is None or _whole(max_bytes, 1))
+        and _whole(wait_ms, 0, LARGEST_OFFSET)
+    ):
+        return
+    raise ConfigError(f"cannot pull {max_messages!r} messages, {max_bytes!r} bytes at offset {offset!r} waiting {wait_ms!r} ms")
 
 
 def pull_header(
@@ -166,7 +198,7 @@ def pull_header(
     suspend_ms: int = 0,
     subscription: SubscriptionData,
 ) -> bytes:
-    """Return the header of a pull as JSON text. The subscription's expression goes along when ``sys_flag`` says so."""
+    """Return the header of a pull as JSON text, with the subscription's expression if ``sys_flag`` has PULL_SUBSCRIPTION."""
     template = pull_template(group, queue, max_bytes=max_bytes, sys_flag=sys_flag, suspend_ms=suspend_ms, subscription=subscription)
     return template % (offset, max_messages, commit_offset)
 
@@ -174,7 +206,7 @@ def pull_header(
 def pull_template(
     group: str, queue: MessageQueue, *, max_bytes: int, sys_flag: int, suspend_ms: int = 0, subscription: SubscriptionData
 ) -> bytes:
-    """Return what the headers of one pull after the other have in common: ``%`` puts in offset, number of messages and commit offset."""
+    """Return a template for the headers of successive pulls; ``%`` fills in offset, number of messages and commit offset."""
     return _template(
         group,
         queue.topic,
@@ -220,12 +252,12 @@ def _template(
 
 
 def _quote(text: str) -> bytes:
-    """Return ``text`` as JSON inside a template, where a percent sign stands for itself only when it is doubled (``%RETRY%group``)."""
+    """Return ``text`` as JSON for a template, with percent signs doubled (``%RETRY%group``)."""
     return _json(text).replace(b"%", b"%%")
 
 
 def read_pull(response: Command, address: str, queue: MessageQueue, offset: int, tags: frozenset[bytes] | None) -> PullResult:
-    """Return the result in ``response``. Raises the typed error of a refusal, RemoteProtocolError when its header does not fit."""
+    """Return the result in ``response``. Raises the typed error of a refusal, RemoteProtocolError when its header is invalid."""
     status = _STATUSES.get(response.code)
     if status is None:
         raise response_error(response, address, queue.topic)

@@ -56,9 +56,10 @@ class PushConsumer(Client):
 
     ``subscriptions`` maps topics to ``"*"`` or ``"tag || tag"``; one topic name or a list of names subscribes to everything in them. All
     members of a group must subscribe to the same. ``consume_from`` says where a group without a committed offset starts: ``"last"`` (new
-    messages; a young queue is read from its beginning, as brokers count it as new), ``"first"``, or epoch seconds. ``batch_max`` (1 to 1024)
-    limits the messages of one batch, and raises the pull size with it. Pulling of a queue pauses while more than ``max_cached`` messages or
-    ``max_cached_bytes`` of it are cached here, or while its cached offsets span more than ``max_span`` (two batches always fit).
+    messages; a young queue is read from its beginning, as brokers count it as new), ``"first"``, or epoch seconds. ``batch_max`` (1 to
+    1024) limits the messages of one batch, and raises the pull size with it. Pulling of a queue pauses while more than ``max_cached``
+    messages or ``max_cached_bytes`` of it are cached here, or while its cached offsets span more than ``max_span`` (two batches always
+    fit).
 
     **Delivery** is at least once. A batch counts as consumed when its handler returns or its loop body ends, except for messages given to
     ``batch.retry()``: those are sent back to the broker, which delivers them again later, to any member, through the group's retry topic
@@ -69,10 +70,10 @@ class PushConsumer(Client):
     repeated.
 
     ``orderly=True`` hands out one batch of a queue at a time. When its handler raises, or gives messages to ``batch.retry()``, the same
-    messages are handed out again after ``suspend_s``, before any later ones, without limit unless ``max_reconsume_times`` is given: a message
-    that failed more often goes to ``%DLQ%group``. There is no timeout. With ``mode="broadcasting"`` every member consumes every message, and
-    a message that fails is logged and dropped; offsets are kept on this machine, in ``offsets_dir`` (default ``~/.rocketmq_offsets``, as for
-    Java clients).
+    messages are handed out again after ``suspend_s``, before any later ones, without limit unless ``max_reconsume_times`` is given: a
+    message that failed more often goes to ``%DLQ%group``. There is no timeout. With ``mode="broadcasting"`` every member consumes every
+    message, and a message that fails is logged and dropped; offsets are kept on this machine, in ``offsets_dir`` (default
+    ``~/.rocketmq_offsets``, as for Java clients).
 
     ``rebalance`` chooses this member's queues: ``"average"``, ``"circle"`` or ``"consistent-hash"`` (the same assignment as Java members
     compute), a mapping of each topic to its queues, or a function of all queues of a topic, all members and this member's name. All members
@@ -192,7 +193,7 @@ class PushConsumer(Client):
     # --- life ---
 
     async def start(self) -> None:
-        """Join the group and start pulling. Raises NameserverUnavailable or NotRocketMQ, naming the address, when there is no nameserver."""
+        """Join the group and start pulling. Raises NameserverUnavailable or NotRocketMQ, with the address, if there is no nameserver."""
         self._instance.check_loop()
         async with self._instance.changing:
             if self._instance.state == OPEN:

@@ -1,7 +1,7 @@
-"""Who consumes what: the ways of sharing a topic's queues among members, as pure functions (client-behaviour, section 9.2).
+"""Rebalancing strategies: how the queues of a topic are shared among members, as pure functions (client-behaviour, section 9.2).
 
-Every member computes its own part from the same two lists, so all of a group must use the same way; the results are the reference's,
-queue for queue, and members in Java and in Python can share one group.
+Every member computes its own share from the same two lists, so all members of a group must use the same strategy. The results equal those
+of the Java client, so members in Java and in Python can share one group.
 """
 
 from bisect import bisect_left
@@ -20,7 +20,7 @@ VIRTUAL_NODES = 10
 
 
 def average(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> Sequence[MessageQueue]:
-    """Give every member one run of neighbouring queues; the first members take one more when they do not divide evenly."""
+    """Give every member a run of consecutive queues; the first members get one more when they do not divide evenly."""
     index = members.index(me)
     share, more = divmod(len(queues), len(members))
     start = index * share + min(index, more)
@@ -28,24 +28,24 @@ def average(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> 
 
 
 def circle(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> Sequence[MessageQueue]:
-    """Deal the queues out in turn, so that the queues of one broker go to as many members as there are."""
+    """Deal the queues out in turn, so that the queues of one broker are spread over all members."""
     return queues[members.index(me) :: len(members)]
 
 
 def consistent_hash(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> Sequence[MessageQueue]:
-    """Give each queue to the member that follows it on a ring of hashes: one that joins or leaves moves few queues."""
+    """Give each queue to the member that follows it on a ring of hashes: a member that joins or leaves moves few queues."""
     points, owners = _ring(tuple(members))
     # After the last point comes the first again.
-    return [queue for queue in queues if owners[bisect_left(points, _place(_text(queue))) % len(points)] == me]
+    return [queue for queue in queues if owners[bisect_left(points, _hash(_java_text(queue))) % len(points)] == me]
 
 
 STRATEGIES: Mapping[str, Share] = {"average": average, "circle": circle, "consistent-hash": consistent_hash}
 
 
 def read_strategy(rebalance: Rebalance, topics: Collection[str]) -> Share:
-    """Return the way to share that an argument means.
+    """Return the strategy that the ``rebalance`` argument of a consumer selects.
 
-    A name of STRATEGIES; the queues of this member by topic, for each of ``topics`` (the group's retry topic, which is not listed, is
+    The argument is a name of STRATEGIES; this member's queues by topic, for each of ``topics`` (the group's retry topic is not listed and
     shared evenly); or a function of all queues of one topic, all members (both sorted) and this member. Raises ConfigError.
     """
     if isinstance(rebalance, str):
@@ -64,11 +64,11 @@ def _configured(table: Mapping[str, Iterable[MessageQueue]], topics: Collection[
     mine = {topic: frozenset(queues) for topic, queues in table.items()}
     for topic in topics:
         if topic not in mine:
-            raise ConfigError(f"rebalance names no queues of {topic}, which is subscribed: add it, with an empty list for none")
+            raise ConfigError(f"rebalance has no entry for the subscribed topic {topic}: add one, with an empty list for no queues")
     for topic, queues in mine.items():
         for queue in queues:
             if getattr(queue, "topic", None) != topic:
-                raise ConfigError(f"rebalance has {queue!r} under {topic}, which is no queue of it")
+                raise ConfigError(f"rebalance lists {queue!r} under {topic}, but it is not a queue of that topic")
 
     def share(queues: list[MessageQueue], members: list[str], me: str) -> Iterable[MessageQueue]:
         chosen = mine.get(queues[0].topic) if queues else None
@@ -81,8 +81,8 @@ def plan_assignment(queues: Iterable[MessageQueue], members: Iterable[str], me: 
     """Return the queues of one topic that member ``me`` consumes, sorted.
 
     All members compute the same plan from the same lists, so no queue has two owners. A member that is not listed (its heartbeat has
-    not arrived) gets nothing, and so do members beyond the number of queues when these are shared evenly. Raises RebalanceFailed when
-    ``share`` raises, or gives what is not among ``queues``.
+    not arrived) gets no queues, nor do surplus members of an even share. Raises RebalanceFailed when ``share`` raises, or returns a queue
+    that is not among ``queues``.
     """
     everyone = sorted(set(members), key=_java_order)
     if me not in everyone:
@@ -94,26 +94,26 @@ def plan_assignment(queues: Iterable[MessageQueue], members: Iterable[str], me: 
     except Exception as e:
         raise RebalanceFailed(f"it raised {type(e).__name__}: {e}") from e
     if not mine <= known:
-        raise RebalanceFailed(f"it gave {next(iter(mine - known))!r}, which is not among the queues it was given")
+        raise RebalanceFailed(f"it returned {next(iter(mine - known))!r}, which is not among the queues it was given")
     return [queue for queue in every_queue if queue in mine]
 
 
 def _java_order(text: str) -> bytes:
-    """Return what sorts as Java sorts text: by UTF-16 units."""
+    """Return a sort key that orders text as Java does, by UTF-16 units."""
     return text.encode("utf-16-be", "surrogatepass")
 
 
-def _text(queue: MessageQueue) -> str:
+def _java_text(queue: MessageQueue) -> str:
     return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
 
 
-def _place(text: str) -> int:
+def _hash(text: str) -> int:
     return int.from_bytes(md5(text.encode("utf-8", "surrogatepass"), usedforsecurity=False).digest()[:4], "big")
 
 
 @lru_cache(maxsize=8)  # one for all topics of a round
 def _ring(members: tuple[str, ...]) -> tuple[list[int], list[str]]:
-    # Of two at one place the later one stays.
-    nodes = {_place(f"{member}-{i}"): member for member in members for i in range(VIRTUAL_NODES)}
+    # Of two nodes with the same hash the later one stays.
+    nodes = {_hash(f"{member}-{i}"): member for member in members for i in range(VIRTUAL_NODES)}
     points = sorted(nodes)
     return points, [nodes[point] for point in points]

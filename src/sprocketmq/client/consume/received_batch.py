@@ -23,9 +23,9 @@ OnAck = Callable[["ReceivedBatch"], None]
 class ReceivedBatch(list[ReceivedMessage]):
     """Messages of one queue, in order, handed out together.
 
-    ``queue`` is the queue they come from. ``attempts`` counts how often they were handed out before in this process and failed (a message's
-    ``reconsume_times`` counts all retries). ``timed_out`` becomes true when the handler takes longer than ``consume_timeout_s``: the messages
-    have been sent back, and what the handler does with the batch afterwards has no effect.
+    ``queue`` is their queue. ``attempts`` counts how often they were handed out before in this process and failed (a message's
+    ``reconsume_times`` counts all retries). ``timed_out`` becomes true when the handler takes longer than ``consume_timeout_s``: the
+    messages have been sent back, and what the handler does with the batch afterwards has no effect.
 
     ``retry`` and ``done`` may be called from any thread. The list belongs to the handler: changing it changes nothing else.
     """

@@ -33,8 +33,8 @@ class SubscriptionCheck:
             theirs, ours = _describe(table.get(topic)), _describe(self._subscriptions.get(topic))
             if theirs != ours and self._reported.get(topic) != theirs:
                 log.warning(
-                    "consumer group %s: another member subscribes to %s of topic %s, this one to %s: all members must subscribe to the same,"
-                    " or they miss messages; give one of them another group",
+                    "consumer group %s: another member subscribes to %s of topic %s, this one to %s: all members must subscribe"
+                    " to the same, or they miss messages; give one of them another group",
                     self._group,
                     theirs,
                     topic,

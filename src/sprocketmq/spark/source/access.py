@@ -11,8 +11,10 @@ from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from sprocketmq.client import AdminClient, PullConsumer
-from sprocketmq.client.consume.pull import PULL_TIMEOUT_S, ExpressionType, PullsAtOnce, ReadFrom
-from sprocketmq.client.consume.pull_requests import PullResult, pull_subscription
+from sprocketmq.client.consume.prepared_pulls import PreparedPulls
+from sprocketmq.client.consume.pull import PULL_TIMEOUT_S
+from sprocketmq.client.consume.pull_requests import ExpressionType, PullResult, pull_subscription
+from sprocketmq.client.consume.replica_choice import ReadFrom
 from sprocketmq.errors import BrokerError, ConfigError, NameserverUnavailable, RetriableError, SprocketError, TopicNotFound
 from sprocketmq.net.loops import LoopThread
 from sprocketmq.net.tasks import Background, all_of
@@ -91,7 +93,7 @@ class ClusterAccess:
         self._admin = AdminClient(namesrv=nameserver)
         self._background = Background("Spark reader")
         # The cached pull requests. A task reads queues one after the other, so few are needed.
-        self._pulls_at_once = lru_cache(maxsize=PULLED_QUEUES)(partial(_pulls_at_once, self._consumer, self._timeout_s))
+        self._prepare_pulls = lru_cache(maxsize=PULLED_QUEUES)(partial(_prepare_pulls, self._consumer, self._timeout_s))
         self.thread = LoopThread("sprocketmq-spark").start()
         try:
             self.thread.run(self._consumer.start())
@@ -245,7 +247,7 @@ class ClusterAccess:
         queue, offset, max_messages, max_bytes, hold_ms, filter, read_from = asked  # noqa: A001
         answer = PullAnswer(asked, self._pull_patiently)
         try:
-            pulls = self._pulls_at_once(queue, max_bytes, filter, read_from)
+            pulls = self._prepare_pulls(queue, max_bytes, filter, read_from)
             if hold_ms or not answer.sent(pulls, pulls.send(answer, offset, max_messages)):
                 self._pull_patiently(answer)
         except Exception as e:  # the caller waits for an answer, whatever the error
@@ -327,7 +329,7 @@ class PullAnswer:
         self._callback: Callable[[PullAnswer], object] | None = None
         self.outcome: PullResult | BaseException | None = None
 
-    def sent(self, pulls: PullsAtOnce, address: str | None) -> bool:
+    def sent(self, pulls: PreparedPulls, address: str | None) -> bool:
         """Note the address the request was sent to; tell whether it was sent."""
         self._pulls = pulls
         self._address = address or ""
@@ -371,16 +373,16 @@ class PullAnswer:
         self._otherwise(self)
 
 
-def _pulls_at_once(
+def _prepare_pulls(
     consumer: PullConsumer,
     timeout_s: float,
     queue: MessageQueue,
     max_bytes: int,
     filter: Filter | None,  # noqa: A002
     read_from: ReadFrom,
-) -> PullsAtOnce:
+) -> PreparedPulls:
     kind, expression = filter or EVERYTHING
-    return consumer.pulls_at_once(
+    return consumer.prepare_pulls(
         queue, max_bytes=max_bytes, expression=expression, expression_type=kind, read_from=read_from, timeout_s=timeout_s
     )
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sprocketmq.client.consume.pull import ExpressionType, ReadFrom
+from sprocketmq.client.consume.pull_requests import ExpressionType
+from sprocketmq.client.consume.replica_choice import ReadFrom
 from sprocketmq.errors import ConfigError, InvalidName
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import check_group, check_topic

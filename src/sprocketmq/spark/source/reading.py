@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 import pyarrow as pa
 
-from sprocketmq.client.consume.pull import ReadFrom
+from sprocketmq.client.consume.replica_choice import ReadFrom
 from sprocketmq.client.consume.pull_requests import PullStatus, pull_subscription
 from sprocketmq.errors import FatalError, RemoteProtocolError, RetriableError, TopicNotFound
 from sprocketmq.protocol.message import MessageQueue
