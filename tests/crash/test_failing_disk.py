@@ -17,8 +17,10 @@ from sprocketmq.protocol.message import MessageQueue, SendStatus
 from sprocketmq.storage.config import StoreConfig
 from sprocketmq.testing import eventually
 from sprocketmq.testing.ledger import Ledger
-from sprocketmq.testing.rig.crash_explorer import ROOT, SMALL_FILES, Workload, check_crash, open_store, read_queue
+from sprocketmq.testing.rig.crash_explorer import check_crash
 from sprocketmq.testing.rig.simulated_disk import POWER_LOSS_MODES, SimFileSystem
+from sprocketmq.testing.rig.small_store import ROOT, SMALL_FILES, open_store, read_queue
+from sprocketmq.testing.rig.workload import Workload
 
 FAILURES = range(1, 21)
 

@@ -15,8 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from sprocketmq.errors import SprocketError, StoreFailed, StoreWriteFailed
 from sprocketmq.protocol.batch import encode_batch, split_batch
 from sprocketmq.protocol.properties import encode_properties
-from sprocketmq.testing.rig.crash_explorer import BATCH_TOPIC, HOST, Key, open_store, read_queue
+from sprocketmq.testing.rig.crash_book import Key
 from sprocketmq.testing.rig.simulated_disk import KILL_MODES, MODES, SimFileSystem
+from sprocketmq.testing.rig.small_store import BATCH_TOPIC, HOST, open_store, read_queue
 
 keys = st.tuples(st.sampled_from(["orders", "%RETRY%g", BATCH_TOPIC]), st.integers(0, 1))
 fillings = st.sampled_from([0, 10, 300, 2500])

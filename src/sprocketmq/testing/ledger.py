@@ -1,4 +1,4 @@
-"""The ledger of a reliability test: what was sent, what was acknowledged, what came back, and whether that adds up.
+"""The ledger of a reliability test: which messages were sent, acknowledged and received, and whether these agree.
 
 ::
 
@@ -8,26 +8,26 @@
     ledger.received("a-1", b"...", queue="orders/0", offset=0)
     ledger.check().raise_if_bad()
 
-A message is known by an id that its body carries. Lost is what was acknowledged and did not come back, phantom what came back and
-nobody sent, wrong what came back with another body. A message that was sent and never acknowledged may come back or not. Messages of
-one lane (one sender that waits for each answer, one queue) must come back in the order they were sent.
+A message is identified by an id that its body contains. A lost message was acknowledged and never received, a phantom was received and
+never sent, a wrong one was received with another body. A message that was sent and never acknowledged may be received or not. Messages of
+one lane (one sender that waits for each answer, one queue) must be received in the order in which they were sent.
 """
 
 import zlib
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-# How many ids of each kind a complaint names: the first ones are the ones to look at.
+# How many ids of each kind an error names; the first ones are usually enough to find the cause.
 NAMED = 5
 
 
 class LedgerMismatch(AssertionError):
-    """The books do not balance; the text says how, with the first ids of each kind and the seed."""
+    """The ledger does not add up; the text has the first ids of each kind of problem and the seed."""
 
 
 @dataclass(frozen=True)
 class LedgerReport:
-    """The outcome: how many messages there were, and the ids of those that something is wrong with, in the order they were noted."""
+    """The result: numbers of messages, and the ids of those with a problem, in the order in which they were recorded."""
 
     sent: int
     acknowledged: int
@@ -36,17 +36,17 @@ class LedgerReport:
     phantom: tuple[str, ...] = ()
     wrong: tuple[str, ...] = ()
     duplicates: tuple[str, ...] = ()
-    misplaced: tuple[str, ...] = ()  # received at another place than the acknowledgement said
-    disordered: tuple[str, ...] = ()  # received behind a later message of its lane
+    misplaced: tuple[str, ...] = ()  # received at another offset than the acknowledgement said
+    disordered: tuple[str, ...] = ()  # received after a later message of its lane
     seed: object = None
 
     def problems(self, *, duplicates_allowed: bool = False) -> dict[str, tuple[str, ...]]:
-        """Return the kinds of trouble there are, each with its ids."""
+        """Return the kinds of problems found, each with its ids."""
         kinds = ("lost", "phantom", "wrong", "misplaced", "disordered", *(() if duplicates_allowed else ("duplicates",)))
         return {kind: getattr(self, kind) for kind in kinds if getattr(self, kind)}
 
     def raise_if_bad(self, *, duplicates_allowed: bool = False) -> None:
-        """Raise LedgerMismatch unless all is well. Where senders retry, a message may be stored twice: say ``duplicates_allowed``."""
+        """Raise LedgerMismatch if there are problems. Where senders retry, a message may be stored twice: use ``duplicates_allowed``."""
         problems = self.problems(duplicates_allowed=duplicates_allowed)
         if problems:
             raise LedgerMismatch(
@@ -70,7 +70,7 @@ class _Entry:
 
 @dataclass
 class Ledger:
-    """Take down what happens, in any order between messages; ``seed`` is only told in complaints. About 300 bytes a message."""
+    """Records events of messages in any order; ``seed`` only appears in errors. Takes about 300 bytes per message."""
 
     seed: object = None
     _entries: dict[str, _Entry] = field(default_factory=dict)
@@ -83,13 +83,13 @@ class Ledger:
     _received: int = 0
 
     def sent(self, identity: str, body: bytes, *, lane: Hashable = None) -> None:
-        """Note a message that is about to be sent; with ``lane`` its order counts. Raises ValueError for an id used before."""
+        """Record a message that is about to be sent; with ``lane`` its order is checked. Raises ValueError for an id used before."""
         if identity in self._entries:
             raise ValueError(f"message id {identity!r} was used before")
         self._entries[identity] = _Entry(zlib.crc32(body), len(self._entries), lane)
 
     def acknowledged(self, identity: str, *, queue: str | None = None, offset: int = -1) -> None:
-        """Note that the message counts as stored, and at which place when the answer said so. Raises KeyError when it was never sent."""
+        """Record that the message counts as stored, and where, if the answer said so. Raises KeyError when it was never sent."""
         entry = self._entries[identity]
         self._acknowledged += not entry.acknowledged
         entry.acknowledged = True
@@ -97,7 +97,7 @@ class Ledger:
             entry.place = (queue, offset)
 
     def received(self, identity: str, body: bytes, *, queue: str, offset: int) -> None:
-        """Note a message that came back."""
+        """Record a message that was received."""
         self._received += 1
         entry = self._entries.get(identity)
         if entry is None:
@@ -114,7 +114,7 @@ class Ledger:
             self._places.setdefault(entry.lane, []).append((queue, offset, entry.number, identity))
 
     def read_again(self) -> None:
-        """Forget what came back, to read everything once more."""
+        """Forget what was received, to read everything once more."""
         for entry in self._entries.values():
             entry.received = 0
         self._received = 0
@@ -123,7 +123,7 @@ class Ledger:
         self._places.clear()
 
     def check(self) -> LedgerReport:
-        """Balance the books as they are now."""
+        """Return the result as of now."""
         lost = tuple(identity for identity, e in self._entries.items() if e.acknowledged and not e.received)
         disordered = []
         for places in self._places.values():

@@ -1,6 +1,7 @@
 """The pytest plugin: the fixture ``rocketmq`` and the marker that configures it. Installing SprocketMQ activates it.
 
-pytest loads this module in every run of an environment that has SprocketMQ, so it imports nothing of ours before a test asks for it.
+pytest loads this module in every run of an environment that has SprocketMQ, so it imports no other module of the package before a test uses
+the fixture.
 """
 
 from collections.abc import Iterator

@@ -1,16 +1,17 @@
-"""A TCP proxy that misbehaves on request: what a client does when the network is slow, silent or gone.
+"""A TCP proxy that fails on request, to test clients against a network that is slow, silent or gone.
 
 ::
 
     async with FaultProxy("127.0.0.1:9876") as proxy:
         async with Producer("pg", namesrv=proxy.address) as producer:
-            proxy.delay_s = 0.2                # every answer (and question) takes longer
-            proxy.partition()                  # nothing gets through, and nobody is told
+            proxy.delay_s = 0.2                # every request and response takes longer
+            proxy.partition()                  # nothing gets through, and connections stay open
             await proxy.heal()
-            proxy.cut()                        # every connection is reset; new ones are welcome
-            proxy.refuse()                     # nothing listens here any more, until ``heal``
+            proxy.cut()                        # every connection is reset; new ones are accepted
+            proxy.refuse()                     # connections are refused, until ``heal``
 
-Clients are led to brokers by nameservers. A broker is reached through a proxy when it advertises the proxy's host and both use one port:
+Clients get broker addresses from nameservers. To put a proxy before a broker, let the broker advertise the proxy's host, with one port for
+both:
 ``sprocketmq broker --port P --advertise 127.0.0.2`` and ``FaultProxy("127.0.0.1:P", host="127.0.0.2", port=P)``.
 """
 
@@ -24,7 +25,7 @@ from typing import Self
 from sprocketmq.errors import ConfigError
 from sprocketmq.net.address import format_address, parse_address
 
-# What each direction of a connection holds back at most, besides what the kernel does: 64 pieces of up to 64 KiB.
+# Buffer of each direction of a connection, beside the kernel's: 64 pieces of up to 64 KiB.
 MAX_PIECES = 64
 PIECE_BYTES = 64 << 10
 CONNECT_TIMEOUT_S = 5.0
@@ -32,12 +33,12 @@ _RESET = struct.pack("ii", 1, 0)  # SO_LINGER with no time: closing sends RST
 
 
 class FaultProxy:
-    """Pass bytes between clients and the server at ``upstream`` (``HOST:PORT``), as badly as asked.
+    """Passes bytes between clients and the server at ``upstream`` (``HOST:PORT``), with the faults a test asks for.
 
-    It listens on ``host`` and ``port`` (0: any free one; ``address`` says which) while ``async with`` lasts. At most ``max_connections``
-    are served at a time; more are reset. Nothing is dropped or changed inside a connection, as TCP allows neither: bytes are late, or the
-    connection ends. ``delay_s`` holds each piece for so many seconds, in both directions, from its arrival on; order is kept. All methods
-    belong to the event loop it runs in. Raises ConfigError for an address that cannot be, OSError when the port is taken.
+    It listens on ``host`` and ``port`` (0: any free port, see ``address``) while ``async with`` lasts, and serves at most
+    ``max_connections``; further ones are reset. As with TCP, bytes inside a connection are never dropped or changed: they are late, or the
+    connection ends. ``delay_s`` delays each piece by that many seconds in both directions; order is kept. Call all methods on the event
+    loop it runs in. Raises ConfigError for an invalid address, OSError when the port is taken.
     """
 
     def __init__(self, upstream: str, *, host: str = "127.0.0.1", port: int = 0, max_connections: int = 256) -> None:
@@ -57,7 +58,7 @@ class FaultProxy:
 
     @property
     def address(self) -> str:
-        """Where clients should connect to, as ``HOST:PORT``; known from the start on."""
+        """The address for clients, as ``HOST:PORT``; a port of 0 is replaced at the start."""
         return format_address(self._host, self._port)
 
     @property
@@ -68,31 +69,31 @@ class FaultProxy:
     # --- faults ---
 
     def cut(self) -> int:
-        """Reset every connection, to both sides, with what is under way; return how many there were. New ones are accepted."""
+        """Reset every connection on both sides, losing data in transit; return how many there were. New ones are accepted."""
         for task, link in self._links.items():
             link.cut()
             task.cancel()
         return len(self._links)
 
     def stall(self, *, to_server: bool = True, to_client: bool = True) -> None:
-        """Pass nothing on until ``heal``, in one direction or both; connections stay open, and what comes meanwhile waits."""
+        """Pass nothing on until ``heal``, in one direction or both; connections stay open and data waits."""
         if to_server:
             self._to_server.clear()
         if to_client:
             self._to_client.clear()
 
     def partition(self) -> None:
-        """Cut the network between clients and server as a dead switch does: connections stay open, new ones get no answer either."""
+        """Partition the network as a dead switch does: connections stay open and silent, and new ones get no answer."""
         self.stall()
         self._reachable.clear()
 
     def refuse(self) -> None:
-        """Stop listening and reset every connection: clients that connect are refused until ``heal``."""
+        """Stop listening and reset every connection: new connections are refused until ``heal``."""
         self._close_server()
         self.cut()
 
     async def heal(self) -> None:
-        """End every fault. What a stalled connection has held back is passed on."""
+        """End every fault. Data that a stalled connection has held back is passed on."""
         self.delay_s = 0.0
         self._open_gates()
         if self._server is None:
@@ -143,12 +144,12 @@ class FaultProxy:
                 both.create_task(self._pass(upstream_reader, writer, self._to_client))
             await link.close()
         except* (OSError, TimeoutError, asyncio.CancelledError):
-            link.cut()  # one side is gone, or the proxy: the other one sees it now
+            link.cut()  # one side, or the proxy, is gone: reset the other
         finally:
             del self._links[task]
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event) -> None:
-        """Pass one direction on until it ends, then say so to the other side."""
+        """Pass one direction on until it ends, then end it on the other side."""
         pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(MAX_PIECES)
         loop = asyncio.get_running_loop()
 
@@ -182,13 +183,13 @@ class _Link:
         self._is_cut = False
 
     def add(self, upstream: asyncio.StreamWriter) -> None:
-        """Take the server's side; cut it at once when the link was cut while it was being opened."""
+        """Add the server's side; reset it at once if the link was cut while it was being opened."""
         self._writers.append(upstream)
         if self._is_cut:
             self.cut()
 
     async def close(self) -> None:
-        """Close both sides in order, with what they were given."""
+        """Close both sides after sending what they were given."""
         for writer in self._writers:
             writer.close()
             await writer.wait_closed()

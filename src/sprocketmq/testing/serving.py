@@ -1,4 +1,4 @@
-"""A ``sprocketmq serve`` process to be killed: what a test of crashes runs against.
+"""A ``sprocketmq serve`` process that a test can kill.
 
 ::
 
@@ -26,14 +26,14 @@ STOP_TIMEOUT_S = 30.0
 
 
 class ServeFailed(AssertionError):
-    """The process did not become ready, or did not end in order; the text holds what it said."""
+    """The process did not become ready, or did not stop cleanly; the text has its standard error."""
 
 
 class ServeProcess:
     """Nameserver and broker in one child process on free ports of this machine, over one store directory.
 
-    ``settings`` are those of the configuration file. ``start`` runs a new process each time; leaving ``with`` kills what runs. The child
-    ends by itself when this process does.
+    ``settings`` are those of the configuration file. ``start`` runs a new process each time; leaving ``with`` kills it. The child ends by
+    itself when this process does.
     """
 
     def __init__(self, store: Path, **settings: object) -> None:
@@ -43,7 +43,7 @@ class ServeProcess:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``
 
     def launch(self) -> None:
-        """Start the process and do not wait for it."""
+        """Start the process without waiting for it."""
         self.kill()
         self._said.seek(0)
         self._said.truncate()
@@ -56,7 +56,7 @@ class ServeProcess:
         return ["serve", "--namesrv-port", "0", "--port", "0"]
 
     def start(self) -> str:
-        """Start the process and return the nameserver's address when it takes traffic. Raises ServeFailed."""
+        """Start the process and return the nameserver's address when it is ready. Raises ServeFailed."""
         self.launch()
         return self.ready()
 
@@ -82,16 +82,16 @@ class ServeProcess:
         fields = dict(part.split("=", 1) for part in line.decode().split() if "=" in part)
         if not line.startswith(b"ready "):
             self.kill()
-            raise ServeFailed(f"`sprocketmq serve` did not become ready: {self.said() or line.decode() or 'it said nothing'}")
+            raise ServeFailed(f"`sprocketmq serve` did not become ready: {self.said() or line.decode() or 'it printed nothing'}")
         return fields
 
     def said(self) -> str:
-        """Return what the process wrote to standard error so far."""
+        """Return what the process has written to standard error."""
         self._said.seek(0)
         return self._said.read().decode(errors="replace").strip()
 
     def kill(self) -> None:
-        """End the process as ``kill -9`` does and wait until it is gone; harmless when none runs."""
+        """Kill the process (SIGKILL) and wait until it is gone; harmless when none runs."""
         child, self._child = self._child, None
         if child is not None:
             child.kill()
@@ -101,7 +101,7 @@ class ServeProcess:
                     pipe.close()
 
     def stop(self) -> None:
-        """Stop the process in order. Raises ServeFailed when it ends otherwise or takes too long."""
+        """Stop the process cleanly (SIGTERM). Raises ServeFailed when it fails or takes too long."""
         child = self._child
         if child is None:
             return
@@ -115,7 +115,7 @@ class ServeProcess:
             raise ServeFailed(f"`sprocketmq serve` ended with {code}: {self.said()}")
 
     def close(self) -> None:
-        """Kill what runs and let go of everything."""
+        """Kill the process if it runs, and free all resources."""
         self.kill()
         self._said.close()
 
@@ -127,9 +127,9 @@ class ServeProcess:
 
 
 class BrokerProcess(ServeProcess):
-    """A broker in one child process, registered at the nameserver ``namesrv``; ``advertise`` is the host it tells clients.
+    """A broker in one child process, registered at the nameserver ``namesrv``; ``advertise`` is the host for clients.
 
-    ``start`` returns where it listens, as ``HOST:PORT``: any free port the first time, the same one again after each ``kill``.
+    ``start`` returns its address, as ``HOST:PORT``: any free port the first time, the same one after each ``kill``.
     """
 
     def __init__(self, store: Path, *, namesrv: str, name: str = "broker-a", advertise: str = "127.0.0.1", **settings: object) -> None:
@@ -143,6 +143,6 @@ class BrokerProcess(ServeProcess):
         return ["broker", "--namesrv", self.namesrv, "--name", self.name, "--advertise", self.advertise, "--port", str(self.port)]
 
     def ready(self) -> str:
-        """Wait for the launched process and return where it listens. Raises ServeFailed."""
+        """Wait for the launched process and return its address. Raises ServeFailed."""
         self.port = parse_address(self._await_ready()["broker"])[1]
         return f"127.0.0.1:{self.port}"

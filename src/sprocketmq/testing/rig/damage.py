@@ -1,14 +1,14 @@
-"""Damage the files of a stopped store, open it, and see that no more is lost than what was damaged.
+"""Damages files of a stopped store, opens it, and checks that only the damaged messages are lost.
 
 ::
 
     damage = Damage(seed="7")
     damage.flip("log", random.Random(1), clean=False)      # one bit of the commit log, then a start as after a crash
 
-A Damage is a store on a SimFileSystem that a Workload has filled, as it is after a clean stop and as a killed process leaves it. Each
-attempt changes one file of a copy, opens it and reads every queue as a consumer does. Whatever the file: the store opens, no message
-comes back with another body, and of the commit log at most the messages of the damaged record are missing; damage to any other file
-costs none. Failures are DamageFound and say how to repeat the attempt.
+A Damage is a store on a SimFileSystem that a Workload has filled, as it is after a clean stop and after a kill. Each attempt changes one
+file of a copy, opens the store and reads every queue as a consumer does. Whichever file it is, the store must open and no message may have
+another body. Damage to the commit log may cost at most the messages of the damaged record, damage to any other file none. A failed attempt
+raises DamageFound, which says how to repeat it.
 """
 
 import random
@@ -16,8 +16,10 @@ from typing import Final
 
 from sprocketmq.errors import SprocketError
 from sprocketmq.storage.store import MessageStore
-from sprocketmq.testing.rig.crash_explorer import HOST, ROOT, Book, Key, Workload, open_store, read_queue
+from sprocketmq.testing.rig.crash_book import Book, Key
 from sprocketmq.testing.rig.simulated_disk import SimFileSystem
+from sprocketmq.testing.rig.small_store import HOST, ROOT, open_store, read_queue
+from sprocketmq.testing.rig.workload import Workload
 
 KINDS: Final = {
     "log": "commitlog/",
@@ -34,11 +36,11 @@ KINDS: Final = {
 
 
 class DamageFound(AssertionError):
-    """Damage that cost more than what it hit, or a store that did not open; the text says how to repeat it."""
+    """More was lost than was damaged, or the store did not open; the text says how to repeat it."""
 
 
 class Damage:
-    """A filled store to be damaged over and over; ``disks`` are (after a clean stop, as killed)."""
+    """A filled store to be damaged repeatedly; ``disks`` has it after a clean stop (True) and after a kill (False)."""
 
     def __init__(self, seed: str, *, steps: int = 40) -> None:
         self.seed = seed
@@ -60,7 +62,7 @@ class Damage:
         return [path for path in self.disks[clean].paths() if path.startswith(f"{ROOT}/{KINDS[kind]}") and not path.endswith(".tmp")]
 
     def flip(self, kind: str, rng: random.Random, *, clean: bool) -> None:
-        """Turn over one bit that matters (in the used part of a log) of one file of a kind and check. Raises DamageFound."""
+        """Flip one bit in the used part of a file of a kind and check. Raises DamageFound."""
         paths = self.paths(kind, clean=clean)
         if not paths:
             return
@@ -68,36 +70,36 @@ class Damage:
         size = len(self.disks[clean].read(path))
         if kind == "log":
             size = max(1, min(size, self.log_end - _start_of(path)))
-        elif rng.random() < 0.7:  # most of a fresh file is zeros that nobody ever reads
+        elif rng.random() < 0.7:  # most of a fresh file is zeros that are never read
             size = max(1, len(self.disks[clean].read(path).rstrip(b"\0")))
         self.flip_bit(path, rng.randrange(size * 8) if size else 0, clean=clean)
 
     def flip_bit(self, path: str, bit: int, *, clean: bool) -> None:
-        """Turn over one bit and check. Raises DamageFound."""
+        """Flip one bit and check. Raises DamageFound."""
         disk = self._copy(clean=clean)
         disk.flip(path, bit)
         hit = _start_of(path) + bit // 8 if "/commitlog/" in path else None
         self._check(disk, hit, f"flip_bit({path!r}, {bit}, clean={clean})")
 
     def cut(self, path: str, size: int, *, clean: bool) -> None:
-        """Shorten one file that is not the truth and check. Raises DamageFound."""
+        """Shorten one derived file and check. Raises DamageFound."""
         disk = self._copy(clean=clean)
         disk.cut(path, size)
         self._check(disk, None, f"cut({path!r}, {size}, clean={clean})")
 
     def remove(self, path: str, *, clean: bool) -> None:
-        """Remove one file that is not the truth and check. Raises DamageFound."""
+        """Remove one derived file and check. Raises DamageFound."""
         disk = self._copy(clean=clean)
         disk.unlink(path)
         self._check(disk, None, f"remove({path!r}, clean={clean})")
 
     def tail(self, records: int) -> range:
-        """Return the positions in the log from the beginning of one of its last records to its end."""
+        """Return the log offsets of the last ``records`` records, from the first of them to the end of the log."""
         places = sorted({written.physical for known in self.book.queues.values() for written in known})
         return range(places[-records], self.log_end)
 
     def cut_log(self, position: int, *, clean: bool = False) -> None:
-        """Let the log's bytes end at a position, its files with it, and check: what ends before it must be there. Raises DamageFound."""
+        """Truncate the log at ``position`` and check: messages that end before it must be there. Raises DamageFound."""
         disk = self._copy(clean=clean)
         for path in self.paths("log", clean=clean):
             if _start_of(path) >= position:
@@ -117,7 +119,7 @@ class Damage:
                     seen: list[int] = []
                     _, high, found = read_queue(store, key, damage_seen=seen)
                     if seen and hit is None:
-                        raise DamageFound(f"the records at {seen[:5]} of {key} are damaged though the log is not")
+                        raise DamageFound(f"the records at {seen[:5]} of {key} are damaged, but the log was not changed")
                     self._compare(key, high, found, hit, end)
                 for topic in store.topics_on_disk():
                     if topic not in {name for name, _ in self.book.queues} and hit is None:
@@ -140,7 +142,7 @@ class Damage:
         damaged = {w.body for k in self.book.queues.values() for w in k if hit is not None and w.physical <= hit < w.end}
         for offset, body in found.items():
             if offset < len(known) and known[offset].body in damaged:
-                continue  # no CRC covers the header: a flipped bit may have it say that its batch is not to be taken apart
+                continue  # no CRC covers the header: a flipped flag can make an inner batch look like one message
             if body not in damaged and (offset >= len(known) or known[offset].body != body):
                 raise DamageFound(f"{key} has {body[:40]!r} at offset {offset}, which was never sent there")
         for offset, written in enumerate(known):
