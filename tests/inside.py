@@ -53,6 +53,11 @@ def bytes_in_flight(producer: Any) -> int:
     return producer._held.bytes if isinstance(producer, sync.Producer) else producer._in_flight_bytes
 
 
+def listeners(consumer: Any) -> set[asyncio.Task[None]]:
+    """Return the tasks of ``listen`` that still run."""
+    return consumer._handlers.tasks
+
+
 def settling(consumer: Any) -> set[asyncio.Task[None]]:
     """Return the tasks that give messages back to the broker."""
     return consumer.outcomes.tasks

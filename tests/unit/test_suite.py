@@ -58,7 +58,7 @@ IMPATIENT = {
 # Private names of the package, and of others, by the reason why a test uses them.
 INSIDE: dict[str, dict[str, str]] = {
     "is the one place that reaches into clients, brokers and stores for all tests": {
-        "inside.py": "_faults _held _in_flight_bytes _instance _log _member _out _queues _settling _table",
+        "inside.py": "_faults _handlers _held _in_flight_bytes _instance _log _member _out _queues _table",
     },
     "a test says when the work of a timer or of a thread is done": {
         "model/test_rebalance_model.py": "_commit_behind",
@@ -77,7 +77,7 @@ INSIDE: dict[str, dict[str, str]] = {
         "unit/broker/test_locks.py": "_groups",
         "unit/client/test_batching.py": "_flying",
         "unit/client/test_encoding.py": "_heads _tails",
-        "unit/client/test_sync.py": "_client _out _takers",
+        "unit/client/test_sync.py": "_client _out",
         "unit/conftest.py": "_frames _receive",
         "unit/net/test_link.py": "_descriptors",
         "unit/net/test_peerlog.py": "_left_out",
@@ -103,9 +103,8 @@ INSIDE: dict[str, dict[str, str]] = {
         "unit/broker/test_recorded.py": "_put",
         "unit/cli/test_broker_restart.py": "_follow",
         "unit/client/test_delivery.py": "_delivery",
-        "unit/client/test_group_live.py": "_brokers _groups _listeners _servers _shut",
+        "unit/client/test_group_live.py": "_brokers _groups _servers _shut",
         "unit/client/test_instance.py": "_opening",
-        "unit/client/test_wrong_use.py": "_listeners",
         "unit/net/test_link.py": "_limit",
         "unit/protocol/test_ids.py": "_count",
         "unit/spark/test_jvm_process.py": "_gateway _jvm",

@@ -6,7 +6,7 @@ from collections import defaultdict
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
-from tests.inside import id_of, instance_of, process_queues
+from tests.inside import id_of, instance_of, listeners, process_queues
 from tests.waiting import stays
 
 from sprocketmq.broker import locks as broker_locks
@@ -99,7 +99,7 @@ class Group:
         """End a member as a killed process does: its connections end, and it says nothing to anybody."""
         consumer = self.members.pop(name)
         instance = instance_of(consumer)
-        for task in [*consumer._handlers.tasks]:
+        for task in [*listeners(consumer)]:
             task.cancel()
         instance.state = CLOSED
         await instance._shut()

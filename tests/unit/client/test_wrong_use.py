@@ -8,6 +8,7 @@ import pytest
 import uvloop
 from consuming import push, take
 from fake_cluster import answer
+from tests.inside import listeners
 
 from sprocketmq import AdminClient, Batching, Message, MessageQueue, Producer, PullConsumer, PushConsumer, sync
 from sprocketmq.embedded import LocalCluster
@@ -242,7 +243,7 @@ def test_a_task_group_listens_with_run_and_is_told_so(run):
                 async with asyncio.TaskGroup() as group:
                     task = group.create_task(consumer.run(handle))
                 assert task.cancelled()
-                assert not consumer._handlers.tasks
+                assert not listeners(consumer)
                 listening = consumer.listen(handle)
                 with pytest.raises(ExceptionGroup) as e:
                     async with asyncio.TaskGroup() as group:
