@@ -61,12 +61,11 @@ INSIDE: dict[str, dict[str, str]] = {
         "inside.py": "_faults _handlers _held _in_flight_bytes _instance _log _member _out _queues _table",
     },
     "a test says when the work of a timer or of a thread is done": {
-        "model/test_rebalance_model.py": "_commit_behind",
         "spark/test_stream_reader.py": "_pause",
         "unit/broker/test_delay.py": "_levels _look",
         "unit/broker/test_indexing.py": "_index_timer _indexing _keys",
         "unit/broker/test_server.py": "_tell",
-        "unit/client/test_broker_requests.py": "_compare_wishes _member",
+        "unit/client/test_broker_requests.py": "_member",
         "unit/client/test_producer.py": "_refreshed_at",
         "unit/client/test_producer_batching.py": "_send_gathered",
         "unit/net/test_link.py": "_close_idle",
