@@ -11,8 +11,8 @@ from typing import Literal, Protocol
 
 import pyarrow as pa
 
-from sprocketmq.client.consume.replica_choice import ReadFrom
 from sprocketmq.client.consume.pull_requests import PullStatus, pull_subscription
+from sprocketmq.client.consume.replica_choice import ReadFrom
 from sprocketmq.errors import FatalError, RemoteProtocolError, RetriableError, TopicNotFound
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark.source.access import Filter, TopicGone
