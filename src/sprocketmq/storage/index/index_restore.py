@@ -1,4 +1,4 @@
-"""Which index files a start can trust: the files of the last sync's state, or, without a state, files that pass a check of their content."""
+"""Which index files a start can trust: those of the last sync's state or, without a state, those whose content passes a check."""
 
 from collections.abc import Callable, Sequence
 

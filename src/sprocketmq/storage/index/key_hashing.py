@@ -2,9 +2,9 @@ r"""The keys of many messages hashed at once: property strings split with numpy,
 
 Loads numpy: see ``numpy_loading``. The rules for keys, and the same for one message, are in ``record_keys``.
 
-A string of n UTF-16 units u hashes to ``u[0] 31^(n-1) + ... + u[n-1]`` modulo 2^32, so strings of the same length are the rows of a matrix that
-is multiplied by one vector of powers. The hash of ``prefix + value`` is ``hash(prefix) 31^len(value) + hash(value)``, so a topic is
-hashed once.
+A string of n UTF-16 units u hashes to ``u[0] 31^(n-1) + ... + u[n-1]`` modulo 2^32, so strings of the same length are the rows of a
+matrix that is multiplied by one vector of powers. The hash of ``prefix + value`` is ``hash(prefix) 31^len(value) + hash(value)``, so a
+topic is hashed once.
 """
 
 import re
@@ -32,8 +32,8 @@ _Units = NDArray[np.uint8] | NDArray[np.uint16]
 _Fours = NDArray[np.uint32] | NDArray[np.uint64]
 
 
-# The arrays of a batch take several megabytes, which are freed at its end. glibc would unmap them and map new ones for the next batch, which
-# takes as long as the hashing itself. Freeing one block of this size (never touched, so it costs nothing) raises glibc's dynamic
+# The arrays of a batch take several megabytes, which are freed at its end. glibc would unmap them and map new ones for the next batch,
+# which takes as long as the hashing itself. Freeing one block of this size (never touched, so it costs nothing) raises glibc's dynamic
 # M_MMAP_THRESHOLD, so that it keeps them.
 _KEPT_BYTES = 16 << 20
 np.empty(_KEPT_BYTES, np.uint8)

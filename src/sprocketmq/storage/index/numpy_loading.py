@@ -1,4 +1,4 @@
-"""When the index loads numpy. Loading takes 0.1 s, so a process whose index has little to do never loads it, and a busy one does it in a thread.
+"""When the index loads numpy, which takes 0.1 s: never in a process whose index has little to do, in a thread in a busy one.
 
 The modules ``index_arrays`` and ``key_hashing`` need numpy; every other module of the index imports them inside functions for this reason.
 """

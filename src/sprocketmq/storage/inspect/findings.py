@@ -1,20 +1,21 @@
-"""What a verification finds: each finding names the file, the place in it and the command that helps; their number is bounded."""
+"""The findings of a verification: each names the file, the position in it and a command that helps; their number is bounded."""
 
 from collections import Counter
 from dataclasses import dataclass, field
 
 ERROR = "error"  # data is lost or wrong, or a derived file is not what follows from the log
-WARNING = "warning"  # nothing is lost, but somebody should look
-NOTE = "note"  # how stores look that are in use, were killed or were copied while in use: the next start sees to it
+WARNING = "warning"  # nothing is lost, but someone should look at it
+# Normal for a store that is in use, or whose broker was killed, or that was copied while in use: the next start handles it.
+NOTE = "note"
 
 _ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
-# Damage often comes in thousands of equal findings; the first few of a kind say what there is to say.
+# Damage often causes thousands of similar findings; the first ones of a kind are enough.
 MAX_OF_A_KIND = 20
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was found. ``offset`` is a byte of the file, None where no place in it is meant; ``repair`` is a command or a next step."""
+    """One finding. ``offset`` is a position in the file, None for the file as a whole; ``repair`` is a command or another next step."""
 
     severity: str
     kind: str
@@ -26,19 +27,19 @@ class Finding:
 
 @dataclass
 class Findings:
-    """Gathers findings, at most ``MAX_OF_A_KIND`` of each kind, and counts the others."""
+    """Collects findings, at most ``MAX_OF_A_KIND`` of each kind, and counts the others."""
 
     found: list[Finding] = field(default_factory=list)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def add(self, severity: str, kind: str, path: str, offset: int | None, what: str, repair: str = "") -> None:
-        """Take one finding."""
+        """Add a finding."""
         self.counts[severity, kind] += 1
         if self.counts[severity, kind] <= MAX_OF_A_KIND:
             self.found.append(Finding(severity, kind, path, offset, what, repair))
 
     def sorted(self) -> list[Finding]:
-        """Return what was kept, the worst first, with one line for the rest of each kind that had too many."""
+        """Return the findings kept, the worst first, with one line for the rest of each kind that had too many."""
         rest = [
             Finding(severity, kind, "", None, f"{count - MAX_OF_A_KIND:,} more of the kind {kind!r}")
             for (severity, kind), count in self.counts.items()

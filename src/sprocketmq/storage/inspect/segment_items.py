@@ -18,8 +18,8 @@ MAGICS = (INT32.pack(MAGIC_V1), INT32.pack(MAGIC_V2))
 def log_items(view: FileView, segment_start: int, *, segment_bytes: int = 0, start: int = 0) -> Iterator[Item]:
     """Yield the records of a segment from file position ``start`` on, what is damaged between them, its BLANK or its unwritten rest.
 
-    ``segment_start`` is the segment's log offset, ``segment_bytes`` the length of the log's segments (default: of this file). An item should
-    begin at ``start``.
+    ``segment_start`` is the segment's log offset, ``segment_bytes`` the length of the log's segments (default: of this file). An item
+    should begin at ``start``.
     """
     segment_bytes = max(segment_bytes, view.size)
     file_pos = start

@@ -1,4 +1,4 @@
-"""Verifying the small files against the log and the queues: snapshot, checkpoint, topics, consumer offsets; and leftovers of interruptions."""
+"""Verifying the small files: snapshot, checkpoint, topics and offsets, against the log and the queues; leftovers of interruptions."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
