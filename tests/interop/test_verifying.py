@@ -11,7 +11,8 @@ from tests.interop.reading import java_pull_all
 
 from sprocketmq import Message, Producer
 from sprocketmq.storage.inspect.findings import NOTE
-from sprocketmq.storage.inspect.overview import StoreDirectory
+from sprocketmq.storage.inspect.overview import overview_of
+from sprocketmq.storage.inspect.store_directory import StoreDirectory
 from sprocketmq.storage.inspect.verification import verify
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
@@ -57,6 +58,6 @@ async def test_a_store_of_apaches_broker_in_use_killed_and_closed(
     with start("second"):
         await write(java, namesrv, "Verified", 100)
     assert [found for found in findings(store) if found[0] != NOTE] == []
-    overview = StoreDirectory(str(store)).overview()
+    overview = overview_of(StoreDirectory(str(store)))
     assert overview.state == "stopped in order"
     assert sum(q.max_offset for q in overview.queues if q.topic == "Verified") == 2100 + 2 * len(variety("Verified"))

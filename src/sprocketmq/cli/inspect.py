@@ -14,8 +14,9 @@ from sprocketmq.storage.fs import REAL_FS
 from sprocketmq.storage.index.slot_count import hash_slots_of
 from sprocketmq.storage.inspect.index_items import index_chain
 from sprocketmq.storage.inspect.items import PREVIEW_BYTES, Item, NotAStoreFile
-from sprocketmq.storage.inspect.overview import Overview, StoreDirectory
+from sprocketmq.storage.inspect.overview import Overview, overview_of
 from sprocketmq.storage.inspect.record_items import inner_messages, sys_flag_names
+from sprocketmq.storage.inspect.store_directory import StoreDirectory
 from sprocketmq.storage.inspect.store_file import StoreFile, identify, items_of
 
 DEFAULT_LIMIT = 20
@@ -43,7 +44,7 @@ def run(options: Options) -> int:
     if os.path.isdir(path):
         store = StoreDirectory(path)
         if options.offset is None and options.topic is None and not options.hex and not options.full:
-            _print_overview(store.overview(), as_json=options.json)
+            _print_overview(overview_of(store), as_json=options.json)
         else:
             _print_log(store, options)
         return 0

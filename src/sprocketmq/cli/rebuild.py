@@ -27,7 +27,7 @@ def run(directory: str, *, to: str | None, only: str | None, workers: int, as_js
     from dataclasses import asdict
 
     from sprocketmq.storage.bulk.rebuild import rebuild
-    from sprocketmq.storage.inspect.overview import StoreDirectory
+    from sprocketmq.storage.inspect.store_directory import StoreDirectory
 
     root = os.path.abspath(directory)
     what = parts_of(only)

@@ -29,9 +29,10 @@ from sprocketmq.storage.fs import REAL_FS
 from sprocketmq.storage.index.slot_count import hash_slots_of
 from sprocketmq.storage.inspect import segment_items
 from sprocketmq.storage.inspect.items import NotAStoreFile
-from sprocketmq.storage.inspect.overview import StoreDirectory
+from sprocketmq.storage.inspect.overview import overview_of
 from sprocketmq.storage.inspect.record_items import inner_messages
 from sprocketmq.storage.inspect.segment_items import next_record
+from sprocketmq.storage.inspect.store_directory import StoreDirectory
 from sprocketmq.storage.inspect.store_file import identify, items_of
 from sprocketmq.storage.inspect.verification import verify
 from sprocketmq.storage.log import recovery
@@ -107,7 +108,7 @@ def look_at_store(root):
         if path.is_file():
             with contextlib.suppress(NotAStoreFile, OSError):
                 look_at(path)
-    StoreDirectory(str(root)).overview()
+    overview_of(StoreDirectory(str(root)))
     report = verify(str(root))
     assert tree(root) == before
     return report
@@ -292,7 +293,7 @@ def test_pipes_and_links_are_not_waited_for(originals, tmp_path):
     (root / "config" / "delayOffset.json").unlink()
     (root / "config" / "delayOffset.json").symlink_to("/dev/zero")
     assert verify(str(root)).records == 147
-    StoreDirectory(str(root)).overview()
+    overview_of(StoreDirectory(str(root)))
     assert [i.kind for i in look(root / "dispatched")] == ["damaged"]
     open_store(root)
 

@@ -15,9 +15,10 @@ from sprocketmq.storage.fs import REAL_FS
 from sprocketmq.storage.index.slot_count import hash_slots_of
 from sprocketmq.storage.inspect.index_items import index_chain
 from sprocketmq.storage.inspect.items import NotAStoreFile
-from sprocketmq.storage.inspect.overview import StoreDirectory
+from sprocketmq.storage.inspect.overview import overview_of
 from sprocketmq.storage.inspect.record_items import inner_messages, property_crc, sys_flag_names
 from sprocketmq.storage.inspect.segment_items import next_record
+from sprocketmq.storage.inspect.store_directory import StoreDirectory
 from sprocketmq.storage.inspect.store_file import identify, items_of
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"
@@ -268,7 +269,7 @@ def test_small_files_that_are_damaged_say_so(tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_overview_has_the_offsets_that_apaches_own_tools_list(stores, name):
-    overview = StoreDirectory(str(stores[name])).overview()
+    overview = overview_of(StoreDirectory(str(stores[name])))
     listing = json.loads((FIXTURES / f"{name}.expected.json").read_text(encoding="utf-8"))
     queues = {(q.topic, q.queue_id): q for q in overview.queues}
     assert overview.log_end_known
@@ -284,7 +285,7 @@ def test_the_overview_has_the_offsets_that_apaches_own_tools_list(stores, name):
 
 def test_the_overview_of_a_store_whose_first_messages_expired(plain):
     (plain / "commitlog" / "00000000000000000000").unlink()
-    overview = StoreDirectory(str(plain)).overview()
+    overview = overview_of(StoreDirectory(str(plain)))
     assert (overview.log_start, overview.log_end) == (65536, 152401)
     queues = {(q.topic, q.queue_id): (q.min_offset, q.max_offset) for q in overview.queues}
     assert queues["PlainA", 0] == (15, 15)

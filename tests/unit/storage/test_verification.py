@@ -14,7 +14,7 @@ import pytest
 from sprocketmq.protocol.hashing import crc32
 from sprocketmq.protocol.layout import BATCH_UNIT
 from sprocketmq.protocol.records import encode_record, pack_host
-from sprocketmq.storage.inspect import verify_queues
+from sprocketmq.storage.inspect import queue_units
 from sprocketmq.storage.inspect.findings import MAX_OF_A_KIND
 from sprocketmq.storage.inspect.items import NotAStoreFile
 from sprocketmq.storage.inspect.log_windows import parse_window
@@ -623,7 +623,7 @@ def test_findings_of_one_kind_are_bounded(plain):
 
 
 def test_queues_are_read_with_few_open_files(make_bench, monkeypatch):
-    monkeypatch.setattr(verify_queues, "MAX_OPEN_FILES", 2)
+    monkeypatch.setattr(queue_units, "MAX_OPEN_FILES", 2)
     bench = make_bench()
     for i in range(100):
         bench.send(b"body", queue=i % 10)

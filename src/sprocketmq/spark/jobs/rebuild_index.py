@@ -32,7 +32,7 @@ from sprocketmq.storage.bulk.splits import Split, cut_splits, parts, split_bytes
 from sprocketmq.storage.bulk.stitching import Answer, LogOrder
 from sprocketmq.storage.directory_checks import check_directory
 from sprocketmq.storage.fs import REAL_FS
-from sprocketmq.storage.inspect.overview import StoreDirectory
+from sprocketmq.storage.inspect.store_directory import StoreDirectory
 from sprocketmq.storage.log.commit_log import CommitLog, Segment
 from sprocketmq.storage.log.recovery import data_end
 from sprocketmq.storage.store import StoreConfig
@@ -438,7 +438,7 @@ def _build_index_file(job: _BuildTask, plan: Plan, log_begin: int) -> _Built:
     from sprocketmq.storage.bulk.spool import read_entries
     from sprocketmq.storage.index.index_format import IndexHeader
     from sprocketmq.storage.inspect.findings import Findings
-    from sprocketmq.storage.inspect.verify_index import IndexFileCheck
+    from sprocketmq.storage.inspect.index_file_check import IndexFileCheck
 
     root = str(plan.config.root)
     path = f"{root}/{INDEX}/{job.name}"

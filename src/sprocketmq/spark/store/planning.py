@@ -24,8 +24,8 @@ from sprocketmq.storage.file_view import WINDOW_BYTES, FileView
 from sprocketmq.storage.fs import REAL_FS, Entry, FileSystem
 from sprocketmq.storage.index.slot_count import hash_slots_of
 from sprocketmq.storage.inspect.items import NotAStoreFile
-from sprocketmq.storage.inspect.overview import StoreDirectory
 from sprocketmq.storage.inspect.segment_items import next_record
+from sprocketmq.storage.inspect.store_directory import StoreDirectory
 from sprocketmq.storage.log.segments import parse_segment_name, segment_entries, segment_name, segment_size_of
 
 log = logging.getLogger(__name__)

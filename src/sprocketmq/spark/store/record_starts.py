@@ -22,9 +22,9 @@ from sprocketmq.spark.store.pieces import DamagePiece
 from sprocketmq.storage.bulk.parsing import find_record
 from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.fs import File, FileSystem
-from sprocketmq.storage.inspect.overview import StoreDirectory
 from sprocketmq.storage.inspect.record_items import dissect
 from sprocketmq.storage.inspect.segment_items import next_record
+from sprocketmq.storage.inspect.store_directory import StoreDirectory
 from sprocketmq.storage.log.recovery import parse_record
 from sprocketmq.storage.log.segments import segment_entries
 

@@ -11,7 +11,7 @@ from sprocketmq.storage.config import StoreConfig
 from sprocketmq.storage.fs import FileSystem
 from sprocketmq.storage.index.index_state import IndexState
 from sprocketmq.storage.index.key_index import KeyIndex
-from sprocketmq.storage.index.record_keys import is_rolled_back, key_hash, record_keys
+from sprocketmq.storage.index.record_keys import ROLLED_BACK, key_hash, record_keys
 from sprocketmq.storage.index.search import Kind, find_records
 from sprocketmq.storage.log.commit_log import CommitLog
 from sprocketmq.storage.log.recovery import LogScan, Scanned, data_end, is_blank, parse_record, record_view
@@ -61,7 +61,7 @@ class StoreIndex:
         record = parse_record(segment.view, segment.start, file_pos, check_crc=False)
         if record is None:
             return ([], segment.start + segment.size) if is_blank(segment.view, file_pos) else None
-        keys = [] if is_rolled_back(record[6]) else record_keys(record[0].decode("utf-8", "replace"), record[9])
+        keys = record_keys(record[0].decode("utf-8", "replace"), record[9]) if record[6] & ROLLED_BACK != ROLLED_BACK else []
         return [key_hash(key) for key in keys], log_offset + record[4]
 
     def take_records(self, records: list[Scanned], end: int) -> None:

@@ -1,6 +1,7 @@
-r"""The format of key index files, which is Apache RocketMQ's: header, entries, sizes and file names.
+"""The sizes, names and header of key index files. ``protocol/layout.py`` draws header, slots and entries.
 
-``protocol/layout.py`` draws header, slots and entries. Nothing in a file states S and N. A file's name is the local time of its creation, 17 digits; names only ever grow.
+A file is a hash table: entries are in log order, and those of one slot form a chain from the newest to the oldest. Nothing in a file states
+the numbers of slots and entries. Its name is the local time of its creation, 17 digits; names only ever grow.
 """
 
 from datetime import datetime, timedelta

@@ -1,17 +1,14 @@
 """The keys of a record and their hashes, one record at a time. ``key_hashing`` does the same for many records with numpy.
 
 A record has the keys ``TOPIC#UNIQ_KEY``, ``TOPIC#word`` for each word of its KEYS, and ``TOPIC#T#TAG``, in this order. Their hash is Java's
-string hash without its sign. Records of rolled back transactions have no keys.
+string hash without its sign. Records of rolled back transactions have no keys: their transaction bits are ``ROLLED_BACK``.
 """
 
 from sprocketmq.protocol.codes import SYSFLAG_TRANSACTION_MASK
 from sprocketmq.protocol.hashing import java_hash
 from sprocketmq.protocol.properties import decode_properties
 
-
-def is_rolled_back(sys_flag: int) -> bool:
-    """Tell whether a record rolls back a transaction; the index has no entries of such records."""
-    return sys_flag & SYSFLAG_TRANSACTION_MASK == SYSFLAG_TRANSACTION_MASK
+ROLLED_BACK = SYSFLAG_TRANSACTION_MASK
 
 
 def key_hash(key: str) -> int:

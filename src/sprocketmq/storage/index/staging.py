@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
-from sprocketmq.storage.index.record_keys import is_rolled_back, key_hash, record_keys
+from sprocketmq.storage.index.record_keys import ROLLED_BACK, key_hash, record_keys
 from sprocketmq.storage.log.recovery import Scanned
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def staged_records(records: Iterable[Scanned]) -> list[StagedSend]:
     return [
         (topic.decode("utf-8", "replace"), properties, log_offset, time_ms)
         for topic, _, _, log_offset, _, _, sys_flag, time_ms, _, properties in records
-        if not is_rolled_back(sys_flag)
+        if sys_flag & ROLLED_BACK != ROLLED_BACK
     ]
 
 

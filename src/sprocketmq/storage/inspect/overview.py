@@ -1,29 +1,24 @@
-"""A store's directory as a whole, for tools that only look: what is in it, and where its log and its queues begin and end."""
+"""An overview of a store: what is in its directory, and where its log and its queues begin and end."""
 
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from struct import Struct
-from typing import Any
 
-from sprocketmq.errors import SprocketError, StoreDamaged, StoreNotSupported
-from sprocketmq.protocol.jsondialect import loads
+from sprocketmq.errors import StoreDamaged, StoreNotSupported
 from sprocketmq.protocol.layout import BATCH_UNIT, FILLER_SIZE, QUEUE_UNIT
 from sprocketmq.storage.directory_checks import check_directory
 from sprocketmq.storage.file_view import FileView
-from sprocketmq.storage.fs import REAL_FS, Entry, FileSystem
-from sprocketmq.storage.index.index_format import is_file_name
-from sprocketmq.storage.inspect.items import NotAStoreFile
-from sprocketmq.storage.inspect.json_items import MAX_JSON_BYTES
 from sprocketmq.storage.inspect.record_items import dissect
 from sprocketmq.storage.inspect.segment_items import log_items
-from sprocketmq.storage.log.segments import segment_entries, segment_size_of
+from sprocketmq.storage.inspect.store_directory import StoreDirectory
+from sprocketmq.storage.log.segments import segment_entries
 from sprocketmq.storage.snapshot import FILE_NAME as DISPATCHED
 
 
 @dataclass(frozen=True)
 class QueueSummary:
-    """One queue as its files have it. Times are store times in ms, 0 when unknown; a running broker may have more than its files."""
+    """One queue according to its files; a running broker may have more. Times are store times in ms, 0 when unknown."""
 
     topic: str
     queue_id: int
@@ -38,7 +33,10 @@ class QueueSummary:
 
 @dataclass(frozen=True)
 class Overview:
-    """What is in a store's directory. ``log_end`` is where the last record found ends; ``files`` are the small ones, with their sizes."""
+    """What is in a store's directory. ``log_end`` is where the last record ends; ``files`` are the small files with their sizes.
+
+    ``log_end_known`` is False when the log goes on after ``log_end``.
+    """
 
     root: str
     written_by: str
@@ -56,75 +54,13 @@ class Overview:
     notes: tuple[str, ...]
 
 
-class StoreDirectory:
-    """The files of one store directory, for looking only. Raises NotAStoreFile when it is none."""
-
-    def __init__(self, root: str, fs: FileSystem = REAL_FS) -> None:
-        self.root = root.rstrip("/") or "/"
-        self.fs = fs
-        self.entries = {entry.name: entry for entry in fs.list(self.root)}
-        if not any(name in self.entries for name in ("commitlog", "consumequeue", "batchconsumequeue")):
-            hint = ""
-            parent = self.root.rpartition("/")[0]
-            for _ in range(3):
-                if parent and fs.exists(f"{parent}/commitlog"):
-                    hint = f"; it is a part of the store {parent}: name that, or a file in here"
-                    break
-                parent = parent.rpartition("/")[0]
-            raise NotAStoreFile(self.root, f"there is no store in this directory (no commitlog in it){hint}")
-        self.segments = segment_entries(self.files_in("commitlog"))
-        self.segment_bytes = segment_size_of(self.segments) or 0
-
-    def files_in(self, name: str) -> list[Entry]:
-        """Return the entries of a directory inside the store; of one that is missing, or a file, none."""
-        try:
-            return self.fs.list(f"{self.root}/{name}")
-        except NotADirectoryError:
-            return []
-
-    def queues(self, kind: str) -> Iterator[tuple[str, int, str]]:
-        """Yield topic, queue id and directory of every queue under ``consumequeue`` or ``batchconsumequeue``."""
-        for topic in self.files_in(kind):
-            if topic.is_dir:
-                for queue in self.files_in(f"{kind}/{topic.name}"):
-                    if queue.is_dir and queue.name.isascii() and queue.name.isdigit() and len(queue.name) < 10:
-                        yield topic.name, int(queue.name), f"{self.root}/{kind}/{topic.name}/{queue.name}"
-
-    def index_files(self) -> list[Entry]:
-        """Return the index files, the oldest first."""
-        return [e for e in self.files_in("index") if not e.is_dir and is_file_name(e.name)]
-
-    def small(self, name: str, limit: int = MAX_JSON_BYTES) -> bytes | None:
-        """Return the content of a small file, None when it is missing, unreadable or longer than ``limit``."""
-        try:
-            with FileView(self.fs, f"{self.root}/{name}") as view:
-                return view.read_all(limit)
-        except OSError:
-            return None
-
-    def config(self, name: str) -> dict[Any, Any]:
-        """Return the object of a configuration file or of its ``.bak``, empty when neither can be read."""
-        for path in (f"config/{name}", f"config/{name}.bak"):
-            data = self.small(path)
-            if data is not None:
-                with contextlib.suppress(SprocketError):
-                    value = loads(data)
-                    if isinstance(value, dict):
-                        return value
-        return {}
-
-    def segment_at(self, physical: int) -> tuple[int, Entry] | None:
-        """Return the segment that holds a log position."""
-        size = self.segment_bytes
-        return next((s for s in self.segments if size and s[0] <= physical < s[0] + size), None)
-
-    def overview(self) -> Overview:
-        """Look at every file's name and the ends of every queue; of the log only what lies behind the last unit is read."""
-        return _Summary(self).overview()
+def overview_of(store: StoreDirectory) -> Overview:
+    """Return an overview of a store, from the names of its files, the ends of its queues, and the log after the last unit."""
+    return _Summary(store).overview()
 
 
 class _Summary:
-    """The making of one overview: keeps the segment it reads from open."""
+    """The making of one overview. The segment that was read last stays open."""
 
     def __init__(self, store: StoreDirectory) -> None:
         self._store = store
@@ -210,16 +146,16 @@ class _Summary:
         total = sum(e.size for _, e in files)
         return QueueSummary(topic, queue_id, "BatchCQ", low if found else high, high, len(files), total, first_ms, last_ms), log_end
 
-    def _time(self, physical: int) -> int:
-        """Return the store time of the record at a log position, 0 when no record is there."""
-        view = self._segment(physical)
+    def _time(self, log_offset: int) -> int:
+        """Return the store time of the record at a log offset, 0 when no record is there."""
+        view = self._segment(log_offset)
         if view is None:
             return 0
-        record = dissect(view, physical - self._log_start, self._log_start, view.size, check_crc=False)
+        record = dissect(view, log_offset - self._log_start, self._log_start, view.size, check_crc=False)
         return record.get("store_timestamp_ms") or 0 if not record.problem else 0
 
-    def _segment(self, physical: int) -> FileView | None:
-        found = self._store.segment_at(physical)
+    def _segment(self, log_offset: int) -> FileView | None:
+        found = self._store.segment_at(log_offset)
         if found is None:
             return None
         if self._log is None or self._log_start != found[0]:
@@ -230,7 +166,7 @@ class _Summary:
         return self._log
 
     def _log_end(self, candidates: list[int]) -> tuple[int, bool]:
-        """Return where the log's records end: from the last unit on they are walked, at most 64 MiB far, and whether the end was reached."""
+        """Return the end of the log's records and whether it is known: at most 64 MiB are read after the last unit."""
         segments = self._store.segments
         low = segments[0][0] if segments else 0
         high = segments[-1][0] + self._store.segment_bytes if segments else 0
@@ -252,7 +188,7 @@ class _Summary:
 
 
 def _leading(view: FileView, layout: Struct, count: int, test: Callable[[tuple[int, ...]], bool]) -> int:
-    """Return how many of a file's first ``count`` units satisfy ``test``, which holds for the first ones only."""
+    """Return how many of the first ``count`` units of a file satisfy ``test``, which must hold for leading units only."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2

@@ -1,6 +1,6 @@
-"""Asking the log about the units of a queue: does the record each points to say that it belongs there? Import it late: it brings numpy.
+"""Checking the units of a queue against the log: does each point to a record of this topic, queue and queue offset? Loads numpy.
 
-The other way round from how queues are made, and from their files, so a mistake on the way shows. Bodies are not read.
+This goes from the units to the log, while queues are made from the log, so a mistake in making them shows. Bodies are not read.
 """
 
 from collections import OrderedDict
@@ -25,7 +25,7 @@ _Flags = NDArray[np.bool_]
 
 
 class Segments:
-    """The segments of a log by position, mapped when they are first asked for."""
+    """The segments of a log, mapped into memory when they are first needed; at most ``_MAX_SEGMENTS`` stay mapped."""
 
     def __init__(self, fs: FileSystem, directory: str, segment_bytes: int) -> None:
         self._fs = fs
@@ -34,7 +34,7 @@ class Segments:
         self._views: OrderedDict[int, memoryview] = OrderedDict()
 
     def view(self, start: int) -> memoryview:
-        """Return the segment that begins at a log position, nothing when there is none."""
+        """Return the segment that begins at a log offset, an empty view when there is none."""
         view = self._views.get(start)
         if view is None:
             try:
@@ -52,70 +52,70 @@ class Segments:
             self._views.move_to_end(start)
         return view
 
-    def confirmed(self, topic: bytes, queue_id: int, offsets: _Longs, physicals: _Longs, sizes: _Longs) -> _Flags:
-        """Tell for each of some units whether a record of that size, topic, queue and queue offset begins at its place.
+    def confirmed(self, topic: bytes, queue_id: int, offsets: _Longs, log_offsets: _Longs, sizes: _Longs) -> _Flags:
+        """Tell for each unit whether a record of this size, topic, queue and queue offset begins at its log offset.
 
-        Records that cover several offsets are asked for the first. Place and size may be any numbers.
+        For a record that covers several queue offsets, it is the first. Log offsets and sizes may be any numbers.
         """
-        confirmed = np.zeros(len(physicals), np.bool_)
-        starts = physicals - physicals % self._bytes
+        confirmed = np.zeros(len(log_offsets), np.bool_)
+        starts = log_offsets - log_offsets % self._bytes
         for start in np.unique(starts).tolist():
             if start >= 0:
                 rows = np.flatnonzero(starts == start)
-                confirmed[rows] = self._in_segment(start, topic, queue_id, offsets[rows], physicals[rows], sizes[rows])
+                confirmed[rows] = self._in_segment(start, topic, queue_id, offsets[rows], log_offsets[rows], sizes[rows])
         return confirmed
 
-    def _in_segment(self, start: int, topic: bytes, queue_id: int, offsets: _Longs, physicals: _Longs, sizes: _Longs) -> _Flags:
+    def _in_segment(self, start: int, topic: bytes, queue_id: int, offsets: _Longs, log_offsets: _Longs, sizes: _Longs) -> _Flags:
         view = self.view(start)
-        at = physicals - start
-        good = (sizes > _HEAD.itemsize) & (at + sizes <= len(view))
-        heads = values_at(view, np.where(good, at, 0), _HEAD) if len(view) > _HEAD.itemsize else np.zeros(len(at), _HEAD)
+        file_pos = log_offsets - start
+        good = (sizes > _HEAD.itemsize) & (file_pos + sizes <= len(view))
+        heads = values_at(view, np.where(good, file_pos, 0), _HEAD) if len(view) > _HEAD.itemsize else np.zeros(len(file_pos), _HEAD)
         sys_flag = heads["sys_flag"].astype(np.int64)
-        good &= (heads["log_offset"] == physicals) & (heads["size"] == sizes) & (heads["queue_id"] == queue_id)
+        good &= (heads["log_offset"] == log_offsets) & (heads["size"] == sizes) & (heads["queue_id"] == queue_id)
         usual = good & (heads["magic"] == MAGIC_V1) & ((sys_flag & (SYSFLAG_ANY_HOST_V6 | SYSFLAG_INNER_BATCH)) == 0)
         body = heads["body_length"].astype(np.int64)
-        topic_at = at + 88 + body
-        told: _Flags = usual & (heads["queue_offset"] == offsets) & (body >= 0) & (topic_at + 1 + len(topic) <= at + sizes)
-        rows = np.flatnonzero(told)
+        topic_pos = file_pos + _HEAD.itemsize + body
+        matches: _Flags = usual & (heads["queue_offset"] == offsets) & (body >= 0) & (topic_pos + 1 + len(topic) <= file_pos + sizes)
+        rows = np.flatnonzero(matches)
         field = bytes((len(topic) & 0xFF,)) + topic
-        told[rows] = values_at(view, topic_at[rows], f"V{len(field)}") == np.void(field)
+        matches[rows] = values_at(view, topic_pos[rows], f"V{len(field)}") == np.void(field)
         for row in np.flatnonzero(good & ~usual).tolist():
-            record = parse_record(view, start, int(at[row]), check_crc=False)
-            told[row] = record is not None and record[:3] == (topic, queue_id, int(offsets[row]))
-        return told
+            record = parse_record(view, start, int(file_pos[row]), check_crc=False)
+            matches[row] = record is not None and record[:3] == (topic, queue_id, int(offsets[row]))
+        return matches
 
 
 def units_in(fs: FileSystem, directory: str, unit: "np.dtype[Any]") -> Iterator[tuple[int, NDArray[Any]]]:
-    """Yield the units in the files of a queue with the number of the first, some thousand at a time; holes are passed over."""
+    """Yield the units in the files of a queue, several thousand at a time, with the number of the first; holes are skipped."""
     for start, entry in segment_entries(fs.list(directory)):
         file = fs.open(f"{directory}/{entry.name}", read_only=True)
         try:
-            at = file.data_after(0)
-            while at is not None and at < entry.size:
-                at -= at % unit.itemsize
-                data = file.pread(_CHUNK_UNITS * unit.itemsize, at)
+            file_pos = file.data_after(0)
+            while file_pos is not None and file_pos < entry.size:
+                file_pos -= file_pos % unit.itemsize
+                data = file.pread(_CHUNK_UNITS * unit.itemsize, file_pos)
                 found = np.frombuffer(data, unit, len(data) // unit.itemsize)
                 if not len(found):
                     break
-                yield (start + at) // unit.itemsize, found
-                at = file.data_after(at + len(found) * unit.itemsize)
+                yield (start + file_pos) // unit.itemsize, found
+                file_pos = file.data_after(file_pos + len(found) * unit.itemsize)
         finally:
             file.close()
 
 
 def check_queue(fs: FileSystem, directory: str, topic: str, queue_id: int, segments: Segments, *, batch: bool) -> tuple[int, str]:
-    """Return how many units of a queue point to records, and what is wrong with the first that the log does not confirm ("" without)."""
+    """Return how many units point to records and what is wrong with the first that the log does not confirm ("" without one)."""
     name = topic.encode()
     confirmed = 0
     for first, units in units_in(fs, directory, BATCH_UNIT_DTYPE if batch else QUEUE_UNIT_DTYPE):
         used = (units["size"] > 0) & (units["size"] != FILLER_SIZE)
         rows = np.flatnonzero(used)
         offsets = units["queue_offset"][rows].astype(np.int64) if batch else rows + first
-        physicals, sizes = units["log_offset"][rows].astype(np.int64), units["size"][rows].astype(np.int64)
-        good = segments.confirmed(name, queue_id, offsets, physicals, sizes)
+        log_offsets, sizes = units["log_offset"][rows].astype(np.int64), units["size"][rows].astype(np.int64)
+        good = segments.confirmed(name, queue_id, offsets, log_offsets, sizes)
         if not good.all():
             row = int(np.argmin(good))
             where = f"unit {int(rows[row]) + first} of queue {topic}/{queue_id}"
-            return confirmed, f"{where} points to log position {physicals[row]}, where no such record is"
+            return confirmed, f"{where} points to log position {log_offsets[row]}, where no such record is"
         confirmed += len(rows)
     return confirmed, ""

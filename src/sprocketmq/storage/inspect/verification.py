@@ -15,7 +15,7 @@ from sprocketmq.errors import StoreDamaged, StoreNotSupported
 from sprocketmq.storage.directory_checks import check_directory
 from sprocketmq.storage.fs import REAL_FS, FileSystem
 from sprocketmq.storage.inspect.findings import ERROR, NOTE, WARNING, Finding, Findings
-from sprocketmq.storage.inspect.overview import StoreDirectory
+from sprocketmq.storage.inspect.store_directory import StoreDirectory
 from sprocketmq.storage.inspect.verify_log import LogCheck, Progress
 from sprocketmq.storage.inspect.verify_small_files import SmallFileChecks
 from sprocketmq.storage.snapshot import FILE_NAME as DISPATCHED
@@ -76,7 +76,7 @@ def verify(root: str, *, fs: FileSystem = REAL_FS, progress: Progress | None = N
             checks.finish(log.log_end)
             report.index_entries = checks.entries
         small.check(log, queues)
-        report.queues = sum(1 for queue in queues if queue.files)
+        report.queues = sum(1 for queue in queues if queue.units.files)
     finally:
         queues.close()
         if checks is not None:

@@ -11,9 +11,9 @@ from sprocketmq.storage.checkpoint import Checkpoint
 from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.fs import Entry
 from sprocketmq.storage.inspect.findings import ERROR, NOTE, WARNING, Findings
-from sprocketmq.storage.inspect.overview import StoreDirectory
 from sprocketmq.storage.inspect.record_items import dissect
 from sprocketmq.storage.inspect.segment_items import next_record
+from sprocketmq.storage.inspect.store_directory import StoreDirectory
 from sprocketmq.storage.log.segments import parse_segment_name, segment_name
 
 if TYPE_CHECKING:
@@ -206,5 +206,6 @@ class LogCheck:
             what = f"the log ends at {begin} in a record that is not whole ({reason}): the next start cuts it off"
             self._findings.add(NOTE, "torn end", path, file_pos, what, f"sprocketmq inspect {path} --offset {begin}")
         else:
-            what = f"behind the log's end at {begin} are bytes other than zeros (from {first} on): a damaged last record, or remnants ({reason})"
+            bytes_after = f"behind the log's end at {begin} are bytes other than zeros (from {first} on)"
+            what = f"{bytes_after}: a damaged last record, or remnants ({reason})"
             self._findings.add(WARNING, "behind the end", path, file_pos, what, f"sprocketmq inspect {path} --offset {begin} --hex")

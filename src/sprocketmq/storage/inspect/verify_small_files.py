@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from sprocketmq.protocol.layout import CHECKPOINT, CHECKPOINT_FILE_BYTES
 from sprocketmq.protocol.names import SCHEDULE_TOPIC
 from sprocketmq.storage.inspect.findings import ERROR, NOTE, WARNING, Findings
-from sprocketmq.storage.inspect.overview import StoreDirectory
+from sprocketmq.storage.inspect.store_directory import StoreDirectory
 from sprocketmq.storage.log.segments import parse_segment_name
 from sprocketmq.storage.snapshot import FILE_NAME as DISPATCHED
 from sprocketmq.storage.snapshot import Snapshot
@@ -74,8 +74,8 @@ class SmallFileChecks:
                 self._findings.add(WARNING, "snapshot", path, 8, what, self._repair())
         for state in snapshot.queues:
             queue = queues.get(state.topic, state.queue_id)
-            if state.next > state.min_offset and (queue is None or (queue.next is not None and state.next > queue.next)):
-                end = 0 if queue is None else queue.next
+            if state.next > state.min_offset and (queue is None or (queue.next_offset is not None and state.next > queue.next_offset)):
+                end = 0 if queue is None else queue.next_offset
                 what = f"it has queue {state.topic}/{state.queue_id} up to offset {state.next}, the log up to {end}"
                 self._findings.add(severity, "snapshot ahead", path, None, what, self._repair())
 
@@ -147,7 +147,7 @@ class SmallFileChecks:
                     )
                 continue
             queue = queues.get(topic, queue_id)
-            end = queue.next if queue is not None else None
+            end = queue.next_offset if queue is not None else None
             if queue is not None and end is None:
                 continue  # all its messages have expired; its files say where it ends, and they were looked at
             if end is None or offset > end:

@@ -28,7 +28,8 @@ from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.fs import FileSystem
 from sprocketmq.storage.index.record_keys import key_hash, key_string
 from sprocketmq.storage.index.slot_count import hash_slots_of
-from sprocketmq.storage.inspect.verify_queues import OpenFiles, QueueCheck, Ranges
+from sprocketmq.storage.inspect.queue_check import Ranges
+from sprocketmq.storage.inspect.queue_units import OpenFiles, QueueUnits
 from sprocketmq.storage.layout_arrays import BATCH_UNIT_DTYPE, INDEX_ENTRY_DTYPE, QUEUE_UNIT_DTYPE
 from sprocketmq.storage.log.recovery import parse_record
 from sprocketmq.storage.log.segments import segment_entries, segment_size_of
@@ -184,7 +185,7 @@ class Comparison:
         self._fs = fs
         self._target = target
         self._files = OpenFiles(fs)
-        self._checks: dict[tuple[bytes, int], QueueCheck] = {}
+        self._checks: dict[tuple[bytes, int], QueueUnits] = {}
         self._view = memoryview(b"")
         self._split = split
         self._index = _IndexReader(fs, target.index_files) if keys else None
@@ -237,7 +238,7 @@ class Comparison:
                 file.close()
         return self._view
 
-    def _check(self, topic: bytes, name: str, queue_id: int) -> QueueCheck:
+    def _check(self, topic: bytes, name: str, queue_id: int) -> QueueUnits:
         check = self._checks.get((topic, queue_id))
         if check is None:
             check = self._checks[topic, queue_id] = open_queue(
@@ -297,7 +298,7 @@ class _QueueLog:
         if len(self._differences) < MAX_TOLD:
             self._differences.append(difference)
 
-    def compare_plain(self, check: QueueCheck, files: OpenFiles, first: int, units: NDArray[Any], *, codes: bool) -> None:
+    def compare_plain(self, check: QueueUnits, files: OpenFiles, first: int, units: NDArray[Any], *, codes: bool) -> None:
         """Compare the units in the files from queue offset ``first`` on with those the log gives."""
         count = len(units)
         found = check.read(files, first, count)
@@ -316,7 +317,7 @@ class _QueueLog:
             due = f"place {expected['log_offset']}, size {expected['size']}, tag code {expected['tags_code'] if codes else 'any'}"
             self._differs(Difference(first + i, first + i + 1, first + i, int(expected["log_offset"]), said, due))
 
-    def compare_batch(self, check: QueueCheck, files: OpenFiles, units: NDArray[Any], next_offset: int) -> None:
+    def compare_batch(self, check: QueueUnits, files: OpenFiles, units: NDArray[Any], next_offset: int) -> None:
         """Compare the units in the files of consecutive records of a batch queue with those the log gives."""
         count = len(units)
         start = self._ranges[-1].unit_end if self._ranges and self._ranges[-1].next == int(units["queue_offset"][0]) else -1
@@ -350,7 +351,7 @@ class _QueueLog:
 _JUDGED = ("log_offset", "size", "tags_code", "store_time_ms", "queue_offset", "count")
 
 
-def open_queue(fs: FileSystem, root: str, topic: str, queue_id: int, *, batch: bool) -> QueueCheck:
+def open_queue(fs: FileSystem, root: str, topic: str, queue_id: int, *, batch: bool) -> QueueUnits:
     """Return a queue's files, for looking only; none when there are none."""
     directory = f"{root}/{'batchconsumequeue' if batch else 'consumequeue'}/{topic}/{queue_id}"
     found = segment_entries(fs.list(directory))
@@ -358,7 +359,7 @@ def open_queue(fs: FileSystem, root: str, topic: str, queue_id: int, *, batch: b
     if size % (BATCH_UNIT_BYTES if batch else QUEUE_UNIT_BYTES):
         found, size = [], 0
     files = {start: min(entry.size, size) for start, entry in found if size and not start % size}
-    return QueueCheck(topic, queue_id, directory, files, size, batch=batch)
+    return QueueUnits(topic, queue_id, directory, files, size, batch=batch)
 
 
 class _IndexReader:
@@ -500,7 +501,7 @@ class Others(NamedTuple):
 
 
 def other_units(
-    check: QueueCheck, files: OpenFiles, met: Iterable[tuple[int, int]], log: tuple[int, int], lost: Iterable[tuple[int, int]]
+    check: QueueUnits, files: OpenFiles, met: Iterable[tuple[int, int]], log: tuple[int, int], lost: Iterable[tuple[int, int]]
 ) -> Others:
     """Look at the units outside the ranges ``met``. ``log`` is where the log begins and ends. Raises OSError."""
     ranges = Ranges()
@@ -509,7 +510,7 @@ def other_units(
         ranges.pairs.append([start, stop])
         used += stop - start
     kinds: dict[str, tuple[int, int]] = {"lost": (0, -1), "ahead": (0, -1), "orphans": (0, -1)}
-    for start, stop in ranges.outside(check.units):
+    for start, stop in ranges.outside(check.count):
         for at, units in check.written(files, start, stop):
             place, size = units["log_offset"].astype(np.int64), units["size"]
             is_used = ((size != 0) | (place != 0)) & ((size != FILLER_SIZE) | (place != 0))

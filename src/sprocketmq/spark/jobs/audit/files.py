@@ -9,8 +9,8 @@ from sprocketmq.spark.jobs.audit.compare import open_queue, other_units
 from sprocketmq.spark.jobs.audit.merge import AuditFinding, Log, QueueView, number, unit_findings
 from sprocketmq.storage.fs import FileSystem
 from sprocketmq.storage.inspect.findings import ERROR, NOTE, Findings
-from sprocketmq.storage.inspect.verify_index import IndexFileCheck
-from sprocketmq.storage.inspect.verify_queues import OpenFiles
+from sprocketmq.storage.inspect.index_file_check import IndexFileCheck
+from sprocketmq.storage.inspect.queue_units import OpenFiles
 from sprocketmq.storage.log.segments import segment_entries, segment_name, segment_size_of
 
 _COPY = "put a copy of the log's segment back (a slave has one)"
@@ -30,7 +30,7 @@ def look_at_queue(fs: FileSystem, view: QueueView, log: Log, *, in_use: bool) ->
     files = OpenFiles(fs)
     try:
         places: list[tuple[str, int | None]] = [
-            check.place(one.unit) if one.unit >= 0 else (check.directory, None) for one in view.differences
+            check.locate(one.unit) if one.unit >= 0 else (check.directory, None) for one in view.differences
         ]
         findings = list(unit_findings(view, log, places, in_use=in_use))
         findings += _row_findings(fs, view, check.directory, log, in_use=in_use)
@@ -47,7 +47,7 @@ def look_at_queue(fs: FileSystem, view: QueueView, log: Log, *, in_use: bool) ->
                     step = f"{_COPY}, else {step}"
                 findings.append(
                     view.finding(
-                        severity, kind, offset, count, check.place(first), f"{number(count, 'unit points', 'units point')} {what}", step
+                        severity, kind, offset, count, check.locate(first), f"{number(count, 'unit points', 'units point')} {what}", step
                     )
                 )
         # Units of plain queues were compared where they should be, also those that are not there.

@@ -25,7 +25,7 @@ from sprocketmq.storage.bulk.rebuild import open_log
 from sprocketmq.storage.bulk.splits import Split, cut_splits, parts, split_bytes_for
 from sprocketmq.storage.fs import REAL_FS
 from sprocketmq.storage.inspect.findings import ERROR, NOTE, WARNING
-from sprocketmq.storage.inspect.overview import StoreDirectory
+from sprocketmq.storage.inspect.store_directory import StoreDirectory
 from sprocketmq.storage.snapshot import Snapshot
 from sprocketmq.storage.store import StoreConfig
 
