@@ -48,8 +48,8 @@ def report(error: BaseException) -> int:
         fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
         return EXIT_FAILURE
     if type(error).__module__.startswith(("pyspark.", "py4j.")):
-        from sprocketmq.spark.errors import told_by_spark
+        from sprocketmq.spark.errors import as_own_error
 
-        return report(told_by_spark(error))
+        return report(as_own_error(error))
     fail(f"internal error: {type(error).__name__}: {error}; set {DEBUG_VARIABLE}=1 and run it again for the details of a bug report")
     return EXIT_FAILURE

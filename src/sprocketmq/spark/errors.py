@@ -1,7 +1,7 @@
-"""What went wrong, in one sentence: dug out of the stacks that Spark, Py4J and Python workers put around it.
+"""Reduce an error of Spark to one sentence, extracted from the stack traces of Spark, Py4J and Python workers.
 
-What a reader or writer raises in a Python worker reaches the driver as text, inside a Java exception, inside a Python one. ``explain`` finds
-the line that matters there; ``show_errors_briefly`` has scripts and notebooks show that line instead of a hundred others.
+An error raised in a Python worker reaches the driver as text within a Java exception within a Python exception. ``explain`` finds the line
+that matters; ``show_errors_briefly`` makes scripts and notebooks show that line instead of a hundred others.
 """
 
 import contextlib
@@ -19,19 +19,19 @@ from typing import Any
 from sprocketmq.errors import ConfigError, FatalError, SprocketError
 from sprocketmq.spark.version_checks import INSTALL
 
-# Set to anything, this environment variable shows whole stacks.
+# Environment variable that, set to anything, shows complete stack traces.
 DEBUG_VARIABLE = "SPROCKETMQ_DEBUG"
 
 _SPARK_MODULES = ("pyspark.", "py4j.")
 _OWN_DIRECTORY = str(Path(__file__).parents[1]) + os.sep
-# The last line of a Python traceback whose error is ours.
+# The last line of a Python traceback with one of our errors.
 _OURS = re.compile(r"^\s*(sprocketmq(?:\.\w+)*)\.(\w+): (.+)$", re.MULTILINE)
 _PYTHON_ERROR = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Warning)): (.+)$", re.MULTILINE)
 _CONDITION = re.compile(r"^.*?(\[[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*\] .+)$", re.MULTILINE)
 _JAVA_CAUSE = re.compile(r"^(?:Caused by: |: )?(?:[a-z_]\w*\.)+[A-Z][\w$]*: (.+)$", re.MULTILINE)
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}\s*$")
 
-# What Spark says when something around it is wrong, and what helps. {0} and so on are the groups of the pattern.
+# Patterns of Spark's text for problems of the environment, and the advice to give. {0} and so on are the groups of the pattern.
 _KNOWN: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(r"No module named '((?:pyarrow|pandas|numpy|sprocketmq|pyspark)[\w.]*)'"),
@@ -88,24 +88,24 @@ _KNOWN: tuple[tuple[re.Pattern[str], str], ...] = (
 
 @dataclass(frozen=True)
 class FailureCause:
-    """What is behind an error of Spark: ``sentence``, and ``error``, the class that was raised in a worker where it is one of ours."""
+    """The cause of a Spark error: ``sentence``, and the class of the ``error`` raised in a worker when it is one of ours."""
 
     sentence: str
     error: type[SprocketError] | None = None
 
 
 def explain(error: BaseException) -> str | None:
-    """Return the sentence that says what went wrong, None for an error that is neither ours nor Spark's.
+    """Return one sentence that explains an error, None for an error that is neither ours nor Spark's.
 
-    An error that came out of a Python worker is told in its own words; what Spark says about itself without its stack; and where the
-    environment is at fault, what to change in it.
+    For an error of a Python worker it is that error's message, for an error of Spark its message without the stack trace, and for problems
+    of the environment it says what to change.
     """
     cause = find_cause(error)
     return None if cause is None else cause.sentence
 
 
 def find_cause(error: BaseException) -> FailureCause | None:
-    """Return what is behind ``error``, see explain."""
+    """Return the cause of ``error``, see explain."""
     for one in _chain(error):
         if isinstance(one, SprocketError):
             return FailureCause(str(one), type(one))
@@ -115,12 +115,12 @@ def find_cause(error: BaseException) -> FailureCause | None:
 
 
 def in_one_sentence(error: Exception) -> Exception:
-    """Return the error to raise for one of Spark: a ConfigError or FatalError of one sentence. Errors not of Spark are returned as they are."""
-    return error if isinstance(error, SprocketError) or find_cause(error) is None else told_by_spark(error)
+    """Return a ConfigError or FatalError of one sentence for an error of Spark; other errors are returned unchanged."""
+    return error if isinstance(error, SprocketError) or find_cause(error) is None else as_own_error(error)
 
 
-def told_by_spark(error: BaseException) -> SprocketError:
-    """Return what is behind an error of Spark as an error of ours: ConfigError where a worker raised one, else FatalError."""
+def as_own_error(error: BaseException) -> SprocketError:
+    """Return the cause of a Spark error as our error: ConfigError where a worker raised one, else FatalError."""
     cause = find_cause(error) or FailureCause(str(error))
     wrong_usage = cause.error is not None and issubclass(cause.error, ConfigError)
     return ConfigError(cause.sentence) if wrong_usage else FatalError(cause.sentence)
@@ -139,14 +139,14 @@ def _text(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:
-        # PySpark asks the JVM for its errors' text; it may be gone.
+        # PySpark asks the JVM for the text of its errors, but the JVM may have ended.
         return " ".join(str(argument) for argument in (*error.args, getattr(error, "_desc", "")))
 
 
 def _from_text(text: str) -> FailureCause:
     ours = _OURS.findall(text)
     if ours:
-        # Errors are chained with the outermost at the end, and Java repeats the whole.
+        # In a chain the outermost error is last, and Java repeats the whole text.
         module, name, sentence = ours[-1]
         return FailureCause(_SQLSTATE.sub("", sentence).strip(), _error_class(module, name))
     for pattern, advice in _KNOWN:
@@ -173,9 +173,9 @@ def _error_class(module: str, name: str) -> type[SprocketError] | None:
 
 
 def show_errors_briefly() -> None:
-    """Have errors of Spark that nobody catches shown as their sentence, under the lines of the user's own code that led to it.
+    """Show uncaught errors of Spark as one sentence below the lines of the user's own code that led to them.
 
-    In a script (``sys.excepthook``) and in IPython and Jupyter. Every other error is shown as before; SPROCKETMQ_DEBUG shows all of it.
+    Works in scripts (``sys.excepthook``), IPython and Jupyter. Other errors are shown as before; SPROCKETMQ_DEBUG shows everything.
     Calling it again changes nothing.
     """
     if not isinstance(sys.excepthook, _Hook):
@@ -186,13 +186,13 @@ def show_errors_briefly() -> None:
 
 
 def notebook_shell() -> Any | None:
-    """Return IPython's shell when this code runs in one, without importing IPython."""
+    """Return the IPython shell this code runs in, or None. Does not import IPython."""
     ipython = sys.modules.get("IPython")
     return None if ipython is None else ipython.get_ipython()
 
 
 class _Hook:
-    """Stands in front of another excepthook."""
+    """An excepthook that shortens errors of Spark and passes all others to the previous hook."""
 
     def __init__(self, before: Callable[[type[BaseException], BaseException, TracebackType | None], Any]) -> None:
         self._before = before
@@ -217,7 +217,7 @@ def _show_in_notebook(
 
 
 def brief(error: BaseException, trace: TracebackType | None) -> str | None:
-    """Return what is shown for an error that came out of Spark; None for any other, and when SPROCKETMQ_DEBUG is set."""
+    """Return the short text for an error of Spark; None for other errors, and when SPROCKETMQ_DEBUG is set."""
     if os.environ.get(DEBUG_VARIABLE) or not type(error).__module__.startswith(_SPARK_MODULES):
         return None
     cause = find_cause(error)

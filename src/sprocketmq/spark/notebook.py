@@ -1,4 +1,4 @@
-"""See how a streaming query gets on: a live bar with rows per second and the lag of each queue, and a plot of it all afterwards.
+"""Watch a streaming query: a live bar with rows per second and the lag of each queue, and a plot of the whole run afterwards.
 
 Works in a terminal and in Jupyter; neither IPython nor a terminal is needed to call it.
 """
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 POLL_S = 0.5
 KEPT_BATCHES = 10_000
-# Rows of the table and lines of the plot: the queues that are behind most.
+# Queues in the table and the plot: those with the greatest lag.
 SHOWN_QUEUES = 12
 PLOTTED_QUEUES = 8
 
 
 @dataclass(frozen=True)
 class BatchFigures:
-    """One micro-batch: when it began (epoch seconds), its rows, how long it took, and how far each queue was behind after it."""
+    """One micro-batch: start (epoch seconds), rows, duration, and the lag of each queue after it."""
 
     batch_id: int
     began_s: float
@@ -46,26 +46,26 @@ class BatchFigures:
 
 
 class QueryHistory:
-    """What became of a streaming query's batches. In Jupyter it shows itself as a table and a plot."""
+    """The micro-batches of a streaming query. Jupyter displays it as a table and a plot."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        # The latest; a query may run for months.
+        # Only the latest: a query may run for months.
         self.batches: deque[BatchFigures] = deque(maxlen=KEPT_BATCHES)
         self.rows = 0
 
     @property
     def rows_per_s(self) -> float:
-        """Rows per second of the last batch that had rows, 0 before."""
+        """Rows per second of the last batch with rows, 0 before the first one."""
         return next((batch.rows_per_s for batch in reversed(self.batches) if batch.rows), 0.0)
 
     @property
     def lag(self) -> Offsets:
-        """How many messages each queue held after the last batch that the query had not read."""
+        """Unread messages of each queue after the last batch."""
         return self.batches[-1].lag if self.batches else {}
 
     def add(self, progress: Mapping[str, Any]) -> bool:
-        """Take in one progress report of Spark; return False for one that was taken in before."""
+        """Add a progress report of Spark; return False for one that was added before."""
         figures = batch_figures(progress)
         last = self.batches[-1] if self.batches else None
         if last is not None and (figures.batch_id, figures.began_s) <= (last.batch_id, last.began_s):
@@ -75,7 +75,7 @@ class QueryHistory:
         return True
 
     def plot(self) -> "Figure":
-        """Return a figure of rows per second and lag over time; ``.savefig("query.png")`` keeps it. Needs matplotlib."""
+        """Return a figure of rows per second and lag over time; save it with ``.savefig("query.png")``. Needs matplotlib."""
         require("matplotlib", "the plot", "pip install 'sprocketmq[notebook]'")
         return _figure(self)
 
@@ -86,7 +86,7 @@ class QueryHistory:
         return f"{self.name}: {batch}, {self.rows:,} rows, {self.rows_per_s:,.0f} rows/s, {behind:,} behind"
 
     def table(self) -> list[tuple[str, str]]:
-        """Return queue and lag, the queues that are behind most first, at most SHOWN_QUEUES, and a line for the rest."""
+        """Return up to SHOWN_QUEUES (queue, lag) pairs, greatest lag first, and a line for the rest."""
         ordered = sorted(self.lag.items(), key=lambda item: (-item[1], item[0]))
         lines = [(queue_label(queue), f"{lag:,}") for queue, lag in ordered[:SHOWN_QUEUES]]
         if len(ordered) > SHOWN_QUEUES:
@@ -103,7 +103,7 @@ class QueryHistory:
 
 
 class StreamingQuery(Protocol):
-    """What is used of PySpark's class of this name."""
+    """The used part of PySpark's class of this name."""
 
     @property
     def name(self) -> str | None: ...
@@ -113,7 +113,7 @@ class StreamingQuery(Protocol):
 
 
 def watch(query: StreamingQuery, *, seconds: float | None = None) -> QueryHistory:
-    """Show a streaming query's progress until it ends, ``seconds`` have passed, or Ctrl-C (the stop button), and return what was seen.
+    """Show the progress of a streaming query until it ends, for ``seconds``, or until Ctrl-C (the stop button); return its history.
 
     The query itself goes on. On a terminal a bar, rows per second and the lag of each queue are drawn on standard error; in Jupyter below the
     cell; elsewhere nothing is. The bar is full when the query has read all there is. Raises the query's failure as one sentence: ConfigError
@@ -142,7 +142,7 @@ def watch(query: StreamingQuery, *, seconds: float | None = None) -> QueryHistor
 
 
 def batch_figures(progress: Mapping[str, Any]) -> BatchFigures:
-    """Return the figures of one progress report (a StreamingQueryProgress, or its JSON). Sources that are not ours have no lag."""
+    """Return the figures of a progress report (a StreamingQueryProgress or its JSON). Sources of other formats have no lag."""
     lag: Offsets = {}
     for source in progress["sources"]:
         lag |= source_lag(source)
@@ -158,7 +158,7 @@ def batch_figures(progress: Mapping[str, Any]) -> BatchFigures:
 
 
 def source_lag(source: Mapping[str, Any]) -> Offsets:
-    """Return how far each queue of a source is behind: its latest offset at the report less the offset the batch ended at."""
+    """Return the lag of each queue of a source: its latest offset at the time of the report minus the end offset of the batch."""
     end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
     return {queue: max(0, offset - end.get(queue, offset)) for queue, offset in latest.items()}
 
@@ -172,7 +172,7 @@ def _offsets(value: Any) -> Offsets:
 
 
 def queue_label(queue: MessageQueue) -> str:
-    """Return a queue as people name it: ``orders/broker-a/3``."""
+    """Return the short name of a queue: ``orders/broker-a/3``."""
     return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
 
 
@@ -185,7 +185,7 @@ class _Show(Protocol):
 
 @contextmanager
 def _display() -> Iterator[_Show]:
-    """Give what shows a history where this code runs: below the cell, on the terminal, or nowhere."""
+    """Yield the function that displays a history: below the notebook cell, on the terminal, or nowhere."""
     shell = notebook_shell()
     if shell is not None and getattr(shell, "kernel", None) is not None:
         yield _cell()

@@ -1,4 +1,4 @@
-"""Are the packages there that Spark needs, in versions that work together? One sentence says what is wrong and what to install."""
+"""Check that the packages Spark needs are installed in compatible versions. Errors say in one sentence what to install."""
 
 import re
 from importlib.metadata import PackageNotFoundError, version
@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from sprocketmq.errors import ConfigError
 
 INSTALL = "pip install 'sprocketmq[spark]'"
-# Package: what for, first version that works, first that does not (None: none known). The same bounds are in pyproject.toml.
+# Package: purpose, first compatible version, first incompatible one (None: none known). The same bounds are in pyproject.toml.
 NEEDED = {
     "pyspark": ("the data source API with Arrow writers", (4, 2), (5,)),
     "pyarrow": ("every row is handed over as Arrow", (18,), None),
@@ -16,7 +16,7 @@ NEEDED = {
 
 
 class MissingPackage(ConfigError):
-    """A package that is not installed, or not in a version that works; ``found`` is its version, or None."""
+    """A package is not installed, or not in a compatible version; ``found`` is the installed version, or None."""
 
     def __init__(self, package: str, problem: str, *, command: str = INSTALL, found: str | None = None) -> None:
         super().__init__(f"{problem}: {command}")
@@ -25,7 +25,7 @@ class MissingPackage(ConfigError):
 
 
 def check_packages() -> None:
-    """Raise MissingPackage for the first package that Spark lacks or cannot use. Imports none of them."""
+    """Raise MissingPackage for the first missing or incompatible package. Imports none of them."""
     for package, (reason, low, high) in NEEDED.items():
         found = installed_version(package)
         bounds = f"{_dotted(low)} or newer" if high is None else f"{_dotted(low)} or newer, below {_dotted(high)}"
@@ -45,7 +45,7 @@ def require(package: str, purpose: str, command: str) -> None:
 
 
 def installed_version(package: str) -> str | None:
-    """Return the version of an installed package ("0" when it does not tell), None when it cannot be imported."""
+    """Return the version of an installed package ("0" without metadata), None when it cannot be imported."""
     try:
         if find_spec(package) is None:
             return None
@@ -54,7 +54,7 @@ def installed_version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
-        # Some vendors put PySpark on the path without the papers of a package.
+        # Some vendors put PySpark on the path without package metadata.
         from importlib import import_module
 
         return str(getattr(import_module(package), "__version__", "0"))

@@ -1,13 +1,13 @@
-"""A faster start of the JVM: Spark's classes, loaded and checked once, kept in an archive in the user's cache (class-data sharing).
+"""Start the JVM faster with class-data sharing: Spark's loaded and verified classes are kept in an archive in the user's cache.
 
-The first session of a kind (Java build, Spark, its jars) has its JVM write the archive when it ends; later ones map it. Nothing here may
-keep a session from starting: whatever is wrong with the cache means no archive, and the JVM itself passes over one that does not fit.
+The JVM of the first session of a kind (Java build, Spark, its jars) writes the archive when it ends; later sessions map it. Nothing here
+may prevent a session from starting: with any problem of the cache there is no archive, and the JVM ignores an archive that does not fit.
 
-    KEY/base.jsa        Java's own classes, for a runtime that comes without them
-    KEY/build-ID.jsa    being written by the JVM of a session that ended, or ends
-    KEY/build-ID.json   said by that session before it ended: how many classes it had loaded
+    KEY/base.jsa        Java's own classes, for a runtime that ships without them
+    KEY/build-ID.jsa    being written by the JVM of a session that is ending or has ended
+    KEY/build-ID.json   written by that session before it ended: the number of loaded classes
     KEY/spark.jsa       the archive in use, and
-    KEY/spark.json      its size and checksum: a file that was cut or changed since is not mapped
+    KEY/spark.json      its size and checksum: a truncated or changed file is not mapped
 """
 
 import atexit
@@ -32,23 +32,23 @@ from sprocketmq.spark.sessions.jre import Java, cache_directory
 
 log = logging.getLogger(__name__)
 
-# A JVM that writes an archive puts the head there last: with its magic number in place the file is whole.
+# The JVM writes the head of an archive last: a file with this magic number is complete.
 _MAGIC = struct.Struct("=I")
 _DYNAMIC_ARCHIVE = 0xF00BABA8
 
-# What a session that used the archive loaded beside it decides whether the next one makes a better one, so often at most.
+# A session that loads this many times the archived classes has the archive rebuilt, at most MAX_BUILDS times.
 OUTGROWN = 1.3
 MAX_BUILDS = 3
-# A build nobody finished, and archives of a Java or Spark that is gone.
+# Age after which an unfinished build, and the archives of another Java or Spark, are deleted.
 ABANDONED_S = 3600.0
 UNUSED_S = 30 * 86400.0
 
-# Not a word about archives: they are nobody's concern, and a JVM that starts or stops talks on standard output.
+# Suppresses messages about archives, which the JVM would print to standard output at start and end.
 _SILENT = "-Xlog:disable"
 
 
 class ClassData:
-    """The archive for one Java and one Spark. ``options`` tells how to start the JVM, ``ended`` is called before it goes."""
+    """The archive for one Java and one Spark. ``options`` are the JVM options to start with; ``ended`` is called before the JVM ends."""
 
     def __init__(self, java: Java, spark_home: str, directory: Path | None = None) -> None:
         self._java = java
@@ -58,7 +58,7 @@ class ClassData:
         self._used: dict[str, Any] | None = None
 
     def options(self) -> list[str]:
-        """Return the JVM's options: to use the archive, or to write one, or none at all where neither is possible."""
+        """Return the JVM options that use the archive or write one, or none where neither is possible."""
         try:
             if not _plain_class_path(self._spark_home):
                 return []
@@ -79,36 +79,36 @@ class ClassData:
         return options
 
     def ended(self, classes: int) -> None:
-        """Note that the JVM started with these options is about to end and has loaded so many classes."""
+        """Note that the JVM started with these options is about to end, with its number of loaded ``classes``."""
         with contextlib.suppress(OSError):
             if self._build is not None:
                 _write(self._build.with_suffix(".json"), {"classes": classes})
             elif self._used is not None and classes > OUTGROWN * self._used["classes"] and self._used["builds"] < MAX_BUILDS:
-                # The archive stays for those who start before the next one is there; its papers say that it is to be replaced.
-                _write(self._papers, {**self._used, "outgrown": True})
+                # The archive stays for sessions that start before the next one exists; its metadata marks it for replacement.
+                _write(self._metadata, {**self._used, "outgrown": True})
 
     @property
     def _archive(self) -> Path:
         return self._home / "spark.jsa"
 
     @property
-    def _papers(self) -> Path:
+    def _metadata(self) -> Path:
         return self._home / "spark.json"
 
     def _in_use(self) -> dict[str, Any] | None:
-        """Return the papers of the archive in use; None when there is none, it is not what was written, or a better one is due."""
-        papers = _numbers(self._papers, "size", "crc", "classes", "builds")
-        if papers is None or not self._archive.exists() or (papers["size"], papers["crc"]) != _checksum(self._archive):
-            self._papers.unlink(missing_ok=True)
+        """Return the metadata of the archive in use; None when there is none, when it was altered, or when it is to be replaced."""
+        metadata = _numbers(self._metadata, "size", "crc", "classes", "builds")
+        if metadata is None or not self._archive.exists() or (metadata["size"], metadata["crc"]) != _checksum(self._archive):
+            self._metadata.unlink(missing_ok=True)
             self._archive.unlink(missing_ok=True)
             return None
-        if papers.get("outgrown"):
+        if metadata.get("outgrown"):
             return None
         os.utime(self._home)
-        return papers
+        return metadata
 
     def _adopt(self) -> None:
-        """Put a finished build in place, the one with the most classes; drop the others, and builds that nobody finished."""
+        """Install the finished build with the most classes; delete other builds and abandoned ones."""
         finished: list[tuple[int, Path]] = []
         now = time.time()
         for build in self._home.glob("build-*"):
@@ -120,12 +120,12 @@ class ClassData:
         if not finished:
             return
         classes, best = max(finished)
-        before = _numbers(self._papers, "builds")
+        before = _numbers(self._metadata, "builds")
         size, crc = _checksum(best)
         _sync(best)
-        # Archive first: papers of another archive fit no checksum, and what fits none is made again.
+        # Archive first: with the old metadata the checksum does not match, and the archive is built again.
         best.replace(self._archive)
-        _write(self._papers, {"size": size, "crc": crc, "classes": classes, "builds": 1 if before is None else before["builds"] + 1})
+        _write(self._metadata, {"size": size, "crc": crc, "classes": classes, "builds": 1 if before is None else before["builds"] + 1})
         for _, build in finished:
             build.unlink(missing_ok=True)
             build.with_suffix(".json").unlink(missing_ok=True)
@@ -134,7 +134,7 @@ class ClassData:
                 shutil.rmtree(other, ignore_errors=True)
 
     def _base(self) -> Path | None:
-        """Return the archive of Java's own classes to build on, made here when the runtime has none; None when it has one."""
+        """Return the base archive of Java's own classes, created when the runtime ships without one; None when it has one."""
         base = self._home / "base.jsa"
         if base.exists():
             return base
@@ -149,7 +149,7 @@ class ClassData:
 
 
 def note_at_exit(data: ClassData, loaded: Callable[[], int]) -> None:
-    """Have ``data`` told at the end of this process how many classes the JVM has loaded; ``loaded`` may fail, the JVM may be gone."""
+    """Call ``data.ended`` at process exit with the number of loaded classes; ``loaded`` may fail, as the JVM may have ended."""
 
     def tell() -> None:
         with contextlib.suppress(Exception):
@@ -159,7 +159,7 @@ def note_at_exit(data: ClassData, loaded: Callable[[], int]) -> None:
 
 
 def _key(java: Java, spark_home: str) -> str:
-    """Return a name that is another one when Java, Spark or one of its jars is."""
+    """Return a directory name that changes with Java, Spark, and each of its jars."""
     digest = hashlib.sha256(f"{java.home}\n{java.build}\n{spark_home}\n".encode())
     for jar in sorted(os.scandir(Path(spark_home, "jars")), key=lambda entry: entry.name):
         status = jar.stat()
@@ -168,7 +168,7 @@ def _key(java: Java, spark_home: str) -> str:
 
 
 def _plain_class_path(spark_home: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether Spark's class path is its jars alone: the JVM archives nothing when directories with files are on it."""
+    """Tell whether Spark's class path consists of its jars only: with non-empty directories on it the JVM archives nothing."""
     if any(environ.get(name) for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH", "SPARK_PREPEND_CLASSES")):
         return False
     configuration = Path(environ.get("SPARK_CONF_DIR") or Path(spark_home, "conf"))
@@ -182,7 +182,7 @@ def _is_whole(archive: Path) -> bool:
 
 
 def _checksum(path: Path) -> tuple[int, int]:
-    """Return size and CRC-32 of a file: 160 MB in a twentieth of a second, and the JVM then finds them in memory."""
+    """Return size and CRC-32 of a file: 160 MB take 50 ms, and the JVM then finds it in the page cache."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size == 0:
@@ -192,7 +192,7 @@ def _checksum(path: Path) -> tuple[int, int]:
 
 
 def _numbers(path: Path, *names: str) -> dict[str, Any] | None:
-    """Return a JSON object that has these numbers; None when there is none, or it has not."""
+    """Return a JSON object that contains these integers, or None."""
     try:
         value = json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError):

