@@ -1,7 +1,7 @@
-"""``lag``: how far behind the end of its topics something reads: a consumer group, a streaming query, or a landing.
+"""``lag``: how far a reader is behind the end of its topics: a consumer group, a streaming query, or a landing.
 
-Where the reader stands is known to different places: a group's offsets to the brokers, a query's to its checkpoint directory or to its own
-progress, a landing's to its table. Where the topics end, the brokers say.
+The position of a reader comes from the brokers for a group, from the checkpoint directory or progress report for a query, and from the
+table for a landing. The ends of the topics come from the brokers.
 """
 
 import json
@@ -19,12 +19,12 @@ from sprocketmq.spark.jobs.land.table import read_table
 from sprocketmq.spark.source.access import ClusterAccess
 from sprocketmq.spark.source.offsets import Offsets, WrongCheckpoint, decode_offsets
 
-# Nothing is committed for it.
+# Group of the connection; nothing is committed for it.
 _OWN_GROUP = "sprocketmq-lag"
 
 
 class NoProgress(FatalError):
-    """Nothing says where the reader stands."""
+    """The position of the reader is not known."""
 
     def __init__(self, what: str, reason: str) -> None:
         super().__init__(f"{what}: {reason}")
@@ -34,9 +34,9 @@ class NoProgress(FatalError):
 
 @dataclass(frozen=True)
 class QueueLag:
-    """One queue: ``position`` is the next offset the reader takes (None: it does not know the queue yet), ``begin`` and ``end`` are the broker's.
+    """One queue. ``position`` is the next offset the reader takes, None while it does not know the queue; ``begin`` and ``end`` are the broker's.
 
-    ``end`` is None when the queue is gone, or its broker. ``last_ms`` is when the message read last was stored, where that is known.
+    ``end`` is None when the queue or its broker is gone. ``last_ms`` is the store time of the last message read, where that is known.
     """
 
     queue: MessageQueue
@@ -47,7 +47,7 @@ class QueueLag:
 
     @property
     def lag(self) -> int:
-        """Messages that are there and not read yet."""
+        """Unread messages that the broker still has."""
         if self.end is None:
             return 0
         return max(0, self.end - max(self.begin or 0, self.position or 0))
@@ -60,7 +60,7 @@ class QueueLag:
 
 @dataclass(frozen=True)
 class Lag:
-    """How far behind ``what`` is: queue by queue, sorted. ``at_s`` is a monotonic time."""
+    """The lag of ``what``, by queue, sorted. ``at_s`` is a monotonic time."""
 
     kind: str
     what: str
@@ -112,7 +112,7 @@ class Lag:
 
 
 def rates(before: Lag, after: Lag) -> tuple[float, float]:
-    """Return messages read and messages added per second between two looks at the same reader."""
+    """Return messages read and messages added per second between two measurements of the same reader."""
     seconds = after.at_s - before.at_s
     if seconds <= 0:
         return 0.0, 0.0
@@ -123,10 +123,10 @@ def rates(before: Lag, after: Lag) -> tuple[float, float]:
 
 
 class LagReader:
-    """Looks at one reader's lag as often as asked; a context manager that keeps its connections.
+    """Measures the lag of one reader repeatedly; a context manager that keeps its connections.
 
-    Exactly one of ``group`` (with ``topic``: only that one), ``checkpoint`` (a streaming query's directory), ``table`` (a landed one) and
-    ``query`` (a StreamingQuery, or the progress a StreamingQueryListener was given) says whose. Raises ConfigError.
+    Exactly one argument names the reader: ``group`` (with ``topic``: only that topic), ``checkpoint`` (the directory of a streaming query),
+    ``table`` (a landed table) or ``query`` (a StreamingQuery, or the progress report of a StreamingQueryListener). Raises ConfigError.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class LagReader:
         self._admin = self._access = None
 
     def read(self) -> Lag:
-        """Look once. Raises NoProgress, WrongCheckpoint, NotALandingTable, GroupNotFound, TopicNotFound and what the client raises."""
+        """Measure once. Raises NoProgress, WrongCheckpoint, NotALandingTable, GroupNotFound, TopicNotFound and what the client raises."""
         if self._kind == "group":
             return self._of_group(self._group or "")
         if self._kind == "checkpoint":
@@ -192,12 +192,12 @@ class LagReader:
             self._admin.start()
         found = self._admin.progress(group, self._topic)
         if not found.queues:
-            self._admin.group_config(group)  # a group that has read nothing yet, or none at all
+            self._admin.group_config(group)  # raises GroupNotFound unless the group exists and has read nothing yet
         begins, _ = self._bounds([one.queue for one in found.queues])
         queues = []
         for one in found.queues:
             begin = begins.get(one.queue)
-            # Brokers say 0 also where a group never committed.
+            # Brokers also return 0 for a group that never committed.
             position = None if one.committed_offset == 0 and begin else one.committed_offset
             queues.append(QueueLag(one.queue, position, begin, one.end_offset, one.last_consumed_ms or None))
         return Lag("group", group, tuple(queues), time.monotonic())
@@ -208,7 +208,7 @@ class LagReader:
         return Lag(self._kind, what, queues, time.monotonic())
 
     def _bounds(self, known: Any) -> tuple[Offsets, Offsets]:
-        """Return where the queues of the topics of ``known`` begin and end; a topic that is gone has none."""
+        """Return the first and end offsets of all queues of the topics of ``known``, without topics that are gone."""
         if self._access is None:
             self._access = ClusterAccess(self._nameserver, _OWN_GROUP)
         queues: list[MessageQueue] = []
@@ -229,15 +229,15 @@ def lag(
     table: str | os.PathLike[str] | None = None,
     query: Any = None,
 ) -> Lag:
-    """Return how far behind one reader is, now; the arguments and errors are those of LagReader and its ``read``."""
+    """Return the current lag of one reader. Arguments and errors are those of LagReader and its ``read``."""
     with LagReader(nameserver, group=group, topic=topic, checkpoint=checkpoint, table=table, query=query) as reader:
         return reader.read()
 
 
 def checkpoint_offsets(path: str | os.PathLike[str]) -> Offsets:
-    """Return where a streaming query goes on: the end of its last finished batch, of all its `rocketmq` sources together.
+    """Return the end offsets of the last finished batch of a streaming query, for all its `rocketmq` sources.
 
-    Raises NoProgress for a directory that is no checkpoint or has no finished batch, WrongCheckpoint when none of its sources is ours.
+    Raises NoProgress for a directory that is not a checkpoint or has no finished batch, WrongCheckpoint without a `rocketmq` source.
     """
     root = Path(path)
     if "://" in str(path):
@@ -255,9 +255,9 @@ def checkpoint_offsets(path: str | os.PathLike[str]) -> Offsets:
 
 
 def progress_offsets(query: Any) -> tuple[str, Offsets]:
-    """Return the name of a query and where it goes on, from a StreamingQuery or from one of its progress reports.
+    """Return the name of a query and its end offsets, from a StreamingQuery or from one of its progress reports.
 
-    Raises NoProgress when it has not finished a batch, WrongCheckpoint when none of its sources is ours.
+    Raises NoProgress before the first finished batch, WrongCheckpoint without a `rocketmq` source.
     """
     progress = query.lastProgress if hasattr(query, "lastProgress") else query
     if progress is None:
@@ -267,7 +267,7 @@ def progress_offsets(query: Any) -> tuple[str, Offsets]:
 
 
 def _offsets_of(values: list[Any], what: str) -> Offsets:
-    """Return the offsets among ``values``, JSON of all kinds of sources and other things. Raises WrongCheckpoint when there are none."""
+    """Return the offsets of `rocketmq` sources among JSON values of any source. Raises WrongCheckpoint when there are none."""
     found: Offsets = {}
     ours = False
     for value in values:

@@ -1,4 +1,4 @@
-"""How a job tells how far it is, and what it returns: the two shapes every job shares."""
+"""Progress reports and summaries: the two interfaces that all jobs share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class JobProgress:
-    """``done`` of ``total`` units (None: nobody knows yet); ``unit`` is a plural noun such as "messages", ``detail`` what is under way."""
+    """``done`` of ``total`` units (None: not known yet). ``unit`` is a plural noun such as "messages", ``detail`` the current step."""
 
     done: int
     total: int | None
@@ -19,7 +19,7 @@ Report = Callable[[JobProgress], None]
 
 
 class Summary(Protocol):
-    """What a job returns: a frozen dataclass with these two views of itself."""
+    """The result of a job: a frozen dataclass with two views."""
 
     def rows(self) -> list[tuple[str, str]]:
         """Return label and value for each line of the summary table."""

@@ -1,7 +1,7 @@
-"""``replay``: messages that are stored already, sent once more: dead letters to where they came from, a stretch of time, to another cluster.
+"""``replay``: send stored messages again: dead letters to their original topics, a period of time, or to another cluster.
 
-A first pass over the messages without their bodies says what would be sent where, and fixes the offsets; a dry run ends there. The
-second sends through the sink, with ids made of where each message was: repeated, a replay sends the same ids again.
+A first pass over the messages without bodies determines the targets and fixes the offsets; a dry run ends there. The second pass sends
+through the sink, with ids that follow from each message's place, so a repeated replay sends the same ids.
 """
 
 import contextlib
@@ -27,17 +27,17 @@ from sprocketmq.spark.source.schema import COLUMNS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Says of a message that was sent again where it was: topic, broker, queue and offset.
+# Property with the original place of a replayed message: topic, broker, queue and offset.
 REPLAYED_FROM = "REPLAYED_FROM"
 _POLL_S = 0.1
 _PLANNED = ("topic", "brokerName", "queueId", "queueOffset", "tags", "keys", "properties", "storeTimestamp")
 _SENT = ("body", "flag", "msgId")
-# What the job settles itself.
+# Options that the job sets itself.
 _TAKEN = frozenset({"nameserver", "topic", "dedupid", "ordered"})
 
 
 class NoOrigin(FatalError):
-    """Messages do not say which topic they came from; ``count`` is how many."""
+    """``count`` messages do not state their original topic."""
 
     def __init__(self, source: str, count: int) -> None:
         super().__init__(f"{count:,} messages of {source} do not say which topic they came from: name the topic they are to go to")
@@ -47,7 +47,7 @@ class NoOrigin(FatalError):
 
 @dataclass(frozen=True)
 class ReplaySummary:
-    """What a replay sent, or in a dry run would send: messages by topic, and when the first and the last of them were stored."""
+    """What a replay sent, or would send in a dry run: messages by topic, and the store times of the first and last."""
 
     source: str
     targets: dict[str, int]
@@ -58,7 +58,7 @@ class ReplaySummary:
 
     @property
     def messages(self) -> int:
-        """How many messages were sent, or would be."""
+        """Number of messages sent, or to be sent in a dry run."""
         return sum(self.targets.values())
 
     def rows(self) -> list[tuple[str, str]]:
@@ -113,11 +113,11 @@ def replay(
     ``dry_run`` sends nothing and returns what would be sent.
 
     Body, tag, keys, flag and the user's properties stay; a sharding key keeps messages of one key in order. ``keep_queues`` sends each to the
-    queue with the number it was in. The id is made of the message's place, so that it is another than the first one's and yet the same for
-    each replay; ``keep_ids`` keeps the first one's. With ``mark`` a property REPLAYED_FROM says the place. ``options`` go to the sink.
+    queue with its original number. The id follows from the message's place: it differs from the original id and is the same in each replay;
+    ``keep_ids`` keeps the original one. With ``mark`` property REPLAYED_FROM states the place. ``options`` go to the sink.
 
-    Raises ConfigError for arguments that cannot be, TopicNotFound for a source or target that is not there (nothing is sent then),
-    NoOrigin, and what reading and writing raise: what was sent before that stays sent, and has the same ids the next time.
+    Raises ConfigError for invalid arguments, TopicNotFound for a missing source or target (nothing is sent then), NoOrigin, and the errors
+    of reading and writing: messages sent before the error stay sent, and have the same ids in the next attempt.
     """
     began = time.monotonic()
     report = progress or (lambda _: None)
@@ -168,9 +168,9 @@ def check_request(
     limit: int | None = None,
     options: Mapping[str, str] | None = None,
 ) -> str | None:
-    """Return the one topic that all messages of a replay go to, None when each goes back to where it came from.
+    """Return the target topic of a replay, None when each message goes back to its original topic.
 
-    Needs neither Spark nor a broker. Raises ConfigError for arguments that cannot be.
+    Needs neither Spark nor a broker. Raises ConfigError for invalid arguments.
     """
     target = _target(source, to, to_nameserver, only_group=only_group)
     _check_arguments(since_ms, until_ms, limit, options or {}, to, source, to_nameserver)
@@ -178,13 +178,13 @@ def check_request(
 
 
 def check_source(source: str, nameserver: str) -> None:
-    """Look whether there is something to replay, without Spark. Raises TopicNotFound, FatalError for a group without dead letters."""
+    """Check without Spark that the source exists. Raises TopicNotFound, and FatalError for a group without dead letters."""
     _bounds(cluster_access(nameserver, DEFAULT_GROUP), source, None, None)
 
 
 @contextlib.contextmanager
 def _in_own_words() -> Iterator[None]:
-    """Raise what comes out of Spark as the sentence that matters."""
+    """Raise errors of Spark as one sentence."""
     try:
         yield
     except Exception as e:
@@ -195,7 +195,7 @@ def _in_own_words() -> Iterator[None]:
 
 
 def _target(source: str, to: str | None, to_nameserver: str | None, *, only_group: bool) -> str | None:
-    """Return the one topic that all messages go to, None when each goes back to where it came from."""
+    """Return the target topic, None when each message goes back to its original topic."""
     check_topic(source)
     if only_group:
         if to is not None or to_nameserver is not None:
@@ -235,7 +235,7 @@ def _check_arguments(
 
 
 def _bounds(access: ClusterAccess, source: str, since_ms: int | None, until_ms: int | None) -> tuple[str, str]:
-    """Return the offsets to read from and to, as the source's options have them."""
+    """Return the starting and ending offsets in the form of the source's options."""
     try:
         queues = access.queues([source])
     except TopicNotFound:
@@ -266,10 +266,10 @@ def _chosen(
     *,
     bodies: bool,
 ) -> "DataFrame":
-    """Return the messages that are asked for, with the topic each is to go to in column `target`."""
+    """Return the selected messages with the target topic of each in column `target`."""
     from pyspark.sql import functions as f
 
-    # Bodies are read when they are sent, and anything else that a condition may be about when it is mentioned.
+    # Bodies are read only for sending, other columns only when the condition mentions them.
     asked = [name for name in COLUMNS if where is not None and name.lower() in where.lower()]
     columns = dict.fromkeys((*_PLANNED, *(_SENT if bodies else ()), *asked))
     frame = (
@@ -297,12 +297,12 @@ def _chosen(
     properties = f.col("properties")
     if target is not None:
         return frame.withColumn("target", f.lit(target))
-    # Apache's brokers name the origin of a dead letter twice, and that of a retry once.
+    # Apache's brokers state the original topic of a dead letter in both properties, that of a retry in the first.
     return frame.withColumn("target", f.coalesce(properties[RETRY_TOPIC], properties["DLQ_ORIGIN_TOPIC"]))
 
 
 def _plan(chosen: "DataFrame") -> tuple[dict[str | None, int], int | None, int | None]:
-    """Return how many messages go to each topic, and when the first and the last were stored."""
+    """Return the number of messages for each topic, and the first and last store time."""
     from pyspark.sql import functions as f
 
     stored = f.unix_millis("storeTimestamp")
@@ -347,7 +347,7 @@ def _messages(chosen: "DataFrame", target: str | None, *, keep_ids: bool, keep_q
 
 
 def _watched(spark: "SparkSession", title: str, work: Callable[[], None], total: int, report: Report) -> None:
-    """Run a Spark job and tell meanwhile how many of its tasks are through, in messages."""
+    """Run a Spark job and report its progress in messages, estimated from finished tasks."""
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         work()
     else:
@@ -362,7 +362,7 @@ def _watched(spark: "SparkSession", title: str, work: Callable[[], None], total:
                 done, tasks = _tasks(context.statusTracker(), group)
                 report(JobProgress(total * done // tasks if tasks else 0, total, "messages"))
 
-        # The job runs in this thread, whose session knows the format.
+        # The job runs in this thread, which has the session that knows the format.
         watcher = threading.Thread(target=watch, name="sprocketmq-replay", daemon=True)
         context.setJobGroup(group, title)
         watcher.start()
@@ -377,7 +377,7 @@ def _watched(spark: "SparkSession", title: str, work: Callable[[], None], total:
 
 
 def _tasks(tracker: Any, group: str) -> tuple[int, int]:
-    """Return how many tasks of a job group are through, and how many it has."""
+    """Return the number of finished tasks of a job group, and of all its tasks."""
     done = total = 0
     for job in tracker.getJobIdsForGroup(group):
         info = tracker.getJobInfo(job)

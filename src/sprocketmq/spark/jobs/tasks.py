@@ -1,7 +1,7 @@
-"""Running one function over some items as Spark tasks, with progress on the way. The way in for jobs whose work is on files, not on rows.
+"""Run a function over items as Spark tasks, with progress: for jobs that work on files instead of rows.
 
-What goes wrong in a task comes back as a value (``Trouble``), so that the driver raises it as one of our errors and Spark does not try again
-what cannot get better.
+A failure in a task is returned as a value (``Trouble``), so that the driver raises it as one of our errors, and Spark does not repeat tasks
+that cannot succeed.
 """
 
 import os
@@ -24,7 +24,7 @@ REFUSED = "refused"
 
 
 class StoreNotShared(FatalError):
-    """A Spark worker does not see the store's files."""
+    """A Spark worker does not see the files of the store."""
 
     def __init__(self, host: str, path: str, reason: str) -> None:
         super().__init__(
@@ -47,7 +47,7 @@ class StoreUnreadable(FatalError):
 
 
 class Trouble(NamedTuple):
-    """Why a task gave up: it does not see a file (``UNSEEN``), or the system refused to read or write it (``REFUSED``)."""
+    """Why a task gave up: it does not see a file (``UNSEEN``), or cannot read or write it (``REFUSED``)."""
 
     kind: str
     host: str
@@ -56,16 +56,16 @@ class Trouble(NamedTuple):
 
 
 def trouble_of(error: OSError, kind: str = REFUSED, path: str = "") -> Trouble:
-    """Return the trouble an OSError in a worker is. ``path`` is what was worked on, where the error does not name a file."""
+    """Return an OSError of a worker as a Trouble. ``path`` is used when the error does not name a file."""
     import platform
 
     return Trouble(kind, platform.node(), str(error.filename or path), error.strerror or str(error))
 
 
 def without_trouble(found: Sequence["R | Trouble"], root: str, *, writing: bool) -> "list[R]":
-    """Return what tasks returned, or raise for the first that gave up. ``root`` is the store, or the directory that is written to.
+    """Return the results of tasks, or raise for the first that gave up. ``root`` is the store, or the directory written to.
 
-    Raises StoreNotShared, StoreUnreadable, StoreNotWritable, FatalError for a file that was removed meanwhile.
+    Raises StoreNotShared, StoreUnreadable, StoreNotWritable, FatalError for a file that was removed during the job.
     """
     results: list[R] = []
     for one in found:
@@ -74,7 +74,7 @@ def without_trouble(found: Sequence["R | Trouble"], root: str, *, writing: bool)
         elif one.kind == UNSEEN and os.path.exists(one.path):  # noqa: PTH110
             raise StoreNotShared(one.host, one.path, one.reason)
         elif one.kind == UNSEEN:
-            raise FatalError(f"{one.path} was removed meanwhile, as brokers do with what has expired; run the job again")
+            raise FatalError(f"{one.path} was removed meanwhile, as brokers do with expired files; run the job again")
         elif writing and "/commitlog/" not in one.path:
             raise StoreNotWritable(root, f"{one.path} on {one.host}: {one.reason}", option="--to")
         else:
@@ -83,7 +83,7 @@ def without_trouble(found: Sequence["R | Trouble"], root: str, *, writing: bool)
 
 
 def tasks_at_a_time(spark: "SparkSession") -> int:
-    """Return how many tasks run at a time. Raises ConfigError for a session without a driver of its own (Spark Connect)."""
+    """Return the number of concurrent tasks. Raises ConfigError for a session without a local driver (Spark Connect)."""
     return int(_context_of(spark).defaultParallelism)
 
 
@@ -101,10 +101,10 @@ def run_tasks(
     *,
     told: Callable[[int], None] | None = None,
 ) -> list[R]:
-    """Return what ``work(item, note)`` returns for each of some items, in their order; each is a task.
+    """Run ``work(item, note)`` as one task for each item and return the results in order.
 
-    ``work`` is a function of a module, or a partial of one. What it ``note``s adds up to what ``told`` gets, as tasks end. Interrupted,
-    the tasks are cancelled. Raises what Spark raises.
+    ``work`` is a function of a module, or a partial of one. ``told`` is called with the sum of the amounts passed to ``note``, as tasks
+    end. An interrupt cancels the tasks. Raises what Spark raises.
     """
     if not items:
         return []

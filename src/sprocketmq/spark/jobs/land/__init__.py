@@ -1,4 +1,4 @@
-"""The job ``land``: topics into a table, each message exactly once."""
+"""The job ``land``: write topics into a table, each message exactly once."""
 
 from sprocketmq.spark.jobs.land.job import (
     FormatMissing,

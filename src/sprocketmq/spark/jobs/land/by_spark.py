@@ -1,4 +1,4 @@
-"""Landing by Spark's own writer: for formats that Spark brings along, and for storage that is no file system."""
+"""Land with Spark's own writer: for other formats than Parquet, and for storage that is not a file system."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CHECKPOINT = "_checkpoint"
-# What a session needs for a format that Spark does not bring: Maven package and the settings its makers ask for.
+# What a session needs for formats that do not come with Spark: Maven package and settings.
 _PACKAGES = {
     "delta": (
         "io.delta:delta-spark_2.13",
@@ -43,13 +43,13 @@ class FormatMissing(ConfigError):
 
 
 def require_format(spark: "SparkSession", format: str) -> None:  # noqa: A002 - Spark's word
-    """Raise FormatMissing when the session has no such format."""
+    """Raise FormatMissing when the session does not have the format."""
     if format not in _PACKAGES:
         return
     try:
-        spark.read.format(format).load("sprocketmq.no_such_table").schema  # noqa: B018 - asked for its error
+        spark.read.format(format).load("sprocketmq.no_such_table").schema  # noqa: B018 - evaluated for its error
     except Exception as e:
-        # Any other error is the format's own: it is there.
+        # Any other error comes from the format itself, so the session has it.
         if "DATA_SOURCE_NOT_FOUND" in str(e):
             raise FormatMissing(format) from None
 
@@ -64,7 +64,7 @@ def land_by_spark(
     checkpoint: str | None,
     report: Report,
 ) -> LandSummary:
-    """Do what ``land`` does through a streaming query with Spark's writer."""
+    """Implement ``land`` with a streaming query and Spark's writer."""
     from pyspark.sql import functions as f
 
     began = time.monotonic()
@@ -82,13 +82,13 @@ def land_by_spark(
         frame.writeStream.format(wanted.format)
         .option("checkpointLocation", checkpoint)
         .option("compression", compression)
-        # Bodies are all different: a dictionary of them is tried in vain, at half the speed.
+        # Bodies are all different: dictionary encoding would only halve the speed.
         .option("parquet.enable.dictionary#body", "false")
     )
     if partition_by:
         stream = stream.partitionBy(*partition_by)
         if wanted.format == "iceberg":
-            # Else it takes rows sorted by partition only.
+            # Without it Iceberg requires rows sorted by partition.
             stream = stream.option("fanout-enabled", "true")
     stream = (
         stream.trigger(availableNow=True) if every_s is None else stream.trigger(processingTime=f"{round(every_s * 1000)} milliseconds")
@@ -126,12 +126,12 @@ def land_by_spark(
 
 
 def is_name(wanted: Wanted) -> bool:
-    """Tell whether the target is a table of a catalog."""
+    """Tell whether the target is the name of a catalog table."""
     return wanted.format == "iceberg" and "/" not in wanted.to
 
 
 def check_target(wanted: Wanted, checkpoint: str | None) -> str:
-    """Return the directory of the checkpoint. Raises ConfigError, NotALandingTable for a directory that Spark would mix its files into."""
+    """Return the checkpoint directory. Raises ConfigError, and NotALandingTable for a directory with other contents."""
     if is_name(wanted):
         if checkpoint is None:
             raise ConfigError(f"{wanted.to} is a table's name: say with checkpoint in which directory its progress is kept")
@@ -144,7 +144,7 @@ def check_target(wanted: Wanted, checkpoint: str | None) -> str:
         raise NotALandingTable(root, "it was landed to with writer=direct; go on so")
     if root.exists() and not root.is_dir():
         raise NotALandingTable(root, "it is a file")
-    # A Delta table takes rows from many writers.
+    # A Delta table may have other writers.
     ours = Path(checkpoint).is_dir() or (wanted.format == "delta" and (root / "_delta_log").is_dir())
     if root.is_dir() and any(root.iterdir()) and not ours:
         raise NotALandingTable(root, f"it holds other things, and there is no checkpoint {checkpoint}")

@@ -1,4 +1,4 @@
-"""Small files of a landed table into large ones, while others read it."""
+"""Compact a landed table: merge small files into large ones while others read it."""
 
 import os
 import time
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 def no_report(progress: JobProgress) -> None:
-    """Take a job's progress where nobody wants it."""
+    """Ignore progress: the default report."""
 
 
-# Merged at a time, in files of full size: what one swap replaces, and the disk space it takes beside what is there.
+# Size of a merge in files of full size: what one swap replaces, and the extra disk space it needs.
 GROUP_FILES = 4
 
 
 @dataclass(frozen=True)
 class CompactSummary:
-    """What a compaction did; the figures are of the whole table, before and after."""
+    """The result of a compaction; the figures are of the whole table, before and after."""
 
     table: str
     messages: int
@@ -54,9 +54,9 @@ class CompactSummary:
 
 
 def plan_groups(batches: Sequence[LandedBatch], file_bytes: int) -> list[list[LandedBatch]]:
-    """Return the groups of neighbouring batches to merge: those whose files are on average less than half of ``file_bytes``.
+    """Return groups of neighbouring batches to merge: batches whose files are on average smaller than half of ``file_bytes``.
 
-    A group has at most about ``GROUP_FILES * file_bytes``. A batch that is alone stays, unless it has several files of one partition.
+    A group has at most about ``GROUP_FILES * file_bytes``. A single batch is merged only if it has several files of one partition.
     """
     groups: list[list[LandedBatch]] = []
     group: list[LandedBatch] = []
@@ -77,7 +77,7 @@ def plan_groups(batches: Sequence[LandedBatch], file_bytes: int) -> list[list[La
 
 
 def plan_merges(group: Sequence[LandedBatch], file_bytes: int) -> list[tuple[str, tuple[str, ...]]]:
-    """Return (partition, paths) for each task: files of one partition in their order, together about ``file_bytes``."""
+    """Return (partition, paths) for each task: files of one partition in order, together about ``file_bytes``."""
     tasks = []
     for partition, files in _by_partition(group).items():
         paths: list[str] = []
@@ -100,8 +100,8 @@ def _by_partition(group: Sequence[LandedBatch]) -> dict[str, list[tuple[str, int
     return found
 
 
-class _Told:
-    """Reports rows of one group as progress of all."""
+class _GroupProgress:
+    """Reports the rows of one group as progress of the whole compaction."""
 
     def __init__(self, report: Report, before: int, total: int, detail: str) -> None:
         self._report = report
@@ -114,12 +114,12 @@ class _Told:
 
 
 def compact_table(writer: TableWriter, state: TableState, run: RunTasks, settings: WriteSettings, report: Report = no_report) -> TableState:
-    """Merge what ``plan_groups`` finds, group by group, and return the table as it is then. Each group is swapped in by itself."""
+    """Merge the groups of ``plan_groups``, each with its own swap, and return the resulting table."""
     groups = plan_groups(state.batches, settings.file_bytes)
     total = sum(batch.rows for group in groups for batch in group)
     done = 0
     for group in groups:
-        told = _Told(report, done, total, f"merging batches {group[0].first} to {group[-1].number}")
+        told = _GroupProgress(report, done, total, f"merging batches {group[0].first} to {group[-1].number}")
         staging = writer.staging()
         merges = plan_merges(group, settings.file_bytes)
         written = run([MergeTask(paths, partition, staging, settings) for partition, paths in merges], told) if merges else []
@@ -130,7 +130,7 @@ def compact_table(writer: TableWriter, state: TableState, run: RunTasks, setting
 
 
 def check_request(path: str | os.PathLike[str], compression: str) -> None:
-    """Refuse what can be refused before Spark starts. Raises NotALandingTable, TableDamaged, ConfigError."""
+    """Check the arguments before Spark starts. Raises NotALandingTable, TableDamaged, ConfigError."""
     one_of("compression", compression, COMPRESSIONS)
     read_table(path)
 
@@ -146,9 +146,9 @@ def compact(
 ) -> CompactSummary:
     """Merge the small files of a landed table into files of about ``file_bytes``, batch by batch into fewer batches.
 
-    Progress of landings stays as it is; they cannot run meanwhile. ``landed_files`` and ``landed`` give each row once at any moment; a
-    reader that lists the directory itself must not do so in the milliseconds of a swap. A compaction killed at any moment leaves the
-    table as it was, or is finished by whoever writes next. Raises NotALandingTable, TableBusy, TableNotWritable, TableDamaged.
+    Landings keep their offsets, but cannot run at the same time. ``landed_files`` and ``landed`` return each row once at any moment; a
+    reader that lists the directory itself must not do so in the milliseconds of a swap. A compaction that is killed leaves the table as it
+    was, or is finished by the next writer. Raises NotALandingTable, TableBusy, TableNotWritable, TableDamaged.
     """
     began = time.monotonic()
     check_request(path, compression)

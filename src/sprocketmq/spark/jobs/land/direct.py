@@ -1,4 +1,4 @@
-"""Landing by the reading tasks: micro-batches of the source's stream reader, each made part of the table by one rename."""
+"""Land directly: the reading tasks write Parquet files, and each micro-batch becomes part of the table by one rename."""
 
 import json
 import threading
@@ -35,7 +35,7 @@ def land_direct(
     step: Step = no_step,
     make_reader: Callable[[dict[str, str]], Any] = lambda options: StreamReader(parse_options(options, streaming=True)),
 ) -> LandSummary:
-    """Do what ``land`` does with files the tasks write themselves. ``run`` runs tasks, ``make_reader`` makes the source's reader."""
+    """Implement ``land`` with files written by the tasks. ``run`` runs tasks, ``make_reader`` creates the source's reader."""
     began = time.monotonic()
     stop = stop or threading.Event()
     with TableWriter(wanted.to, sync=settings.sync, step=step) as writer:
@@ -68,7 +68,7 @@ def land_direct(
 
 
 class _Landing:
-    """The batches of one call, and what they add up to."""
+    """The batches of one call and their totals."""
 
     def __init__(
         self, writer: TableWriter, state: TableState, run: RunTasks, settings: WriteSettings, report: Report, compact_after: int | None
@@ -82,7 +82,7 @@ class _Landing:
         self._compact_after = compact_after
 
     def take_available(self, reader: Any, stop: threading.Event) -> None:
-        """Land what is there now, batch by batch; leave off between two when ``stop`` is set."""
+        """Land the messages available now, batch by batch; stop between batches when ``stop`` is set."""
         start = self.state.end
         reader.prepareForTriggerAvailableNow()
         limit = reader.getDefaultReadLimit()
@@ -94,7 +94,7 @@ class _Landing:
             if not total:
                 total = _messages_between(start, reader.reportLatestOffset() or end)
                 self._report(JobProgress(0, total, "messages"))
-            # Also without rows a batch says where to go on: of a queue that appeared, or was made anew, or that a filter left nothing of.
+            # A batch without rows also advances the offsets: after a new or recreated queue, or when the filter matched nothing.
             staging = self._writer.staging()
             tasks = [LandTask(reader, partition, staging, self._settings) for partition in reader.partitions(start, end)]
             files = self._run(tasks, partial(self._told, taken, total)) if tasks else []
@@ -123,7 +123,7 @@ class _Landing:
 
 
 def settle(wanted: Wanted, found: TableState | None) -> TableSpec:
-    """Return what the table is: what ``found`` says, or what is wanted where there is none yet. Raises TableMismatch, OptionError."""
+    """Return the spec of the table: that of ``found``, or the wanted one for a new table. Raises TableMismatch, OptionError."""
     columns = None if wanted.columns is None else parse_options(wanted.source_options(wanted.columns), streaming=True).columns
     if found is None:
         spec = TableSpec(wanted.topics, columns or DEFAULT_COLUMNS, wanted.partition_by or (), {})
@@ -141,7 +141,7 @@ def settle(wanted: Wanted, found: TableState | None) -> TableSpec:
 
 
 def file_columns(spec: TableSpec) -> tuple[str, ...]:
-    """Return the columns that are in the files: a partition is in the directory's name alone."""
+    """Return the columns in the files: partitions are only in directory names."""
     return tuple(name for name in spec.columns if name not in spec.partition_by)
 
 

@@ -1,8 +1,8 @@
-"""``land``: topics into a table, once or continuously, each message exactly once.
+"""``land``: write topics into a table, once or continuously, each message exactly once.
 
-The tasks that read a topic write its Parquet files themselves (``write.py``): bodies never cross into the JVM, which is what makes it
-several times faster than Spark's own writer. The driver makes each batch of files part of the table by one rename (``table.py``,
-``direct.py``). Other formats, and storage that is no file system, go through Spark's writer and a checkpoint (``by_spark.py``).
+The tasks that read a topic write its Parquet files themselves (``write.py``). Bodies never enter the JVM, so this is several times faster
+than Spark's own writer. The driver adds each batch of files to the table by one rename (``direct.py``, ``table_writer.py``). Other formats,
+and storage that is not a file system, use Spark's writer and a checkpoint (``by_spark.py``).
 """
 
 import os
@@ -51,22 +51,23 @@ def land(
     stop: threading.Event | None = None,
     progress: Report | None = None,
 ) -> LandSummary:
-    """Land what ``topics`` hold into the table ``to``; the next call goes on where this one ended. Each message lands exactly once.
+    """Land the messages of ``topics`` into the table ``to``, each exactly once. The next call continues where this one ended.
 
-    ``every_s`` None reads what is there when it is called and returns; a number looks again so often, in seconds, until ``stop`` is set:
-    the batch under way is finished then. A batch has at most ``batch_messages``.
+    With ``every_s`` None it lands the messages available at the time of the call and returns. A number makes it check again every so many
+    seconds until ``stop`` is set, and finish the current batch then. A batch has at most ``batch_messages``.
 
-    ``format`` is parquet, delta or iceberg (``to`` is a table name then). ``writer`` is "direct", the default for parquet in a directory that
-    the driver and all workers share, or "spark", for everything else; that keeps its progress in ``checkpoint`` (``to/_checkpoint``).
-    ``columns`` (default: those of the source, or of the table that is there) and ``partition_by`` (any of "topic" and "date", the UTC day of
-    storeTimestamp) are settled by the first landing, as are the topics. ``options`` go to the source: ``startingOffsets`` (default
-    here: earliest), ``filterExpression``, ``failOnDataLoss`` ...
+    ``format`` is parquet, delta or iceberg (``to`` is then a table name). ``writer`` is "direct", the default for parquet in a directory
+    shared by the driver and all workers, or "spark" for everything else, with its progress in ``checkpoint`` (default ``to/_checkpoint``).
+    The first landing fixes the topics, ``columns`` (default: those of the source) and ``partition_by`` (any of "topic" and "date", the UTC
+    day of storeTimestamp). ``options`` go to the source: ``startingOffsets`` (default here: earliest), ``filterExpression``,
+    ``failOnDataLoss`` ...
 
-    ``compact_after`` merges small files whenever so many batches have them; ``file_bytes`` is what files grow to, ``compression`` snappy, zstd,
-    lz4, gzip or none. ``sync`` has each batch reach the disk before it counts: without, a machine that loses power may lose the last ones.
+    ``compact_after`` merges small files whenever that many batches have them; ``file_bytes`` is the size files grow to; ``compression`` is
+    snappy, zstd, lz4, gzip or none. ``sync`` flushes each batch to the disk before it counts; without it a power failure may lose the last
+    batches.
 
     Raises ConfigError (OptionError, FormatMissing, NotALandingTable, TableMismatch) before anything is read, TableBusy, TableNotWritable,
-    and what the source and Spark raise; the table then has the batches before, and nothing of the one that failed.
+    and the errors of the source and Spark; the table then has the earlier batches, and nothing of the failed one.
     """
     plan = plan_landing(
         topics,
@@ -90,7 +91,7 @@ def land(
 
 @dataclass(frozen=True)
 class LandPlan:
-    """A landing whose arguments and target were looked at."""
+    """A landing whose arguments and target have been checked."""
 
     wanted: Wanted
     writer: str
@@ -100,7 +101,7 @@ class LandPlan:
     checkpoint: str | None
 
     def run(self, spark: "SparkSession", *, stop: threading.Event | None = None, progress: Report | None = None) -> LandSummary:
-        """Land. Raises what ``land`` raises."""
+        """Run the landing. Raises what ``land`` raises."""
         report = progress or no_report
         stop = stop or threading.Event()
         wanted = self.wanted.with_tasks(spark)
@@ -143,7 +144,7 @@ def plan_landing(
     checkpoint: str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> LandPlan:
-    """Look at the arguments of ``land``, and at its target, without Spark and without a broker. Raises what ``land`` raises for them."""
+    """Check the arguments and the target of ``land`` without Spark and without a broker. Raises what ``land`` raises for them."""
     wanted = Wanted(
         topics=names(topics),
         to=os.fspath(to),
@@ -176,16 +177,17 @@ def plan_landing(
 
 
 def landed(spark: "SparkSession", path: str | os.PathLike[str]) -> "DataFrame":
-    """Return a landed table as it is committed now, each row once, whatever a writer or a compaction is doing.
+    """Return the committed state of a landed table, each row once, also while a writer or a compaction runs.
 
-    Besides its columns it has ``batch`` (the number of the landing) and the partitions, ``date`` as a date. A table nothing was landed to yet has no
-    rows. A compaction after this call removes files: call it again for a query that began before. Raises NotALandingTable, TableDamaged.
+    Besides its columns it has ``batch`` (the number of the landing) and the partitions, ``date`` as a date. A table without landings has no
+    rows. A compaction after this call removes files that the frame refers to: call ``landed`` again then. Raises NotALandingTable,
+    TableDamaged.
     """
     state = read_whole_table(path)
     partitions = {"topic": "topic STRING", "date": "date DATE"}
     ddl = ", ".join((spark_schema(file_columns(state.spec)), "batch INT", *(partitions[name] for name in state.spec.partition_by)))
     frames = []
-    # All in one directory, but for a batch that a killed compaction has not moved yet.
+    # All are in one directory, except a batch that a killed compaction has not moved yet.
     filled = [batch for batch in state.batches if batch.files]
     for parent in sorted({batch.directory.parent for batch in filled}):
         directories = [str(batch.directory) for batch in filled if batch.directory.parent == parent]

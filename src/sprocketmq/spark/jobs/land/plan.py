@@ -1,4 +1,4 @@
-"""What a landing is asked for, and what it says when it is done."""
+"""The arguments of a landing, checked, and its summary."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FORMATS = ("parquet", "delta", "iceberg")
-# Options that have an argument of their own: given twice, one of them would be ignored.
-_TAKEN = {"nameserver": "nameserver", "subscribe": "topics", "columns": "columns", "maxoffsetspertrigger": "batch_messages"}
+# Options that have an argument of their own; given both ways, one would be ignored.
+_OWN_ARGUMENTS = {"nameserver": "nameserver", "subscribe": "topics", "columns": "columns", "maxoffsetspertrigger": "batch_messages"}
 
 
 @dataclass(frozen=True)
 class LandSummary:
-    """What a landing did. ``files`` and ``bytes`` are None where Spark's writer wrote, ``messages_in_table`` too."""
+    """The result of a landing. ``files``, ``bytes`` and ``messages_in_table`` are None with Spark's writer."""
 
     table: str
     format: str
@@ -53,7 +53,7 @@ class LandSummary:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a landing was asked for, and how that is said to the source."""
+    """The arguments of a landing, and the source options that follow from them."""
 
     topics: tuple[str, ...]
     to: str
@@ -65,10 +65,10 @@ class Wanted:
     options: dict[str, str]
 
     def check(self) -> None:
-        """Raise ConfigError for what cannot be, OptionError for the source's options."""
+        """Raise ConfigError for invalid arguments, OptionError for invalid options of the source."""
         for name in self.options:
-            if name.lower() in _TAKEN:
-                raise ConfigError(f"option {name!r} has an argument of its own: {_TAKEN[name.lower()]}")
+            if name.lower() in _OWN_ARGUMENTS:
+                raise ConfigError(f"option {name!r} has an argument of its own: {_OWN_ARGUMENTS[name.lower()]}")
         if not self.topics:
             raise ConfigError("no topic to land: name at least one")
         for name in self.partition_by or ():
@@ -80,7 +80,7 @@ class Wanted:
         parse_options(self.source_options(self.columns or ()), streaming=True)
 
     def writer(self, asked: str | None) -> str:
-        """Return "direct" or "spark". Raises ConfigError where direct landing was asked for and cannot be."""
+        """Return "direct" or "spark". Raises ConfigError when direct landing was requested and is impossible."""
         possible = self.format == "parquet" and "://" not in self.to
         if asked is None:
             return "direct" if possible else "spark"
@@ -90,17 +90,17 @@ class Wanted:
         return asked
 
     def with_tasks(self, spark: "SparkSession") -> "Wanted":
-        """Return this with as many tasks as the session runs at a time, unless options say otherwise."""
+        """Return a copy with as many partitions as the session runs tasks at a time, unless the options set a number."""
         if any(name.lower() == "maxpartitions" for name in self.options):
             return self
         return replace(self, options={"maxPartitions": str(tasks_at_a_time(spark)), **self.options})
 
     def read_columns(self, columns: Sequence[str], partition_by: Sequence[str]) -> tuple[str, ...]:
-        """Return ``columns`` and those that the partitions follow from."""
+        """Return ``columns`` and those needed to compute the partitions."""
         return tuple(dict.fromkeys((*columns, *("topic" if name == "topic" else "storeTimestamp" for name in partition_by))))
 
     def source_options(self, columns: Sequence[str]) -> dict[str, str]:
-        """Return the options of the `rocketmq` format that read ``columns`` (none: the source's default)."""
+        """Return the options of the `rocketmq` format that read ``columns`` (empty: the default columns)."""
         starts = any(name.lower().startswith("starting") for name in self.options)
         return {
             **({} if starts else {"startingOffsets": "earliest"}),
@@ -113,7 +113,7 @@ class Wanted:
 
 
 def names(value: str | Sequence[str]) -> tuple[str, ...]:
-    """Return names that were given one by one, or in one text with commas between them."""
+    """Return names given as a sequence, or as one comma-separated text."""
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else tuple(value)
 
 
@@ -124,6 +124,6 @@ def one_of(name: str, value: str, choices: Sequence[str]) -> str:
 
 
 def at_least(name: str, value: float | None, least: float) -> None:
-    """Raise ConfigError for a number that is too small; None is none."""
+    """Raise ConfigError for a number below ``least``; None is allowed."""
     if value is not None and value < least:
         raise ConfigError(f"{name} is {value}, and must be at least {least}")

@@ -1,4 +1,4 @@
-"""What a landing's tasks do: Arrow batches into Parquet files of a staging directory, without Spark."""
+"""The work of a landing's tasks: write Arrow batches into Parquet files of a staging directory, without Spark."""
 
 import contextlib
 import os
@@ -20,17 +20,17 @@ from sprocketmq.spark.jobs.land.table_writer import WrittenFile
 from sprocketmq.spark.jobs.tasks import run_tasks
 
 COMPRESSIONS = ("snappy", "zstd", "lz4", "gzip", "none")
-# Columns that repeat a few values. Bodies, ids and keys are all different: a dictionary of them is work for nothing, and half the speed.
+# Columns that repeat few values get dictionary encoding. For bodies, ids and keys, which all differ, it would halve the speed.
 _REPEATING = ("topic", "brokerName", "tags", "bornHost", "storeHost", "properties.key_value.key")
-# Nobody looks for a smallest body.
+# Minimum and maximum of these are useless.
 _WITHOUT_STATISTICS = frozenset({"body", "properties"})
 _DAY_US = 86_400_000_000
-# Files of further partitions are closed, the one longest unused first: each holds a buffer and a descriptor.
+# Open files of different partitions, each with a buffer and a descriptor; beyond this the least recently used is closed.
 _MAX_OPEN = 16
 
 
 class StagingNotShared(FatalError):
-    """A worker does not see the staging directory that the driver made."""
+    """A worker does not see the staging directory of the driver."""
 
     def __init__(self, path: str, host: str) -> None:
         super().__init__(
@@ -42,7 +42,7 @@ class StagingNotShared(FatalError):
 
 
 class WorkerCannotWrite(FatalError):
-    """A worker could not write its files: no room, no permission, a disk that fails."""
+    """A worker could not write its files: no space, no permission, or a disk error."""
 
     def __init__(self, path: str, host: str, reason: str) -> None:
         super().__init__(
@@ -56,10 +56,10 @@ class WorkerCannotWrite(FatalError):
 
 @dataclass(frozen=True)
 class WriteSettings:
-    """How files are written. A row group is written when ``row_group_bytes`` are gathered; a file ends after ``file_bytes``."""
+    """How files are written. A row group is written at ``row_group_bytes``; a file ends after ``file_bytes``."""
 
     partition_by: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()  # columns that are read to find the partition, and not kept in the files
+    without: tuple[str, ...] = ()  # columns that are read only to compute the partition
     compression: str = "snappy"
     file_bytes: int = 256 << 20
     row_group_bytes: int = 32 << 20
@@ -67,7 +67,7 @@ class WriteSettings:
 
 
 def partitions_of(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield the partition directory and the rows of each part of ``batch``, rows in their order.
+    """Yield the partition directory and rows of each part of ``batch``, with rows in order.
 
     ``topic`` is percent-encoded as Hive's partition directories are; ``date`` is the UTC day of ``storeTimestamp``.
     """
@@ -94,7 +94,7 @@ def _by_date(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
 
 @dataclass
 class _OpenFile:
-    """One file under way; ``pending`` are the batches of the row group being gathered, ``name`` is its own."""
+    """An open file. ``pending`` are the batches of the next row group."""
 
     name: str
     writer: Any = None
@@ -104,7 +104,7 @@ class _OpenFile:
 
 
 class FileWriter:
-    """Writes batches into files of ``directory``, one row of files for each partition; ``written`` has those that are done."""
+    """Writes batches into files of ``directory``, separate for each partition; ``written`` are the finished files."""
 
     def __init__(self, directory: Path, settings: WriteSettings) -> None:
         if not directory.is_dir():
@@ -112,16 +112,16 @@ class FileWriter:
         self.written: list[WrittenFile] = []
         self._directory = directory
         self._settings = settings
-        self._open: dict[str, _OpenFile] = {}  # by partition, the one longest unused first
+        self._open: dict[str, _OpenFile] = {}  # by partition, least recently used first
         self._pending_bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take the rows of ``batch``, whatever partitions they belong to."""
+        """Write the rows of ``batch`` to the files of their partitions."""
         for partition, rows in partitions_of(batch, self._settings.partition_by):
             self.write_to(partition, rows.drop_columns(list(self._settings.without)) if self._settings.without else rows)
 
     def write_to(self, partition: str, rows: pa.RecordBatch) -> None:
-        """Take rows of one partition."""
+        """Write rows of one partition."""
         if not rows.num_rows:
             return
         file = self._open.pop(partition, None) or _OpenFile(f"{uuid.uuid4().hex}.parquet")
@@ -139,7 +139,7 @@ class FileWriter:
                 self._finish(next(iter(self._open)))
 
     def close(self) -> list[WrittenFile]:
-        """Finish every file and return all that were written."""
+        """Finish all files and return everything written."""
         with self._writing():
             for partition in list(self._open):
                 self._finish(partition)
@@ -191,7 +191,7 @@ def write_batches(batches: Iterable[pa.RecordBatch], directory: Path, settings: 
 
 @dataclass(frozen=True)
 class LandTask:
-    """One task of a landing, picklable: ``reader`` has the source's ``read``."""
+    """One task of a landing, picklable; ``reader`` is the source's reader."""
 
     reader: Any
     partition: Any
@@ -204,7 +204,7 @@ class LandTask:
 
 @dataclass(frozen=True)
 class MergeTask:
-    """One task of a compaction: the rows of ``paths``, all of one partition, in their order into few files."""
+    """One task of a compaction: merges the files ``paths`` of one partition, in order, into few files."""
 
     paths: tuple[str, ...]
     partition: str
@@ -215,7 +215,7 @@ class MergeTask:
         writer = FileWriter(self.directory, self.settings)
         for path in self.paths:
             with pq.ParquetFile(path) as file:
-                # By row groups: their size is bounded in bytes, whatever the size of a body.
+                # Row group by row group: their size in bytes is bounded, whatever the size of bodies.
                 for i in range(file.num_row_groups):
                     for batch in file.read_row_group(i).to_batches():
                         writer.write_to(self.partition, batch)
@@ -223,13 +223,13 @@ class MergeTask:
 
 
 Task = Callable[[], list[WrittenFile]]
-# Runs tasks somewhere, each to its end at least once, and returns what one successful attempt at each of them wrote, task by task. Tells
-# the rows written so far on the way.
+# Runs tasks, each successfully at least once, and returns the files of one successful attempt at each, in order of tasks. The second
+# argument is called with the rows written so far.
 RunTasks = Callable[[Sequence[Task], Callable[[int], None]], list[WrittenFile]]
 
 
 def on_spark(spark: Any, title: str) -> RunTasks:
-    """Return what runs tasks as a Spark job, one Spark task each; ``title`` is what Spark calls the job."""
+    """Return a function that runs tasks as a Spark job, one Spark task each; ``title`` is the name of the job."""
 
     def run(tasks: Sequence[Task], told: Callable[[int], None]) -> list[WrittenFile]:
         return [file for written in run_tasks(spark, title, _perform, tasks, told=told) for file in written]
