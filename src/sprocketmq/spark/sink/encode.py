@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from sprocketmq.client.send.encoding import MAX_UNITED_BYTES
 from sprocketmq.errors import InvalidName
-from sprocketmq.protocol.layout import BATCH_ENTRY_OVERHEAD
+from sprocketmq.protocol.layout import BATCH_ENTRY_HEAD_BYTES, BATCH_ENTRY_OVERHEAD, INT16, INT32
 from sprocketmq.protocol.names import RETRY_PREFIX, check_send_topic, check_tag
 from sprocketmq.protocol.properties import KEYS, MAX_PROPERTIES_LENGTH, RESERVED, RETRY_TOPIC, SHARDING_KEY, TAGS
 from sprocketmq.spark.arrow_arrays import (
@@ -268,7 +268,10 @@ class RowEncoder:
             heads["flag"] = flags
         # A property string that is too long does not fit its field: `_cut` refuses those rows.
         sizes = np.minimum(string_lengths, MAX_PROPERTIES_LENGTH).astype(">i2")
-        entries = joined([fixed_width(heads.tobytes(), count, 20), bodies, fixed_width(sizes.tobytes(), count, 2), strings], count)
+        entries = joined(
+            [fixed_width(heads.tobytes(), count, BATCH_ENTRY_HEAD_BYTES), bodies, fixed_width(sizes.tobytes(), count, INT16.size), strings],
+            count,
+        )
         data, bounds = data_and_bounds(entries)
         return EncodedRows(data, bounds, lengths, fields.numbers, fields.batch, self._wait, flags, keys, tags)
 
@@ -279,7 +282,7 @@ class RowEncoder:
             return self._ids.of_keys(as_binary(fields.required("dedupKey", "a row without one has no id; coalesce it to something")))
         places = [as_binary(column.cast(pa.string()).fill_null("")) for column in map(fields.column, _TARGET_COLUMNS) if column is not None]
         if flags is not None:
-            places.append(fixed_width(flags.astype(">i4").tobytes(), len(bodies), 4))
+            places.append(fixed_width(flags.astype(">i4").tobytes(), len(bodies), INT32.size))
         return self._ids.of_content(bodies, before, *places)
 
     def _delays(self, fields: RowFields) -> list[pa.Array]:

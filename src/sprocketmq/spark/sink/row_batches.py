@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sprocketmq.protocol.layout import BATCH_ENTRY_OVERHEAD
+from sprocketmq.protocol.layout import BATCH_ENTRY_HEAD_BYTES, BATCH_ENTRY_OVERHEAD
 from sprocketmq.protocol.message import MessageQueue
 
 
@@ -58,7 +58,7 @@ class RowBatch:
         rows, at = self.rows, self.first
         if not self.single:
             return rows.data[rows.bounds[at] : rows.bounds[self.last]]
-        start = int(rows.bounds[at]) + 20
+        start = int(rows.bounds[at]) + BATCH_ENTRY_HEAD_BYTES
         return rows.data[start : start + int(rows.lengths[at])]
 
     def properties(self, new_id: Callable[[], str]) -> str:

@@ -10,11 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from sprocketmq.protocol.codes import SYSFLAG_COMPRESSED
+from sprocketmq.protocol.layout import HOST_V4_BYTES, HOST_V6_BYTES, INT32, INT64, RECORD_LAYOUT
 from sprocketmq.protocol.records import unpack_host
 from sprocketmq.spark.arrow_arrays import HEX_DIGITS
 from sprocketmq.spark.source.pulled_rows import PulledRows
 from sprocketmq.spark.source.stored_properties import StoredProperties
 
+_BORN_HOST_AT = RECORD_LAYOUT.offset("born_host")
+_LOG_OFFSET_AT = RECORD_LAYOUT.offset("log_offset")
 _MAX_MS = (2**63 - 1) // 1000
 
 
@@ -32,8 +35,8 @@ class ColumnBuilder:
         self.inflated = inflated
         self.rec = np.arange(part.start, part.stop) if rows.record is None else rows.record[part]
         self.pos = rows.record_pos[self.rec]
-        self.after_born = self.pos + 48 + rows.born_width[self.rec]
-        self.after_hosts = self.after_born + 8 + rows.store_width[self.rec]
+        self.after_born = self.pos + _BORN_HOST_AT + rows.born_width[self.rec]
+        self.after_hosts = self.after_born + INT64.size + rows.store_width[self.rec]
         self.inner: Any = None if rows.inner is None else rows.inner[part]
         self.batch: Any = None if rows.batch is None else rows.batch[part]
         self._pairs: StoredProperties | None = None
@@ -103,7 +106,7 @@ class ColumnBuilder:
     def _host(self, at: Any, length: Any) -> pa.Array:
         """Return hosts as ``ip:port``; a batch has few different ones, so each is formatted once."""
         text = np.empty(self.count, object)
-        for width in (8, 20):
+        for width in (HOST_V4_BYTES, HOST_V6_BYTES):
             which = np.flatnonzero(length == width)
             if len(which):
                 found, index = np.unique(self.rows.window(at[which], width).view(f"V{width}").ravel(), return_inverse=True)
@@ -111,20 +114,20 @@ class ColumnBuilder:
         return pa.array(text, pa.string())
 
     def born_host(self) -> pa.Array:
-        return self._host(self.pos + 48, self.rows.born_width[self.rec])
+        return self._host(self.pos + _BORN_HOST_AT, self.rows.born_width[self.rec])
 
     def store_host(self) -> pa.Array:
-        return self._host(self.after_born + 8, self.rows.store_width[self.rec])
+        return self._host(self.after_born + INT64.size, self.rows.store_width[self.rec])
 
     def offset_msg_id(self) -> pa.Array:
         store = self.rows.store_width[self.rec]
         parts, order = [], []
-        for width in (8, 20):
+        for width in (HOST_V4_BYTES, HOST_V6_BYTES):
             which = np.flatnonzero(store == width)
             if len(which):
-                host = self.rows.window(self.after_born[which] + 8, width)
-                raw = np.hstack([host, self.rows.window(self.pos[which] + 28, 8)])
-                digits = 2 * (width + 8)
+                host = self.rows.window(self.after_born[which] + INT64.size, width)
+                raw = np.hstack([host, self.rows.window(self.pos[which] + _LOG_OFFSET_AT, INT64.size)])
+                digits = 2 * (width + INT64.size)
                 bounds: Any = np.arange(0, digits * (len(which) + 1), digits, dtype=np.int32)
                 parts.append(
                     pa.Array.from_buffers(pa.string(), len(which), [None, pa.py_buffer(bounds), pa.py_buffer(HEX_DIGITS[raw].tobytes())])
@@ -186,7 +189,7 @@ class ColumnBuilder:
         return pa.array(times if self.inner is None else np.where(self.inner, np.int32(0), times))
 
     def prepared_offset(self) -> pa.Array:
-        return pa.array(self.rows.long_at(self.after_hosts + 4))
+        return pa.array(self.rows.long_at(self.after_hosts + INT32.size))
 
     def batch_base_offset(self) -> pa.Array:
         if self.batch is None:

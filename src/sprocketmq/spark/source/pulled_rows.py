@@ -19,11 +19,25 @@ from sprocketmq.protocol.codes import (
     SYSFLAG_NEED_UNWRAP,
     SYSFLAG_STORE_HOST_V6,
 )
-from sprocketmq.protocol.layout import BATCH_ENTRY_OVERHEAD, FIXED_OVERHEAD, MAGIC_V1, MAGIC_V2
+from sprocketmq.protocol.layout import (
+    BATCH_ENTRY_HEAD_BYTES,
+    BATCH_ENTRY_LAYOUT,
+    BATCH_ENTRY_OVERHEAD,
+    FIXED_OVERHEAD,
+    HEAD_BYTES_WITHOUT_HOSTS,
+    HOST_V4_BYTES,
+    HOST_V6_BYTES,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_LAYOUT,
+)
 from sprocketmq.spark.source.record_walk import Buffer, entry_positions, inflate_bodies, record_positions
 from sprocketmq.spark.source.stored_properties import StoredProperties
 from sprocketmq.storage.layout_arrays import RECORD_HEAD_DTYPE, values_at
 
+_FLAG_AT = RECORD_LAYOUT.offset("flag")
+_ENTRY_FLAG_AT = BATCH_ENTRY_LAYOUT.offset("flag")
+_ENTRY_BODY_LENGTH_AT = BATCH_ENTRY_LAYOUT.offset("body_length")
 _INNER = SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP
 
 
@@ -85,11 +99,11 @@ class PulledRows:
         if not known.all():
             at = int(np.argmin(known))
             raise RemoteProtocolError(f"record at byte {int(pos[at])} has magic {int(magic[at]) & 0xFFFFFFFF:#x}")
-        self.born_width = np.where(self.sys_flags & SYSFLAG_BORN_HOST_V6, 20, 8)
-        self.store_width = np.where(self.sys_flags & SYSFLAG_STORE_HOST_V6, 20, 8)
+        self.born_width = np.where(self.sys_flags & SYSFLAG_BORN_HOST_V6, HOST_V6_BYTES, HOST_V4_BYTES)
+        self.store_width = np.where(self.sys_flags & SYSFLAG_STORE_HOST_V6, HOST_V6_BYTES, HOST_V4_BYTES)
         self.ipv4 = not (self.sys_flags & SYSFLAG_ANY_HOST_V6).any()
         self.compressed = (self.sys_flags & SYSFLAG_COMPRESSED) != 0
-        body = pos + 72 + self.born_width + self.store_width
+        body = pos + HEAD_BYTES_WITHOUT_HOSTS + self.born_width + self.store_width
         _require(body + 3 <= end, "a record is shorter than its header")
         length = (heads["body_length"] if self.ipv4 else self.int_at(body - 4)).astype(np.int64)
         topic = body + length + 1 + v2
@@ -115,15 +129,15 @@ class PulledRows:
         is_inner = inner[rec]
         body, body_length = self.body_pos[rec], self.body_length[rec]
         props, props_length = self.props_pos[rec], self.props_length[rec]
-        flag_at = self.record_pos[rec] + 16  # as in _HEAD
+        flag_at = self.record_pos[rec] + _FLAG_AT
         size = self.int_at(entry).astype(np.int64)
-        length = self.int_at(entry + 16).astype(np.int64)
+        length = self.int_at(entry + _ENTRY_BODY_LENGTH_AT).astype(np.int64)
         _require((length >= 0) & (length <= size - BATCH_ENTRY_OVERHEAD), "the body of an inner message does not fit its size")
-        p = self.short_at(entry + 20 + length).astype(np.int64)
+        p = self.short_at(entry + BATCH_ENTRY_HEAD_BYTES + length).astype(np.int64)
         _require((p >= 0) & (p + length + BATCH_ENTRY_OVERHEAD == size), "the properties of an inner message do not fit its size")
-        body[is_inner], body_length[is_inner] = entry + 20, length
-        props[is_inner], props_length[is_inner] = entry + length + 22, p
-        flag_at[is_inner] = entry + 12
+        body[is_inner], body_length[is_inner] = entry + BATCH_ENTRY_HEAD_BYTES, length
+        props[is_inner], props_length[is_inner] = entry + length + BATCH_ENTRY_OVERHEAD, p
+        flag_at[is_inner] = entry + _ENTRY_FLAG_AT
         self.body_pos, self.body_length, self.props_pos, self.props_length, self.flag_pos = body, body_length, props, props_length, flag_at
         self.compressed = self.compressed[rec] & ~is_inner
         self.inner = self.batch = is_inner

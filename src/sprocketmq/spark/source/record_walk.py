@@ -7,7 +7,7 @@ import numpy as np
 from sprocketmq.errors import RemoteProtocolError
 from sprocketmq.protocol.codes import SYSFLAG_COMPRESSED
 from sprocketmq.protocol.compression import decompress
-from sprocketmq.protocol.layout import BATCH_ENTRY_OVERHEAD, FIXED_OVERHEAD, INT32
+from sprocketmq.protocol.layout import BATCH_ENTRY_OVERHEAD, FIXED_OVERHEAD, INT32, RECORD_LAYOUT
 from sprocketmq.storage.layout_arrays import values_at
 
 Buffer = bytes | bytearray | memoryview
@@ -80,6 +80,7 @@ def inflate_bodies(data: Buffer, pos: Any, size: Any, body: Any, length: Any, sy
     view = memoryview(data)
     out = bytearray()
     pack = INT32.pack_into
+    sys_flag_at = RECORD_LAYOUT.offset("sys_flag")
     parts = (pos.tolist(), size.tolist(), body.tolist(), length.tolist(), sys_flag.tolist(), which.tolist())
     for p, s, b, n, f, is_wanted in zip(*parts, strict=True):
         if not is_wanted:
@@ -89,8 +90,8 @@ def inflate_bodies(data: Buffer, pos: Any, size: Any, body: Any, length: Any, sy
         at = len(out)
         out += view[p:b]
         pack(out, at, s - n + len(plain))
-        pack(out, at + 36, f & ~SYSFLAG_COMPRESSED)
-        pack(out, at + (b - p) - 4, len(plain))
+        pack(out, at + sys_flag_at, f & ~SYSFLAG_COMPRESSED)
+        pack(out, at + (b - p) - INT32.size, len(plain))
         out += plain
         out += view[b + n : p + s]
     return out

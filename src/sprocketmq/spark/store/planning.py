@@ -14,7 +14,15 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from sprocketmq.errors import StoreNotSupported
-from sprocketmq.protocol.layout import BATCH_UNIT_BYTES, INDEX_ENTRY_BYTES, INDEX_HEADER, INDEX_HEADER_BYTES, MAGIC_BLANK, QUEUE_UNIT_BYTES
+from sprocketmq.protocol.layout import (
+    BATCH_UNIT_BYTES,
+    INDEX_ENTRY_BYTES,
+    INDEX_HEADER,
+    INDEX_HEADER_BYTES,
+    MAGIC_BLANK,
+    QUEUE_UNIT_BYTES,
+    QUEUE_UNIT_LAYOUT,
+)
 from sprocketmq.spark.option_values import OptionError
 from sprocketmq.spark.store.options import FORMAT, StoreOptions, path_error
 from sprocketmq.spark.store.pieces import DamagePiece, IndexPiece, LogPiece, Piece, UnitPiece, damaged, pack
@@ -31,7 +39,7 @@ from sprocketmq.storage.log.segments import parse_segment_name, segment_entries,
 log = logging.getLogger(__name__)
 
 QUEUE_DIRECTORIES = {"consumequeue": "consumequeue", "batchcq": "batchconsumequeue"}
-_UNIT_HEAD_BYTES = 12  # log offset and size, the first fields of both kinds of units
+_UNIT_HEAD_BYTES = QUEUE_UNIT_LAYOUT.offset("tags_code")  # log offset and size, the first fields of both kinds of units
 
 
 def plan_store(options: StoreOptions, fs: FileSystem = REAL_FS) -> list[list[Piece]]:

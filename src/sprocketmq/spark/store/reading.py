@@ -28,6 +28,7 @@ from sprocketmq.protocol.layout import (
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
+    RECORD_HEAD_BYTES,
     RECORD_LAYOUT,
 )
 from sprocketmq.spark.source.decode import decode_rows
@@ -353,13 +354,15 @@ def _failed_checks(view: memoryview, base: int, bounds: Any) -> list[int]:
     """Return the records whose body or whole does not match its checksum."""
     failed = []
     unpack = INT32.unpack_from
+    crc_at, sys_flag_at, length_at = (RECORD_LAYOUT.offset(name) for name in ("crc", "sys_flag", "body_length"))
     for i, (at, end) in enumerate(pairwise(bounds.tolist())):
-        (sys_flag,) = unpack(view, at + 36)
+        (sys_flag,) = unpack(view, at + sys_flag_at)
         if sys_flag & _UNUSUAL or not view[end - 1]:
             good = parse_record(view[:end], base, at, check_crc=True) is not None
         else:
-            (length,) = unpack(view, at + 84)
-            good = not length or _crc32(view[at + 88 : at + 88 + length]) & 0x7FFFFFFF == unpack(view, at + 8)[0]
+            (length,) = unpack(view, at + length_at)
+            body = at + RECORD_HEAD_BYTES
+            good = not length or _crc32(view[body : body + length]) & 0x7FFFFFFF == unpack(view, at + crc_at)[0]
         if good and view[end - PROPERTY_CRC_BYTES] == _UNDERSCORE:
             stated = property_crc(bytes(view[end - PROPERTY_CRC_BYTES : end]))
             good = stated is None or stated == _crc32(view[at : end - PROPERTY_CRC_BYTES]) & 0x7FFFFFFF
