@@ -162,17 +162,18 @@ class IndexFile:
 
     def add_plainly(self, entries: Sequence[tuple[int, int, int]]) -> None:
         """Append entries given as key hash, log offset and store time, without numpy. There must be room."""
-        header, slots, pages = self.header, self.slots, self._changed_pages
-        begin_ms = header.begin_ms if header.next_entry > 1 else entries[0][2]
+        header, slots, pages, hash_slots = self.header, self.slots, self._changed_pages, self.shape.hash_slots
+        first = header.next_entry
+        begin_ms = header.begin_ms if first > 1 else entries[0][2]
         data = []
         used = 0
-        for number, (hash_, log_offset, time_ms) in enumerate(entries, header.next_entry):
-            slot_pos = 4 * (hash_ % self.shape.hash_slots)
+        for number, (hash_, log_offset, time_ms) in enumerate(entries, first):
+            slot_pos = 4 * (hash_ % hash_slots)
             previous = INDEX_SLOT.unpack_from(slots, slot_pos)[0]
             used += not previous
             INDEX_SLOT.pack_into(slots, slot_pos, number)
             pages[slot_pos // (4 * PAGE_SLOTS)] = 1
-            seconds = header.first_seconds(time_ms) if number == header.next_entry else elapsed_seconds(time_ms - begin_ms)
+            seconds = header.first_seconds(time_ms) if number == first else elapsed_seconds(time_ms - begin_ms)
             data.append(INDEX_ENTRY.pack(hash_, log_offset, seconds, previous))
         self._append(b"".join(data), used, entries[0][2], entries[-1][2])
 

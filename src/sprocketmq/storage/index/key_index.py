@@ -234,20 +234,20 @@ class KeyIndex:
         self.process()
         hash_ = key_hash(key)
         with self._lock:
-            shape = self._files.shape
-            newest = self._files.files[-1] if self._files.files else None
+            shape, files = self._files.shape, self._files.files
+            newest = files[-1] if files else None
             if newest is not None and newest.doubtful:
                 newest.load_slots()
-            files = [(file, file.header) for file in self._files.files]
+            headers = [(file, file.header) for file in files]
             slot_pos = 4 * (hash_ % shape.hash_slots)
             newest_entry = INDEX_SLOT.unpack_from(newest.slots, slot_pos)[0] if newest is not None and newest.slots else -1
-        for file, header in reversed(files):
+        for file, header in reversed(headers):
             if header.next_entry > 1 and header.begin_ms <= end_ms and header.end_ms + _RESOLUTION_MS > begin_ms:
                 opened = self._fs.open(file.path, read_only=True)
                 try:
                     in_memory = newest_entry >= 0 and file is newest
                     number = newest_entry if in_memory else INDEX_SLOT.unpack(opened.pread(4, INDEX_HEADER_BYTES + slot_pos))[0]
-                    for log_offset, time_ms in entries_with_hash(opened, shape, header, number, hash_):
+                    for log_offset, time_ms in entries_with_hash(opened, shape, header, number, hash_) if number else ():
                         if time_ms + _RESOLUTION_MS <= begin_ms:
                             break
                         if time_ms <= end_ms:

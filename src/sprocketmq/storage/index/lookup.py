@@ -17,7 +17,7 @@ def entries_with_hash(file: File, shape: FileShape, header: IndexHeader, newest:
 
     May raise OSError.
     """
-    read, unpack, entries_pos = file.pread, INDEX_ENTRY.unpack, shape.entries_pos
+    entries_pos = shape.entries_pos
     unseen_end = header.next_entry
     slot = hash_ % shape.hash_slots
     number = newest
@@ -26,7 +26,7 @@ def entries_with_hash(file: File, shape: FileShape, header: IndexHeader, newest:
             return
         if not 0 < number < unseen_end:
             break
-        found, log_offset, seconds, previous = unpack(read(INDEX_ENTRY_BYTES, entries_pos + INDEX_ENTRY_BYTES * number))
+        found, log_offset, seconds, previous = INDEX_ENTRY.unpack(file.pread(INDEX_ENTRY_BYTES, entries_pos + INDEX_ENTRY_BYTES * number))
         if found == hash_:
             yield log_offset, header.begin_ms + (seconds * 1000 if number > 1 else 0)
         elif found % shape.hash_slots != slot:
@@ -36,6 +36,6 @@ def entries_with_hash(file: File, shape: FileShape, header: IndexHeader, newest:
 
     for stop in range(unseen_end, 1, -BLOCK_ENTRIES):
         start = max(1, stop - BLOCK_ENTRIES)
-        block = read((stop - start) * INDEX_ENTRY_BYTES, shape.entry_pos(start))
+        block = file.pread((stop - start) * INDEX_ENTRY_BYTES, shape.entry_pos(start))
         for i, log_offset, seconds in index_arrays.with_hash(block, hash_):
             yield log_offset, header.begin_ms + (seconds * 1000 if start + i > 1 else 0)
