@@ -1,6 +1,6 @@
-"""Files that somebody made to hurt: every length at its extremes, gigabytes of holes, forgeries, and directories that are something else.
+"""Files made to do harm: every length at its extremes, gigabytes of holes, forgeries, and directories that are not stores.
 
-Nothing hangs, nothing takes much memory, every answer is an answer, and what only looks changes nothing.
+Nothing hangs or takes much memory, damage is reported or refused with an error that says what is wrong, and inspecting changes nothing.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ def originals(tmp_path_factory):
 
 
 def our_store(root):
-    """A small store of our own with everything in it: plain and batch queues, an index, a deleted topic."""
+    """A small store of SprocketMQ with everything in it: plain and batch queues, an index, a deleted topic."""
     sizes = {"commitlog_segment_bytes": 16_384, "consumequeue_segment_bytes": 1000, "batchqueue_segment_bytes": 460}
     store = MessageStore(StoreConfig(root, max_hash_slots=64, max_index_entries=256, **sizes))
     store.open()
@@ -115,7 +115,7 @@ def look_at_store(root):
 
 
 def open_store(root):
-    """Open a store and read it, as a broker would; only errors that say what is wrong may come."""
+    """Open a store and read it, as a broker would; it may only raise errors that say what is wrong."""
     store = MessageStore(StoreConfig(root, commitlog_segment_bytes=65536, consumequeue_segment_bytes=1000))
     try:
         store.open()
@@ -139,7 +139,7 @@ def forged(tmp_path, data, name=SEGMENT):
 
 
 def try_extremes(original, root, path, places):
-    """Put every extreme value at every place of one file, look at it and verify the store; open a store with one of them each."""
+    """Put every extreme value at every given position of one file; inspect it and verify the store; open some of the stores."""
     shutil.copytree(original, root)
     good = (root / path).read_bytes()
     for at, width in places:
@@ -183,7 +183,7 @@ def test_our_own_store_is_in_order(originals):
 
 
 @pytest.mark.parametrize("name", ["plain", "batchcq", "propcrc", "ours"])
-def test_damage_anywhere_is_an_answer_not_a_surprise(originals, tmp_path, name):
+def test_damage_anywhere_is_reported_or_harmless(originals, tmp_path, name):
     seed = 20_261_121
     rng = random.Random(seed)
     files = sorted(p.relative_to(originals[name]) for p in originals[name].rglob("*") if p.is_file() and p.stat().st_size)
@@ -304,7 +304,7 @@ def look(path):
 
 
 def nested_forgeries(count, tail):
-    """Records inside one body, each as long as the rest: with the right place, lengths that add up, and a checksum that does not."""
+    """Records inside one body, each as long as the rest, with the right log offset and lengths but a wrong checksum."""
     pieces = []
     total = 200 * count + tail
     for i in range(count):
@@ -346,13 +346,13 @@ def test_nested_forgeries_do_not_stop_the_search(tmp_path, monkeypatch):
         store.abandon()
 
 
-def test_an_index_of_mere_candidates_is_given_up(tmp_path):
+def test_the_search_for_the_slots_of_an_index_is_bounded(tmp_path):
     root = forged(tmp_path, struct.pack(">qqqqii", 1, 1, 0x11111111_11111111, 5, 1, 100) + b"\x11" * 200_000, "index/20261121025211689")
     with FileView(REAL_FS, str(root / "index" / "20261121025211689")) as view:
         assert hash_slots_of(view) is None
 
 
-# --- directories that are something else --------------------------------------------------------------------------------
+# --- directories that are not stores --------------------------------------------------------------------------------
 
 
 def refused(root, error=StoreNotSupported):
@@ -363,7 +363,7 @@ def refused(root, error=StoreNotSupported):
     return str(caught.value)
 
 
-def test_a_directory_of_other_files_is_no_store(tmp_path):
+def test_a_directory_of_other_files_is_not_a_store(tmp_path):
     for name in ("photo.jpg", "letter.txt", "music.ogg", "video.mp4"):
         (tmp_path / name).write_bytes(b"x")
     message = refused(tmp_path)
@@ -380,14 +380,14 @@ def test_an_empty_directory_becomes_a_store(tmp_path, names):
     store.close()
 
 
-def test_a_file_is_no_store(tmp_path):
+def test_a_file_is_not_a_store(tmp_path):
     (tmp_path / "file").write_bytes(b"x")
     with pytest.raises(StoreNotWritable, match="file"):
         MessageStore(StoreConfig(tmp_path / "file")).open()
 
 
 @pytest.mark.parametrize("name", ["consumequeue", "consumequeue_rocksdb", "consumequeue_r"])
-def test_queues_in_rocksdb_are_named_with_the_way_out(originals, tmp_path, name):
+def test_queues_in_rocksdb_are_refused_with_a_next_step(originals, tmp_path, name):
     root = tmp_path / "store"
     shutil.copytree(originals["plain"], root)
     shutil.rmtree(root / "consumequeue")
@@ -409,7 +409,7 @@ def test_a_broker_that_wrote_both_kinds_of_queues_leaves_ours(originals, tmp_pat
 
 
 @pytest.mark.parametrize("name", ["topics", "subscriptionGroups", "consumerOffsets", "metadata", "rdb"])
-def test_settings_in_rocksdb_are_named_with_the_way_out(originals, tmp_path, name):
+def test_settings_in_rocksdb_are_refused_with_a_next_step(originals, tmp_path, name):
     root = tmp_path / "store"
     shutil.copytree(originals["plain"], root)
     (root / "config" / name).mkdir()
@@ -419,7 +419,7 @@ def test_settings_in_rocksdb_are_named_with_the_way_out(originals, tmp_path, nam
     assert "rocksDBConfigToJson" in refused(root)
 
 
-def test_tiered_storage_is_named_with_the_way_out(originals, tmp_path):
+def test_tiered_storage_is_refused_with_a_next_step(originals, tmp_path):
     root = tmp_path / "store"
     shutil.copytree(originals["plain"], root)
     metadata = root / "config" / "tieredStoreMetadata.json"
@@ -431,7 +431,7 @@ def test_tiered_storage_is_named_with_the_way_out(originals, tmp_path):
     assert "move this file away" in refused(root)
 
 
-def test_compacted_topics_are_named_with_the_way_out(originals, tmp_path):
+def test_compacted_topics_are_refused_with_a_next_step(originals, tmp_path):
     root = tmp_path / "store"
     shutil.copytree(originals["plain"], root)
     (root / "compaction" / "compactionLog").mkdir(parents=True)
@@ -456,7 +456,7 @@ def test_a_newer_format_is_refused_and_a_damaged_version_is_not(make_bench):
     assert bench.bodies() == [b"body"]
 
 
-def test_a_log_that_is_gone_is_not_replaced_by_an_empty_one(originals, make_bench, tmp_path):
+def test_a_missing_log_is_not_replaced_by_an_empty_one(originals, make_bench, tmp_path):
     bench = make_bench()
     bench.send(b"body")
     bench.stop()
@@ -491,7 +491,7 @@ def test_a_segment_that_is_too_long_is_named(originals, tmp_path):
         MessageStore(StoreConfig(root)).open()
 
 
-def test_a_store_in_use_can_be_looked_at_but_not_opened(make_bench):
+def test_a_store_in_use_can_be_inspected_but_not_opened(make_bench):
     bench = make_bench()
     bench.send(b"body")
     check = (
@@ -505,7 +505,7 @@ def test_a_store_in_use_can_be_looked_at_but_not_opened(make_bench):
     assert look_at_store(bench.root).ok
 
 
-def test_read_only_media_are_named_and_can_be_looked_at(make_bench):
+def test_stores_on_read_only_media_are_refused_but_can_be_inspected(make_bench):
     bench = make_bench()
     bench.send(b"body")
     bench.stop()

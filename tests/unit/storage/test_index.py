@@ -1,4 +1,4 @@
-"""Index files hold what indexing one key at a time would put there, whatever way it comes in, and answer by key."""
+"""Index files have the same content whichever way keys are added as when they are added one by one; lookups by key."""
 
 import sys
 import threading
@@ -33,7 +33,7 @@ Record = tuple[str, bytes, int, int]
 
 
 class Reference:
-    """Index files filled one key at a time, by the rules as they are written down."""
+    """Index files filled one key at a time, straight from the rules of the format."""
 
     def __init__(self, slots: int = SLOTS, entries: int = ENTRIES) -> None:
         self.slots, self.entries = slots, entries
@@ -81,7 +81,7 @@ def as_scanned(records: list[Record]) -> list[Scanned]:
 
 
 def reading(records: list[Record]) -> KeysAt:
-    """What an index is told of a log with these records."""
+    """The ``keys_at`` of a log with these records."""
 
     def keys_at(physical: int) -> tuple[list[int], int] | None:
         for topic, properties, place, _ in records:
@@ -93,7 +93,7 @@ def reading(records: list[Record]) -> KeysAt:
 
 
 class Box:
-    """An index in a directory of its own."""
+    """An index in its own directory."""
 
     def __init__(self, root: Path, slots: int = SLOTS, entries: int = ENTRIES) -> None:
         self.root = root
@@ -149,7 +149,7 @@ def without_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- what is in the files ---
 
 
-def test_entries_added_together_are_what_entries_added_one_by_one_are(box: Box) -> None:
+def test_entries_added_together_equal_entries_added_one_by_one(box: Box) -> None:
     records = make_records(60)
     box.add(records)
     box.index.sync()
@@ -189,7 +189,7 @@ def test_a_process_without_numpy_writes_the_same(box: Box, without_arrays: None)
     records = make_records(60)
     for at in range(0, 60, 7):
         box.add(records[at : at + 7])
-        box.add(records[at : at + 5])  # these come again
+        box.add(records[at : at + 5])  # added again
     box.index.sync()
     assert "sprocketmq.storage.index.index_arrays" not in sys.modules
     assert box.files() == Reference().put_all(records).files
@@ -211,9 +211,9 @@ def test_offered_sends_are_indexed_in_order(box: Box) -> None:
     assert box.files() == Reference().put_all(expected).files
 
 
-def test_arrays_from_elsewhere_are_taken_as_well(box: Box) -> None:
+def test_entries_made_by_workers_are_added(box: Box) -> None:
     records = [("t", properties, physical, time_ms) for _, properties, physical, time_ms in make_records(50)]
-    for at in (0, 20, 10, 30):  # the third part comes again
+    for at in (0, 20, 10, 30):  # the third part is added again
         part = records[at : at + 20]
         entries = entries_of_topics(
             [b"t"], np.zeros(len(part), np.int64), [r[1] for r in part], np.array([r[2] for r in part]), np.array([r[3] for r in part])
@@ -243,7 +243,7 @@ def test_file_names_are_local_times_that_only_grow(box: Box) -> None:
     assert names[:3] == [f"{local}000", f"{local}001", f"{local}002"]
 
 
-def test_a_name_after_the_last_millisecond_of_a_day_or_no_time_at_all() -> None:
+def test_the_name_after_the_last_millisecond_of_a_year_and_after_a_name_that_is_not_a_time() -> None:
     assert next_name("20261231235959999", 0) == "20270101000000000"
     assert next_name("20269999999999999", 0) == "20270000000000000"
 
@@ -255,7 +255,7 @@ def test_records_of_rolled_back_transactions_have_no_keys(box: Box) -> None:
     assert box.find("t", "k") == [200, 100, 0]
 
 
-# --- answers ---
+# --- queries ---
 
 
 def test_records_are_found_by_their_keys_and_tags(box: Box) -> None:
@@ -272,12 +272,12 @@ def test_records_are_found_by_their_keys_and_tags(box: Box) -> None:
     assert found == sorted(found, reverse=True)
 
 
-def test_what_was_just_offered_is_found(box: Box) -> None:
+def test_messages_just_offered_are_found(box: Box) -> None:
     box.index.offer([("t", encode_properties({"KEYS": "fresh"}), 7, 1000)], 107)
     assert box.find("t", "fresh") == [7]
 
 
-def test_a_time_range_leaves_out_what_is_a_second_outside(box: Box) -> None:
+def test_a_time_range_excludes_entries_a_second_outside(box: Box) -> None:
     records = [("t", encode_properties({"KEYS": "k"}), 10 * i, 10_000 + 1000 * i) for i in range(40)]
     box.add(records)
     assert box.find("t", "k", begin_ms=20_000, end_ms=30_000) == [*range(200, 90, -10)]
@@ -345,7 +345,7 @@ def test_a_synced_state_survives_a_restart(box: Box) -> None:
 
 @pytest.mark.parametrize("synced", [1, 8, 20, 33])
 @pytest.mark.parametrize("wrote_slots", [False, True])
-def test_what_was_indexed_behind_the_state_is_forgotten_and_indexed_again(box: Box, synced: int, wrote_slots: bool) -> None:
+def test_entries_after_the_state_are_dropped_and_indexed_again(box: Box, synced: int, wrote_slots: bool) -> None:
     records = make_records(60)
     box.add(records[:synced])
     state = box.index.sync()
@@ -361,7 +361,7 @@ def test_what_was_indexed_behind_the_state_is_forgotten_and_indexed_again(box: B
     assert box.files() == Reference().put_all(records).files
 
 
-def test_files_of_a_broker_that_stopped_are_taken_as_they_are(box: Box) -> None:
+def test_files_of_a_cleanly_stopped_broker_are_kept(box: Box) -> None:
     records = make_records(60)
     box.add(records[:50])
     box.index.sync()
@@ -406,7 +406,7 @@ DAMAGE: dict[str, Callable[[bytearray], bytes]] = {
 
 @pytest.mark.parametrize("kind", DAMAGE)
 @pytest.mark.parametrize("which", [0, 1])
-def test_damaged_files_go_with_all_behind_them_and_are_made_again(box: Box, kind: str, which: int) -> None:
+def test_damaged_files_and_all_later_ones_are_made_again(box: Box, kind: str, which: int) -> None:
     records = make_records(30)
     box.add(records)
     state = box.index.sync()
@@ -439,7 +439,7 @@ def test_missing_files_are_made_again(box: Box, gone: int, noted: bool) -> None:
     assert box.files() == files
 
 
-def test_files_of_another_log_are_not_taken(box: Box) -> None:
+def test_files_of_another_log_are_rejected(box: Box) -> None:
     box.add(make_records(30))
     box.index.sync()
     other = make_records(30, start=1000)
@@ -460,7 +460,7 @@ def test_files_keep_the_size_they_were_made_with(make_box: Callable[..., Box], k
     assert box.files() == Reference().put_all(records).files
 
 
-def test_files_of_no_size_that_fits_are_made_again(make_box: Callable[..., Box]) -> None:
+def test_files_of_an_impossible_size_are_made_again(make_box: Callable[..., Box]) -> None:
     box = make_box()
     (box.root / "20260101000000000").write_bytes(b"\x07" * 1001)
     assert box.load() == 0
@@ -476,7 +476,7 @@ def test_expired_files_are_not_missed(box: Box) -> None:
     assert len(box.files()) == len(state.files) - removed
 
 
-def test_a_log_that_ends_earlier_takes_its_entries_along(box: Box) -> None:
+def test_entries_after_an_earlier_log_end_are_dropped(box: Box) -> None:
     records = make_records(60)
     box.add(records)
     state = box.index.sync()
@@ -490,7 +490,7 @@ def test_a_log_that_ends_earlier_takes_its_entries_along(box: Box) -> None:
     assert box.find("topic1", "k1") == []
 
 
-def test_files_go_when_all_their_records_have_left_the_log(box: Box) -> None:
+def test_files_are_removed_when_all_their_records_have_left_the_log(box: Box) -> None:
     records = make_records(60)
     box.add(records)
     state = box.index.sync()
@@ -502,14 +502,14 @@ def test_files_go_when_all_their_records_have_left_the_log(box: Box) -> None:
     assert box.load(box.index.sync(), log_min=5900, log_end=6000) == 6000
 
 
-def test_the_newest_full_file_tells_up_to_when_nothing_changes(box: Box) -> None:
+def test_entries_up_to_the_end_of_the_newest_full_file_no_longer_change(box: Box) -> None:
     assert box.index.full_until_ms == 0
     records = make_records(60)
     box.add(records)
     assert box.index.full_until_ms == unpack_from(">q", Reference().put_all(records).files[-2], 8)[0]
 
 
-def test_states_that_are_none_are_told() -> None:
+def test_bytes_that_are_not_a_state_are_rejected() -> None:
     state = IndexState(5, 7, 12, ())
     assert IndexState.decode(state.encode()) == state
     for data in (b"", b"KIX1", b"XXXX" + state.encode()[4:], state.encode() + b"x"):
@@ -526,7 +526,7 @@ def test_a_small_index_takes_little_disk_and_no_time(make_box: Callable[..., Box
     assert "sprocketmq.storage.index.index_arrays" not in sys.modules
 
 
-# --- disks that refuse ---
+# --- disk errors ---
 
 
 class RefusingFile:
@@ -575,7 +575,7 @@ def test_a_full_disk_stops_indexing_until_there_is_room(box: Box, call: str) -> 
     assert box.files() == Reference().put_all(records).files
 
 
-def test_a_failing_sync_is_told(box: Box) -> None:
+def test_a_failing_sync_raises(box: Box) -> None:
     fs = RefusingFileSystem()
     box.fs = fs
     box.load()
@@ -588,7 +588,7 @@ def test_a_failing_sync_is_told(box: Box) -> None:
 # --- keeping up ---
 
 
-def test_much_that_is_offered_is_indexed_at_once(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_backlog_is_indexed_at_once(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     import sprocketmq.storage.index.index_arrays  # noqa: F401
 
     records = make_records(20)
@@ -599,7 +599,7 @@ def test_much_that_is_offered_is_indexed_at_once(box: Box, monkeypatch: pytest.M
     assert box.index.lag()[0] == 0
 
 
-def test_no_commit_waits_for_more_than_some_thousand_messages(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_indexes_only_several_thousand_messages_at_a_time(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     import sprocketmq.storage.index.index_arrays  # noqa: F401
 
     monkeypatch.setattr(index_module, "MAX_PENDING_BYTES", 1000)

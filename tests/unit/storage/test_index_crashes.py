@@ -1,4 +1,4 @@
-"""Whatever call a crash interrupts, and whatever of the files survives it: a restart ends with the files an undisturbed run has."""
+"""After a crash at any call, with any part of the files surviving, a restart ends with the files of an undisturbed run."""
 
 import random
 import sys
@@ -26,7 +26,7 @@ def open_index(fs: SimFileSystem, state: IndexState | None) -> tuple[KeyIndex, i
 
 
 def write(index: KeyIndex, records: list[Record], states: list[IndexState | None]) -> None:
-    """Index portions, syncing now and then; each state a sync returned is noted."""
+    """Index portions with a sync now and then, and record each state that a sync returned."""
     for number, at in enumerate(range(0, len(records), PORTION)):
         part = records[at : at + PORTION]
         index.add_records(as_scanned(part), part[-1][2] + 100)
@@ -57,7 +57,7 @@ def calls_of_a_run() -> int:
 @pytest.mark.parametrize("behind", [0, 1])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_crash_at_any_call(mode: str, behind: int) -> None:
-    """With ``behind`` the note of the last sync was lost with the crash, and the one before it counts."""
+    """With ``behind`` the state of the last sync was lost in the crash, and the one before it is used."""
     expected = Reference().put_all(RECORDS).files
     for call in range(calls_of_a_run()):
         fs = prepared()

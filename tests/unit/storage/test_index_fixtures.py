@@ -1,4 +1,4 @@
-"""Index files of Apache's broker: made again from its logs they are the same, and they are taken as they are."""
+"""Index files of Apache's broker: made again from its logs they are identical, and they are kept as they are."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ SLOTS, ENTRIES = 64, 256
 
 
 class Fixture:
-    """One of Apache's stores, its records, and an index on a directory of choice."""
+    """One of Apache's stores, its records, and an index in a given directory."""
 
     def __init__(self, name: str, to: Path) -> None:
         with tarfile.open(FIXTURES / f"{name}.tar.gz") as archive:
@@ -87,9 +87,7 @@ def open_fixture(tmp_path: Path) -> Iterator[Callable[[str], Fixture]]:
 
 @pytest.mark.parametrize("portion", [1, 7, 1000])
 @pytest.mark.parametrize("name", NAMES)
-def test_an_index_made_from_the_log_is_the_same_to_the_byte(
-    open_fixture: Callable[[str], Fixture], tmp_path: Path, name: str, portion: int
-) -> None:
+def test_an_index_made_from_the_log_is_identical(open_fixture: Callable[[str], Fixture], tmp_path: Path, name: str, portion: int) -> None:
     fixture = open_fixture(name)
     theirs = fixture.index_files()
     (end,) = unpack_from(">q", theirs[-1], 24)
@@ -104,7 +102,7 @@ def test_an_index_made_from_the_log_is_the_same_to_the_byte(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_their_files_are_taken_as_they_are_and_continued(open_fixture: Callable[[str], Fixture], tmp_path: Path, name: str) -> None:
+def test_apaches_files_are_kept_and_continued(open_fixture: Callable[[str], Fixture], tmp_path: Path, name: str) -> None:
     fixture = open_fixture(name)
     theirs = fixture.index_files()
     start = fixture.index.load(log_min=0, log_end=fixture.end, state=None, keys_at=fixture.keys_at)
@@ -121,7 +119,7 @@ def test_their_files_are_taken_as_they_are_and_continued(open_fixture: Callable[
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_keys_are_found_where_their_tools_find_them(open_fixture: Callable[[str], Fixture], name: str) -> None:
+def test_keys_are_found_where_apaches_tools_find_them(open_fixture: Callable[[str], Fixture], name: str) -> None:
     fixture = open_fixture(name)
     start = fixture.index.load(log_min=0, log_end=fixture.end, state=None)
     fixture.index.add_records([record for record in fixture.records if record[3] >= start], fixture.end)
@@ -133,7 +131,7 @@ def test_keys_are_found_where_their_tools_find_them(open_fixture: Callable[[str]
         )
         wanted = query.get("commitLogOffsets", [])
         if not wanted and not is_batch(fixture.listing["topics"][query["topic"]]):
-            # Their recovery dropped an index file and did not index all of its records again; ours does.
+            # Apache's recovery dropped an index file and did not index all of its records again; ours does.
             assert name.startswith("crash")
             wanted = [message["commitLogOffset"] for message in fixture.messages(query["topic"]) if query["key"] in message["keys"].split()]
         assert [unpack_from(">q", record, 28)[0] for record in found] == wanted, query
@@ -150,7 +148,7 @@ def test_tags_and_unique_keys_are_found(open_fixture: Callable[[str], Fixture], 
 
     for topic, entry in fixture.listing["topics"].items():
         if is_batch(entry):
-            continue  # what the listing shows is inside batches
+            continue  # the messages in the listing are inside batches
         messages = fixture.messages(topic)
         for message in messages:
             assert message["commitLogOffset"] in find(topic, message["msgId"], Kind.KEY)
@@ -158,7 +156,7 @@ def test_tags_and_unique_keys_are_found(open_fixture: Callable[[str], Fixture], 
             assert find(topic, tag, Kind.TAG) == sorted(m["commitLogOffset"] for m in messages if m["tags"] == tag)
 
 
-def test_a_copy_under_another_log_is_not_taken(open_fixture: Callable[[str], Fixture], tmp_path: Path) -> None:
+def test_a_copy_beside_another_log_is_rejected(open_fixture: Callable[[str], Fixture], tmp_path: Path) -> None:
     fixture = open_fixture("plain")
     shutil.rmtree(fixture.root / "index")
     with tarfile.open(FIXTURES / "delay-retry.tar.gz") as archive:

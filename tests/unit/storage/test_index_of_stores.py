@@ -1,4 +1,4 @@
-"""A store finds its messages by key whatever happened to its index files, and keeps these as indexing everything anew would make them."""
+"""A store finds its messages by key whatever happens to its index files, which stay identical to those of an index made anew."""
 
 import shutil
 from collections.abc import Callable
@@ -48,7 +48,7 @@ def found(bench: "Bench", key: str, **how: Any) -> list[int]:
 
 
 def check(bench: "Bench", count: int, *, first: int = 0) -> None:
-    """Everything is found, nothing else is, and the files are those of an index made from the whole log."""
+    """Check that exactly these messages are found and the files equal those of an index made from the whole log."""
     for n in range(count):
         expected = [n] if n >= first else []
         assert (found(bench, f"k{n}"), found(bench, f"u{n}")) == (expected, expected)
@@ -90,7 +90,7 @@ def test_messages_are_found_at_once_and_after_restarts(bench: "Bench") -> None:
     assert bench.report.scanned_from > 0
 
 
-def test_what_was_not_committed_is_not_found(bench: "Bench") -> None:
+def test_messages_not_committed_are_not_found(bench: "Bench") -> None:
     send(bench, range(5))
     send(bench, range(5, 9), commit=False)
     assert found(bench, "k6") == []
@@ -116,7 +116,7 @@ def test_a_kill_at_any_time_loses_no_key(bench: "Bench", times: int) -> None:
         bench.store.flush(thorough=True)
         send(bench, range(count + 17, count + 37))
         bench.store.index.lag()
-        found(bench, "k0")  # indexes everything, which no sync will know
+        found(bench, "k0")  # indexes everything, without a sync
         send(bench, range(count + 37, count + 40))
         count += 40
         bench.crash()
@@ -199,7 +199,7 @@ def test_an_index_switched_on_later_has_everything(make_bench: Callable[..., "Be
     check_files(bench)
 
 
-def test_a_log_that_lost_its_end_takes_the_keys_along(bench: "Bench") -> None:
+def test_keys_after_a_lost_log_end_are_dropped(bench: "Bench") -> None:
     send(bench, range(10))
     bench.store.flush(thorough=True)
     end = bench.store.commitlog_max_offset
@@ -215,7 +215,7 @@ def test_a_log_that_lost_its_end_takes_the_keys_along(bench: "Bench") -> None:
     check_files(bench)
 
 
-def test_keys_go_with_the_log_they_are_of(make_bench: Callable[..., "Bench"]) -> None:
+def test_keys_expire_with_their_log(make_bench: Callable[..., "Bench"]) -> None:
     bench = make_bench(**GEOMETRY, commitlog_segment_bytes=4096)
     for n in range(0, 90, 10):
         send(bench, range(n, n + 10))
@@ -233,7 +233,7 @@ def test_keys_go_with_the_log_they_are_of(make_bench: Callable[..., "Bench"]) ->
     check(bench, 90, first=left[0])
 
 
-def test_a_disk_that_was_full_for_the_index_alone_is_caught_up_with(bench: "Bench") -> None:
+def test_the_index_catches_up_after_the_disk_was_full_for_it(bench: "Bench") -> None:
     send(bench, range(30))
     bench.store.flush(thorough=True)
     bench.fs.fail("pwrite", 28, path="/index/")

@@ -1,4 +1,4 @@
-"""Looking into files: every kind of file, every field and its place, and what is said where content cannot be right."""
+"""Inspecting files: every kind of file, every field and its position, and the problem reported where content cannot be right."""
 
 import json
 import os
@@ -93,7 +93,7 @@ def test_the_fields_of_a_record_cover_all_of_its_bytes(stores):
             assert ends[-1] == record.length
 
 
-def test_inner_batches_are_looked_into(stores):
+def test_messages_inside_batches_are_listed(stores):
     path = stores["batchcq"] / "commitlog" / "00000000000000000000"
     with FileView(REAL_FS, str(path)) as view:
         batches = [i for i in items_of(identify(str(path)), view) if "inner batch" in sys_flag_names(i.get("sys_flag") or 0)]
@@ -103,7 +103,7 @@ def test_inner_batches_are_looked_into(stores):
         assert first[0]["properties"]["KEYS"] == "BK2_0"
 
 
-def test_an_offset_starts_at_the_record_that_holds_it(stores):
+def test_an_offset_starts_at_the_record_that_contains_it(stores):
     path = stores["plain"] / "commitlog" / "00000000000000065536"
     items = look(path)
     second = items[1]
@@ -127,7 +127,7 @@ def test_offsets_of_queues_batch_queues_and_indexes(stores):
         look(stores["plain"] / "checkpoint", 3)
 
 
-def test_the_delivery_time_of_parked_messages_is_told_from_a_tag_code(stores):
+def test_parked_messages_have_a_delivery_time_instead_of_a_tag_code(stores):
     queue = next((stores["delay-retry"] / "consumequeue" / "SCHEDULE_TOPIC_XXXX").rglob("0000*"))
     unit = look(queue)[0]
     assert unit.get("tags_code") is None
@@ -135,7 +135,7 @@ def test_the_delivery_time_of_parked_messages_is_told_from_a_tag_code(stores):
     assert look(stores["plain"] / "consumequeue" / "PlainA" / "0" / "00000000000000000000")[0].get("tags_code") == tags_code("TagA")
 
 
-def test_files_are_known_by_their_content_where_the_place_says_nothing(stores, tmp_path, make_bench):
+def test_files_outside_a_store_are_identified_by_content(stores, tmp_path, make_bench):
     bench = make_bench()
     for i in range(60):
         bench.send(b"x" * 2000, tag="t", queue=i % 2)
@@ -165,8 +165,8 @@ def test_other_files_are_refused(tmp_path, content):
 
 
 @pytest.mark.parametrize(("slots", "entries"), [(64, 256), (7, 50), (1000, 20), (1, 9)])
-def test_the_number_of_hash_slots_is_found_out(tmp_path, slots, entries):
-    """Any proportion; also when the first message lies at the very beginning of the log."""
+def test_the_number_of_hash_slots_is_found(tmp_path, slots, entries):
+    """For any proportion of slots to entries, also when the first message is at log offset 0."""
     for begin in (0, 1000):
         hashes = [(i * 7919) % 10007 for i in range(8)]
         newest = [0] * slots
@@ -197,7 +197,7 @@ def test_chains_of_an_index_end_at_impossible_links(plain):
         assert index_chain(view, 64, last.get("key_hash")) == [last.number]
 
 
-def test_damage_is_shown_with_what_follows_it(plain):
+def test_items_after_damage_are_shown(plain):
     path = plain / "commitlog" / "00000000000000000000"
     records = look(path)
     with path.open("r+b") as file:
@@ -211,7 +211,7 @@ def test_damage_is_shown_with_what_follows_it(plain):
     assert items[2].get("topic") == records[2].get("topic")
 
 
-def test_a_record_across_the_borders_of_windows_is_found_behind_damage(tmp_path, plain):
+def test_a_record_across_a_window_border_is_found_after_damage(tmp_path, plain):
     record = (plain / "commitlog" / "00000000000000000000").read_bytes()[:283]
     for distance in range(-30, 300, 7):
         at = WINDOW_BYTES - distance
@@ -223,7 +223,7 @@ def test_a_record_across_the_borders_of_windows_is_found_behind_damage(tmp_path,
             assert next_record(view, 0, 0, view.size) == at
 
 
-def test_remnants_of_a_longer_log_are_no_records(tmp_path, plain):
+def test_remnants_of_a_longer_log_are_not_records(tmp_path, plain):
     data = (plain / "commitlog" / "00000000000000000000").read_bytes()
     with FileView(REAL_FS, str(plain / "commitlog" / "00000000000000000000")) as view:
         assert next_record(view, 1, 0, len(data)) == 283
@@ -253,7 +253,7 @@ def test_small_files(stores, make_bench):
     assert (items[1].get("topic"), items[1].get("next"), items[2].get("topic")) == ("orders", 1, "gone")
 
 
-def test_small_files_that_are_damaged_say_so(tmp_path):
+def test_damaged_small_files_are_reported(tmp_path):
     for name, content, problem in [
         ("checkpoint", bytes(10), "10 bytes are too few"),
         ("checkpoint", struct.pack(">q", -1) + bytes(4088), "negative"),
@@ -273,7 +273,7 @@ def test_the_overview_has_the_offsets_that_apaches_own_tools_list(stores, name):
     listing = json.loads((FIXTURES / f"{name}.expected.json").read_text(encoding="utf-8"))
     queues = {(q.topic, q.queue_id): q for q in overview.queues}
     assert overview.log_end_known
-    if name != "crash-lag":  # its queue files are behind the log, which the listing is not
+    if name != "crash-lag":  # its queue files are behind the log, unlike the listing
         for topic, entry in listing["topics"].items():
             for queue_id, queue in entry["queues"].items():
                 if queue["messages"]:
@@ -292,6 +292,6 @@ def test_the_overview_of_a_store_whose_first_messages_expired(plain):
     assert queues["PlainB", 0] == (23, 70)
 
 
-def test_a_part_of_a_store_is_named_as_such(plain):
+def test_a_directory_inside_a_store_is_refused_with_a_hint(plain):
     with pytest.raises(NotAStoreFile, match=f"part of the store {plain}"):
         StoreDirectory(str(plain / "consumequeue" / "PlainA"))

@@ -1,4 +1,4 @@
-"""Keys hashed by the thousand are what they are one by one."""
+"""Keys hashed thousands at a time have the same hashes as one by one."""
 
 from unittest.mock import patch
 
@@ -35,13 +35,13 @@ def entries(topic: str, properties: list[bytes]) -> KeyEntries:
 
 
 def unique_key_hashes(topic: str, values: list[bytes]) -> list[int]:
-    """Return the hashes of records that have nothing but a unique key."""
+    """Return the hashes of records that only have a unique key."""
     hashes: list[int] = entries(topic, [b"UNIQ_KEY\x01" + value + b"\x02" for value in values]).hashes.tolist()
     return hashes
 
 
 def check(topic: str, properties: list[bytes]) -> None:
-    """Compare with one by one, both as it is and with strings of one length always tried as a table."""
+    """Compare with hashing one by one, once as usual and once with strings of one length always tried as a table."""
     for fewest in (key_hashing._MIN_ALIKE, 1):
         with patch.object(key_hashing, "_MIN_ALIKE", fewest):
             compare(topic, properties)
@@ -89,12 +89,12 @@ def test_keys_of_property_strings(topic: str, records: list[list[tuple[str, str]
 
 
 @given(st.lists(st.text("\x01\x02KEYSTAG UNIQ_\xe9", max_size=40), max_size=6))
-def test_keys_of_strings_nobody_would_write(records: list[str]) -> None:
+def test_keys_of_malformed_property_strings(records: list[str]) -> None:
     check("t", [record.encode() for record in records])
 
 
 @given(st.lists(st.binary(max_size=30).map(lambda junk: b"TAGS\x01a\x02" + junk), max_size=6))
-def test_keys_of_strings_that_are_no_text(records: list[bytes]) -> None:
+def test_keys_of_property_strings_that_are_not_text(records: list[bytes]) -> None:
     check("t", records)
 
 
@@ -102,7 +102,7 @@ def test_keys_of_strings_that_are_no_text(records: list[bytes]) -> None:
     st.lists(st.tuples(names, texts), max_size=4),
     st.lists(st.lists(st.tuples(st.integers(0, 30), st.sampled_from("ab \x01\x02é\0")), max_size=2), max_size=12),
 )
-def test_keys_of_strings_that_are_nearly_alike(pairs: list[tuple[str, str]], changes: list[list[tuple[int, str]]]) -> None:
+def test_keys_of_nearly_identical_property_strings(pairs: list[tuple[str, str]], changes: list[list[tuple[int, str]]]) -> None:
     text = "".join(f"{name}\x01{value}\x02" for name, value in pairs)
     strings = []
     for some in changes:
@@ -113,7 +113,7 @@ def test_keys_of_strings_that_are_nearly_alike(pairs: list[tuple[str, str]], cha
     check("t", strings)
 
 
-def test_keys_of_many_strings_written_in_one_way() -> None:
+def test_keys_of_many_strings_with_one_layout() -> None:
     plain = [b"UNIQ_KEY\x01%08X\x02KEYS\x01k%03d shared\x02TAGS\x01t%d\x02" % (i, i, i % 3) for i in range(200)]
     check("t", plain)
     odd = [(1, b"TAGS\x01t\x02"), (70, b""), (71, plain[5].replace(b" ", b"-")), (72, plain[6].replace(b"0", b" ")), (150, plain[7][:-1])]
@@ -122,11 +122,11 @@ def test_keys_of_many_strings_written_in_one_way() -> None:
     check("t", plain)
 
 
-def test_a_missing_last_separator_does_not_let_values_run_together() -> None:
+def test_a_missing_last_separator_does_not_join_values() -> None:
     check("t", [b"KEYS\x01a b", b"TAGS\x01x", b"", b"UNIQ_KEY\x01u\x02KEYS\x01c"])
 
 
-def test_of_a_property_named_twice_the_last_counts() -> None:
+def test_the_last_value_of_a_repeated_property_counts() -> None:
     check("t", [b"KEYS\x01a\x02KEYS\x01b\x02", b"TAGS\x01x\x02TAGS\x01\x02"])
 
 
@@ -138,6 +138,6 @@ def test_records_of_several_topics_keep_their_order() -> None:
     assert found.hashes.tolist() == [key_hash(key) for o, s in zip(owners, strings, strict=True) for key in expected_keys(topics[o], s)]
 
 
-def test_nothing_has_no_entries() -> None:
+def test_no_keys_make_no_entries() -> None:
     assert [len(column) for column in entries("t", [])] == [0, 0, 0]
     assert [len(column) for column in entries("t", [b"", b"WAIT\x01true\x02"])] == [0, 0, 0]

@@ -1,4 +1,4 @@
-"""A verification finds every kind of damage, names the place and what helps, and finds nothing where nothing is wrong."""
+"""A verification finds every kind of damage, names the position and the repair, and finds nothing in sound stores."""
 
 import hashlib
 import json
@@ -71,7 +71,7 @@ def tree(root):
     }
 
 
-# --- what is in order ---------------------------------------------------------------------------------------------------
+# --- sound stores ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["plain", "propcrc", "batchcq", "compressed", "delay-retry"])
@@ -86,7 +86,7 @@ def test_clean_stores_of_apaches_broker_are_in_order(name, tmp_path):
     assert tree(store) == before
 
 
-def test_a_killed_store_has_only_the_note_that_it_was(tmp_path):
+def test_a_killed_store_has_only_a_note_about_that(tmp_path):
     report = verify(str(unpack("crash", tmp_path)))
     assert report.ok
     assert [(f.severity, f.kind) for f in report.findings] == [("note", "in use")]
@@ -138,8 +138,8 @@ def test_a_store_whose_topic_was_deleted_and_made_again_is_in_order(make_bench):
 
 
 @pytest.mark.parametrize("first", ["commitlog", "consumequeue"])
-def test_a_copy_taken_bit_by_bit_while_a_broker_writes_has_only_notes(make_bench, tmp_path, first):
-    """Whatever was copied first is behind the rest."""
+def test_a_copy_taken_piece_by_piece_while_a_broker_writes_has_only_notes(make_bench, tmp_path, first):
+    """The part copied first is behind the rest."""
     bench = make_bench()
     copy = tmp_path / "copy"
 
@@ -171,7 +171,7 @@ def test_an_empty_store_is_in_order(make_bench):
     assert verify(str(bench.root)).findings == []
 
 
-def test_progress_is_told_in_bytes_of_the_log(plain):
+def test_progress_is_reported_in_bytes_of_the_log(plain):
     told = []
     verify(str(plain), progress=lambda done, total: told.append((done, total)))
     assert [done for done, _ in told] == sorted(done for done, _ in told)
@@ -181,7 +181,7 @@ def test_progress_is_told_in_bytes_of_the_log(plain):
     assert done == total
 
 
-def test_zeros_that_were_only_reserved_count_as_nothing_done(make_bench):
+def test_reserved_zeros_do_not_count_as_progress(make_bench):
     bench = make_bench()
     for _ in range(3):
         bench.send(b"x" * 100)
@@ -281,13 +281,13 @@ def test_segments_of_another_length_are_found(plain, size):
     assert f"{size:,} bytes where segments have 65,536" in length.what
 
 
-def test_a_short_last_segment_is_no_loss(plain):
+def test_a_short_last_segment_loses_nothing(plain):
     os.truncate(plain / "commitlog" / "00000000000000131072", 152401 - 131072)
     report = verify(str(plain))
     assert [(f.severity, f.kind) for f in report.findings] == [("warning", "log length")]
 
 
-def test_bytes_behind_the_end_are_found(plain):
+def test_bytes_after_the_end_are_found(plain):
     patch(plain / "commitlog" / "00000000000000131072", 152401 - 131072 + 500, b"remnant")
     behind = found(verify(str(plain)), "behind the end")
     assert behind.severity == "warning"
@@ -399,7 +399,7 @@ def test_a_queue_file_of_another_length_is_found(plain, size):
     assert f"{size:,} bytes where this queue's files have 1,000" in found(report, "queue files").what
 
 
-def test_messages_of_a_topic_that_is_gone_are_a_note(plain):
+def test_messages_of_a_deleted_topic_are_a_note(plain):
     topics = json.loads((plain / "config" / "topics.json").read_text())
     del topics["topicConfigTable"]["PlainB"]
     (plain / "config" / "topics.json").write_text(json.dumps(topics))
@@ -413,7 +413,7 @@ def test_messages_of_a_topic_that_is_gone_are_a_note(plain):
 
 
 def test_expired_units_and_fillers_are_in_order(plain):
-    """As after retention took the first segment: units before the log's beginning stay."""
+    """As after retention removed the first segment: units before the log's beginning stay."""
     (plain / SEGMENT).unlink()
     report = verify(str(plain))
     assert kinds(report, "error", "warning") == {}
@@ -445,7 +445,7 @@ def test_a_batch_unit_that_is_missing_or_points_elsewhere_is_found(batchcq):
     assert kinds(report, "error") == {"missing unit": 1, "orphan unit": 1}
 
 
-def test_a_topic_of_two_kinds_is_found(batchcq):
+def test_a_topic_with_queues_of_both_kinds_is_found(batchcq):
     topics = json.loads((batchcq / "config" / "topics.json").read_text())
     topics["topicConfigTable"]["Bcq1"]["attributes"] = {}
     (batchcq / "config" / "topics.json").write_text(json.dumps(topics))
@@ -519,7 +519,7 @@ def test_a_missing_index_file_is_found(tmp_path):
     assert found(verify(str(store)), "index begins later").severity == "note"
 
 
-def test_an_index_without_tags_is_that_of_an_older_broker(make_bench):
+def test_an_index_of_an_older_broker_has_no_tags(make_bench):
     bench = make_bench()
     for i in range(20):
         properties = b"XAGS\x01t\x02KEYS\x01k%d\x02" % i
@@ -586,7 +586,7 @@ def test_a_snapshot_that_is_damaged_newer_or_ahead_is_found(make_bench):
     assert "not where a record begins" in found(verify(str(bench.root)), "snapshot").what
 
 
-def test_a_store_that_only_apaches_broker_reads_is_named_as_such(plain):
+def test_a_store_that_only_apaches_broker_reads_is_reported(plain):
     shutil.rmtree(plain / "consumequeue")
     (plain / "consumequeue").mkdir()
     (plain / "consumequeue" / "CURRENT").write_bytes(b"MANIFEST-000001\n")
