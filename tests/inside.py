@@ -75,7 +75,7 @@ def log_of(store: MessageStore) -> CommitLog:
 
 def queue_of(store: MessageStore, topic: str, queue_id: int) -> Any:
     """Return one queue of a store as the store keeps it, to look at its units or to change where it begins."""
-    return store._queues[topic, queue_id]
+    return store._table.queues[topic, queue_id]
 
 
 def forget_mapped(store: MessageStore) -> None:

@@ -291,8 +291,8 @@ async def test_sends_do_not_wait_for_the_queues_on_their_way_to_the_disk(start, 
 
 
 async def test_a_log_that_grew_much_is_settled_without_being_asked(start, monkeypatch):
-    monkeypatch.setattr("sprocketmq.storage.store.SNAPSHOT_EVERY_BYTES", 10_000)
-    monkeypatch.setattr("sprocketmq.storage.store.SNAPSHOT_EVERY_BYTES_A_QUEUE", 0)
+    monkeypatch.setattr("sprocketmq.storage.maintenance.SNAPSHOT_EVERY_BYTES", 10_000)
+    monkeypatch.setattr("sprocketmq.storage.maintenance.SNAPSHOT_EVERY_BYTES_A_QUEUE", 0)
     broker, ask = await start()
     assert (await send(ask)).code == 0
     assert broker.flusher.settled_end == -1

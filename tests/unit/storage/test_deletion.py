@@ -11,7 +11,7 @@ from sprocketmq.errors import StoreWriteFailed
 from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.protocol.records import decode_records, pack_host
-from sprocketmq.storage import store as store_module
+from sprocketmq.storage import maintenance
 from sprocketmq.storage.snapshot import Snapshot
 from sprocketmq.storage.store import MessageStore, ReadStatus, StoreConfig
 from sprocketmq.testing.rig.simulated_disk import MODES, SimFileSystem, SimulatedCrash
@@ -80,7 +80,7 @@ def test_steps_leave_what_one_call_leaves(make_bench):
 
 
 def test_nobody_reads_what_has_left_the_log_while_the_steps_go_on(make_bench, monkeypatch):
-    monkeypatch.setattr(store_module, "QUEUES_PER_STEP", 1)
+    monkeypatch.setattr(maintenance, "QUEUES_PER_STEP", 1)
     bench = make_bench(**SIZES)
     sent = fill(bench, queues=10)
     store = bench.store
@@ -103,7 +103,7 @@ def test_nobody_reads_what_has_left_the_log_while_the_steps_go_on(make_bench, mo
 
 
 def test_a_topic_deleted_between_the_steps_is_no_trouble(make_bench, monkeypatch):
-    monkeypatch.setattr(store_module, "QUEUES_PER_STEP", 1)
+    monkeypatch.setattr(maintenance, "QUEUES_PER_STEP", 1)
     bench = make_bench(**SIZES)
     fill(bench)
     bench.send(b"kept", topic="other")

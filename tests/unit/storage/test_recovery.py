@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.inside import queue_of
 
-from sprocketmq.storage import store as store_module
+from sprocketmq.storage import maintenance
 from sprocketmq.storage.log.recovery import parse_records
 from sprocketmq.storage.store import ReadStatus
 
@@ -60,8 +60,8 @@ def test_a_start_after_a_kill_reads_only_what_followed_the_last_thorough_flush(b
 
 
 def test_a_long_way_since_the_last_thorough_flush_makes_the_next_one_thorough(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "SNAPSHOT_EVERY_BYTES", 10_000)
-    monkeypatch.setattr(store_module, "SNAPSHOT_EVERY_BYTES_A_QUEUE", 0)
+    monkeypatch.setattr(maintenance, "SNAPSHOT_EVERY_BYTES", 10_000)
+    monkeypatch.setattr(maintenance, "SNAPSHOT_EVERY_BYTES_A_QUEUE", 0)
     bench.send_batch([b"x" * 1000] * 12)
     bench.store.flush()
     assert bench.crash().report.records == 0
@@ -70,9 +70,9 @@ def test_a_long_way_since_the_last_thorough_flush_makes_the_next_one_thorough(be
 def test_units_ahead_of_the_snapshot_are_taken_as_they_are(bench: Any) -> None:
     bench.send_batch([b"%d" % i for i in range(20)])
     bench.store.flush(thorough=True)
-    mark = bench.store._mark
+    mark = bench.store._appender.committed
     bench.send_batch([b"%d" % i for i in range(20, 120)])
-    bench.store._mark = mark  # a flush that began before these were committed, and saw their units all the same
+    bench.store._appender.committed = mark  # a flush that began before these were committed, and saw their units all the same
     bench.store.flush(thorough=True)
     bench.crash()
     assert bench.report.records == 100

@@ -82,7 +82,7 @@ class Workload:
                 places = [physical]
             else:
                 offset, places = store.stage_batch(*key, split_columns(batch) or split_batch(batch), sys_flag=0, **common)
-        ends = [*places[1:], store._log.staged_end]
+        ends = [*places[1:], store.commitlog_staged_offset]
         for i, identity in enumerate(identities):
             record = min(i, len(places) - 1)  # an inner batch is one record
             self.book.note(key, offset + i, StagedMessage(identity, bodies[i], places[record], ends[record]))
