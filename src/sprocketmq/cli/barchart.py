@@ -83,7 +83,8 @@ def _panel(panel: Panel, x: int, y: int) -> list[str]:
             )
             size = min(13.0, bar)
             parts.append(
-                f'<text x="{start + length + 5:.1f}" y="{at + bar / 2 + size * 0.36:.1f}" font-size="{size:g}">{escape(panel.form(value))}</text>'
+                f'<text x="{start + length + 5:.1f}" y="{at + bar / 2 + size * 0.36:.1f}" font-size="{size:g}">'
+                f"{escape(panel.form(value))}</text>"
             )
     bottom = y + panel.height - (_ROW_HEIGHT - _ROW_BARS) + 4
     parts.append(f'<line x1="{start - 0.5}" y1="{y + _HEADING_HEIGHT - 4}" x2="{start - 0.5}" y2="{bottom}" stroke="#9aa5b1"/>')

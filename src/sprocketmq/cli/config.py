@@ -1,4 +1,4 @@
-"""Settings of the serving verbs: a TOML file and ``--set``, both held to one allow-list of typed keys."""
+"""Settings of the serving verbs, from a TOML file and ``--set``: an allow-list of typed keys."""
 
 import re
 import sys
@@ -15,9 +15,9 @@ LOOPBACK_HOST = "127.0.0.1"
 
 @dataclass
 class Settings:
-    """What ``serve``, ``broker`` and ``namesrv`` can be told. The names are the keys of a configuration file and of ``--set``.
+    """The settings of ``serve``, ``broker`` and ``namesrv``. The names are the keys of a configuration file and of ``--set``.
 
-    docs/guide/broker-settings.md says what each does.
+    docs/guide/broker-settings.md describes each.
     """
 
     host: str = LOOPBACK_HOST
@@ -73,7 +73,7 @@ class Settings:
     explicit: set[str] = field(default_factory=set, repr=False)
 
     def put(self, key: str, value: Any, source: str) -> None:
-        """Set one key. Raises ConfigError when it is not on the list or ``value`` is of another type; ``source`` names where it is from."""
+        """Set one key. Raises ConfigError for an unknown key or a value of another type; ``source`` names its origin in errors."""
         if key not in KEYS:
             raise ConfigError(f"{source}: unknown key {key!r}; {_closest(key)}")
         wanted = KEYS[key]
@@ -101,7 +101,7 @@ class Settings:
         self.put(key, _from_text(KEYS.get(key, str), text), source)
 
     def put_file(self, path: Path) -> None:
-        """Set what a TOML file says. Raises ConfigError when it cannot be read, is no TOML, or has tables or unknown keys."""
+        """Set the keys of a TOML file. Raises ConfigError when it cannot be read, is not TOML, or has tables or unknown keys."""
         import tomllib
 
         try:
@@ -120,7 +120,7 @@ class Settings:
 
 KEYS: dict[str, type] = {f.name: type(f.default) for f in fields(Settings) if f.name != "explicit"}
 _TYPE_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-# What Apache's broker.conf and namesrv.conf call these settings, where changing the spelling is not enough.
+# The names of these settings in Apache's broker.conf and namesrv.conf, where they differ by more than spelling.
 APACHE_NAMES = {
     "brokerIP1": "advertise",
     "listenPort": "port",
@@ -162,7 +162,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def _closest(key: str) -> str:
-    """Return what to write instead of an unknown key: the setting of Apache's name, one that is spelled alike, or the list of all."""
+    """Return a hint for an unknown key: the setting of this Apache name, one that is spelled alike, or the list of all."""
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|-", "_", key).lower()
     if found := APACHE_NAMES.get(key) or (snake if snake in KEYS else ""):
         return f"it is called {found} here (units may differ: docs/guide/broker-settings.md)" if key in APACHE_NAMES else f"write {found}"
@@ -185,7 +185,7 @@ def _from_text(wanted: type, text: str) -> Any:
 
 
 def data_directory() -> Path:
-    """Return where stores live by default: ``$XDG_DATA_HOME/sprocketmq`` or ``~/.local/share/sprocketmq`` (macOS: Application Support)."""
+    """Return the default parent of stores: ``$XDG_DATA_HOME/sprocketmq`` or ``~/.local/share/sprocketmq`` (macOS: its own)."""
     import os
 
     if base := os.environ.get("XDG_DATA_HOME"):

@@ -16,7 +16,7 @@ import msgspec
 from sprocketmq import MessageQueue, PullConsumer, PushConsumer, ReceivedMessage
 from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, fail
 from sprocketmq.cli.output import plural
-from sprocketmq.cli.progress import Progress
+from sprocketmq.cli.progress import MessageProgress
 from sprocketmq.cli.stopping import on_stop_signals
 from sprocketmq.client.outages import broker_label
 from sprocketmq.clock import SYSTEM_CLOCK
@@ -26,7 +26,7 @@ from sprocketmq.protocol.bodies import build_subscription
 from sprocketmq.protocol.names import check_group, check_topic
 from sprocketmq.protocol.properties import RESERVED
 
-# Milliseconds beyond it have no place in what brokers are asked.
+# Later times, in milliseconds, do not fit the requests to brokers.
 MAX_TIME_S = 2.0**43
 VIEWER_GROUP = "sprocketmq-cli"
 PULL_MESSAGES = 1024
@@ -34,15 +34,15 @@ PULL_BYTES = 1 << 20
 WAIT_MS = 15_000
 PULL_PAUSE_S = 1.0
 REFUSALS = 5
-# New queues of a topic are looked for this often.
+# How often new queues of a topic are looked up.
 ROUTE_REFRESH_S = 30.0
 
 Sink = Callable[[Sequence[ReceivedMessage]], None]
 
 
 @dataclass(frozen=True)
-class Options:
-    """What to read and when to stop. Raises ConfigError for names, expressions and times that cannot be."""
+class ConsumeOptions:
+    """What to read and when to stop. Raises ConfigError for invalid names, expressions and times."""
 
     topic: str
     start: str
@@ -56,7 +56,7 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.raw and self.as_json:
-            raise ConfigError("--raw and --json exclude each other: bodies are written as they are, or as JSON")
+            raise ConfigError("--raw and --json exclude each other: bodies are written unchanged, or as JSON")
         check_topic(self.topic)
         if self.group is not None:
             check_group(self.group)
@@ -65,7 +65,7 @@ class Options:
 
 
 def start_of(text: str, option: str = "--from") -> Literal["first", "last"] | float:
-    """Return ``"first"``, ``"last"`` or epoch seconds of an option that says where to start. Raises ConfigError."""
+    """Return ``"first"``, ``"last"`` or the epoch seconds of a start option. Raises ConfigError."""
     if text == "first":
         return "first"
     if text == "last":
@@ -74,8 +74,9 @@ def start_of(text: str, option: str = "--from") -> Literal["first", "last"] | fl
 
 
 def seconds_of(text: str, option: str, also: str = "") -> float:
-    """Return the epoch seconds of a time option: a number, or an ISO 8601 time (local unless it names a zone). Raises ConfigError, which says
-    that the option takes what is in ``also``, too.
+    """Return the epoch seconds of a time option: a number, or an ISO 8601 time (local unless it names a zone).
+
+    Raises ConfigError, which names the values in ``also`` as allowed too.
     """
     try:
         seconds = float(text)
@@ -84,13 +85,13 @@ def seconds_of(text: str, option: str, also: str = "") -> float:
             seconds = datetime.fromisoformat(text).astimezone().timestamp()
         except (ValueError, OverflowError):
             seconds = math.nan
-    if not 0 <= seconds < MAX_TIME_S:  # nor for NaN
+    if not 0 <= seconds < MAX_TIME_S:  # also true for NaN
         raise ConfigError(f"{option} takes {also}epoch seconds or a time such as 2024-05-01T12:00:00, not {text!r}")
     return seconds
 
 
 def as_json_line(message: ReceivedMessage) -> bytes:
-    """Return a message as one JSON object on a line; a body that is no UTF-8 text goes into ``body_base64``."""
+    """Return a message as one line of JSON; a body that is not UTF-8 text goes into ``body_base64``."""
     fields: dict[str, object] = {
         "topic": message.topic,
         "broker_name": message.broker_name,
@@ -121,9 +122,9 @@ def _as_body(message: ReceivedMessage) -> bytes:
 
 
 class _Writer:
-    """Writes messages, counts them, and says when there are enough."""
+    """Writes and counts messages; ``done`` is set when there are enough."""
 
-    def __init__(self, out: BinaryIO, options: Options, progress: Progress, *, as_json: bool) -> None:
+    def __init__(self, out: BinaryIO, options: ConsumeOptions, progress: MessageProgress, *, as_json: bool) -> None:
         self._out = out
         self._form = as_json_line if as_json else _as_body if options.raw else _as_line
         self._limit = options.count
@@ -135,7 +136,7 @@ class _Writer:
 
     @property
     def full(self) -> bool:
-        """Whether as many were written as were asked for."""
+        """Whether ``count`` messages were written."""
         return self.written == self._limit
 
     def write(self, messages: Sequence[ReceivedMessage]) -> None:
@@ -154,13 +155,13 @@ class _Writer:
             self.done.set()
 
 
-def run(namesrv: str, options: Options, *, as_json: bool) -> int:
-    """Read until ``count``, ``timeout_s`` or an interrupt. Returns 1 when ``count`` was asked for and not reached."""
+def run(namesrv: str, options: ConsumeOptions, *, as_json: bool) -> int:
+    """Read until ``count``, ``timeout_s`` or an interrupt. Returns 1 when ``count`` was given and not reached."""
     with contextlib.ExitStack() as stack:
         out = sys.stdout.buffer if options.output is None else stack.enter_context(options.output.open("wb"))
-        # The bar and the messages would overwrite each other on one terminal.
+        # The progress bar and the messages would overwrite each other on one terminal.
         quiet = options.output is None and sys.stdout.isatty()
-        progress = Progress(None, "reading")
+        progress = MessageProgress(None, "reading")
         if not quiet:
             stack.enter_context(progress)
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -169,15 +170,16 @@ def run(namesrv: str, options: Options, *, as_json: bool) -> int:
         print(f"wrote {plural(writer.written, 'message')} to {options.output}")
     if writer.retries:
         fail(
-            f"{writer.retries:,} of {plural(writer.written, 'message')} came again after a failure; --json tells how often: reconsume_times"
+            f"{writer.retries:,} of {plural(writer.written, 'message')} were delivered again after a failure;"
+            " see reconsume_times in the output of --json"
         )
     if options.count is not None and writer.written < options.count:
-        fail(f"only {plural(writer.written, 'message')} of {options.count:,} came")
+        fail(f"only {plural(writer.written, 'message')} of {options.count:,} arrived")
         return EXIT_FAILURE
     return EXIT_OK
 
 
-async def _consume(namesrv: str, options: Options, out: BinaryIO, progress: Progress, *, as_json: bool) -> _Writer:
+async def _consume(namesrv: str, options: ConsumeOptions, out: BinaryIO, progress: MessageProgress, *, as_json: bool) -> _Writer:
     writer = _Writer(out, options, progress, as_json=as_json)
     reading = asyncio.ensure_future(_as_member(namesrv, options, writer) if options.group else _as_viewer(namesrv, options, writer))
     ending = asyncio.ensure_future(_ended(writer, options.timeout_s))
@@ -196,7 +198,7 @@ async def _consume(namesrv: str, options: Options, out: BinaryIO, progress: Prog
 
 
 async def _ended(writer: _Writer, timeout_s: float | None) -> None:
-    """Return when enough was written, or nothing for ``timeout_s``."""
+    """Return when enough messages were written, or none for ``timeout_s``."""
     loop = asyncio.get_running_loop()
     while True:
         left = None if timeout_s is None else writer.heard + timeout_s - loop.time()
@@ -207,9 +209,9 @@ async def _ended(writer: _Writer, timeout_s: float | None) -> None:
             return
 
 
-async def _as_member(namesrv: str, options: Options, writer: _Writer) -> None:
-    """Read as one of a consumer group; what was written is committed."""
-    # A batch is consumed whole or not at all: with a count, messages come one by one, so that none beyond it is taken.
+async def _as_member(namesrv: str, options: ConsumeOptions, writer: _Writer) -> None:
+    """Read as a member of a consumer group; written messages are committed."""
+    # A batch is consumed as a whole: with a count, batches have one message, so that no more are consumed.
     batch_max = 256 if options.count is None else 1
     async with PushConsumer(
         options.group or VIEWER_GROUP,
@@ -225,8 +227,8 @@ async def _as_member(namesrv: str, options: Options, writer: _Writer) -> None:
                 return
 
 
-async def _as_viewer(namesrv: str, options: Options, writer: _Writer) -> None:
-    """Read every queue from its start position, changing nobody's."""
+async def _as_viewer(namesrv: str, options: ConsumeOptions, writer: _Writer) -> None:
+    """Read every queue from its start offset; no committed offset changes."""
     async with PullConsumer(VIEWER_GROUP, namesrv=namesrv) as consumer, _first_error(), asyncio.TaskGroup() as tasks:
         start = start_of(options.start)
         known = set(await consumer.queues(options.topic))
@@ -234,10 +236,10 @@ async def _as_viewer(namesrv: str, options: Options, writer: _Writer) -> None:
             tasks.create_task(_follow(consumer, queue, await _offset_of(consumer, queue, start), options.expression, writer))
         while True:
             await asyncio.sleep(ROUTE_REFRESH_S)
-            # Who is away is in the log; what cannot be asked for now is asked for next time.
+            # The outage is logged elsewhere; the lookup is repeated next time.
             with contextlib.suppress(RetriableError):
                 for queue in set(await consumer.queues(options.topic)) - known:
-                    # Queues that appear later hold nothing but news.
+                    # All messages of a queue that appears later are new.
                     offset = await _offset_of(consumer, queue, "first" if start == "last" else start)
                     known.add(queue)
                     tasks.create_task(_follow(consumer, queue, offset, options.expression, writer))
@@ -245,7 +247,7 @@ async def _as_viewer(namesrv: str, options: Options, writer: _Writer) -> None:
 
 @contextlib.asynccontextmanager
 async def _first_error() -> AsyncIterator[None]:
-    """Raise one error instead of the group a TaskGroup makes of it."""
+    """Raise the first error itself instead of the group that a TaskGroup makes of it."""
     try:
         yield
     except BaseExceptionGroup as group:
@@ -264,7 +266,7 @@ async def _offset_of(consumer: PullConsumer, queue: MessageQueue, start: Literal
 
 
 async def _follow(consumer: PullConsumer, queue: MessageQueue, offset: int, expression: str, writer: _Writer) -> None:
-    """Write the messages of a queue from ``offset`` on, also when its broker is away for a while."""
+    """Write the messages of a queue from ``offset`` on; a broker that is away is tried again."""
     who, broker = f"consume {queue.topic}", broker_label(queue)
     lost = answered = False
     refusals = 0
@@ -276,7 +278,7 @@ async def _follow(consumer: PullConsumer, queue: MessageQueue, offset: int, expr
             )
         except SprocketError as e:
             if not isinstance(e, RetriableError):
-                # A broker that is stopping may refuse what it would answer; one that goes on refusing means it.
+                # A broker that is stopping may refuse requests; repeated refusals are final.
                 refusals += 1
                 if not answered or refusals >= REFUSALS:
                     raise

@@ -1,4 +1,4 @@
-"""``sprocketmq demo``: the main job, shown."""
+"""``sprocketmq demo``: from a broker to a checked Spark table."""
 
 import argparse
 import sys
@@ -19,9 +19,9 @@ def run(arguments: Sequence[str]) -> int:
         description="Play the flights out of New York in 2013 through a broker into a checked Spark table.",
     )
     parser.add_argument(
-        "--output", type=Path, default=DEFAULT_OUTPUT, metavar="DIR", help="where tables, plot and report go (default: %(default)s)"
+        "--output", type=Path, default=DEFAULT_OUTPUT, metavar="DIR", help="directory for tables, plot and report (default: %(default)s)"
     )
-    parser.add_argument("--keep", action="store_true", help="leave the cluster running with what was sent, and say how to look at it")
+    parser.add_argument("--keep", action="store_true", help="leave the cluster running, and print commands to look at it")
     parser.add_argument("--limit", type=_positive, metavar="N", help="play only the first N flights")
     parser.add_argument("--json", action="store_true", help="print the report as JSON, and no progress")
     options = parser.parse_args(arguments)

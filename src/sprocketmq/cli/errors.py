@@ -1,4 +1,4 @@
-"""How a command fails: one or two clear lines on stderr and an exit code, never a traceback."""
+"""Failures of commands: one or two lines on stderr and an exit code, never a traceback."""
 
 import contextlib
 import os
@@ -9,13 +9,13 @@ from sprocketmq.errors import BrokerNameTaken, ConfigError, PortInUse, SprocketE
 EXIT_OK = 0
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
-# And the signal's number: 130 for SIGINT, 143 for SIGTERM.
+# Plus the number of the signal: 130 for SIGINT, 143 for SIGTERM.
 EXIT_SIGNAL = 128
 
-# Set to anything, this environment variable shows tracebacks: for bug reports.
+# This environment variable, set to any value, shows tracebacks, for bug reports.
 DEBUG_VARIABLE = "SPROCKETMQ_DEBUG"
 
-# ConfigErrors that depend on the machine, not on how the command was written.
+# ConfigErrors caused by the machine's state, not by the command line.
 _NOT_USAGE = (BrokerNameTaken, PortInUse, StoreLocked, StoreNotSupported, StoreNotWritable)
 
 
@@ -26,7 +26,7 @@ def fail(message: str) -> None:
 
 
 def drop_output() -> None:
-    """Give standard output, which does not take what is left for it, another place for that: Python writes it at exit."""
+    """Redirect standard output to /dev/null: Python writes the remaining output at exit, and it cannot be written."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -36,7 +36,7 @@ def exit_code_of(error: SprocketError) -> int:
 
 
 def report(error: BaseException) -> int:
-    """Say on stderr what went wrong and return the exit code; raises ``error`` again when SPROCKETMQ_DEBUG is set."""
+    """Print ``error`` on stderr and return the exit code; raises ``error`` again when SPROCKETMQ_DEBUG is set."""
     if os.environ.get(DEBUG_VARIABLE):
         raise error
     if isinstance(error, SprocketError):

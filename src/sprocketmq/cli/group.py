@@ -23,7 +23,7 @@ def list_groups(namesrv: str, *, cluster: str | None, system: bool, as_json: boo
 
 
 def show(namesrv: str, group: str, *, as_json: bool) -> None:
-    """Print how a group is set up, who is online in it, and what they subscribe to. Raises GroupNotFound."""
+    """Print the settings of a group, its members online, and their subscriptions. Raises GroupNotFound."""
     with sync.AdminClient(namesrv=namesrv) as admin:
         configs = admin.group_config(group)
         online = admin.consumers(group)
@@ -110,7 +110,7 @@ def progress(namesrv: str, group: str, topic: str | None, *, as_json: bool) -> N
     with sync.AdminClient(namesrv=namesrv) as admin:
         found = admin.progress(group, topic)
         if not found.queues:
-            admin.group_config(group)  # a group that has read nothing yet, or none at all
+            admin.group_config(group)  # raises for a group that does not exist
     if as_json:
         queues = [
             {
@@ -140,13 +140,13 @@ def progress(namesrv: str, group: str, topic: str | None, *, as_json: bool) -> N
 def reset(
     namesrv: str, group: str, topic: str, *, to: str | None, offset: int | None, queue: int | None, broker: str | None, as_json: bool
 ) -> None:
-    """Have a group go on elsewhere: at a time, the begin or the end, or at an offset of one queue. Raises ConfigError, TopicNotFound."""
+    """Move a group to a time, the beginning or the end, or an offset of one queue. Raises ConfigError, TopicNotFound."""
     if (to is None) == (offset is None):
-        raise ConfigError("say where to: --to first, last or a time, or --offset N with --queue")
+        raise ConfigError("say where to continue: --to first, last or a time, or --offset N with --queue")
     if offset is not None and queue is None:
         raise ConfigError("an offset belongs to one queue: add --queue")
     if broker is not None and queue is None:
-        raise ConfigError("--broker says which broker's queue is meant: add --queue")
+        raise ConfigError("--broker selects the broker of a queue: add --queue")
     with sync.AdminClient(namesrv=namesrv) as admin:
         one = None if queue is None else queue_with(admin.queues(topic), queue, broker)
         if offset is not None:
@@ -163,7 +163,7 @@ def reset(
 
 
 def queue_with(queues: list[MessageQueue], queue_id: int, broker: str | None) -> MessageQueue:
-    """Return the queue that a number names, with the broker where several have it. Raises ConfigError."""
+    """Return the queue with a number, on ``broker`` if several have it. Raises ConfigError."""
     fitting = [queue for queue in queues if queue.queue_id == queue_id and broker in (None, queue.broker_name)]
     if len(fitting) != 1:
         known = ", ".join(f"{queue.broker_name}:{queue.queue_id}" for queue in queues)

@@ -1,30 +1,29 @@
-"""``sprocketmq inspect``: what is in a file of a store, or in a whole store, as a table, in full, as marked hex or as JSON lines."""
+"""``sprocketmq inspect``: a store or one of its files as a table, in full, as marked hex or as JSON lines."""
 
 import os
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from sprocketmq.cli.output import plural, print_json, print_table
+from sprocketmq.cli.inspect_tables import TABLES, field_text, fields_rows, print_config, print_overview
+from sprocketmq.cli.output import clean, plural, print_json, print_table
 from sprocketmq.errors import ConfigError, RemoteProtocolError
 from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.fs import REAL_FS
 from sprocketmq.storage.index.slot_count import hash_slots_of
 from sprocketmq.storage.inspect.index_items import index_chain
 from sprocketmq.storage.inspect.items import PREVIEW_BYTES, Item, NotAStoreFile
-from sprocketmq.storage.inspect.overview import Overview, overview_of
+from sprocketmq.storage.inspect.overview import overview_of
 from sprocketmq.storage.inspect.record_items import inner_messages, sys_flag_names
 from sprocketmq.storage.inspect.store_directory import StoreDirectory
 from sprocketmq.storage.inspect.store_file import StoreFile, identify, items_of
 
 DEFAULT_LIMIT = 20
-_TEXT_COLUMN = 40
 
 
 @dataclass(frozen=True)
-class Options:
+class InspectOptions:
     """What to show: ``limit`` None is the default of the output, 0 is everything."""
 
     path: str
@@ -36,15 +35,15 @@ class Options:
     json: bool = False
 
 
-def run(options: Options) -> int:
-    """Print what is at the path and return 0. Raises NotAStoreFile for anything a store does not have, OSError for what cannot be read."""
+def run(options: InspectOptions) -> int:
+    """Print the content of the path and return 0. Raises NotAStoreFile for a file that is not part of a store, OSError."""
     path = os.path.abspath(options.path)
     if options.offset is not None and options.offset < 0:
-        raise ConfigError(f"--offset counts from 0, {options.offset} is nowhere")
+        raise ConfigError(f"--offset counts from 0, so it cannot be {options.offset}")
     if os.path.isdir(path):
         store = StoreDirectory(path)
         if options.offset is None and options.topic is None and not options.hex and not options.full:
-            _print_overview(overview_of(store), as_json=options.json)
+            print_overview(overview_of(store), as_json=options.json)
         else:
             _print_log(store, options)
         return 0
@@ -65,7 +64,7 @@ def run(options: Options) -> int:
     return 0
 
 
-def _print_log(store: StoreDirectory, options: Options) -> None:
+def _print_log(store: StoreDirectory, options: InspectOptions) -> None:
     """Print messages of a store: the one at a log position and what follows, those of one topic, or all from the beginning."""
     if not store.segments:
         raise NotAStoreFile(store.root, "its commit log has no file")
@@ -89,7 +88,7 @@ def _print_log(store: StoreDirectory, options: Options) -> None:
         printer.finish()
 
 
-def _limit_of(options: Options) -> int | None:
+def _limit_of(options: InspectOptions) -> int | None:
     if options.limit is None:
         return None if options.json else DEFAULT_LIMIT
     return options.limit or None
@@ -110,9 +109,9 @@ _KIND_NAMES = {
 
 
 class _Printer:
-    """Prints the items of one file in the form that was asked for."""
+    """Prints the items of one file in the selected form."""
 
-    def __init__(self, file: StoreFile, view: FileView, options: Options, rows: list[tuple[object, ...]], left: int | None) -> None:
+    def __init__(self, file: StoreFile, view: FileView, options: InspectOptions, rows: list[tuple[object, ...]], left: int | None) -> None:
         self._file = file
         self._view = view
         self._options = options
@@ -133,7 +132,7 @@ class _Printer:
 
             for item in shown:
                 self._count()
-                print_hex(item, self._view, title=_title(item), shown=_shown)
+                print_hex(item, self._view, title=_title(item), shown=field_text)
         elif self._options.full:
             for item in shown:
                 self._count()
@@ -145,7 +144,7 @@ class _Printer:
     def finish(self) -> None:
         """Print the table, and how to see more when there is more."""
         if self._rows:
-            print_table(_TABLES.get(self._file.kind, (("what", "value"), _fields_rows))[0], self._rows)
+            print_table(TABLES.get(self._file.kind, (("what", "value"), fields_rows))[0], self._rows)
         if self._more:
             print("... more follows: --limit N shows more, --limit 0 everything, --offset N starts elsewhere")
 
@@ -193,7 +192,7 @@ class _Printer:
                 for name, value in field.value.items():
                     print(f"  property {clean(name)} = {clean(value)}")
             else:
-                print(f"  {field.name.replace('_', ' '):<22}{_shown(field.name, field.value)}")
+                print(f"  {field.name.replace('_', ' '):<22}{field_text(field.name, field.value)}")
         inner = self._inner(item) if item.kind == "record" else {}
         for message in inner.get("messages", ()):
             body = clean(message.get("text") or message.get("base64") or "")
@@ -207,15 +206,15 @@ class _Printer:
         print()
 
     def _print_table(self, items: Iterator[Item]) -> None:
-        row = _TABLES.get(self._file.kind, ((), _fields_rows))[1]
+        row = TABLES.get(self._file.kind, ((), fields_rows))[1]
         for item in items:
             self._count()
             if item.kind == "json":
-                _print_config(os.path.basename(self._file.path), item.get("value"))
+                print_config(os.path.basename(self._file.path), item.get("value"))
                 return
             if item.kind == "header":
                 for name, value in ((f.name, f.value) for f in item.fields):
-                    print(f"{name.replace('_', ' ')}: {_shown(name, value)}")
+                    print(f"{name.replace('_', ' ')}: {field_text(name, value)}")
                 if item.problem:
                     print(f"problem: {item.problem}")
             elif item.kind == "slots":
@@ -227,175 +226,3 @@ class _Printer:
 def _title(item: Item) -> str:
     problem = f": {item.problem}" if item.problem else ""
     return f"{item.kind} {item.number}, byte {item.file_pos} of the file, {plural(item.length, 'byte')}{problem}"
-
-
-def _shown(name: str, value: Any) -> str:
-    """Return a field's value for people."""
-    if name.endswith(("timestamp_ms", "_at_ms")) and isinstance(value, int):
-        return f"{value} ({_time(value)})" if value else "0"
-    if name == "sys_flag":
-        return " ".join([str(value), *(f"({n})" for n in sys_flag_names(value))])
-    if name == "body":
-        kind, text = next(iter(value.items()))
-        return clean(text) if kind == "text" else f"base64 {text}"
-    return clean(str(value)) if not isinstance(value, int) else str(value)
-
-
-def _time(ms: int) -> str:
-    if not 0 < ms < 1 << 46:
-        return "-"
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000)) + f".{ms % 1000:03d}"
-
-
-def clean(text: str) -> str:
-    """Return text that cannot move the cursor of a terminal, or anything else but be shown."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-_Rows = Callable[[Item], list[tuple[object, ...]]]
-
-
-def _record_rows(item: Item) -> list[tuple[object, ...]]:
-    if item.kind != "record":
-        return [(item.number, item.length, f"({item.kind})", "", "", "", "", "", item.problem)]
-    properties = item.get("properties")
-    body = item.get("body")
-    text = body.get("text")
-    shown = clean(text[:_TEXT_COLUMN]) if text is not None else "(binary)"
-    flags = sys_flag_names(item.get("sys_flag"))
-    return [
-        (
-            item.number,
-            item.length,
-            clean(item.get("topic")),
-            item.get("queue_id"),
-            item.get("queue_offset"),
-            _time(item.get("store_timestamp_ms")),
-            clean(properties.get("TAGS", "")[:_TEXT_COLUMN]),
-            clean(properties.get("KEYS", "")[:_TEXT_COLUMN]),
-            " ".join([*(f"({flag})" for flag in flags), shown]),
-        )
-    ]
-
-
-def _unit_rows(item: Item) -> list[tuple[object, ...]]:
-    if item.kind != "unit":
-        count = item.length // 20
-        last = f" to {item.number + count - 1}" if count > 1 else ""
-        return [(f"{item.number}{last}", "", "", f"({item.kind}) {item.problem}".strip())]
-    code = item.get("tags_code")
-    return [
-        (item.number, item.get("physical_offset"), item.get("size"), code if code is not None else _time(item.get("deliver_at_ms") or 0))
-    ]
-
-
-def _batch_unit_rows(item: Item) -> list[tuple[object, ...]]:
-    if item.kind != "unit":
-        return [(f"byte {item.file_pos}", "", "", "", "", f"({item.kind}) {item.problem}".strip())]
-    return [
-        (
-            item.number,
-            item.get("count"),
-            item.get("physical_offset"),
-            item.get("size"),
-            item.get("tags_code"),
-            _time(item.get("store_timestamp_ms")),
-        )
-    ]
-
-
-def _entry_rows(item: Item) -> list[tuple[object, ...]]:
-    if item.kind != "entry":
-        return [(item.number, "", "", "", "", f"({item.kind}) {item.problem}".strip())]
-    slot = "-" if item.get("slot") is None else item.get("slot")
-    when = item.problem or _time(item.get("timestamp_ms"))
-    return [(item.number, item.get("key_hash"), slot, item.get("previous"), item.get("physical_offset"), when)]
-
-
-def _fields_rows(item: Item) -> list[tuple[object, ...]]:
-    if item.problem:
-        return [(item.kind, item.problem)]
-    if item.kind in ("queue", "deletion"):
-        return [(f"{item.kind} {item.number}", ", ".join(f"{f.name.replace('_', ' ')} {_shown(f.name, f.value)}" for f in item.fields))]
-    return [(f.name.replace("_", " "), _shown(f.name, f.value)) for f in item.fields]
-
-
-_TABLES: dict[str, tuple[tuple[str, ...], _Rows]] = {
-    "commitlog": (("position", "bytes", "topic", "queue", "offset", "stored", "tag", "keys", "body"), _record_rows),
-    "consumequeue": (("offset", "position", "bytes", "tag code"), _unit_rows),
-    "batchconsumequeue": (("base", "count", "position", "bytes", "tag code", "stored"), _batch_unit_rows),
-    "index": (("entry", "hash", "slot", "previous", "position", "time"), _entry_rows),
-}
-
-
-def _print_config(name: str, value: Any) -> None:
-    """Print a configuration file: the known ones as tables, others as JSON."""
-    name = name.removesuffix(".bak").removesuffix(".tmp")
-    table = (
-        value.get({"topics.json": "topicConfigTable", "consumerOffset.json": "offsetTable"}.get(name, ""))
-        if isinstance(value, dict)
-        else None
-    )
-    if name == "topics.json" and isinstance(table, dict):
-        rows = [
-            (
-                clean(str(topic)),
-                found.get("readQueueNums"),
-                found.get("writeQueueNums"),
-                found.get("perm"),
-                clean(" ".join(f"{k}={v}" for k, v in (found.get("attributes") or {}).items())),
-            )
-            for topic, found in table.items()
-            if isinstance(found, dict) and isinstance(found.get("attributes") or {}, dict)
-        ]
-        print_table(("topic", "read queues", "write queues", "perm", "attributes"), rows)
-    elif name == "consumerOffset.json" and isinstance(table, dict):
-        offsets = [
-            (clean(str(key).partition("@")[2]), clean(str(key).partition("@")[0]), queue, offset)
-            for key, queues in table.items()
-            if isinstance(queues, dict)
-            for queue, offset in queues.items()
-        ]
-        print_table(("group", "topic", "queue", "offset"), offsets)
-    else:
-        import json
-
-        print(json.dumps(value, indent=2, ensure_ascii=True))
-
-
-def _print_overview(overview: Overview, *, as_json: bool) -> None:
-    if as_json:
-        print_json(asdict(overview))
-        return
-    end = overview.log_end if overview.log_end_known else f"at least {overview.log_end}"
-    print(f"store        {overview.root}")
-    print(f"written by   {overview.written_by}")
-    print(f"state        {overview.state}")
-    print(
-        f"commit log   {overview.log_start} to {end}, {plural(overview.segments, 'file')} of {overview.segment_bytes:,} bytes"
-        if overview.segments
-        else "commit log   empty"
-    )
-    print(f"key index    {plural(overview.index_files, 'file')}, {overview.index_bytes:,} bytes")
-    for note in overview.notes:
-        print(f"also         {note}")
-    print()
-    print_table(
-        ("topic", "queue", "kind", "min", "max", "messages", "first stored", "last stored", "files"),
-        [
-            (
-                clean(q.topic),
-                q.queue_id,
-                q.kind,
-                q.min_offset,
-                q.max_offset,
-                q.max_offset - q.min_offset,
-                _time(q.first_time_ms),
-                _time(q.last_time_ms),
-                q.files,
-            )
-            for q in overview.queues
-        ],
-    )
-    print()
-    print_table(("file", "bytes"), [(clean(name), size) for name, size in overview.files])

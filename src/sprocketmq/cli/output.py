@@ -1,11 +1,11 @@
-"""How commands print: JSON lines, plain tables, counts."""
+"""Output of commands: JSON lines, tables, counts, text that is safe on a terminal."""
 
 import json
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-# Cells are cut where they are made; this only keeps rich from its own limit, the terminal's width.
+# Replaces rich's own limit, the width of the terminal.
 MAX_TABLE_WIDTH = 10_000
 
 
@@ -15,7 +15,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows under headings: with rich on a terminal, tab-separated without headings' decoration elsewhere."""
+    """Print rows under headings: formatted by rich on a terminal, tab-separated elsewhere."""
     if not sys.stdout.isatty():
         for row in (columns, *rows):
             print("\t".join(str(cell) for cell in row))
@@ -29,7 +29,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
     console = Console()
-    # Squeezed into a narrow terminal cells would be cut; the terminal's own wrapping keeps all of them, and copies well.
+    # Rich would cut cells in a narrow terminal; the terminal's own wrapping keeps them, and they can be copied.
     wide = console.options.update(max_width=MAX_TABLE_WIDTH)
     console.width = max(console.width, console.measure(table, options=wide).maximum)
     console.print(table, markup=False)
@@ -39,3 +39,8 @@ def plural(count: int, noun: str) -> str:
     """Return ``1 message``, ``2,000 messages``."""
     ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
     return f"{count:,} {noun}{ending}"
+
+
+def clean(text: str) -> str:
+    """Return ``text`` with characters escaped that a terminal would not just display."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

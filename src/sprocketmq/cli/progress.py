@@ -1,4 +1,4 @@
-"""A progress bar on stderr, and only where stderr is a terminal: pipes and logs stay clean, and rich is not even imported."""
+"""Progress bars on stderr, only if it is a terminal: pipes and logs stay clean, and rich is not imported."""
 
 import sys
 from types import TracebackType
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from rich import progress as rich_progress
 
-# Redrawing for every batch would cost more than sending it.
+# Redrawing for every batch would cost more than sending the batch.
 REDRAW_EVERY = 256
 
 
-class Progress:
-    """Messages done and, where the size of the input is known (``total_bytes``), how much of it was read."""
+class MessageProgress:
+    """Progress in messages, and in bytes of input where its size is known (``total_bytes``)."""
 
     def __init__(self, total_bytes: int | None, verb: str) -> None:
         self._bar: rich_progress.Progress | None = None
@@ -46,13 +46,13 @@ class Progress:
             self._bar.stop()
 
     def read(self, count: int) -> None:
-        """Note ``count`` more bytes of input."""
+        """Add ``count`` bytes of input."""
         self._bytes += count
         if self._bar is not None:
             self._redraw()
 
     def sent(self, count: int) -> None:
-        """Note ``count`` more messages."""
+        """Add ``count`` messages."""
         before = self._messages // REDRAW_EVERY
         self._messages += count
         if self._bar is not None and self._messages // REDRAW_EVERY != before:
@@ -66,7 +66,7 @@ class Progress:
 
 
 class ByteProgress:
-    """Bytes done of a known total, told by calling it with both; for work on stores."""
+    """Progress in bytes of a known total; call it with both."""
 
     def __init__(self, verb: str) -> None:
         self._verb = verb
@@ -89,6 +89,6 @@ class ByteProgress:
             self._bar.stop()
 
     def __call__(self, done: int, total: int) -> None:
-        """Note that ``done`` of ``total`` bytes are done."""
+        """Set the progress to ``done`` of ``total`` bytes."""
         if self._bar is not None:
             self._bar.update(self._task, completed=done, total=total)

@@ -1,4 +1,4 @@
-"""``sprocketmq query``: messages by key, id, tag or place."""
+"""``sprocketmq query``: messages by key, id, tag or offset."""
 
 import sys
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from sprocketmq.protocol.records import ReceivedMessage
 
 
 @dataclass(frozen=True)
-class Options:
+class QueryOptions:
     """What to look for: a key or an id, a tag, or the message at an offset of a queue."""
 
     topic: str
@@ -27,15 +27,15 @@ class Options:
     broker: str | None = None
 
 
-def run(namesrv: str, options: Options, *, as_json: bool) -> int:
-    """Print what is found; return 1 when nothing is. Raises ConfigError for what cannot be asked, TopicNotFound."""
+def run(namesrv: str, options: QueryOptions, *, as_json: bool) -> int:
+    """Print the messages found; return 1 if there are none. Raises ConfigError for contradictory options, TopicNotFound."""
     asked = [what for what in (options.key, options.tag, options.offset) if what is not None]
     if len(asked) != 1 or (options.offset is None) != (options.queue is None):
         raise ConfigError("ask for one thing: a key or an id, --tag TAG, or --queue N with --offset N")
     if options.broker is not None and options.queue is None:
-        raise ConfigError("--broker says which broker's queue is meant: add --queue N and --offset N")
+        raise ConfigError("--broker selects the broker of a queue: add --queue N and --offset N")
     if options.raw and as_json:
-        raise ConfigError("--raw and --json exclude each other: bodies are written as they are, or as JSON")
+        raise ConfigError("--raw and --json exclude each other: bodies are written unchanged, or as JSON")
     begin_ms = _time_ms("--since", options.since, 0)
     end_ms = _time_ms("--until", options.until, 2**63 - 1)
     topic = options.topic
@@ -62,10 +62,10 @@ def run(namesrv: str, options: Options, *, as_json: bool) -> int:
 
 
 def _by_id(admin: sync.AdminClient, topic: str, msg_id: str) -> list[ReceivedMessage]:
-    """Return the messages with an id, the broker's or their producer's, if the text is one."""
+    """Return the messages with an id, the broker's or the producer's, if ``msg_id`` is one."""
     try:
         found = [message for message in admin.messages_at(msg_id) if message.topic == topic]
-    except (ConfigError, RetriableError, NotRocketMQ):  # no broker's id, or that broker is not there
+    except (ConfigError, RetriableError, NotRocketMQ):  # not a broker's id, or that broker is gone
         found = []
     return found or admin.query_by_unique_key(topic, msg_id)
 

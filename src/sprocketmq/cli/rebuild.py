@@ -1,4 +1,4 @@
-"""``sprocketmq rebuild``: make the files that follow from the commit log anew, in place or in another directory."""
+"""``sprocketmq rebuild``: rebuild the derived files of a store from its commit log, in place or in another directory."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from sprocketmq.storage.inspect.items import NotAStoreFile
 
 
 def parts_of(text: str | None) -> tuple[str, ...]:
-    """Return the parts that ``--only`` names, all without it. Raises ConfigError for a part there is not."""
+    """Return the parts that ``--only`` names, all without it. Raises ConfigError for an unknown part."""
     from sprocketmq.storage.bulk.rebuild import DERIVED
 
     if text is None:
@@ -18,7 +18,7 @@ def parts_of(text: str | None) -> tuple[str, ...]:
     parts = [part.strip() for part in text.split(",")]
     unknown = [part for part in parts if part not in DERIVED]
     if unknown:
-        raise ConfigError(f"--only takes {', '.join(DERIVED)} with commas between them, not {unknown[0]!r}")
+        raise ConfigError(f"--only takes {', '.join(DERIVED)}, separated by commas, not {unknown[0]!r}")
     return tuple(parts)
 
 
@@ -43,8 +43,8 @@ def run(directory: str, *, to: str | None, only: str | None, workers: int, as_js
         print_json(asdict(report))
     else:
         print(
-            f"made {', '.join(report.what)} in {report.target} from {plural(report.records, 'record')} in {report.elapsed_ms / 1000:.1f} s: "
-            f"{plural(report.queues, 'queue')}, {report.index_entries:,} index entries"
+            f"made {', '.join(report.what)} in {report.target} from {plural(report.records, 'record')} "
+            f"in {report.elapsed_ms / 1000:.1f} s: {plural(report.queues, 'queue')}, {report.index_entries:,} index entries"
         )
         for damaged in report.damaged:
             print(f"damaged, and its messages lost: {damaged.path}, log positions {damaged.start} to {damaged.end}")

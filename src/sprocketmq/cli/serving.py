@@ -1,6 +1,6 @@
-"""``serve``, ``namesrv`` and ``broker``: processes that stay.
+"""``serve``, ``namesrv`` and ``broker``: the server processes.
 
-They parse with argparse and import only what they run: `serve` takes traffic a quarter of a second after its process started.
+They parse with argparse and import only what they run, so `serve` is ready a quarter of a second after its process starts.
 """
 
 import argparse
@@ -29,7 +29,7 @@ STOP_TIMEOUT_S = 30.0
 DESCRIPTIONS = {
     "serve": "Run a nameserver and a broker in one process.",
     "namesrv": "Run a nameserver.",
-    "broker": "Run a broker that registers at nameservers that run already.",
+    "broker": "Run a broker that registers at running nameservers.",
 }
 _READY = {
     "serve": "ready namesrv=HOST:PORT broker=HOST:PORT store=DIR",
@@ -45,19 +45,19 @@ class _Server(Protocol):
 
 
 def parser(verb: str) -> argparse.ArgumentParser:
-    """Return the command line of one verb. Options left out stay None, so that a configuration file can speak."""
+    """Return the parser of one verb. Options left out are None, so that the configuration file counts."""
     p = argparse.ArgumentParser(
         prog=f"sprocketmq {verb}",
-        description=f"{DESCRIPTIONS[verb]} Prints one line `{_READY[verb]}` when it takes traffic. "
+        description=f"{DESCRIPTIONS[verb]} Prints one line `{_READY[verb]}` when it is ready. "
         "SIGTERM and SIGINT stop it cleanly (exit code 0).",
-        epilog="A port of 0 means any free one. Command line beats configuration file.",
+        epilog="A port of 0 means any free port. The command line overrides the configuration file.",
         allow_abbrev=False,
     )
     p.add_argument("--host", help=f"address to listen on (default {LOOPBACK_HOST})")
     if verb == "serve":
         p.add_argument("--namesrv-port", type=_port, metavar="PORT", help="port of the nameserver (default 9876)")
     if verb == "broker":
-        p.add_argument("--take-over", action="store_true", help="replace a live broker of the same name, which then gets no more traffic")
+        p.add_argument("--take-over", action="store_true", help="replace a live broker of the same name, which gets no more traffic then")
         p.add_argument("--namesrv", metavar="HOST:PORT[;HOST:PORT]", help="nameservers to register at (default: NAMESRV_ADDR)")
     default_port = 9876 if verb == "namesrv" else 10911
     p.add_argument("--port", type=_port, help=f"port of the {'nameserver' if verb == 'namesrv' else 'broker'} (default {default_port})")
@@ -69,12 +69,12 @@ def parser(verb: str) -> argparse.ArgumentParser:
         p.add_argument(
             "--advertise",
             metavar="HOST",
-            help="host that clients are told to connect to (default: --host; of a wildcard, the first real address)",
+            help="host that clients connect to (default: --host, or the first real address for a wildcard)",
         )
     p.add_argument("--config", metavar="FILE", type=Path, help="TOML file with settings")
     p.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="one setting, named as in the configuration file")
     p.add_argument("--insecure", action="store_true", help="allow a --host that other machines can reach: there is no authentication yet")
-    p.add_argument("--stop-with-stdin", action="store_true", help="stop when standard input ends, for processes that start this as a child")
+    p.add_argument("--stop-with-stdin", action="store_true", help="stop when standard input ends, for parent processes")
     return p
 
 
@@ -85,7 +85,7 @@ def _port(text: str) -> int:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a serving verb until it is told to stop and return its exit code. Raises SprocketError when it cannot start."""
+    """Run a serving verb until it is stopped and return its exit code. Raises SprocketError when it cannot start."""
     verb = arguments[0]
     options = parser(verb).parse_args(arguments[1:])
     settings = _settings(verb, options)
@@ -113,17 +113,17 @@ def _settings(verb: str, options: argparse.Namespace) -> Settings:
         if value is not None:
             settings.put(key, value, f"--{option.replace('_', '-')}")
     if verb == "broker" and not settings.namesrv:
-        raise ConfigError("no nameserver to register at: pass --namesrv HOST:PORT, or run `sprocketmq serve`, which brings its own")
+        raise ConfigError("no nameserver to register at: pass --namesrv HOST:PORT, or run `sprocketmq serve`, which includes one")
     return settings
 
 
 def _check_reach(settings: Settings, *, insecure: bool) -> None:
-    """Refuse hosts that other machines can reach unless told to."""
+    """Raise ConfigError for a host that other machines can reach, unless ``insecure``."""
     host = settings.host
     if not is_loopback(host) and not insecure:
         raise ConfigError(
-            f"--host {host} lets other machines in, and this broker has neither authentication nor encryption: anyone who reaches it can read,"
-            " write and delete every message. Add --insecure if only machines you trust can reach it"
+            f"--host {host} lets other machines in, and this broker has neither authentication nor encryption: anyone who can connect"
+            " can read, write and delete every message. Add --insecure if only machines you trust can reach it"
         )
 
 
@@ -145,7 +145,7 @@ def _broker_config(settings: Settings) -> "BrokerConfig":
 
 
 def _kv_file(settings: Settings, broker: "BrokerConfig | None") -> "ConfigFile | None":
-    """Return the file of a nameserver's key-value configuration; None for one on any free port without a directory, as it has no name."""
+    """Return the file of a nameserver's key-value configuration; None for a nameserver on any free port without --store."""
     from sprocketmq.storage.config import KV_CONFIG_FILE, ConfigFile
 
     if broker is not None:
@@ -156,7 +156,7 @@ def _kv_file(settings: Settings, broker: "BrokerConfig | None") -> "ConfigFile |
 
 
 async def _serve(verb: str, settings: Settings, *, take_over: bool, stop_with_stdin: bool) -> int:
-    """Start what ``verb`` names, say so, and stop it again on a signal (0) or when the store fails (1)."""
+    """Start the servers of ``verb``, print the ready line, and stop on a signal (0) or when the store fails (1)."""
     stop = asyncio.Event()
     with on_stop_signals(lambda _: stop.set()):
         if stop_with_stdin:
@@ -197,7 +197,7 @@ async def _serve_until(stop: asyncio.Event, verb: str, settings: Settings, *, ta
 
 
 async def _until_first(waits: list[Awaitable[Any]]) -> int:
-    """Wait for the first of ``waits`` and return the exit code: a SprocketError as its result is a failure."""
+    """Wait for the first of ``waits`` and return the exit code: 1 if its result is a SprocketError."""
     tasks = [asyncio.ensure_future(w) for w in waits]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -221,7 +221,7 @@ def _say(ready: str) -> None:
 
 
 def _watch_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    """Set ``stop`` when standard input ends. Raises ConfigError where that cannot be waited for, as of a file or /dev/null."""
+    """Set ``stop`` when standard input ends. Raises ConfigError for an input without events, such as a file or /dev/null."""
     fd = sys.stdin.fileno()
 
     def look() -> None:
@@ -245,7 +245,7 @@ def _watch_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
 
 
 def _reachable(address: str) -> str:
-    """Return where this process itself finds a server that listens on all interfaces."""
+    """Return the address at which this process reaches a server that listens on all interfaces."""
     host, _, port = address.rpartition(":")
     return {"0.0.0.0": f"127.0.0.1:{port}", "[::]": f"[::1]:{port}"}.get(host, address)  # noqa: S104 - compared, not bound
 

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as requests to a command that runs in an event loop."""
+"""SIGINT and SIGTERM for commands that run in an event loop."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def on_stop_signals(act: Callable[[signal.Signals], object]) -> Iterator[None]:
-    """Call ``act`` in the running loop with each SIGINT and SIGTERM; afterwards they do what they did before."""
+    """Call ``act`` in the running loop with each SIGINT and SIGTERM; restores the previous handlers."""
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in before:

@@ -10,32 +10,32 @@ from sprocketmq.errors import ConfigError, FatalError, RetriableError, TopicNotF
 from sprocketmq.protocol.bodies import TopicConfig
 from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_topic, is_system_topic
 
-# The attribute that says how a topic's queues keep batches, and its value for batch queues; without it they are plain.
+# The attribute for the type of a topic's queues, and its value for batch queues; without it they are plain.
 QUEUE_TYPE = "queue.type"
 BATCH_QUEUES = "BatchCQ"
 
 
 class TopicType(NamedTuple):
-    """What a topic is on one broker: ``queues`` "plain" or "BatchCQ", ``messages`` the attribute message.type, NORMAL unless it is set."""
+    """The type of a topic on one broker: ``queues`` is "plain" or "BatchCQ", ``messages`` the attribute message.type (default NORMAL)."""
 
     queues: str
     messages: str
 
 
 def type_of(config: TopicConfig) -> TopicType:
-    """Return what a topic is by its configuration on a broker."""
+    """Return the type of a topic from its configuration on a broker."""
     batch = config.attributes.get(QUEUE_TYPE) == BATCH_QUEUES
     return TopicType(BATCH_QUEUES if batch else "plain", config.attributes.get("message.type", "NORMAL"))
 
 
 def _together(types: Iterable[TopicType]) -> TopicType:
-    """Return one type for several brokers: values that differ are joined by a slash; "?" where no broker says."""
+    """Return one type for several brokers: values that differ are joined by a slash; "?" if unknown."""
     queues, messages = zip(*types, strict=True) if (types := list(types)) else ((), ())
     return TopicType("/".join(sorted(set(queues))) or "?", "/".join(sorted(set(messages))) or "?")
 
 
 def _types(admin: sync.AdminClient, topic: str) -> dict[str, TopicType]:
-    """Return the type of a topic by broker; none when a broker does not answer, as where it is can be told all the same."""
+    """Return the type of a topic by broker; empty when a broker does not answer, as the rest can be shown all the same."""
     try:
         return {broker: type_of(config) for broker, config in admin.topic_config(topic).items()}
     except RetriableError:
@@ -103,7 +103,7 @@ def delete(namesrv: str, topic: str, *, as_json: bool) -> None:
 
 
 def route(namesrv: str, topic: str, *, as_json: bool) -> None:
-    """Print where a topic is."""
+    """Print the brokers of a topic."""
     with sync.AdminClient(namesrv=namesrv) as admin:
         found = admin.route(topic)
         types = _types(admin, topic)
@@ -173,7 +173,7 @@ def status(namesrv: str, topic: str, *, as_json: bool) -> None:
 
 def _refuse_system(topic: str) -> None:
     if is_system_topic(topic):
-        raise ConfigError(f"topic {topic!r} is one of RocketMQ's own, which brokers look after themselves: name another")
+        raise ConfigError(f"topic {topic!r} is one of RocketMQ's own topics, which brokers manage themselves: choose another name")
 
 
 def _perm(perm: int) -> str:

@@ -1,18 +1,17 @@
-"""``sprocketmq verify``: check every invariant of a store and say what is wrong, where, and what helps."""
+"""``sprocketmq verify``: check a store and report what is wrong, where, and the remedy."""
 
 import os
 from dataclasses import asdict
 
 from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK
-from sprocketmq.cli.inspect import clean
-from sprocketmq.cli.output import plural, print_json
+from sprocketmq.cli.output import clean, plural, print_json
 from sprocketmq.cli.progress import ByteProgress
 from sprocketmq.storage.inspect.items import NotAStoreFile
 from sprocketmq.storage.inspect.verification import VerifyReport, verify
 
 
 def run(directory: str, *, index: bool, as_json: bool) -> int:
-    """Print the report and return 0 when there is nothing but notes, else 1. Raises NotAStoreFile when it cannot be made at all."""
+    """Print the report and return 0 if it has only notes, otherwise 1. Raises NotAStoreFile when the store cannot be checked."""
     root = os.path.abspath(directory)
     if not os.path.isdir(root):
         reason = "this is a file; verify takes a store's directory" if os.path.exists(root) else "there is no such directory"

@@ -107,7 +107,7 @@ def test_a_group_is_sent_elsewhere(cli, to, offset):
         (("reset", "g", "read"), 2, "say where to"),
         (("reset", "g", "read", "--to", "first", "--offset", "1", "--queue", "0"), 2, "say where to"),
         (("reset", "g", "read", "--offset", "1"), 2, "an offset belongs to one queue: add --queue"),
-        (("reset", "g", "read", "--to", "last", "--broker", "broker-a"), 2, "--broker says which broker's queue is meant: add --queue"),
+        (("reset", "g", "read", "--to", "last", "--broker", "broker-a"), 2, "--broker selects the broker of a queue: add --queue"),
         (("reset", "g", "read", "--to", "whenever"), 2, "--to takes first, last, epoch seconds or a time"),
         (("reset", "g", "read", "--to", "first", "--queue", "3"), 2, "there is no queue 3; the topic has broker-a:0"),
         (("reset", "missing", "read", "--to", "first"), 1, "Group missing does not exist"),

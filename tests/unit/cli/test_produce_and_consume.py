@@ -29,7 +29,7 @@ def test_each_line_is_a_message(cli, mq, topic):
     done = cli("produce", topic, "--tag", "new", "--key", "k1", "--key", "k2", stdin=b"one\r\n\ntwo\nlast without end")
     assert done.code == 0
     assert done.out.startswith(f"sent 3 messages to {topic} in ")
-    assert "1 empty line left out" in done.out
+    assert "1 empty line skipped" in done.out
     messages = mq.messages(topic, count=3)
     assert [m.body for m in messages] == [b"one", b"two", b"last without end"]
     assert {m.tag for m in messages} == {"new"}
@@ -152,7 +152,7 @@ def test_consume_stops_after_a_silence_and_fails_only_when_a_count_was_asked_for
     assert (done.code, done.out) == (0, "a\n")
     done = cli("consume", topic, "--from", "first", "--timeout", "2", "--count", "2")
     assert (done.code, done.out) == (1, "a\n")
-    assert "only 1 message of 2 came" in done.err
+    assert "only 1 message of 2 arrived" in done.err
 
 
 def test_consume_filters_by_tag(cli, topic):
@@ -189,7 +189,7 @@ def test_a_message_that_comes_again_after_a_failure_is_told_of(cli, mq, topic):
             break
     done = cli("consume", topic, "--group", "g-retries", "--count", "1", "--timeout", "10", "--json")
     assert (done.code, done.json["body"], done.json["reconsume_times"]) == (0, "bad", 1)
-    assert done.err == "sprocketmq: 1 of 1 message came again after a failure; --json tells how often: reconsume_times\n"
+    assert done.err == "sprocketmq: 1 of 1 message were delivered again after a failure; see reconsume_times in the output of --json\n"
 
 
 @pytest.mark.parametrize(
@@ -203,8 +203,8 @@ def test_a_message_that_comes_again_after_a_failure_is_told_of(cli, mq, topic):
         (("t", "--key", "a b"), b"", EXIT_USAGE, "key 'a b' is not valid: a key is one word"),
         (("t", "--jsonl", "--whole"), b"", EXIT_USAGE, "exclude each other"),
         (("t", "--whole"), b"", 1, "the input is empty"),
-        (("t", "--whole"), b"x" * (10 << 20), 1, "the input has more than 4194304 bytes, which is the most a message may have"),
-        (("t",), b"short\n" + b"x" * (10 << 20) + b"\n", 1, "line 2 has more than 4194304 bytes, which is the most a message may have"),
+        (("t", "--whole"), b"x" * (10 << 20), 1, "the input has more than 4194304 bytes, the limit of a message"),
+        (("t",), b"short\n" + b"x" * (10 << 20) + b"\n", 1, "line 2 has more than 4194304 bytes, the limit of a message"),
         (("t", "--file", "/nowhere/x"), b"", 1, "No such file or directory: /nowhere/x"),
         (("t", "--jsonl"), b"[1]\n", 1, "line 1 is not a message: Expected `object`, got `array`"),
         (("t", "--jsonl"), b"not json\n", 1, "line 1 is not a message: JSON is malformed"),

@@ -72,7 +72,7 @@ def test_times_bound_the_answer(cli):
         (("asked",), 2, "ask for one thing: a key or an id, --tag TAG, or --queue N with --offset N"),
         (("asked", "k", "--tag", "red"), 2, "ask for one thing"),
         (("asked", "--queue", "0"), 2, "ask for one thing"),
-        (("asked", "k", "--broker", "broker-a"), 2, "--broker says which broker's queue is meant: add --queue N and --offset N"),
+        (("asked", "k", "--broker", "broker-a"), 2, "--broker selects the broker of a queue: add --queue N and --offset N"),
         (("asked", "--tag", "green"), 1, "no message of topic asked with tag green"),
         (("asked", "--queue", "0", "--offset", "99"), 1, "no message of topic asked at offset 99 of queue 0"),
         (("asked", "--queue", "7", "--offset", "0"), 2, "there is no queue 7; the topic has broker-a:0, broker-a:1"),

@@ -48,7 +48,7 @@ def command(
 
 def _print(findings: "tuple[AuditFinding, ...]") -> None:
     """Print findings: a table on a terminal, else a line of tab-separated fields for each."""
-    from sprocketmq.cli.inspect import clean
+    from sprocketmq.cli.output import clean
 
     rows = []
     for found in findings:
