@@ -10,7 +10,7 @@ from sprocketmq.errors import MaybeStoredError
 class Tally:
     """Counts of the messages.
 
-    ``queues`` maps (broker, queue) to count, first and last offset; ``failed`` has line numbers, whether these may be stored, and the error.
+    ``queues`` maps (broker, queue) to count, first and last offset; ``failed`` has line numbers, whether they may be stored, and errors.
     """
 
     messages: int = 0
