@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from sprocketmq.errors import ConfigError
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
-# Nobody need be there: a datagram socket that connects to it sends nothing, but gets the address of the default route.
+# Documentation addresses. Connecting a datagram socket sends nothing, but selects the source address of the default route.
 _ANYWHERE = {socket.AF_INET: ("192.0.2.1", 9), socket.AF_INET6: ("2001:db8::1", 9)}
 
 
@@ -46,7 +46,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_wildcard(host: str) -> bool:
-    """Tell whether listening on ``host`` means all addresses of the machine, so that it is no address to connect to."""
+    """Tell whether ``host`` means all addresses of the machine: one can listen on it, but not connect to it."""
     if host in ("", "*"):
         return True
     try:
@@ -61,7 +61,7 @@ def bind_host(host: str) -> str:
 
 
 def advertise_problem(host: str) -> str:
-    """Return why clients cannot be told to connect to ``host``, or ""."""
+    """Return why ``host`` cannot be advertised to clients, or ""."""
     if is_wildcard(host):
         return "it stands for all addresses of a machine; name the one that clients connect to"
     try:
@@ -75,8 +75,8 @@ def advertise_problem(host: str) -> str:
 def own_address(host: str, peers: Iterable[str] = ()) -> str:
     """Return the address under which other machines reach a server that listens on the wildcard ``host``.
 
-    That is where this machine sends from to the first of ``peers`` (``host:port``) that is another machine, else its first address that is
-    no loopback one; 127.0.0.1, or ::1, when there is none.
+    It is the source address for packets to the first of ``peers`` (``host:port``) on another machine, else the first address of this
+    machine that is not a loopback address; 127.0.0.1 or ::1 when there is none.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     others = [target for target in map(parse_address, peers) if not is_loopback(target[0])]

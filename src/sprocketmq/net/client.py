@@ -16,23 +16,24 @@ from sprocketmq.protocol.frame import FrameError, ReceiveBuffer
 log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 3.0
-# Expired requests are looked for at their deadline, but not more often than this.
+# The timer for expired requests runs at the next deadline, but not more often than this.
 MIN_SWEEP_S = 0.02
 
-# A consumer pulls one response of megabytes after the other: growing the buffer for each would cost more than decoding it.
+# Reads without a large frame before a connection's large buffer is freed. Consumers pull one response of megabytes after the other, and
+# growing the buffer for each would cost more than decoding it.
 LARGE_FRAME_PATIENCE = 64
 
 OnRequest = Callable[["Connection", Command], None]
 
 
 class Receiver(Protocol):
-    """Who waits for the outcome of a request: a future, or something that is told directly, in the turn that brings the outcome.
+    """Takes the outcome of a request: a future, or an object whose methods are called in the turn of the loop that brings the outcome.
 
-    It is told once, and must neither raise nor block.
+    One of the two setters is called, once; it must neither raise nor block.
     """
 
     def done(self) -> bool:
-        """Tell whether the outcome is of no interest any more."""
+        """Tell whether the outcome is no longer wanted."""
         ...
 
     def set_result(self, result: Command, /) -> None:
@@ -70,7 +71,7 @@ class Connection(Link):
 
     @property
     def in_flight(self) -> int:
-        """Requests that wait for their answer."""
+        """How many requests wait for their response."""
         return len(self._pending)
 
     def request(
@@ -94,7 +95,7 @@ class Connection(Link):
         body: Buffers = b"",
         timeout_s: float = 3.0,
     ) -> None:
-        """Send a request whose outcome ``receiver`` gets, as the future of ``request`` would. Raises LocalProtocolError, too."""
+        """Send a request whose outcome goes to ``receiver``. Errors are those of ``request``."""
         if self.closed:
             receiver.set_exception(self._failure or ConnectionLost(self.address, self.close_reason))
             return
@@ -108,13 +109,13 @@ class Connection(Link):
         self.write(head, body)
 
     def oneway(self, code: int, *, ext: Mapping[str, str] | bytes | None = None, body: Buffers = b"") -> None:
-        """Send a request that the peer does not answer; dropped when the connection is closed."""
+        """Send a request that needs no response; dropped when the connection is closed."""
         opaque = self._opaque = (self._opaque + 1) & 0x7FFFFFFF
         length = buffers_length(body)
         self.write(encode_head(code, opaque=opaque, flag=FLAG_ONEWAY, ext=ext, body_length=length, serialize=self._serialize), body)
 
     def respond(self, request: Command, code: int, *, remark: str | None = None, body: Buffers = b"") -> None:
-        """Answer what the peer asked of its own accord; nothing is written for a one-way request or on a closed connection."""
+        """Answer a request of the peer; nothing is written for a one-way request or on a closed connection."""
         if request.flag & FLAG_ONEWAY or self.closed:
             return
         length = buffers_length(body)
@@ -124,7 +125,7 @@ class Connection(Link):
     def _handle(self, commands: list[Command]) -> None:
         pop = self._pending.pop
         for command in commands:
-            # The buffer is used again: what outlives this call owns its bytes.
+            # The receive buffer is reused, and commands outlive this call.
             command.body = bytes(command.body)
             if command.flag & FLAG_RESPONSE:
                 entry = pop(command.opaque, None)
@@ -176,7 +177,7 @@ class Connection(Link):
 
 
 class ConnectionPool:
-    """At most one connection per address, opened when first asked for and again after it was lost; all of one event loop."""
+    """At most one connection for each address, opened on first use and again after it was lost. Belongs to one event loop."""
 
     def __init__(self, *, expected: str, on_request: OnRequest | None = None, serialize: int = SerializeType.JSON) -> None:
         self._expected = expected
@@ -198,10 +199,10 @@ class ConnectionPool:
         return [conn for conn in self._connections.values() if not conn.closed]
 
     async def get(self, address: str, *, timeout_s: float = CONNECT_TIMEOUT_S, expected: str | None = None) -> Connection:
-        """Return the connection to ``address``, opening it when there is none.
+        """Return the connection to ``address``, opening it when there is none. Concurrent callers share one attempt.
 
-        Raises ConnectFailed when nothing accepts within ``timeout_s`` seconds, ConfigError for what is no address, ClientClosed after
-        ``close``. Callers that ask at the same time share one attempt.
+        Raises ConnectFailed when nothing accepts within ``timeout_s`` seconds, ConfigError for a malformed address, and ClientClosed after
+        ``close``.
         """
         conn = self.peek(address)
         if conn is not None:
@@ -264,7 +265,7 @@ class ConnectionPool:
         self._close_connections()
 
     def abandon(self) -> None:
-        """Close every connection for good, when there is no task that could wait for it."""
+        """Do what ``close`` does without waiting for the tasks that are opening connections."""
         self._closed = True
         self._background.cancel()
         self._close_connections()
@@ -278,8 +279,8 @@ class ConnectionPool:
 def _tell(receiver: Receiver, error: SprocketError) -> None:
     try:
         receiver.set_exception(error)
-    except Exception:  # others wait for their outcome, too
-        log.exception("who waited for a request did not take its outcome: %s", error)
+    except Exception:  # the other receivers still have to be told
+        log.exception("the receiver of a request failed on its outcome: %s", error)
 
 
 def _reason(error: OSError) -> str:

@@ -1,7 +1,7 @@
-"""One TCP connection that carries frames, the part client and server share.
+"""One TCP connection that carries frames: the part that client and server share.
 
-Bytes are received straight into a buffer that the connections of a loop share; all commands of one socket readiness are handled in one go; what
-they write leaves in one ``writelines``.
+Bytes are received into a buffer that all connections of a loop share. The commands of one read are handled together, and the frames
+written meanwhile leave in one ``writelines``.
 """
 
 import asyncio
@@ -12,21 +12,21 @@ from sprocketmq.net.address import format_address
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.frame import FrameBuffer, FrameError, ReceiveBuffer
 
-# So much is written at once, in a turn that goes on producing: the peer works on it meanwhile.
+# A turn of the loop that has queued this much writes it at once, so that the peer can work on it meanwhile.
 EARLY_WRITE_BYTES = 64 << 10
-# The same while requests are handled: few answers are that large, and those must not wait for the rest.
+# The same while requests are handled: few answers are this large, and they need not wait for the others.
 EARLY_ANSWER_BYTES = 1 << 20
 
 Buffers = bytes | memoryview | list[bytes | memoryview]
 
 
 def buffers_length(body: Buffers) -> int:
-    """Return the bytes of a body given whole or in pieces."""
+    """Return the length of a body, which is one buffer or a list of them."""
     return sum(map(len, body)) if type(body) is list else len(body)
 
 
 class Link(asyncio.BufferedProtocol):
-    """A frame connection. Subclasses say what commands mean (``_handle``) and what the end means (``_ended``)."""
+    """A frame connection. Subclasses implement ``_handle`` (commands) and ``_ended`` (the connection is gone)."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, receive: ReceiveBuffer) -> None:
         self._loop = loop
@@ -88,7 +88,7 @@ class Link(asyncio.BufferedProtocol):
         """React to the end of the connection; called once."""
 
     def _broken(self, error: FrameError) -> None:
-        """React to bytes that are no frames: the connection cannot go on."""
+        """React to bytes that are not frames; the connection cannot continue."""
         self.abort(str(error))
 
     # --- writing ---
@@ -103,8 +103,10 @@ class Link(asyncio.BufferedProtocol):
                 self.flush()
 
     def write(self, head: bytes, body: Buffers = b"") -> None:
-        """Queue one frame. It leaves with everything else queued in this turn of the loop, or in portions of EARLY_WRITE_BYTES when the
-        turn queues more (EARLY_ANSWER_BYTES while requests are handled); dropped when closed.
+        """Queue one frame; dropped when the connection is closed.
+
+        It is written at the end of this turn of the loop, or earlier when more than EARLY_WRITE_BYTES are queued (EARLY_ANSWER_BYTES while
+        requests are handled).
         """
         if self.closed:
             return
@@ -136,16 +138,16 @@ class Link(asyncio.BufferedProtocol):
 
     @property
     def retained_bytes(self) -> int:
-        """Bytes this connection keeps between two reads: of a frame that is not complete, and of what the peer has not taken yet."""
+        """Bytes this connection holds between two reads: an incomplete frame, and output that the peer has not taken yet."""
         return self._frames.retained_bytes + buffers_length(self._out) + self.write_backlog
 
     @property
     def write_backlog(self) -> int:
-        """Bytes handed to the transport that the peer has not taken yet."""
+        """Bytes in the transport's write buffer."""
         return self._transport.get_write_buffer_size() if self._transport is not None and not self.closed else 0
 
     def close(self, reason: str = "closed here") -> None:
-        """Close after what is queued has been written."""
+        """Write what is queued, then close."""
         if self.closed:
             return
         self.flush()
@@ -155,10 +157,15 @@ class Link(asyncio.BufferedProtocol):
             self._transport.close()
 
     def abort(self, reason: str) -> None:
-        """Close at once; what is queued is lost."""
+        """Close at once and drop what is queued."""
         if self._transport is not None and not self._transport.is_closing():
             self.close_reason = self.close_reason or reason
             self.closed = True
+            self._transport.abort()
+
+    def drop(self) -> None:
+        """End a connection that ``close`` left with unwritten bytes."""
+        if self._transport is not None:
             self._transport.abort()
 
     def extra_info(self, name: str) -> Any:

@@ -1,11 +1,10 @@
-"""Memory for frames, which come and go by the megabyte."""
+"""Memory of frames, which is allocated and freed by the megabyte."""
 
-# The C library of Linux takes the largest block that was ever freed as its measure: it keeps twice as much free memory instead of giving
-# it back to the system. 32 MiB is the most it takes for a measure; below that, every batch would pay for fresh pages again, a fifth of
-# all it costs.
-_MEASURE_BYTES = 31 << 20
+# glibc raises its dynamic M_MMAP_THRESHOLD to the largest mmapped block that was freed, 32 MiB at most, and keeps twice as much free
+# memory. Below that threshold every batch would fault in fresh pages, a fifth of its cost.
+_THRESHOLD_BYTES = 31 << 20
 
 
 def keep_freed_memory() -> None:
-    """Have this process keep up to 32 MiB of freed memory for use again; costs some microseconds, and nothing where it has no effect."""
-    bytes(_MEASURE_BYTES)
+    """Raise glibc's dynamic M_MMAP_THRESHOLD to 32 MiB. Takes some microseconds, and has no effect with other allocators."""
+    bytes(_THRESHOLD_BYTES)

@@ -1,4 +1,4 @@
-"""Log lines that anybody who connects can cause: few of them, and the rest counted."""
+"""Rate-limited warnings about peers: anybody who can connect can cause them."""
 
 import logging
 from collections import Counter
@@ -12,7 +12,7 @@ MAX_KEYS = 1_000
 class PeerLog:
     """Warnings about peers: in ``INTERVAL_S`` seconds at most one for each key, usually the peer's host, and ``MAX_LINES`` altogether.
 
-    The next warning, or ``sweep``, after that time says in one line how many were left out. Memory is bounded: keys beyond ``MAX_KEYS``
+    The next warning or ``sweep`` after that time logs in one line how many were left out. Memory is bounded: keys beyond ``MAX_KEYS``
     are counted together.
     """
 
@@ -21,11 +21,11 @@ class PeerLog:
         self._time = time
         self._ends = 0.0
         self._lines = 0
-        # Lines left out by key, with 0 for a key that had its line; "" stands for all keys beyond the limit.
+        # Lines left out by key, 0 for a key whose only warning was logged; "" stands for all keys beyond the limit.
         self._left_out: Counter[str] = Counter()
 
     def warning(self, key: str, message: str, *args: object, trace: bool = False) -> None:
-        """Log, or count, one warning about ``key``; with ``trace`` the exception that is being handled belongs to it."""
+        """Log one warning about ``key``, or count it; ``trace`` adds the traceback of the exception being handled."""
         if self._time() >= self._ends:
             self.sweep()
             self._ends = self._time() + INTERVAL_S
@@ -38,7 +38,7 @@ class PeerLog:
             self._left_out[key if known or len(self._left_out) < MAX_KEYS else ""] += 1
 
     def sweep(self) -> None:
-        """Say what was left out, when its time is over."""
+        """Log how many warnings were left out, once their interval is over."""
         if self._time() < self._ends:
             return
         if total := self._left_out.total():

@@ -1,4 +1,4 @@
-"""A remoting server: accepts connections, hands their commands to a handler, writes its responses."""
+"""A remoting server: accepts connections, passes their commands to a handler, writes its responses."""
 
 import asyncio
 import errno
@@ -24,23 +24,23 @@ log = logging.getLogger(__name__)
 
 IDLE_TIMEOUT_S = 120.0
 SWEEP_INTERVAL_S = 10.0
-# A reader that leaves this much unread is cut off; until then its own requests wait unread.
+# A peer that leaves this many bytes of responses unread is disconnected; until then its own requests are not read either.
 MAX_WRITE_BACKLOG = 64 << 20
 
-# So many requests are finished and answered together. One write for all that a client has in flight would have the two sides take turns,
-# one idle while the other works: 64 sends in flight make 31,000/s that way, 55,000/s in halves, for the same CPU time each.
+# Requests that are finished and answered together. With one write for everything a client has in flight, client and server would take
+# turns and one of them would be idle: 64 sends in flight reach 31,000/s that way, and 55,000/s in halves, at the same CPU time each.
 REQUESTS_PER_WRITE = 32
 
 
 class Handler(Protocol):
-    """What a server does with its connections. Nothing here may block; a body view is valid during the call only."""
+    """Handles the connections of a server. No method may block; a body is a view that is valid during the call only."""
 
     def on_connect(self, conn: "ServerConnection") -> None: ...
 
     def on_request(self, conn: "ServerConnection", command: Command) -> None: ...
 
     def on_batch_end(self, conn: "ServerConnection") -> None:
-        """Finish what the last requests began, up to 32 that arrived together; responses queued here still leave in the same write."""
+        """Finish what the last requests (up to REQUESTS_PER_WRITE) began; responses queued here still leave in the same write."""
         ...
 
     def on_disconnect(self, conn: "ServerConnection") -> None: ...
@@ -80,7 +80,7 @@ class ServerConnection(Link):
         for at in range(0, len(commands), REQUESTS_PER_WRITE):
             self._handle_some(commands[at : at + REQUESTS_PER_WRITE])
             self.flush()
-            if self.closed:  # the peer does not read: what else it asked for is not worked on
+            if self.closed:  # the peer does not read its responses: skip the rest of its requests
                 return
 
     def _handle_some(self, commands: list[Command]) -> None:
@@ -135,16 +135,16 @@ class ServerConnection(Link):
         self.write(head, body)
 
     def oneway(self, code: int, *, ext: Mapping[str, str] | None = None, body: Buffers = b"") -> None:
-        """Send the client a request that it does not answer."""
+        """Send the client a request that needs no response."""
         self._next_opaque = (self._next_opaque + 1) & 0x7FFFFFFF
         length = buffers_length(body)
         head = encode_head(code, opaque=self._next_opaque, flag=FLAG_ONEWAY, ext=ext, body_length=length, serialize=self._serialize)
         self.write(head, body)
 
     async def request(self, code: int, *, ext: Mapping[str, str] | None = None, body: Buffers = b"", timeout_s: float) -> Command:
-        """Ask the client something and return its response, whatever its code.
+        """Send the client a request and return its response, whatever its code.
 
-        Raises RequestTimeout when it does not answer in time, ConnectionLost when it is gone.
+        Raises RequestTimeout when it does not answer in time, and ConnectionLost when the connection ends.
         """
         if self.closed:
             raise ConnectionLost(self.peer, self.close_reason)
@@ -160,12 +160,12 @@ class ServerConnection(Link):
 
     def flush(self) -> None:
         super().flush()
-        # asyncio tells once that the peer does not read; what is answered later adds to what it has not read.
+        # asyncio calls pause_writing once; responses written after that still add to the backlog.
         if self._writing_paused and self.write_backlog > MAX_WRITE_BACKLOG:
             self.abort("the peer does not read its responses")
 
     def pause_writing(self) -> None:
-        # The peer does not read its answers: take no more of its requests until it does.
+        # The peer does not read its responses: read no more of its requests until it does.
         self._writing_paused = True
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
@@ -193,8 +193,8 @@ class ServerConnection(Link):
 class RemotingServer:
     """Listen on one address. ``name`` appears in log lines; ``serialize`` is the header serialisation of its responses.
 
-    It counts what its peers did wrong: ``broken_connections`` that sent no frames, ``refused_connections`` over a limit, and
-    ``failed_requests`` whose handler failed unexpectedly. ``peer_log`` takes the warnings about them.
+    Counters: ``broken_connections`` sent bytes that are not frames, ``refused_connections`` were over a limit, and the handler of
+    ``failed_requests`` raised an unexpected error. ``peer_log`` takes the warnings about them.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ class RemotingServer:
     async def start(self, host: str, port: int) -> int:
         """Listen on ``host:port`` (host ``*``: all IPv4 addresses; port 0: any free one) and return the port.
 
-        Raises PortInUse when that cannot be had, and ConfigError for a host that is no address of this machine.
+        Raises PortInUse when the port is taken or not allowed, and ConfigError for a host that is not an address of this machine.
         """
         loop = asyncio.get_running_loop()
         self._descriptors = _descriptor_limit()
@@ -242,7 +242,7 @@ class RemotingServer:
         return int(self._server.sockets[0].getsockname()[1])
 
     def counters(self) -> dict[str, str]:
-        """Return what is open and what went wrong, as runtime statistics name it."""
+        """Return the counters under their names in the runtime information (28)."""
         return {
             "connections": str(len(self.connections)),
             "brokenConnections": str(self.broken_connections),
@@ -274,8 +274,7 @@ class RemotingServer:
             conn.close("server stopped")
         await asyncio.sleep(0)  # lets transports write what fits the sockets
         for conn in list(self.connections):
-            if conn._transport is not None:
-                conn._transport.abort()
+            conn.drop()
         await asyncio.sleep(0)
         await self._server.wait_closed()
         self._server = None
@@ -289,7 +288,7 @@ class RemotingServer:
 
 
 def _descriptor_limit() -> int:
-    """Return how many files and sockets this process may have open, or 0 when that cannot be told."""
+    """Return how many files and sockets this process may have open, 0 for no known limit."""
     try:
         import resource
     except ImportError:  # Windows has no such limit

@@ -1,15 +1,15 @@
 """Background tasks: who owns them, and what happens when one ends although its owner lives.
 
-Every task of a client, broker or nameserver is made here. One that fails, or is cancelled by somebody who does not own it, is logged as an
-error; one that is to live as long as its owner is started again::
+Every task of a client, broker or nameserver is created here. A task that fails, or is cancelled by code that does not own it, is logged as
+an error. A task that has to live as long as its owner is started again::
 
     background = Background("broker-a")
     background.keep("registration", self._keep_registered)     # started again, after 0.1 s, 0.2 s ... 30 s
-    background.every(5.0, self.save_offsets, "offset saves")   # a run that fails is logged, the next one comes
-    background.spawn(self._answer(request), "an answer")       # once
+    background.every(5.0, self.save_offsets, "offset saves")   # a run that fails is logged, and the next one follows
+    background.spawn(self._answer(request), "an answer")       # runs once
     await background.close()                                   # cancelled by the owner: nothing is logged
 
-Several tasks may wait for one: by ``share`` or ``settled``, so that cancelling one of those who wait cancels nothing else.
+Several tasks can wait for one by ``share`` or ``settled``: cancelling a waiter then cancels nothing else.
 """
 
 import asyncio
@@ -24,18 +24,18 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-# How long a kept task that ended stays away: longer each time, from the beginning again after it ran for SOUND_S.
+# Pause before a kept task is started again: doubled each time, and reset when the task ran for SOUND_S.
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 30.0
 SOUND_S = 60.0
 
 
 class _Stray(RuntimeError):
-    """A task was cancelled by somebody who does not own it."""
+    """A task was cancelled by code that does not own it."""
 
 
 class Background:
-    """The background tasks of one ``owner``, which is how log lines name it. Belongs to one event loop."""
+    """The background tasks of one ``owner``, its name in log lines. Belongs to one event loop."""
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
@@ -44,14 +44,14 @@ class Background:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, _T], name: str, *, awaited: bool = False) -> "asyncio.Task[_T]":
-        """Run ``work`` once, until it ends or the owner closes; a failure is logged, unless it is ``awaited`` by others, who get it."""
+        """Run ``work`` once, until it ends or the owner closes. A failure is logged, unless ``awaited`` says that others wait for the task."""
         task = asyncio.get_running_loop().create_task(work, name=f"{self.owner}: {name}")
         self._tasks.add(task)
         task.add_done_callback(self._heard if awaited else self._ended)
         return task
 
     def keep(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> "Kept":
-        """Run ``work()`` until it returns, is stopped, or the owner closes; when it ends otherwise, that is logged and it is run again."""
+        """Run ``work()`` until it returns, is stopped, or the owner closes; after any other end, which is logged, it is run again."""
         kept = Kept(self, name, work)
         self.kept.add(kept)
         return kept
@@ -63,7 +63,7 @@ class Background:
         name: str,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> "Kept":
-        """Run ``job`` each ``period_s`` seconds. Errors of any kind are logged, and the next run tries again."""
+        """Run ``job`` every ``period_s`` seconds. Errors are logged, and the next run follows all the same."""
 
         async def repeat() -> None:
             while True:
@@ -82,7 +82,7 @@ class Background:
         return self.keep(name, repeat)
 
     def retire(self) -> None:
-        """Start nothing again; what runs goes on until ``close``."""
+        """Start nothing again; tasks that run go on until ``close``."""
         self.closed = True
 
     def cancel(self) -> list["asyncio.Task[Any]"]:
@@ -125,7 +125,7 @@ class Background:
     def _heard(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # those who waited may be gone: nobody else would read it
+            task.exception()  # marks it as retrieved: the waiters may be gone
 
     def _ended(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
@@ -133,16 +133,16 @@ class Background:
             if (error := task.exception()) is not None:
                 log.error("%s failed", task.get_name(), exc_info=error)
         elif not self.closed:
-            # A loop that shuts down cancels all tasks, too: what comes later is not reached then.
+            # A loop that shuts down cancels all tasks as well, and does not reach a later call.
             task.get_loop().call_later(FIRST_PAUSE_S, self._report_cancelled, task.get_name())
 
     def _report_cancelled(self, name: str) -> None:
         if not self.closed:
-            log.error("%s was cancelled, and not by its owner: what it was to do is not done", name)
+            log.error("%s was cancelled by code that does not own it: its work is not done", name)
 
 
 class Kept:
-    """One task that is to live as long as its owner. ``task`` is the one that runs now, or ran last."""
+    """A task that lives as long as its owner. ``task`` is the one that runs now, or ran last."""
 
     def __init__(self, background: Background, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self.name = name
@@ -157,11 +157,11 @@ class Kept:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs, or will again."""
+        """Whether it runs or will be started again."""
         return not self._stopped
 
     def stop(self) -> bool:
-        """Cancel it for good, unless it is the caller itself; tells whether it was alive."""
+        """Cancel it for good (the caller's own task is left running), and tell whether it was alive."""
         if self._stopped:
             return False
         self._finish()
@@ -180,7 +180,7 @@ class Kept:
         self._timer = None
         if self._cancelled:
             self._cancelled = False
-            log.error("%s: %s was cancelled, and not by its owner; it runs again", self._background.owner, self.name)
+            log.error("%s: %s was cancelled by code that does not own it; it runs again", self._background.owner, self.name)
         self._began = self._loop.time()
         self.task = self._loop.create_task(self._work(), name=f"{self._background.owner}: {self.name}")
         self.task.add_done_callback(self._ended)
@@ -204,15 +204,15 @@ class Kept:
 def _current_task() -> "asyncio.Task[Any] | None":
     try:
         return asyncio.current_task()
-    except RuntimeError:  # no loop runs: the owner is ended from outside
+    except RuntimeError:  # no loop runs: the owner is closed from outside
         return None
 
 
 async def share(task: "asyncio.Future[_T]", gone: Callable[[], BaseException]) -> _T:
-    """Wait for a task of somebody else's and return its result.
+    """Wait for a task that others wait for too, and return its result.
 
-    Cancelling who waits leaves the task alone. When its owner cancels it, those who wait get ``gone()``, not a CancelledError: none of
-    them was cancelled.
+    Cancelling a waiter does not cancel the task. When the task's owner cancels it, waiters get ``gone()`` instead of a CancelledError, as
+    they were not cancelled themselves.
     """
     await settled(task)
     if task.cancelled():
@@ -221,16 +221,16 @@ async def share(task: "asyncio.Future[_T]", gone: Callable[[], BaseException]) -
 
 
 async def settled(task: "asyncio.Future[Any]") -> None:
-    """Wait until a task of somebody else's has ended, however it did. Cancelling who waits leaves the task alone."""
+    """Wait until a task has ended, successfully or not. Cancelling the waiter does not cancel the task."""
     if not task.done():
         await asyncio.wait((task,))
 
 
 async def all_of(works: Iterable[Awaitable[_T]]) -> list[_T]:
-    """Let all of them end and return their results, or raise the first error: none goes on unseen when another one has failed."""
+    """Wait for all of them and return their results, or raise the first error once all have ended: none goes on unnoticed."""
     results = await asyncio.gather(*works, return_exceptions=True)
     for error in [result for result in results if isinstance(result, BaseException)]:
         raise (
-            _Stray("a part of the work was cancelled, and not by who waits for it") if isinstance(error, asyncio.CancelledError) else error
+            _Stray("a part of the work was cancelled by code that does not own it") if isinstance(error, asyncio.CancelledError) else error
         )
     return results  # type: ignore[return-value]  # none is an exception

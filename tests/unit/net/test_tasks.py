@@ -51,7 +51,7 @@ async def test_kept_work_that_is_cancelled_by_a_stranger_is_logged_and_runs_agai
     await eventually(lambda: work.runs == 1)
     kept.task.cancel()
     await eventually(lambda: work.runs == 2)
-    assert errors(caplog) == ["owner: the work was cancelled, and not by its owner; it runs again"]
+    assert errors(caplog) == ["owner: the work was cancelled by code that does not own it; it runs again"]
 
 
 async def test_kept_work_that_is_cancelled_before_its_first_step_runs_all_the_same(background):
@@ -139,7 +139,7 @@ async def test_work_that_runs_once_and_fails_or_is_cancelled_is_logged(backgroun
     await eventually(lambda: work.runs)
     cancelled.cancel()
     await eventually(lambda: len(errors(caplog)) == 2)
-    assert errors(caplog) == ["owner: first failed", "owner: second was cancelled, and not by its owner: what it was to do is not done"]
+    assert errors(caplog) == ["owner: first failed", "owner: second was cancelled by code that does not own it: its work is not done"]
 
 
 # --- tasks that several wait for ---
