@@ -19,13 +19,11 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import msgspec
-
+from sprocketmq.broker.delay_progress import DelayProgress, read_offsets
 from sprocketmq.broker.timer import Timers, due_of
 from sprocketmq.broker.topics import Topic, TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import FatalError, InvalidMessage, MessageTooLarge, RemoteProtocolError, RetriableError, SprocketError, StoreFailed
-from sprocketmq.protocol.bodies import DataVersion
 from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.protocol.names import (
     MAX_INTERNAL_TOPIC_LENGTH,
@@ -127,11 +125,7 @@ class DelayService:
         self._timers_place = 0
         self._timers_after_ms = 0
         self.delivered = 0
-        # What the files hold, and what they will hold once the disk has the log up to the place that it names.
-        self._version = DataVersion(0, clock.time_ms(), 0)
-        self._stored: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
-        self._waiting: tuple[dict[str, Any], dict[str, Any]] | None = None
-        self._dirty = False
+        self.progress = DelayProgress(store, self.timers, self.offsets, clock)
 
     # --- life ---
 
@@ -148,7 +142,7 @@ class DelayService:
         for queue_id in range(len(self._levels_ms), MAX_DELAY_LEVELS):
             if self._store.max_offset(SCHEDULE_TOPIC, queue_id):  # of a time with more levels
                 self._levels[queue_id] = _Level(queue_id, None)
-        offsets, place = _positions(tree)
+        offsets, place = read_offsets(tree)
         begins = []
         for level in self._levels.values():
             low, level.end = self._span(level)
@@ -165,7 +159,7 @@ class DelayService:
         self.timers.load()
         for level in self._levels.values():
             self._look(level)
-        self.finish()
+        self.progress.finish()
 
     def _skip_delivered(self, place: int) -> None:
         """Read the log from ``place`` on and go past the parked messages that it has delivered ones of."""
@@ -400,7 +394,7 @@ class DelayService:
             return
         for offset in done:
             self.timers.mark(offset)
-        self._dirty |= bool(count or done)
+        self.progress.changed |= bool(count or done)
         self.delivered += len(arrivals)
         for level in due:
             self._look(level)
@@ -497,53 +491,7 @@ class DelayService:
         spans = {level.queue_id + 1: (level.next, self._span(level)[1]) for level in self._levels.values()}
         return {number: span for number, span in sorted(spans.items()) if span[1]}
 
-    def _trees(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        self._version = self._version.next(self._clock.time_ms())
-        table = {number: done for number, (done, _) in self.offsets().items()}
-        place = self._store.commitlog_max_offset
-        offsets = {"dataVersion": msgspec.to_builtins(self._version), "offsetTable": table, "logOffset": place}
-        return offsets, self.timers.tree(place)
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return what delayOffset.json is to hold: progress that the disk is known to have."""
-        return self._stored[0]
-
-    def timers_snapshot(self) -> dict[str, Any]:
-        """Return what timers.json is to hold."""
-        return self._stored[1]
-
-    def finish(self) -> None:
-        """Let the files hold all progress; the disk has the whole log."""
-        self._stored = self._trees()
-
-    def note_progress(self) -> bool:
-        """Look how far the disk has what was delivered, and tell whether there is something new to save; called from time to time."""
-        if self._waiting is not None and self._store.commitlog_flushed_offset >= self._waiting[0]["logOffset"]:
-            self._stored, self._waiting = self._waiting, None
-            fresh = True
-        else:
-            fresh = False
-        if self._dirty and self._waiting is None:
-            self._dirty = False
-            self._waiting = self._trees()
-        return fresh
-
 
 def _is_parked(record: memoryview, topic: str, queue_id: int, offset: int) -> bool:
     message = Record(record, 0, len(record))
     return message.queue_offset == offset and message.queue_id == queue_id and message.raw_topic == topic.encode()
-
-
-def _positions(tree: Mapping[Any, Any]) -> tuple[dict[int, int], int | None]:
-    """Return the offset by level of delayOffset.json, and up to which place in the log they speak; None when another broker wrote it."""
-    if not tree:
-        return {}, 0
-    table, place = tree.get("offsetTable", {}), tree.get("logOffset")
-    if not isinstance(table, dict) or not (place is None or type(place) is int):
-        raise RemoteProtocolError("offsetTable or logOffset is of another kind")
-    offsets = {}
-    for number, offset in table.items():
-        if not str(number).isdigit() or type(offset) is not int:
-            raise RemoteProtocolError(f"level {number!r} has the offset {offset!r}")
-        offsets[int(number)] = offset
-    return offsets, place

@@ -20,7 +20,8 @@ from sprocketmq.broker.copies import CopyTable, record_of
 from sprocketmq.broker.delay import DelayService
 from sprocketmq.broker.groups import GroupRefused, GroupTable
 from sprocketmq.broker.offsets import OffsetTable
-from sprocketmq.broker.send import SendHandlers, SendRefused
+from sprocketmq.broker.send import SendHandlers
+from sprocketmq.broker.send_rules import SendRefused
 from sprocketmq.broker.topics import FAQ, Topic, TopicRefused, TopicTable
 from sprocketmq.errors import FatalError, InvalidMessage, MessageTooLarge, ProtocolError, RetriableError
 from sprocketmq.net.server import ServerConnection

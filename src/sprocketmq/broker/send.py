@@ -17,6 +17,7 @@ from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.delay import Arrival, DelayService
 from sprocketmq.broker.flushing import Flusher
 from sprocketmq.broker.groups import GroupTable
+from sprocketmq.broker.send_rules import SendRefused, SendRules, of_dead_letter, property_value
 from sprocketmq.broker.stats import Stats
 from sprocketmq.broker.topics import Topic, TopicRefused, TopicTable, check_topic_name, topic_not_exist
 from sprocketmq.errors import FatalError, InvalidMessage, MessageTooLarge, ProtocolError, RemoteProtocolError, RetriableError, StoreFailed
@@ -24,11 +25,6 @@ from sprocketmq.net.server import ServerConnection
 from sprocketmq.protocol.batch import BatchColumns, scan_batch, split_batch, split_columns
 from sprocketmq.protocol.codes import (
     FLAG_ONEWAY,
-    SYSFLAG_BORN_HOST_V6,
-    SYSFLAG_INNER_BATCH,
-    SYSFLAG_NEED_UNWRAP,
-    SYSFLAG_STORE_HOST_V6,
-    SYSFLAG_TRANSACTION_MASK,
     RequestCode,
     ResponseCode,
 )
@@ -38,50 +34,23 @@ from sprocketmq.protocol.headers import SendHeader, SendMessageV1, SendMessageV2
 from sprocketmq.protocol.ids import MessageIdFactory
 from sprocketmq.protocol.names import MAX_TOPIC_LENGTH, RETRY_PREFIX, SCHEDULE_TOPIC, SEND_FORBIDDEN_TOPICS
 from sprocketmq.protocol.properties import (
-    CLUSTER,
-    DELAY,
-    INNER_NUM,
-    LITE_TOPIC,
     MAX_PROPERTIES_LENGTH,
     MSG_REGION,
-    MULTI_DISPATCH,
-    POP_CK,
-    PRIORITY,
-    SHARDING_KEY,
-    TIMER_DEL_UNIQKEY,
-    TIMER_DELAY_MS,
-    TIMER_DELAY_SEC,
-    TIMER_DELIVER_MS,
     TRACE_ON,
     decode_properties,
     encode_properties,
-    is_half,
-    priority_of,
 )
 from sprocketmq.storage.store import MessageStore
 
 log = logging.getLogger(__name__)
 
-_HOST_BITS = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
 # How many queues the topic of parked messages is shown with, as in the reference.
 _SCHEDULE_QUEUES = 18
-_BROKER_BITS = SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP
-# Of several the first counts.
-_TIMER_PROPERTIES = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
-MAX_TIMER_MS = 3 * 86_400_000
 # Sends that wait for a new topic's entry to reach the disk hold their bodies; past this, clients are asked to slow down.
 MAX_PARKED_BYTES = 64 << 20
 # After a write that took too long sends are refused for as long as it took, at most this long.
 MAX_BUSY_S = 1.0
-TOO_FAR = "timer message illegal, the delay time should not be bigger than the max delay %dms; or if set del msg, the delay time should be bigger than the current time"
 OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
-# What a message may ask for that this broker does not do.
-NOT_DONE = {
-    LITE_TOPIC: "this broker has no lite topics, send the message without the property __LITE_TOPIC",
-    MULTI_DISPATCH: "this broker puts a message into one queue, send it without the property INNER_MULTI_DISPATCH",
-}
-NO_RECALL = "this broker does not recall delayed messages, send the message without the property TIMER_DEL_UNIQKEY"
-DELAYED_MEMBER = "message %d of the batch asks to be delivered later, which a batch cannot do: send it by itself"
 PAGE_CACHE_BUSY = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
 
 
@@ -108,15 +77,6 @@ class Stored(NamedTuple):
 # their own), unique key, tag code (None for several), number of messages of an inner batch (else 0; below it an answer without fields),
 # whether the answer waits for the disk. A plain tuple: this is made for every send.
 _Staged = tuple[ServerConnection, Command, Topic, int, int, int | list[int], str | None, int | None, int, bool]
-
-
-class SendRefused(FatalError):
-    """A send that is answered with an error code; nothing of it is stored."""
-
-    def __init__(self, code: int, remark: str) -> None:
-        super().__init__(remark)
-        self.code = code
-        self.remark = remark
 
 
 class SendHandlers:
@@ -161,8 +121,6 @@ class SendHandlers:
         self._slow_s = config.os_page_cache_busy_timeout_ms / 1000
         self._busy_until = self._slow_took_s = 0.0
         self._max_body = config.max_message_bytes
-        # A message must not leave the log before its time.
-        self._max_timer_ms = min(MAX_TIMER_MS, round(config.store.file_reserved_hours * 3_600_000))
         self._staged: list[_Staged] = []
         self._schedule_topic = topics.create_internal(SCHEDULE_TOPIC, _SCHEDULE_QUEUES)
         # Sends that wait until the topic they create is on the disk, by its name.
@@ -170,22 +128,19 @@ class SendHandlers:
         self.parked_bytes = 0
         self._failing = False
         self._ids = MessageIdFactory()
-        self._added_names = {CLUSTER: config.cluster_name, MSG_REGION: config.region, TRACE_ON: "true"}
-        self._added = encode_properties(self._added_names).decode()
+        self._rules = SendRules(config, delays)
+        self._completed = self._rules.completed  # called for every message
+        self._too_large = self._rules.too_large
+        self._added = encode_properties(self._rules.added_names).decode()
         self._region = config.region.replace("%", "%%").encode()
         self._error_ext = msgspec.json.encode({TRACE_ON: "true", MSG_REGION: config.region})
         self._single = self._several = self._inner = b""
         self._msg_id = b""
-        self._host = config.host
-        self._too_large = (
-            "the message is illegal, maybe msg body or properties length not matched. "
-            f"msg body length limit {config.max_message_bytes}B, msg properties length limit 32KB."
-        )
 
     def listens_at(self, ip: str, store_host: bytes) -> None:
         """Take note of the address records and message ids carry; called before the first send."""
         self._ids = MessageIdFactory(ip)
-        self._host = ip
+        self._rules.host = ip
         self._msg_id = store_host.hex().upper().encode() + b"%016X"
         fields = b'"TRACE_ON":"true","MSG_REGION":"' + self._region + b'","queueOffset":"%d"}'
         self._single = b'{"queueId":"%d","transactionId":"%b","msgId":"' + self._msg_id + b'",' + fields
@@ -245,16 +200,16 @@ class SendHandlers:
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
         sys_flag, flag = header.sys_flag, header.flag
         if sys_flag:
-            sys_flag = self._checked_sys_flag(sys_flag)
+            sys_flag = self._rules.checked_sys_flag(sys_flag)
         sys_flag |= topic.sys_flag
         times = header.reconsume_times or 0
         born = header.born_timestamp_ms
         properties = header.properties
         if "_MSG" in properties:  # TRAN_MSG, _SYS_MSG_PRIORITY_
-            queue_id, properties = self._placed(topic, queue_id, properties, times, batch=bool(header.batch))
+            queue_id, properties = self._rules.placed(topic, queue_id, properties, times, batch=bool(header.batch))
         if topic.retry_group is not None and not header.batch and (dead := self._dead_letter(header)) is not None:
             topic, name, queue_id = dead, dead.name, 0
-            properties = _of_dead_letter(properties)
+            properties = of_dead_letter(properties)
         waits = False
         if self._sync:
             waits = not command.flag & FLAG_ONEWAY and wants_wait(properties)
@@ -266,9 +221,9 @@ class SendHandlers:
 
         level = due_ms = 0
         if "DELAY\x01" in properties or "TIMER_" in properties:
-            level, due_ms, properties = self._delay_asked(properties)
+            level, due_ms, properties = self._rules.delay_asked(properties)
         properties = self._completed(properties)
-        uniq = _value(properties, "UNIQ_KEY\x01")
+        uniq = property_value(properties, "UNIQ_KEY\x01")
         if not uniq:
             uniq = self._ids.next()
             properties += f"UNIQ_KEY\x01{uniq}\x02"
@@ -292,7 +247,7 @@ class SendHandlers:
             if waits:
                 self._acks.hold()
             return
-        tag = tags_code(_value(properties, "TAGS\x01"))
+        tag = tags_code(property_value(properties, "TAGS\x01"))
         queue_offset, physical_offset = self._store.stage_message(
             name,
             queue_id,
@@ -308,23 +263,6 @@ class SendHandlers:
         self._staged.append((conn, command, topic, queue_id, queue_offset, physical_offset, uniq, tag, 0, waits))
         if waits:
             self._acks.hold()
-
-    def _completed(self, properties: str) -> str:
-        """Return the property string ready to be added to, without what only brokers may say. Raises SendRefused."""
-        # What a stored message gains on receipt is appended; a string that holds one of these already goes the long way. (Text is searched, as that is five times as fast as searching bytes.)
-        if (
-            "\x01\x02" in properties
-            or "CLUSTER\x01" in properties
-            or "MSG_REGION\x01" in properties
-            or "TRACE_ON\x01" in properties
-            or "POP_CK\x01" in properties
-            or "INNER_" in properties
-            or "LITE_TOPIC\x01" in properties
-        ):
-            return self._cleaned(properties)
-        if properties and properties[-1] != "\x02":
-            return properties + "\x02"
-        return properties
 
     def _stage_batch(
         self,
@@ -344,12 +282,12 @@ class SendHandlers:
         if len(name) > MAX_TOPIC_LENGTH:
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, f"message topic length too long {len(name)}")
         if "DELAY\x01" in properties or "TIMER_" in properties:
-            level, due_ms, properties = self._delay_asked(properties)
+            level, due_ms, properties = self._rules.delay_asked(properties)
             if level or due_ms:
                 raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
-        if "INNER_" in properties and (_value(properties, "INNER_NUM\x01") or _value(properties, "INNER_BASE\x01")):
+        if "INNER_" in properties and (property_value(properties, "INNER_NUM\x01") or property_value(properties, "INNER_BASE\x01")):
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
-        uniq = _value(properties, "UNIQ_KEY\x01")
+        uniq = property_value(properties, "UNIQ_KEY\x01")
         body = command.body
         if uniq and topic.batch_queues:
             # One record for the whole batch; its readers take it apart.
@@ -358,9 +296,9 @@ class SendHandlers:
             except RemoteProtocolError as e:
                 raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, f"{self._too_large} {e}") from None
             if b"M" in strings or b"L" in strings:
-                self._check_members(strings, body)
+                self._rules.check_members(strings, body)
             properties = self._completed(properties)
-            tag = tags_code(_value(properties, "TAGS\x01"))
+            tag = tags_code(property_value(properties, "TAGS\x01"))
             queue_offset, physical_offset = self._store.stage_inner_batch(
                 name,
                 queue_id,
@@ -378,7 +316,7 @@ class SendHandlers:
             entries = split_columns(body) or split_batch(body)
             strings = b"".join(entries.properties if isinstance(entries, BatchColumns) else [entry.properties for entry in entries])
             if b"M" in strings or b"L" in strings:
-                self._check_members(strings, body)
+                self._rules.check_members(strings, body)
             queue_offset, physical_offsets = self._store.stage_batch(
                 name, queue_id, entries, sys_flag=sys_flag, born_timestamp_ms=born, born_host=conn.peer_host
             )
@@ -395,83 +333,6 @@ class SendHandlers:
         if self._busy_until > self._stats.now():
             raise SendRefused(ResponseCode.SYSTEM_BUSY, PAGE_CACHE_BUSY)
         self._busy_until = 0.0
-
-    def _checked_sys_flag(self, sys_flag: int) -> int:
-        if sys_flag & SYSFLAG_TRANSACTION_MASK:
-            raise self._no_transactions()
-        if sys_flag & _BROKER_BITS:
-            raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
-        return sys_flag & ~_HOST_BITS
-
-    def _no_transactions(self) -> SendRefused:
-        remark = f"the broker[{self._host}] sending transaction message is forbidden: this broker has no transactions"
-        return SendRefused(ResponseCode.NO_PERMISSION, remark)
-
-    def _placed(self, topic: Topic, queue_id: int, properties: str, times: int, *, batch: bool) -> tuple[int, str]:
-        """Return the queue of a message that may have a priority, and its properties. Raises SendRefused for half of a transaction.
-
-        As in the reference a priority counts whatever the topic's message.type, comes before the queue that was asked for, and is dropped
-        from delayed messages and those with an ordering key; a batch stays in its queue.
-        """
-        pairs = decode_properties(properties.encode())
-        if is_half(pairs) and not (times > 0 and _number(pairs, DELAY) > 0):  # that one is committed, and tried again
-            raise self._no_transactions()
-        priority = priority_of(pairs)
-        if batch or priority < 0:
-            return queue_id, properties
-        if SHARDING_KEY in pairs or DELAY in pairs or any(name in pairs for name in _TIMER_PROPERTIES):
-            del pairs[PRIORITY]
-            return queue_id, encode_properties(pairs).decode()
-        return min(priority, topic.write_queues - 1), properties
-
-    def _check_members(self, strings: bytes, body: bytes | memoryview) -> None:
-        """Raise SendRefused for a batch with half of a transaction or a delayed message; ``strings`` are all its property strings."""
-        if not any(name in strings for name in (b"TRAN_MSG\x01", b"DELAY\x01", b"TIMER_")):
-            return
-        for index, entry in enumerate(split_batch(body)):
-            pairs = decode_properties(entry.properties)
-            if is_half(pairs):
-                raise self._no_transactions()
-            level, due_ms, _ = self._delay_asked(entry.properties.decode())
-            if level or due_ms:
-                raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, DELAYED_MEMBER % index)
-
-    def _cleaned(self, properties: str) -> str:
-        pairs = decode_properties(properties.encode())
-        if INNER_NUM in pairs:
-            raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
-        for name, remark in NOT_DONE.items():
-            if name in pairs:
-                raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, remark)
-        for name in (*self._added_names, POP_CK):
-            pairs.pop(name, None)
-        return encode_properties(pairs).decode()
-
-    def _delay_asked(self, properties: str) -> tuple[int, int, str]:
-        """Return the delay level and the delivery time (ms) a message asks for, 0 for none, and its properties. Raises SendRefused."""
-        pairs = decode_properties(properties.encode())
-        level = _number(pairs, DELAY)
-        timed = [name for name in _TIMER_PROPERTIES if name in pairs]
-        if level > 0:
-            for name in timed:
-                del pairs[name]
-            return min(level, self._delays.max_level), 0, encode_properties(pairs).decode()
-        if TIMER_DEL_UNIQKEY in pairs:
-            raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, NO_RECALL)
-        if not timed:
-            return 0, 0, properties
-        now = self._delays.time.now_ms()
-        asked = _number(pairs, timed[0])
-        due = asked if timed[0] == TIMER_DELIVER_MS else now + asked * (1000 if timed[0] == TIMER_DELAY_SEC else 1)
-        if due <= now:
-            return 0, 0, properties
-        if due > now + self._max_timer_ms:
-            raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, TOO_FAR % self._max_timer_ms)
-        if self._delays.timers.full:
-            raise SendRefused(
-                ResponseCode.SYSTEM_BUSY, "[OVERLOAD]too many messages wait for a time of their own, start flow control for a while"
-            )
-        return 0, due, properties
 
     # --- topics that come to life with their first message ---
 
@@ -659,33 +520,6 @@ class SendHandlers:
     def _unavailable(self, conn: ServerConnection, command: Command, error: BaseException) -> None:
         remark = f"service not available now. It may be caused by: {error}"
         conn.respond(command, ResponseCode.SERVICE_NOT_AVAILABLE, ext=self._error_ext, remark=remark)
-
-
-def _number(pairs: dict[str, str], name: str) -> int:
-    text = pairs.get(name, "0")
-    try:
-        return int(text)
-    except ValueError:
-        raise RemoteProtocolError(f"property {name} is {text!r}, not a number") from None
-
-
-def _of_dead_letter(properties: str) -> str:
-    pairs = decode_properties(properties.encode())
-    for name in _TIMER_PROPERTIES:
-        pairs.pop(name, None)
-    return encode_properties({**pairs, DELAY: "-1"}).decode()
-
-
-def _value(properties: str, key: str) -> str | None:
-    """Return the value of one property, ``key`` being its name and 0x01; None when it is absent or empty."""
-    start = properties.find(key)
-    while start > 0 and properties[start - 1] != "\x02":  # inside another name or value
-        start = properties.find(key, start + 1)
-    if start < 0:
-        return None
-    start += len(key)
-    end = properties.find("\x02", start)
-    return (properties[start:] if end < 0 else properties[start:end]) or None
 
 
 def _json_text(value: str) -> bytes:

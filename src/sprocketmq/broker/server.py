@@ -125,8 +125,8 @@ class Broker:
             failed=self.flusher.fail,
             clock=clock,
         )
-        self.delays_file = self._saved_file("delayOffset", self.delays.snapshot)
-        self.timers_file = self._saved_file("timers", self.delays.timers_snapshot)
+        self.delays_file = self._saved_file("delayOffset", self.delays.progress.snapshot)
+        self.timers_file = self._saved_file("timers", self.delays.progress.timers_snapshot)
         self._files = (self.topics_file, self.groups_file, self.offsets_file, self.timers_file, self.delays_file)
         rules = RetryRules(self.topics, self.groups)
         self.sends = SendHandlers(
@@ -366,7 +366,7 @@ class Broker:
                 await asyncio.get_running_loop().run_in_executor(self._threads, self.store.flush_log)
             except (SprocketError, OSError):
                 return  # closing the store will say so; progress is read from the log again
-            self.delays.finish()
+            self.delays.progress.finish()
             file.note()
         with contextlib.suppress(OSError):  # logged where it happened; the store still has to be closed
             await file.saved()
@@ -400,7 +400,7 @@ class Broker:
         if self.offsets.dirty:
             self.offsets.dirty = False
             self.offsets_file.touch()
-        if self.delays.note_progress():
+        if self.delays.progress.note():
             self.save_delays()
 
     def save_delays(self) -> None:

@@ -301,12 +301,12 @@ async def test_a_killed_broker_repeats_nothing_that_it_delivered(restarted, cloc
     file = tmp_path / "store/config/delayOffset.json"
     for number in range(10):
         if number == saved_after:
-            broker.delays.note_progress()
+            broker.delays.progress.note()
             broker.store.flush_log()
             if saved_after:
-                assert broker.delays.note_progress()
+                assert broker.delays.progress.note()
             else:
-                broker.delays.finish()
+                broker.delays.progress.finish()
             broker.delays_file.touch()
             await broker.delays_file.saved()
         later(broker, clock, 0.7)
@@ -386,18 +386,18 @@ async def test_a_file_of_positions_that_is_none_stops_the_start(start_broker, tm
 
 async def test_positions_are_saved_when_the_disk_has_what_they_speak_of(broker, clock, ask):
     await delayed(ask, 1)
-    assert not broker.delays.note_progress()
+    assert not broker.delays.progress.note()
     later(broker, clock, 1)
     broker.store.flush_log()
-    stale = broker.delays.snapshot()
+    stale = broker.delays.progress.snapshot()
     await ask.send("orders", b"not flushed")
-    assert not broker.delays.note_progress()
-    assert not broker.delays.note_progress()
-    assert broker.delays.snapshot() is stale
+    assert not broker.delays.progress.note()
+    assert not broker.delays.progress.note()
+    assert broker.delays.progress.snapshot() is stale
     broker.store.flush_log()
-    assert broker.delays.note_progress()
-    assert broker.delays.snapshot()["offsetTable"] == {1: 1}
-    assert not broker.delays.note_progress()
+    assert broker.delays.progress.note()
+    assert broker.delays.progress.snapshot()["offsetTable"] == {1: 1}
+    assert not broker.delays.progress.note()
 
 
 # --- what goes wrong ---

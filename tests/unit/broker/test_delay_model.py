@@ -53,10 +53,10 @@ class Model:
         await self.start()
 
     async def save(self):
-        self.broker.delays.note_progress()
+        self.broker.delays.progress.note()
         if self.rng.random() < 0.7:
             self.broker.store.publish(self.broker.store.flush_log())
-        if self.broker.delays.note_progress():
+        if self.broker.delays.progress.note():
             self.broker.save_delays()
             await self.broker.delays_file.saved()
             await self.broker.timers_file.saved()

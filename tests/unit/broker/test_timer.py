@@ -111,7 +111,7 @@ async def test_a_killed_broker_repeats_nothing_that_it_delivered(restarted, cloc
     for passed in range(9):
         if passed == saved_after:
             broker.store.flush_log()
-            broker.delays.finish()
+            broker.delays.progress.finish()
             broker.save_delays()
             await broker.timers_file.saved()
         later(broker, clock, 1)

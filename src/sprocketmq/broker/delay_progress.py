@@ -1,0 +1,81 @@
+"""How far delayed messages are delivered, as ``delayOffset.json`` and ``timers.json`` hold it.
+
+The files may not be ahead of the disk: after a crash a broker would skip messages whose delivered copies are gone from the log. Progress is
+therefore saved with the end of the log that it refers to, once the log is flushed up to there.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from sprocketmq.broker.timer import Timers
+from sprocketmq.clock import Clock
+from sprocketmq.errors import RemoteProtocolError
+from sprocketmq.protocol.bodies import DataVersion
+from sprocketmq.storage.store import MessageStore
+
+_Trees = tuple[dict[str, Any], dict[str, Any]]
+
+
+class DelayProgress:
+    """What both files are to hold. ``offsets`` returns how many messages of each level were delivered, and how many parked."""
+
+    def __init__(self, store: MessageStore, timers: Timers, offsets: Callable[[], dict[int, tuple[int, int]]], clock: Clock) -> None:
+        self.changed = False
+        """Whether messages were delivered since the last ``note``."""
+        self._store = store
+        self._timers = timers
+        self._offsets = offsets
+        self._clock = clock
+        self._version = DataVersion(0, clock.time_ms(), 0)
+        self._flushed: _Trees = ({}, {})
+        # Refers to log that is not known to be flushed.
+        self._waiting: _Trees | None = None
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the content for delayOffset.json."""
+        return self._flushed[0]
+
+    def timers_snapshot(self) -> dict[str, Any]:
+        """Return the content for timers.json."""
+        return self._flushed[1]
+
+    def finish(self) -> None:
+        """Take all progress into the snapshots; the whole log is flushed."""
+        self._flushed = self._trees()
+
+    def note(self) -> bool:
+        """Follow the flushes of the log, and tell whether there is new progress to save; called from time to time."""
+        fresh = self._waiting is not None and self._store.commitlog_flushed_offset >= self._waiting[0]["logOffset"]
+        if fresh and self._waiting is not None:
+            self._flushed, self._waiting = self._waiting, None
+        if self.changed and self._waiting is None:
+            self.changed = False
+            self._waiting = self._trees()
+        return fresh
+
+    def _trees(self) -> _Trees:
+        self._version = self._version.next(self._clock.time_ms())
+        table = {level: delivered for level, (delivered, _) in self._offsets().items()}
+        log_end = self._store.commitlog_max_offset
+        offsets = {"dataVersion": msgspec.to_builtins(self._version), "offsetTable": table, "logOffset": log_end}
+        return offsets, self._timers.tree(log_end)
+
+
+def read_offsets(tree: Mapping[Any, Any]) -> tuple[dict[int, int], int | None]:
+    """Return the offset of each level in delayOffset.json, and the end of the log that they refer to: None in a file of Apache's broker.
+
+    Raises RemoteProtocolError for other content.
+    """
+    if not tree:
+        return {}, 0
+    table, log_end = tree.get("offsetTable", {}), tree.get("logOffset")
+    if not isinstance(table, dict) or not (log_end is None or type(log_end) is int):
+        raise RemoteProtocolError("offsetTable or logOffset is of another kind")
+    offsets = {}
+    for number, offset in table.items():
+        if not str(number).isdigit() or type(offset) is not int:
+            raise RemoteProtocolError(f"level {number!r} has the offset {offset!r}")
+        offsets[int(number)] = offset
+    return offsets, log_end
