@@ -43,8 +43,7 @@ START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
 MAX_BROKERS = 26
 
-# A store that lives as long as a test needs neither the reference's 1 GiB log segments, nor its 6 MB queue files, nor index files for
-# twenty million keys.
+# Temporary stores do not need the reference's sizes: log segments of 1 GiB, queue files of 6 MB, index files for twenty million keys.
 TEMPORARY_COMMITLOG_SEGMENT_BYTES = 64 << 20
 TEMPORARY_CONSUMEQUEUE_SEGMENT_BYTES = 20 * 10_000
 TEMPORARY_BATCHQUEUE_SEGMENT_BYTES = 46 * 10_000
@@ -63,8 +62,8 @@ class LocalCluster:
     and so on. Without it everything goes to a temporary directory that ``stop`` removes. With ``in_process`` (the default) the servers run
     in a background thread with an event loop of its own; else in child processes (``sprocketmq serve``), with a core for each broker.
     ``namesrv_port`` and ``port`` (of the first broker; one broker only) are 0 for any free one. With ``flush_disk_type="SYNC_FLUSH"`` a
-    send is answered when the disk has it. ``message_delay_level`` has the delays of levels 1, 2, ... as text, ``"1s 5s 10s"``: short ones let
-    tests of retries end soon.
+    send is answered when it is on the disk. ``message_delay_level`` has the delays of levels 1, 2, ... as text, ``"1s 5s 10s"``: with short
+    ones tests of retries end soon.
 
     ``namesrv`` is the address to give to clients. Raises ConfigError for arguments that cannot be; ``start`` raises PortInUse,
     StoreLocked, StoreNotWritable, StoreDamaged, or ClusterFailed when a child does not come up. A process forked while a cluster runs must
@@ -99,15 +98,21 @@ class LocalCluster:
         if store is not None and not os.fspath(store):
             raise ConfigError("store is '': name a directory, '.' for the current one, or leave it out for a temporary one")
         self._wanted_store = None if store is None else Path(store).absolute()
-        self._names = [f"broker-{chr(ord('a') + i)}" for i in range(brokers)]
-        self._namesrv_port = namesrv_port
-        self._port = port
-        self._start_timeout_s = start_timeout_s
         self._in_process = in_process
-        self._broker_options = _BrokerOptions(
-            auto_create_topic, cluster_name, default_topic_queues, max_message_bytes, flush_disk_type, message_delay_level
+        self._plan = _Plan(
+            names=tuple(f"broker-{chr(ord('a') + i)}" for i in range(brokers)),
+            temporary=store is None,
+            namesrv_port=namesrv_port,
+            port=port,
+            start_timeout_s=start_timeout_s,
+            auto_create_topic=auto_create_topic,
+            cluster_name=cluster_name,
+            default_topic_queues=default_topic_queues,
+            max_message_bytes=max_message_bytes,
+            flush_disk_type=flush_disk_type,
+            message_delay_level=message_delay_level,
         )
-        self._broker_config("", self._names[0], Path())  # bad values fail here, not in another thread
+        self._plan.broker_config("", self._plan.names[0])  # bad values fail here, not in another thread
         self._store: Path | None = None
         self._temporary: Path | None = None
         self._servers: _Servers | None = None
@@ -123,11 +128,13 @@ class LocalCluster:
                 return self
             self._pid = os.getpid()
             if self._wanted_store is None:
-                self._temporary = Path(tempfile.mkdtemp(prefix="sprocketmq-"))
-            self._store = self._wanted_store or self._temporary
-            servers = _ThreadServers(self) if self._in_process else _ChildServers(self)
+                self._store = self._temporary = Path(tempfile.mkdtemp(prefix="sprocketmq-"))
+            else:
+                self._store = self._wanted_store
+            plan = replace(self._plan, root=self._store)
+            servers = _ThreadServers(plan) if self._in_process else _ChildServers(plan)
             try:
-                servers.start(self._start_timeout_s)
+                servers.start()
             except BaseException:
                 servers.stop()
                 self._remove_temporary()
@@ -166,7 +173,7 @@ class LocalCluster:
         try:
             return await share(starting, lambda: RuntimeError("the start was cancelled"))
         except asyncio.CancelledError:
-            # The thread goes on; without this what it starts would run until the program ends.
+            # The thread goes on: without this, the servers that it starts would run until the program ends.
             await asyncio.wait([starting])
             await asyncio.to_thread(self.stop)
             raise
@@ -203,7 +210,7 @@ class LocalCluster:
     @property
     def broker_names(self) -> list[str]:
         """``broker-a`` and so on."""
-        return list(self._names)
+        return list(self._plan.names)
 
     @property
     def store(self) -> Path:
@@ -214,8 +221,8 @@ class LocalCluster:
 
     def store_of(self, broker_name: str) -> Path:
         """Return one broker's store directory. Raises ConfigError for a name that no broker has."""
-        self._check_name(broker_name)
-        return self.store if len(self._names) == 1 else self.store / broker_name
+        self._plan.check_name(broker_name)
+        return replace(self._plan, root=self.store).store_of(broker_name)
 
     @property
     def pids(self) -> list[int]:
@@ -223,7 +230,7 @@ class LocalCluster:
         servers = self._running()
         return servers.pids if isinstance(servers, _ChildServers) else [os.getpid()]
 
-    # --- what tests do ---
+    # --- for tests ---
 
     def create_topic(self, topic: str, *, queues: int = 8, attributes: Mapping[str, str] | None = None) -> None:
         """Create ``topic`` with ``queues`` queues on every broker. Arguments and errors are those of ``AdminClient.create_topic``."""
@@ -289,46 +296,6 @@ class LocalCluster:
             raise ForkedClient("LocalCluster")
         return servers
 
-    def _check_name(self, broker_name: str) -> str:
-        if broker_name not in self._names:
-            raise ConfigError(f"no broker {broker_name!r} in this cluster: it has {', '.join(self._names)}")
-        return broker_name
-
-    # --- for the two kinds of servers ---
-
-    def _broker_config(self, namesrv: str, name: str, root: Path) -> BrokerConfig:
-        options = self._broker_options
-        store = StoreConfig(
-            root=root,
-            max_message_bytes=options.max_message_bytes,
-            flush_disk_type=options.flush_disk_type,
-            message_delay_level=options.message_delay_level,
-            # How full other programs made this machine's disk is no concern of a test or a notebook.
-            disk_max_used_ratio=1.0,
-            disk_clean_forcibly_ratio=1.0,
-            disk_warning_ratio=1.0,
-        )
-        if self._wanted_store is None:
-            store = replace(
-                store,
-                commitlog_segment_bytes=max(TEMPORARY_COMMITLOG_SEGMENT_BYTES, 4 * options.max_message_bytes),
-                consumequeue_segment_bytes=TEMPORARY_CONSUMEQUEUE_SEGMENT_BYTES,
-                batchqueue_segment_bytes=TEMPORARY_BATCHQUEUE_SEGMENT_BYTES,
-                max_hash_slots=TEMPORARY_HASH_SLOTS,
-                max_index_entries=TEMPORARY_INDEX_ENTRIES,
-                preallocate=False,
-            )
-        return BrokerConfig(
-            store=store,
-            cluster_name=options.cluster_name,
-            broker_name=name,
-            port=self._port,
-            namesrv=(namesrv,) if namesrv else (),
-            auto_create_topic=options.auto_create_topic,
-            default_topic_queues=options.default_topic_queues,
-            max_message_bytes=options.max_message_bytes,
-        )
-
 
 _running: set[LocalCluster] = set()
 
@@ -348,20 +315,68 @@ getattr(threading, "_register_atexit", atexit.register)(_stop_all)
 
 
 @dataclass(frozen=True)
-class _BrokerOptions:
+class _Plan:
+    """What the servers of a cluster are started with. ``root`` is where their stores are."""
+
+    names: tuple[str, ...]
+    temporary: bool
+    namesrv_port: int
+    port: int
+    start_timeout_s: float
     auto_create_topic: bool
     cluster_name: str
     default_topic_queues: int
     max_message_bytes: int
     flush_disk_type: str
     message_delay_level: str
+    root: Path = Path()
+
+    def check_name(self, broker_name: str) -> str:
+        if broker_name not in self.names:
+            raise ConfigError(f"no broker {broker_name!r} in this cluster: it has {', '.join(self.names)}")
+        return broker_name
+
+    def store_of(self, broker_name: str) -> Path:
+        return self.root if len(self.names) == 1 else self.root / broker_name
+
+    def broker_config(self, namesrv: str, name: str) -> BrokerConfig:
+        store = StoreConfig(
+            root=self.store_of(name),
+            max_message_bytes=self.max_message_bytes,
+            flush_disk_type=self.flush_disk_type,
+            message_delay_level=self.message_delay_level,
+            # Tests and notebooks work on a disk that other programs have filled, too.
+            disk_max_used_ratio=1.0,
+            disk_clean_forcibly_ratio=1.0,
+            disk_warning_ratio=1.0,
+        )
+        if self.temporary:
+            store = replace(
+                store,
+                commitlog_segment_bytes=max(TEMPORARY_COMMITLOG_SEGMENT_BYTES, 4 * self.max_message_bytes),
+                consumequeue_segment_bytes=TEMPORARY_CONSUMEQUEUE_SEGMENT_BYTES,
+                batchqueue_segment_bytes=TEMPORARY_BATCHQUEUE_SEGMENT_BYTES,
+                max_hash_slots=TEMPORARY_HASH_SLOTS,
+                max_index_entries=TEMPORARY_INDEX_ENTRIES,
+                preallocate=False,
+            )
+        return BrokerConfig(
+            store=store,
+            cluster_name=self.cluster_name,
+            broker_name=name,
+            port=self.port,
+            namesrv=(namesrv,) if namesrv else (),
+            auto_create_topic=self.auto_create_topic,
+            default_topic_queues=self.default_topic_queues,
+            max_message_bytes=self.max_message_bytes,
+        )
 
 
 class _Servers(Protocol):
     namesrv: str
     brokers: dict[str, str]
 
-    def start(self, timeout_s: float) -> None: ...
+    def start(self) -> None: ...
 
     def stop(self) -> None: ...
 
@@ -374,8 +389,8 @@ class _Servers(Protocol):
 class _ThreadServers:
     """Nameserver and brokers on one event loop in a daemon thread."""
 
-    def __init__(self, cluster: LocalCluster) -> None:
-        self._cluster = cluster
+    def __init__(self, plan: _Plan) -> None:
+        self._plan = plan
         self.namesrv = ""
         self.brokers: dict[str, str] = {}
         self._namesrv: NameServer | None = None
@@ -383,9 +398,9 @@ class _ThreadServers:
         self._starting: set[asyncio.Task[Any]] = set()
         self._thread = LoopThread("sprocketmq-cluster")
 
-    def start(self, timeout_s: float) -> None:
+    def start(self) -> None:
         self._thread.start()
-        self._do(self._start(), timeout_s)
+        self._do(self._start(), self._plan.start_timeout_s)
 
     def stop(self) -> None:
         self._end(self._stop)
@@ -394,12 +409,12 @@ class _ThreadServers:
         self._end(self._abort)
 
     def stop_broker(self, name: str) -> None:
-        broker = self._brokers.pop(self._cluster._check_name(name), None)
+        broker = self._brokers.pop(self._plan.check_name(name), None)
         if broker is not None:
             self._do(broker.stop())
 
     def start_broker(self, name: str) -> None:
-        if self._cluster._check_name(name) not in self._brokers:
+        if self._plan.check_name(name) not in self._brokers:
             self._do(self._start_broker(name))
 
     def stop_namesrv(self) -> None:
@@ -454,12 +469,12 @@ class _ThreadServers:
 
     async def _start(self) -> None:
         await self._start_namesrv()
-        for name in self._cluster.broker_names:
+        for name in self._plan.names:
             await self._start_broker(name)
 
     async def _start_namesrv(self) -> None:
-        port = int(self.namesrv.rpartition(":")[2]) if self.namesrv else self._cluster._namesrv_port
-        first = self._cluster.store_of(self._cluster.broker_names[0])
+        port = int(self.namesrv.rpartition(":")[2]) if self.namesrv else self._plan.namesrv_port
+        first = self._plan.store_of(self._plan.names[0])
         namesrv = NameServer(NameServerConfig(port=port), kv_file=ConfigFile(first / KV_CONFIG_FILE))
         await namesrv.start()
         self._namesrv = namesrv
@@ -470,7 +485,7 @@ class _ThreadServers:
         assert task is not None
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
-        config = self._cluster._broker_config(self.namesrv, name, self._cluster.store_of(name))
+        config = self._plan.broker_config(self.namesrv, name)
         if name in self.brokers:
             config = replace(config, port=int(self.brokers[name].rpartition(":")[2]))
         broker = Broker(config)
@@ -500,21 +515,21 @@ class _ThreadServers:
 class _ChildServers:
     """``sprocketmq serve`` for the nameserver and the first broker, ``sprocketmq broker`` for each further one.
 
-    A child's standard input is a pipe from here: when this process ends, however it ends, the children see it and stop.
+    A child's standard input is a pipe from this process: when this process ends, even by a kill, the children stop.
     """
 
-    def __init__(self, cluster: LocalCluster) -> None:
-        self._cluster = cluster
+    def __init__(self, plan: _Plan) -> None:
+        self._plan = plan
         self.namesrv = ""
         self.brokers: dict[str, str] = {}
         self._children: list[subprocess.Popen[bytes]] = []
 
-    def start(self, timeout_s: float) -> None:
-        cluster = self._cluster
-        deadline = SYSTEM_CLOCK.monotonic() + timeout_s
-        for name in cluster.broker_names:
+    def start(self) -> None:
+        plan = self._plan
+        deadline = SYSTEM_CLOCK.monotonic() + plan.start_timeout_s
+        for name in plan.names:
             if not self.namesrv:
-                verb = ["serve", "--namesrv-port", str(cluster._namesrv_port), "--port", str(cluster._port)]
+                verb = ["serve", "--namesrv-port", str(plan.namesrv_port), "--port", str(plan.port)]
             else:
                 verb = ["broker", "--namesrv", self.namesrv, "--port", "0"]
             ready = self._spawn([*verb, *self._options(name)], deadline)
@@ -549,8 +564,8 @@ class _ChildServers:
         return [child.pid for child in self._children]
 
     def _options(self, name: str) -> list[str]:
-        """Return the command line that says what ``_broker_config`` says."""
-        config = self._cluster._broker_config("", name, self._cluster.store_of(name))
+        """Return the command-line options for what the plan's ``broker_config`` returns."""
+        config = self._plan.broker_config("", name)
         options = ["--store", str(config.store.root), "--name", name, "--cluster", config.cluster_name, "--stop-with-stdin"]
         said = {"root", "store", "broker_name", "cluster_name", "port", "namesrv"}
         for part in (config, config.store):
@@ -561,8 +576,8 @@ class _ChildServers:
         return options
 
     def _spawn(self, arguments: Sequence[str], deadline: float) -> dict[str, str]:
-        """Start one child and return the fields of its ready line. Raises ClusterFailed with what it said instead."""
-        # The child's complaints go to a file, not a pipe that nobody empties once it runs.
+        """Start one child and return the fields of its ready line. Raises ClusterFailed with the child's output when there is none."""
+        # Standard error goes to a file: nobody would empty a pipe once the child runs.
         with tempfile.TemporaryFile() as complaints:
             child = subprocess.Popen(
                 [sys.executable, "-m", "sprocketmq", *arguments],
@@ -575,7 +590,7 @@ class _ChildServers:
             if line.startswith("ready "):
                 return dict(part.split("=", 1) for part in line.split()[1:] if "=" in part)
             if child.poll() is None and SYSTEM_CLOCK.monotonic() >= deadline:
-                raise ClusterFailed(f"`sprocketmq {arguments[0]}` was not ready within {self._cluster._start_timeout_s:g} s")
+                raise ClusterFailed(f"`sprocketmq {arguments[0]}` was not ready within {self._plan.start_timeout_s:g} s")
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(1.0)
             complaints.seek(0)
@@ -584,7 +599,7 @@ class _ChildServers:
 
 
 def _first_line(child: "subprocess.Popen[bytes]", deadline: float) -> str:
-    """Return the first line of a child's output, or what there was of it when the child ended or the deadline passed."""
+    """Return the first line of a child's output, or its beginning when the child ended or the deadline passed."""
     assert child.stdout is not None
     data = b""
     with selectors.DefaultSelector() as selector:

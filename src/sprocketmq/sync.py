@@ -39,7 +39,7 @@ from sprocketmq.protocol.message import Message, MessageQueue, SendResult, unsen
 __all__ = ["AdminClient", "Producer", "PullConsumer", "PushConsumer"]
 
 EXIT_GRACE_S = 5.0
-# A thread that iterates over batches is handed as many as it handles in this time, at most so many.
+# A thread that iterates over batches gets as many at a time as it handles in AHEAD_S, at most MAX_AHEAD.
 AHEAD_S = 0.005
 MAX_AHEAD = 16
 
@@ -124,7 +124,7 @@ def _close_all() -> None:
 
 
 class _Face(Generic[_C]):
-    """What all blocking clients share. ``start`` and ``close`` are what ``with`` calls."""
+    """The common part of the blocking clients. ``with`` calls ``start`` and ``close``."""
 
     def __init__(self, wrapped: _C) -> None:
         self._client = wrapped
@@ -132,7 +132,7 @@ class _Face(Generic[_C]):
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Find a nameserver and begin. Raises what the async client's ``start`` raises."""
+        """Find a nameserver and start. Raises what the async client's ``start`` raises."""
         with self._lock:
             first = self._thread is None
             if first:
@@ -146,7 +146,7 @@ class _Face(Generic[_C]):
         _open_faces.add(self)
 
     def close(self) -> None:
-        """End as the async client's ``close`` does. Harmless when closed already, and in a forked child."""
+        """Do what the async client's ``close`` does. Has no effect when closed already, and in a forked child."""
         self.end(None)
 
     def end(self, timeout_s: float | None) -> None:
@@ -226,7 +226,7 @@ def _blocking(method: Callable[Concatenate[_C, _P], Coroutine[Any, Any, _R]]) ->
 
 
 def _on_loop(method: Callable[Concatenate[_C, _P], _R]) -> Callable[Concatenate["_Face[_C]", _P], _R]:
-    """Return the form for other threads of an async client's method that is not awaited: it runs on the loop, and its end is waited for."""
+    """Return the blocking form of an async client's plain method: it runs on the loop, and the caller waits for its result."""
 
     @functools.wraps(method)
     def call(self: "_Face[_C]", /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -249,7 +249,7 @@ def _arguments_of(make: Callable[_P, object]) -> Callable[[Callable[..., None]],
 
 
 class _Held:
-    """How many messages, and bytes of bodies, a producer has taken from threads and not answered yet. It knows no face: its producer has it."""
+    """The messages, and bytes of their bodies, that a producer has taken from threads and not answered yet."""
 
     __slots__ = ("bytes", "lock", "messages")
 
@@ -475,7 +475,7 @@ class PushConsumer(_Face[client.PushConsumer]):
             except BaseException as e:
                 if isinstance(e, Exception) and not isinstance(e, StopIteration):
                     raise
-                # SystemExit would end the event loop that all clients share; no future can hold a StopIteration, which would never arrive.
+                # SystemExit would end the event loop that all clients share, and a future cannot hold a StopIteration.
                 raise RuntimeError(
                     f"the handler raised {type(e).__name__}, which ends nothing but its batch: close the consumer to stop"
                 ) from e

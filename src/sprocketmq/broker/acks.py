@@ -1,4 +1,4 @@
-"""When a send is answered, and with what: the acknowledge rule, in one place.
+"""When a send is answered, and with which code: the only place for the rules of acknowledging.
 
 ::
 
@@ -12,7 +12,7 @@ A send that waits is answered SUCCESS when the disk has the log up to its end, F
 (it is stored, and the disk may yet get it), SERVICE_NOT_AVAILABLE when a flush failed: from then on nothing is acknowledged. (A replica's
 verified offset joins the rule by handing ``covered`` the smaller of the two offsets.)
 
-No clock, thread or event loop here: times and offsets are told.
+Nothing here has a clock, a thread or an event loop: callers pass times and offsets.
 """
 
 from collections import deque
@@ -55,11 +55,11 @@ class Acks(Generic[_T]):
         self._groups: deque[_Group] = deque()
 
     def admits(self, unflushed: int, *, waits: bool) -> bool:
-        """Tell whether one more send may be taken, ``unflushed`` bytes of the log not being on the disk; it ``waits`` or not."""
+        """Tell whether one more send is accepted while ``unflushed`` bytes of the log are not on the disk; ``waits``: for the disk."""
         return unflushed < self._max_bytes and not (waits and self.waiting >= self.max_sends)
 
     def hold(self) -> None:
-        """Count a send that was staged and will wait: ``wait`` or ``release`` must follow."""
+        """Count a staged send that will wait; ``wait`` or ``release`` must follow."""
         self.waiting += 1
 
     def release(self, count: int) -> None:
@@ -67,11 +67,11 @@ class Acks(Generic[_T]):
         self.waiting -= count
 
     def wait(self, end: int, now: float, sends: list[_T]) -> None:
-        """Let held sends wait after their commit ended at ``end``. Ends and times never go back; not to be called after a failure."""
+        """Let held sends wait whose commit ended at log offset ``end``. Ends and times never decrease; not to be called after a failure."""
         self._groups.append(_Group(end, now, sends))  # type: ignore[arg-type]
 
     def covered(self, flushed: int) -> list[_T]:
-        """Return the sends that the disk has now, as it has the log up to ``flushed``; none after a failure."""
+        """Return the sends that are on the disk now that the log is flushed up to ``flushed``; none after a failure."""
         groups = self._groups
         found: list[_T] = []
         while groups and groups[0].end <= flushed:
@@ -79,7 +79,7 @@ class Acks(Generic[_T]):
         return found
 
     def overdue(self, now: float) -> list[_T]:
-        """Return the sends that waited for the whole time-out; they wait no more."""
+        """Remove and return the sends whose timeout is over."""
         groups = self._groups
         found: list[_T] = []
         while groups and now >= groups[0].since + self._timeout_s:
@@ -87,7 +87,7 @@ class Acks(Generic[_T]):
         return found
 
     def fail(self) -> list[_T]:
-        """Return everything that waits: a flush failed, and what the disk has of it is unknown."""
+        """Remove and return everything that waits: a flush failed, and how much of it is on the disk is unknown."""
         self.failed = True
         found: list[_T] = []
         while self._groups:
@@ -106,12 +106,12 @@ class Acks(Generic[_T]):
 
     @property
     def deadline(self) -> float | None:
-        """When ``overdue`` has something to return at the earliest; None when nothing waits."""
+        """The earliest time at which ``overdue`` returns something; None when nothing waits."""
         return self._groups[0].since + self._timeout_s if self._groups else None
 
 
 def wants_wait(properties: str) -> bool:
-    """Tell whether a message asks for an answer only when it is as safe as the broker's mode makes it.
+    """Tell whether a message asks to be answered only when it is as durable as the broker's mode makes it.
 
     Property WAIT says so; a message without one asks for it, and so does one with an empty value (which stands for none).
     """

@@ -132,7 +132,7 @@ class AdminHandlers:
             conn.respond(command, ResponseCode.SUCCESS)
 
     def delete_topic(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 215: queues, offsets and the entry go; the log keeps its records."""
+        """Answer 215: delete queues, offsets and the entry; the log keeps its records."""
         name = command.header(TopicRequest).topic
         if not name.strip():
             conn.respond(command, ResponseCode.SYSTEM_ERROR, remark="The specified topic is blank.")
@@ -219,7 +219,7 @@ class AdminHandlers:
         conn.respond(command, ResponseCode.SUCCESS, ext={"totalGroupNum": str(total)}, body=table.encode())
 
     def group_config(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 352. Asking for a group creates it where groups create themselves, as in the reference."""
+        """Answer 352. Asking for a group creates it where that is allowed, as in the reference."""
         name = command.header(GroupRequest).group
         try:
             group = self._groups.find(name)
@@ -284,10 +284,10 @@ class AdminHandlers:
                 body.total_inflight_diff += sum(o.pull_offset - o.consumer_offset for o in table.offset_table.values())
         conn.respond(command, ResponseCode.SUCCESS, body=body.encode())
 
-    # --- where groups go on ---
+    # --- resetting groups ---
 
     def reset_offsets(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 222: have a group go on at a time (-1: the end), or one queue of it at an offset; its members are told at their next pull."""
+        """Answer 222: move a group to a time (-1: the end), or one queue of it to an offset; members are told at their next pull."""
         request = command.header(ResetOffset)
         topic = self._topics.get(request.topic)
         if topic is None:
@@ -343,7 +343,7 @@ class AdminHandlers:
         conn.respond(command, ResponseCode.SUCCESS, body=topics.encode())
 
     def subscription_of_group(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 345: what an online group wants of a topic."""
+        """Answer 345: an online group's subscription to a topic."""
         request = command.header(GroupTopicRequest)
         online = self._clients.consumers.get(request.group)
         subscription = online.subscriptions.get(request.topic) if online is not None else None

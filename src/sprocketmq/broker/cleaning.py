@@ -1,4 +1,4 @@
-"""Keeping the disk from filling up: old segments go, and messages are refused while there is no room for them.
+"""Keeping the disk from filling up: old segments are deleted, and messages are refused while there is no room for them.
 
 ::
 
@@ -11,8 +11,8 @@
                          |
                          '-----------> writable
 
-What may go and why is decided in ``storage/log/retention.py``. One segment goes at a time, with a look at the disk and a pause in between, so
-that traffic goes on and nothing goes that need not.
+``storage/log/retention.py`` decides what may be deleted. One segment is deleted at a time, with a look at the disk and a pause in between,
+so that traffic goes on and no more is deleted than needed.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class _Look(NamedTuple):
 
 
 class Cleaning:
-    """The cleaner of one store. ``writable`` tells whether messages may be taken, ``refusal`` says why not, for the answer's remark.
+    """The cleaner of one store. ``writable`` tells whether messages are accepted; ``refusal`` is the remark when they are not.
 
     Call ``start`` and ``stop`` on the event loop. ``executor`` runs what touches the disk. Segments are dropped on the loop's thread, which
     owns the store.
@@ -106,7 +106,7 @@ class Cleaning:
         self.begin()
 
     async def stop(self) -> None:
-        """End after the step under way; may be called twice."""
+        """Stop after the current step; may be called twice."""
         self._running = False
         self._stopping = True
         if self._timer is not None:
@@ -117,17 +117,17 @@ class Cleaning:
 
     @property
     def due(self) -> float | None:
-        """When the next round begins, in the loop's time; None while one is under way, and when none is to come."""
+        """When the next round begins, in the loop's time; None during a round, and when stopped."""
         return self._timer.when() if self._timer is not None else None
 
     def disk_refused(self, error: BaseException) -> None:
-        """Take note that a write failed; when for lack of room, look at the disk at once."""
+        """Look at the disk at once when a write failed for lack of room."""
         cause = error if isinstance(error, OSError) else error.__cause__
         if isinstance(cause, OSError) and cause.errno in NO_ROOM and self.writable:
             self.begin()
 
     def begin(self) -> None:
-        """Begin a round now, unless one is under way."""
+        """Begin a round now, unless one runs already."""
         if self._running and self.round is None:
             if self._timer is not None:
                 self._timer.cancel()
@@ -136,7 +136,7 @@ class Cleaning:
             self.round.add_done_callback(self._over)
 
     def _over(self, _: object) -> None:
-        """Have the next round come, whatever became of the last one."""
+        """Schedule the next round, even when the last one failed."""
         self.round = None
         if self._running:
             interval = self._config.clean_interval_s
@@ -147,7 +147,7 @@ class Cleaning:
     # --- one round ---
 
     async def clean(self) -> list[str]:
-        """Do one round and return the paths of the files that went."""
+        """Do one round and return the paths of the deleted files."""
         manual = self._manual_rounds > 0
         if manual:
             self._manual_rounds -= 1
@@ -164,7 +164,7 @@ class Cleaning:
         return removed
 
     async def _step(self, manual: bool, *, first: bool) -> list[str]:
-        """Look at the disks and let one segment go if one may; return the paths of the files that went."""
+        """Look at the disks and delete one segment if one may go; return the paths of the deleted files."""
         store = self._store
         flushed = store.commitlog_flushed_offset  # what is not on the disk yet, a flush may be busy with
         segments = store.segments()[: MAX_SEGMENTS_PER_ROUND + 1]
@@ -225,7 +225,7 @@ class Cleaning:
         return _Look(used, [SegmentAge(start, size, fs.modified_ms(path)) for start, size, path in segments])
 
     def _drop_leftovers(self, cause: Cause, now_ms: int) -> list[str]:
-        """Delete what recovery put aside in ``damaged/``, when messages of that age would go too."""
+        """Delete files that recovery moved to ``damaged/`` once messages of their age would be deleted too."""
         removed = []
         folder = f"{self._root}/damaged"
         for entry in self._fs.list(folder):
@@ -241,7 +241,8 @@ class Cleaning:
         self.used = used
         if not writable:
             self.refusal = (
-                f"service not available now. It may be caused by: the broker's disk is full: {used:.0%} of the disk of {self._root} is used,"
+                f"service not available now. It may be caused by: the broker's disk is full:"
+                f" {used:.0%} of the disk of {self._root} is used,"
                 f" messages are refused above {self._limits.warning:.0%}. Free space there, or keep messages for less time"
                 " (file_reserved_hours); sends are taken again without a restart"
             )
@@ -260,18 +261,18 @@ class Cleaning:
     # --- requests ---
 
     def delete_expired(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 329: expired segments go in the next rounds, whatever the hour."""
+        """Answer 329: delete expired segments in the next rounds, whatever the hour."""
         self._manual_rounds = MANUAL_ROUNDS
         self.begin()
         conn.respond(command, ResponseCode.SUCCESS)
 
     def clean_queues(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 306: queue files whose messages have left the log go."""
+        """Answer 306: delete queue files whose messages are no longer in the log."""
         self._store.delete_before(self._store.commitlog_min_offset)
         conn.respond(command, ResponseCode.SUCCESS)
 
     def clean_topics(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 316: queues of topics that have no entry in the topic table go."""
+        """Answer 316: delete queues of topics that are not in the topic table."""
         for topic in self._store.topics_on_disk():
             if topic not in self._topics and topic not in SYSTEM_TOPICS:
                 self._store.delete_topic(topic)

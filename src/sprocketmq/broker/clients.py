@@ -40,7 +40,7 @@ _LANGUAGES = {code.value: code.name for code in LanguageCode}
 
 @dataclass(slots=True)
 class Member:
-    """One client in one group; ``wants`` is what a consumer subscribes to: expressions by topic."""
+    """One client in one group; ``wants`` has the expression that a consumer subscribes with, by topic."""
 
     client_id: str
     language: int
@@ -52,7 +52,7 @@ class Member:
 
 @dataclass(slots=True)
 class Subscription:
-    """What a group wants of a topic; ``tag_codes`` is None for everything."""
+    """A group's subscription to a topic; ``tag_codes`` is None for everything."""
 
     data: SubscriptionData
     tag_codes: frozenset[int] | None
@@ -60,7 +60,7 @@ class Subscription:
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """An online consumer group: its members by connection, and the subscriptions they last told."""
+    """An online consumer group: its members by connection, and their last subscriptions."""
 
     name: str
     consume_type: str = "CONSUME_PASSIVELY"
@@ -71,14 +71,14 @@ class ConsumerGroup:
 
 
 def tag_filter(data: SubscriptionData) -> frozenset[int] | None:
-    """Return the tag codes a TAG subscription lets through, or None when it takes everything."""
+    """Return the tag codes that match a TAG subscription, None for everything."""
     if data.sub_string.strip() in ("", "*") or not data.code_set:
         return None
     return frozenset(data.code_set)
 
 
 def _compare(group: ConsumerGroup, newcomer: Member, peer_log: PeerLog) -> None:
-    """Warn when a member that joins, or changes its mind, subscribes to something else than the others: some would miss messages."""
+    """Warn when a member subscribes to something else than the others of its group: some messages would never be consumed."""
     for other in group.members.values():
         if other.wants == newcomer.wants:
             continue
@@ -97,14 +97,14 @@ def _compare(group: ConsumerGroup, newcomer: Member, peer_log: PeerLog) -> None:
 
 
 class ClientRegistry:
-    """Producer and consumer groups that are online. A client is gone with its connection, or after 120 s without a heartbeat."""
+    """Producer and consumer groups that are online. A client leaves with its connection, or after 120 s without a heartbeat."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._peer_log = PeerLog(log, clock.monotonic)
         self.producers: dict[str, dict[ServerConnection, Member]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
-        # What a connection is registered in, so that its end costs nothing in proportion to all groups.
+        # The groups of each connection, so that its end need not search all groups.
         self._of: dict[ServerConnection, tuple[set[str], set[str]]] = {}
 
     def _member(self, client_id: str, command: Command) -> Member:
@@ -117,12 +117,12 @@ class ClientRegistry:
         return found
 
     def join_producer(self, group: str, conn: ServerConnection, client_id: str, command: Command) -> None:
-        """Register, or hear again from, one member of a producer group."""
+        """Register a member of a producer group, or renew it."""
         self._memberships(conn)[0].add(group)
         self.producers.setdefault(group, {})[conn] = self._member(client_id, command)
 
     def join_consumer(self, data: ConsumerData, conn: ServerConnection, client_id: str, command: Command) -> bool:
-        """Register, or hear again from, one member of a consumer group; True when its members or subscriptions changed."""
+        """Register a member of a consumer group, or renew it; True when the group's members or subscriptions changed."""
         name = data.group_name
         group = self.consumers.get(name)
         if group is None:
@@ -153,7 +153,7 @@ class ClientRegistry:
         return changed
 
     def leave(self, conn: ServerConnection, *, producer_group: str | None = None, consumer_group: str | None = None) -> list[ConsumerGroup]:
-        """Take a client out of the groups named and return the consumer group whose members changed, if any."""
+        """Remove a client from the named groups and return the consumer group whose members changed, if any."""
         producers, consumers = self._of.get(conn, (set(), set()))
         if producer_group in producers:
             producers.discard(producer_group)
@@ -257,7 +257,7 @@ class ClientHandlers:
         conn.respond(command, ResponseCode.SUCCESS, ext=ext)
 
     def unregister(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 35: one group of a client ends."""
+        """Answer 35: a client leaves a group."""
         header = command.header(UnregisterClient)
         groups = self._clients.leave(conn, producer_group=header.producer_group, consumer_group=header.consumer_group)
         conn.respond(command, ResponseCode.SUCCESS, ext={})
@@ -265,7 +265,7 @@ class ClientHandlers:
             self._tell_members(group.name)
 
     def disconnected(self, conn: ServerConnection) -> None:
-        """Take a client whose connection ended out of its groups and tell those who stay."""
+        """Remove a client whose connection ended from its groups and notify the remaining members."""
         for group in self._clients.drop(conn):
             self._tell_members(group.name)
 

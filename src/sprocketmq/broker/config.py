@@ -1,4 +1,4 @@
-"""What a broker is told when it starts."""
+"""The settings of a broker."""
 
 from dataclasses import dataclass, field
 
@@ -18,7 +18,7 @@ class BrokerConfig:
 
     ``host`` and ``port`` say where it listens (port 0: any free one); ``advertise`` is the host it tells nameservers, by default
     ``host``, or for a wildcard the first address other machines can use. ``namesrv`` may be empty: the broker then serves who knows it.
-    A broker does not start while another one of its name is registered and answers, unless it is to ``take_over`` the name.
+    A broker does not start while a live one of the same name is registered, unless ``take_over`` is set.
     """
 
     store: StoreConfig
@@ -34,15 +34,15 @@ class BrokerConfig:
     auto_create_group: bool = True
     default_topic_queues: int = 8
     max_message_bytes: int = 4 << 20
-    # One pull's answer: the client's own limits bind it further. At least one message is always returned.
+    # Limits of one pull's answer, besides the client's own. At least one message is always returned.
     max_transfer_count: int = 4096
     max_transfer_bytes: int = 4 << 20
     max_connections: int = 10_000
     max_held_pulls: int = 100_000
     flush_interval_s: float = 0.5
-    # With SYNC_FLUSH a send is answered when the disk has it; one that waits longer is told so, and is stored all the same.
+    # With SYNC_FLUSH a send is answered when it is on the disk. One that waits longer gets FLUSH_DISK_TIMEOUT, and is stored all the same.
     sync_flush_timeout_s: float = 5.0
-    # How many may wait, and how much of the log need not be on the disk yet; past either, sends are told to slow down.
+    # Sends that may wait, and bytes of the log that may be unflushed; beyond either, sends are answered with SYSTEM_BUSY.
     max_waiting_sends: int = 10_000
     max_waiting_bytes: int = 64 << 20
     os_page_cache_busy_timeout_ms: int = 1000

@@ -1,4 +1,4 @@
-"""Which copies were made of messages that consumers gave back: a bounded table in memory, so that nobody searches for them.
+"""The copies made of messages that consumers gave back: a bounded table in memory, which saves searching the log.
 
 ::
 
@@ -21,14 +21,14 @@ from sprocketmq.protocol.properties import find_property
 from sprocketmq.protocol.records import ReceivedMessage, Record
 from sprocketmq.storage.store import MessageStore
 
-# The newest that are remembered, about 500 bytes each.
+# Copies that are remembered, the newest ones; about 500 bytes each.
 MAX_COPIES = 50_000
-# Records a start looks at for them, at some 15 us each.
+# Records that a start reads to fill the table, about 15 us each.
 MAX_READ_AT_START = 20_000
 
 
 class CopyTable:
-    """The newest copies, by the topic they are for, the place of what was given back, and its unique key (members of a batch share a place)."""
+    """The newest copies, by their topic, and the log offset and unique key of the original (messages of a batch share an offset)."""
 
     def __init__(self) -> None:
         self._copies: OrderedDict[tuple[str, int, str], int] = OrderedDict()
@@ -38,7 +38,7 @@ class CopyTable:
         return len(self._copies)
 
     def note(self, topic: str, place: int, uniq: str, copy: int) -> None:
-        """Remember the place of the copy of a message for a retry or dead-letter topic."""
+        """Remember the log offset of a copy for a retry or dead-letter topic."""
         key = (topic, place, uniq)
         self._copies[key] = copy
         self._copies.move_to_end(key)
@@ -46,22 +46,22 @@ class CopyTable:
             self._copies.popitem(last=False)
 
     def delivered(self, parked: int, place: int) -> None:
-        """Remember where a parked copy was delivered to."""
+        """Remember the log offset to which a parked copy was delivered."""
         self._deliveries[parked] = place
         if len(self._deliveries) > MAX_COPIES:
             self._deliveries.popitem(last=False)
 
     def copy_of(self, topic: str, place: int, uniq: str) -> int | None:
-        """Return the place of the copy for ``topic``, as far as that is known."""
+        """Return the log offset of the copy for ``topic``, None when it is not known."""
         return self._copies.get((topic, place, uniq))
 
     def delivery_of(self, parked: int) -> int | None:
-        """Return where a parked copy was delivered to, as far as that is known."""
+        """Return the log offset to which a parked copy was delivered, None when it is not known."""
         return self._deliveries.get(parked)
 
 
 def record_of(store: MessageStore, place: int | None, *, copied_from: int | None = None) -> ReceivedMessage | None:
-    """Return the record at a place in the log, if there is one, made from that one."""
+    """Return the record at a log offset if it is a copy of the given one."""
     view = store.record_at(place) if place is not None else None
     if view is None:
         return None
@@ -115,7 +115,7 @@ def _queues(store: MessageStore, topics: TopicTable, offsets: OffsetTable, delay
 
 
 def _newest(store: MessageStore, queues: Iterable[tuple[str, int, int, int]]) -> Iterable[tuple[str, int]]:
-    """Yield topic and place in the log of the newest records of queues, at most so many; each queue has a fair share."""
+    """Yield topic and log offset of the newest records of queues, up to a number of which each queue has a fair share."""
     left = MAX_READ_AT_START
     waiting = sorted((end - begin, topic, queue_id, end) for topic, queue_id, begin, end in queues if end > begin)
     for number, (length, topic, queue_id, end) in enumerate(waiting):

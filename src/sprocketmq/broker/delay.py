@@ -1,4 +1,4 @@
-"""Delayed messages: parked under their level until their time has come, then stored again where they belong.
+"""Delayed messages: parked in the queue of their level until they are due, then stored again in their own topic.
 
 ::
 
@@ -41,20 +41,20 @@ from sprocketmq.storage.store import MessageStore, ReadStatus
 
 log = logging.getLogger(__name__)
 
-# What is delivered in one turn of the loop: a few milliseconds' work.
+# Deliveries in one turn of the loop: a few milliseconds of work.
 MAX_AT_ONCE = 128
 MAX_BYTES_AT_ONCE = 1 << 19
-# Waits are cut to this, as the wall clock may be set forward meanwhile.
+# The longest wait: the wall clock may be set forward meanwhile.
 MAX_WAIT_S = 1.0
-# After the disk refused, or while it has not confirmed what is due.
+# Pause after the disk refused a write, or while due messages are not flushed yet.
 AGAIN_MS = 500
 
-# What of a delivered message is told to those who wait for it: topic, queue id, tag code.
+# A delivered message as held pulls need to know it: topic, queue id, tag code.
 Arrival = tuple[Topic, int, int | None]
 
 
 class ForwardClock:
-    """Wall-clock milliseconds that never go back: set back, the clock goes on from where it was, at the pace of the monotonic one."""
+    """Wall-clock milliseconds that never decrease: when the clock is set back, time goes on at the pace of the monotonic clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -73,7 +73,7 @@ class ForwardClock:
 
 
 class _Level:
-    """One level: the queue offset to be delivered next, where the queue ends as far as we know, when the next is due (None: not known)."""
+    """One level: the queue offset to deliver next, the known end of the queue, and when the next message is due (None: not known)."""
 
     __slots__ = ("delay_ms", "due_ms", "end", "next", "queue_id")
 
@@ -134,9 +134,10 @@ class DelayService:
         self._timers_place = self.timers.open(tree)
 
     def open(self, tree: Mapping[Any, Any]) -> None:
-        """Take the content of delayOffset.json, empty when there is none, and from the log what was delivered since. Raises RemoteProtocolError for other content.
+        """Take the content of delayOffset.json (empty when there is none), and read from the log what was delivered since.
 
-        The file is to be saved then: a broker that is killed before it first did so would go by what another one wrote.
+        Raises RemoteProtocolError for other content. The caller saves the file afterwards: a broker that is killed before its first save
+        would use offsets that another one wrote.
         """
         self.time.not_before(self._store.newest_ms)
         for queue_id in range(len(self._levels_ms), MAX_DELAY_LEVELS):
@@ -155,14 +156,14 @@ class DelayService:
             starts.append(max(self._timers_place, waiting))
         if starts:
             self._skip_delivered(min(starts))
-            self._store.flush_log()  # the files are to have nothing that the disk has not
+            self._store.flush_log()  # before saving offsets that refer to it
         self.timers.load()
         for level in self._levels.values():
             self._look(level)
         self.progress.finish()
 
     def _skip_delivered(self, place: int) -> None:
-        """Read the log from ``place`` on and go past the parked messages that it has delivered ones of."""
+        """Read the log from log offset ``place`` on, and skip the parked messages whose delivered copies it has."""
         for _, source in self._store.deliveries_since(place):
             record = self._store.record_at(source)
             if record is None:
@@ -213,7 +214,7 @@ class DelayService:
         born_host: bytes,
         reconsume_times: int = 0,
     ) -> tuple[int, int]:
-        """Stage a message that is to come to ``topic`` after the delay of its level; a level above the last counts as the last.
+        """Stage a message for delivery to ``topic`` after the delay of its level; a level above the last counts as the last.
 
         Returns its offset in the level's queue and its place in the log. ``properties`` gain what delivery needs. Raises as
         ``MessageStore.stage_copy`` does, and LocalProtocolError for properties that cannot be written.
@@ -259,7 +260,7 @@ class DelayService:
         born_host: bytes,
         reconsume_times: int = 0,
     ) -> tuple[int, int]:
-        """Stage a message that is to come to ``topic`` at ``due_ms``, as ``stage`` does; not while ``timers`` is full."""
+        """Stage a message for delivery to ``topic`` at ``due_ms``, as ``stage`` does; not to be called while ``timers`` is full."""
         self._topics.create_internal(TIMER_TOPIC, 1)  # queues without a topic are taken for leftovers
         properties[TIMER_OUT_MS] = str(due_ms)
         properties[REAL_TOPIC] = topic
@@ -292,7 +293,7 @@ class DelayService:
         return self._store.min_offset(SCHEDULE_TOPIC, level.queue_id), self._store.max_offset(SCHEDULE_TOPIC, level.queue_id)
 
     def _look(self, level: _Level) -> None:
-        """Find out when the next message of a level is due."""
+        """Determine when the next message of a level is due."""
         low, high = self._span(level)
         if level.next < low:
             log.error("%d delayed messages of level %d have left the log before their time", low - level.next, level.queue_id + 1)
@@ -307,7 +308,7 @@ class DelayService:
             level.due_ms = None
 
     def _due(self, level: _Level, code: int) -> int:
-        # A later time than any message parked now could have was written under another clock or other levels.
+        # A time that is later than that of a message parked now was written under another clock or with other delays.
         now = self.time.now_ms()
         return now if level.delay_ms is not None and code > now + level.delay_ms else code
 
@@ -324,7 +325,7 @@ class DelayService:
             self._timer = self._loop.call_later(min(max(0, due - self.time.now_ms()) / 1000, MAX_WAIT_S), self.fire)
 
     def fire(self) -> None:
-        """Deliver what is due, as much as one turn of the loop should, and wait for the next. A failure is logged, and tried again soon."""
+        """Deliver what is due, up to the limits of one turn, and set the timer for the rest. Failures are logged and tried again soon."""
         try:
             self._fire()
         except Exception:
@@ -409,7 +410,7 @@ class DelayService:
             yield self._parked(SCHEDULE_TOPIC, level.queue_id, level.next, physical)
 
     def _timed(self, due_ms: int, offset: int) -> ReceivedMessage | None:
-        """Return a timed message that is due; None when it is not there, or is damaged."""
+        """Return a timed message that is due; None when it is missing or damaged."""
         low, high = self._store.min_offset(TIMER_TOPIC, 0), self._store.max_offset(TIMER_TOPIC, 0)
         if offset < low:
             log.error("timed message %d has left the log before its time", offset)
@@ -420,14 +421,14 @@ class DelayService:
                 self.timers.mark(offset)
             elif due_of(message) == due_ms and not self.timers.was_delivered(offset):
                 return message
-            # Else its send failed and another message got the offset.
+            # Otherwise its send failed, and another message has the offset.
         elif self._store.commitlog_visible_offset < self._store.commitlog_max_offset:
             self.timers.add(due_ms, offset)  # written, and not on the disk yet
             self._timers_after_ms = self.time.now_ms() + AGAIN_MS
         return None
 
     def _parked(self, topic: str, queue_id: int, offset: int, physical: int) -> ReceivedMessage | None:
-        """Return the message at a queue offset, whose unit says that it is at ``physical``; None when it is damaged or gone."""
+        """Return the message at a queue offset, whose unit points to ``physical``; None when it is damaged or gone."""
         record = self._store.record_at(physical)
         if record is None or not _is_parked(record, topic, queue_id, offset):
             found = self._store.read(topic, queue_id, offset, max_count=1)  # which mends the unit
@@ -444,7 +445,7 @@ class DelayService:
         return message
 
     def _stage_delivery(self, parked: ReceivedMessage, arrivals: list[Arrival]) -> None:
-        """Stage a parked message where it belongs. One that cannot be stored anywhere stays parked, where its queue can be read."""
+        """Stage a parked message for its own topic. One that cannot be stored stays parked and readable."""
         try:
             properties = parked.properties
         except RemoteProtocolError as e:
@@ -487,7 +488,7 @@ class DelayService:
     # --- progress ---
 
     def offsets(self) -> dict[int, tuple[int, int]]:
-        """Return how many messages of each level that has any were delivered, and how many were parked."""
+        """Return how many messages of each level were delivered and parked, for levels that have any."""
         spans = {level.queue_id + 1: (level.next, self._span(level)[1]) for level in self._levels.values()}
         return {number: span for number, span in sorted(spans.items()) if span[1]}
 

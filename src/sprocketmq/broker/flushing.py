@@ -1,8 +1,8 @@
-"""Getting the log to the disk: one thread that flushes, when it does so, and who is told.
+"""Flushing the log: one thread that flushes, when it does so, and who is notified.
 
-One flush is under way at a time; everything committed meanwhile goes with the next. With SYNC_FLUSH that makes a group commit: the more
-sends wait, the more share one flush. Queues and index follow from time to time (``settle``), in another thread, and hold up nobody. Keys that
-wait for it in memory are indexed when the log has not grown for a moment.
+One flush is under way at a time; everything committed meanwhile is in the next one. With SYNC_FLUSH that makes a group commit: the more
+sends wait, the more share one flush. Queues and index are flushed from time to time (``settle``), in another thread. Keys that wait in
+memory are indexed when the log has not grown for a moment.
 
 ::
 
@@ -28,8 +28,8 @@ from sprocketmq.storage.store import MessageStore
 
 log = logging.getLogger(__name__)
 
-# How often it is looked whether keys wait to be indexed, and after how long they are even while the log grows; only few of them, as a
-# busy broker indexes many at a time on its own (storage/index/key_index.py), which takes the least of it.
+# How often the keys that wait to be indexed are looked at, and after how long they are indexed even while the log grows. Only a few of
+# them: a busy broker indexes many at a time by itself (storage/index/key_index.py), which costs the least for each.
 INDEX_TICK_S = 0.05
 INDEX_AFTER_MS = 250
 INDEX_FEW_BYTES = 1 << 20
@@ -84,21 +84,21 @@ class Flusher(Generic[_T]):
     # --- life ---
 
     def start(self) -> None:
-        """Begin; the store is open. What recovery found and does not know to be on the disk goes there."""
+        """Start on an open store. Log that recovery found, and that may not be on the disk, is flushed."""
         self._loop = asyncio.get_running_loop()
         self.flushed_end = self._store.commitlog_flushed_offset
         self._thread.start()
         self.wrote()
 
     async def drain(self) -> None:
-        """Return when nothing waits any more: it is on the disk, late, or lost."""
+        """Return when no send waits any more: all are on the disk, late, or lost."""
         while self.acks.waiting:
             idle = asyncio.get_running_loop().create_future()
             self._idle.append(idle)
             await idle
 
     async def stop(self) -> None:
-        """End after the flush under way; what still waits is dropped without an answer. May be called twice."""
+        """Stop after the current flush; sends that still wait are dropped without an answer. May be called twice."""
         for timer in (self._timer, self._deadline_timer, self._index_timer):
             if timer is not None:
                 timer.cancel()
@@ -114,10 +114,10 @@ class Flusher(Generic[_T]):
             if task is not None:
                 await asyncio.wait([task])
 
-    # --- what the sends say ---
+    # --- called by the sends ---
 
     def wrote(self) -> None:
-        """Take note that the log may have grown: with SYNC_FLUSH it is flushed at once, else after the interval."""
+        """Note that the log may have grown: it is flushed at once with SYNC_FLUSH, else after the interval."""
         if self._index_timer is None:
             self._await_index()
         if self._busy or self._timer is not None or self._store.commitlog_max_offset == self.flushed_end:
@@ -134,17 +134,17 @@ class Flusher(Generic[_T]):
 
     @property
     def settling(self) -> bool:
-        """Whether the queues are being brought to the disk."""
+        """Whether the queues are being flushed."""
         return self._settling is not None
 
     @property
     def draining(self) -> bool:
-        """Whether a stop waits for the last answers."""
+        """Whether ``drain`` waits for the last answers."""
         return bool(self._idle)
 
     @property
     def stopping(self) -> bool:
-        """Whether the thread is told to end."""
+        """Whether ``stop`` was called."""
         return self._stopped is not None
 
     def wait(self, sends: list[_T]) -> None:
@@ -159,7 +159,7 @@ class Flusher(Generic[_T]):
             self._await_deadline()
 
     def settle(self) -> None:
-        """Bring queues and index to the disk as well, when the log has grown since: a recovery after a crash then has less to read."""
+        """Flush queues and index as well, if the log has grown since the last time: recovery after a crash then has less to read."""
         if (
             self._settling is None
             and self._loop is not None
@@ -167,7 +167,7 @@ class Flusher(Generic[_T]):
             and not self.acks.failed
             and self._store.commitlog_max_offset != self.settled_end
         ):
-            # No task, which could be cancelled while the thread goes on: two must not settle at a time.
+            # A future and not a task: a task could be cancelled while its thread goes on, and two threads must not do this at a time.
             flush = partial(self._store.flush, thorough=True)
             self._settling = self._loop.run_in_executor(self._executor, self._attempt, flush)
             self._settling.add_done_callback(self._settled)
@@ -179,11 +179,11 @@ class Flusher(Generic[_T]):
             self._index_timer = self._loop.call_later(INDEX_TICK_S, self.look_at_index)
 
     def look_at_index(self) -> None:
-        """Have keys indexed that wait for it, when the broker is idle or few of them have waited long."""
+        """Index waiting keys when the broker is idle, or when a few of them have waited long."""
         self._index_timer = None
         behind_bytes, behind_ms = self._store.dispatch_lag
         if not behind_bytes:
-            return  # the next message has it looked at again
+            return  # the next message starts the timer again
         end = self._store.commitlog_max_offset
         idle, self._log_seen = end == self._log_seen, end
         if idle or (behind_ms >= INDEX_AFTER_MS and behind_bytes < INDEX_FEW_BYTES):
@@ -231,7 +231,7 @@ class Flusher(Generic[_T]):
                 tell(self._end)
 
     def _attempt(self, flush: Callable[[], int]) -> tuple[int, SprocketError | None]:
-        """Flush and return up to where, or what failed."""
+        """Flush and return the log offset reached, or the error."""
         root = str(self._store.config.root)
         try:
             return flush(), None
@@ -272,7 +272,7 @@ class Flusher(Generic[_T]):
         try:
             self._note(end, error)
         except Exception as e:
-            log.exception("what a flush has brought to the disk cannot be answered")
+            log.exception("sends cannot be answered after a flush")
             self.fail(StoreFailed(str(self._store.config.root), f"{type(e).__name__}: {e}"))
 
     def _note(self, end: int, error: SprocketError | None) -> None:
@@ -282,7 +282,7 @@ class Flusher(Generic[_T]):
         if end > self.flushed_end:
             self.flushed_end = end
             self._store.publish(end)
-        # The disk works on the next group while this one is answered.
+        # Let the disk work on the next group while this one is answered.
         self.wrote()
         if end - self.settled_end >= self._store.settle_every_bytes:
             self.settle()
@@ -290,7 +290,7 @@ class Flusher(Generic[_T]):
         self._published(end)
 
     def fail(self, error: SprocketError | None) -> None:
-        """Take note that the store has failed; everything that waits is told."""
+        """Note that the store has failed, and answer everything that waits."""
         if error is not None and not self.acks.failed:
             if isinstance(error, StoreFailed):
                 self._store.refuse(error.reason)
@@ -322,5 +322,5 @@ class Flusher(Generic[_T]):
         self._await_deadline()
 
     def expire(self) -> None:
-        """Answer the sends that waited too long."""
+        """Answer the sends whose timeout is over."""
         self._give(self.acks.overdue(self._clock.monotonic()), LATE)

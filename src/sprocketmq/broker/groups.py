@@ -1,4 +1,4 @@
-"""Subscription groups: what the broker knows about each consumer group, whether it is online or not, and which topics it may not read."""
+"""Subscription groups: the settings of each consumer group, online or not, and the topics that it may not read."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,9 +14,9 @@ from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.headers import GroupForbiddenRequest
 from sprocketmq.protocol.names import MAX_GROUP_LENGTH, SYSTEM_GROUPS, name_problem
 
-# Groups create themselves by asking; the limit keeps a client that invents names from growing the table for ever.
+# Requests create groups; the limit keeps a client that invents names from growing the table for ever.
 MAX_GROUPS = 100_000
-# Pairs of group and topic that are forbidden; the table is saved whole with each change.
+# Forbidden pairs of group and topic; the whole table is saved with each change.
 MAX_FORBIDDEN = 10_000
 # The bit of a forbidden table's number that stands for reading.
 READ_BIT = 1 << 2
@@ -75,7 +75,7 @@ class GroupTable:
         return tree
 
     def find(self, name: str) -> SubscriptionGroupConfig | None:
-        """Return a group, creating it when that is allowed; None when it is not there. Raises GroupRefused for a bad name."""
+        """Return a group, created when that is allowed; None for an unknown one. Raises GroupRefused for a bad name."""
         group = self._groups.get(name)
         if group is None and self._auto_create:
             group = SubscriptionGroupConfig(name)
@@ -83,7 +83,7 @@ class GroupTable:
         return group
 
     def get(self, name: str) -> SubscriptionGroupConfig | None:
-        """Return a group that is there, or None."""
+        """Return an existing group, or None."""
         return self._groups.get(name)
 
     def put(self, group: SubscriptionGroupConfig) -> None:
@@ -117,7 +117,7 @@ class GroupTable:
         return topics is None or max(topics.get(topic, 0), 0) & READ_BIT == 0
 
     def forbid_reading(self, group: str, topic: str, *, forbidden: bool) -> None:
-        """Keep a group from reading a topic, or no longer. Raises GroupRefused when too many are kept from it already."""
+        """Forbid a group to read a topic, or allow it again. Raises GroupRefused when too many pairs are forbidden already."""
         if self.may_read(group, topic) != forbidden:
             return
         if forbidden and sum(map(len, self._forbidden.values())) >= MAX_FORBIDDEN:
@@ -143,7 +143,7 @@ def _attributes_problem(attributes: Mapping[str, str]) -> str:
 
 
 class ForbiddingHandlers:
-    """Answer 353. ``told`` learns of a group and a topic that it may no longer read."""
+    """Answer 353. ``told`` is called with a group and a topic that it may no longer read."""
 
     def __init__(self, groups: GroupTable, *, told: Callable[[str, str], None]) -> None:
         self._groups = groups
@@ -153,7 +153,7 @@ class ForbiddingHandlers:
         return {RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: self.forbid}
 
     def forbid(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 353: keep a group from reading a topic or let it, where ``readable`` says so, and tell how that stands then."""
+        """Answer 353: forbid a group to read a topic or allow it, as ``readable`` says, and return the new state."""
         request = command.header(GroupForbiddenRequest)
         if request.readable is not None:
             try:

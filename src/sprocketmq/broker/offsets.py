@@ -27,7 +27,7 @@ _PHYSICAL_OFFSET = Struct(">q")
 
 
 class OffsetTable:
-    """Committed offsets by topic, group and queue. ``dirty`` is set by changes and cleared by whoever saved them.
+    """Committed offsets by topic, group and queue. ``dirty`` is set by changes and cleared by the code that saves them.
 
     ``resets`` has, by group, topic and queue, where an administrator has sent a group. A member is told at its next pull; until it pulls
     again, what members commit does not count.
@@ -92,16 +92,16 @@ class OffsetTable:
             self.data_version = self.data_version.next(self._clock.time_ms())
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Have a group go on elsewhere, also the members that are reading now."""
+        """Move a group to an offset, including the members that are reading now."""
         self.commit(group, topic, queue_id, offset)
         self.note_pulled(group, topic, queue_id, offset)
         self.resets[group, topic, queue_id] = offset
         self._told.discard((group, topic, queue_id))
 
     def moved(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
-        """Return where a member goes on that pulls at ``offset`` and does not know of a reset yet; None when it goes on as it does.
+        """Return the offset of a reset that a member pulling at ``offset`` does not know yet, else None.
 
-        It is told once: one that pulls elsewhere all the same has its reasons.
+        A member is told once: one that pulls elsewhere afterwards does so on purpose.
         """
         key = (group, topic, queue_id)
         to = self.resets.get(key)
@@ -114,12 +114,12 @@ class OffsetTable:
         return None
 
     def settle(self, key: tuple[str, str, int]) -> None:
-        """Forget a reset that whom it may concern knows of."""
+        """Forget a reset that the member concerned knows of."""
         self.resets.pop(key, None)
         self._told.discard(key)
 
     def pulled(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return how far a group has pulled, or None when nobody told."""
+        """Return how far a group has pulled, None when it is not known."""
         queues = self._pulled.get(f"{topic}{SEPARATOR}{group}")
         return queues.get(queue_id) if queues else None
 
@@ -182,7 +182,7 @@ class OffsetHandlers:
         }
 
     def query(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 14. A group without an offset starts at 0 on a queue that still has its first message; else it decides itself."""
+        """Answer 14. A group without an offset gets 0 on a queue that still has its first message; else its client decides."""
         header = command.header(QueryConsumerOffset)
         offset = self._offsets.get(header.consumer_group, header.topic, header.queue_id)
         if offset is not None:
@@ -227,7 +227,7 @@ class OffsetHandlers:
         conn.respond(command, code, remark=remark)
 
     def _reset_is_news(self, header: UpdateConsumerOffset) -> bool:
-        """Tell whether this comes from a member that does not know yet where its group was sent; without members nobody needs to know."""
+        """Tell whether this comes from a member that has not been told of a reset yet. False when the group has no members."""
         key = (header.consumer_group, header.topic, header.queue_id)
         to = self._offsets.resets.get(key)
         if to is None:

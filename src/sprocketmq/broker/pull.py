@@ -1,4 +1,4 @@
-"""Pulls (codes 11 and 361), and those that wait for a message.
+"""Pulls (codes 11 and 361), answered at once or held until a message arrives.
 
 A pull that finds nothing and may wait is held: an arrival in its queue that its tags let through wakes it, else its deadline. Held
 pulls share one timer; none has a task of its own.
@@ -35,10 +35,10 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.1
 MAX_SUSPEND_S = 120.0
-# Bytes one connection may have unread before it gets data; a client that pulls without reading is told to ask again.
+# Unread bytes of a connection above which it gets no more data; a client that pulls without reading is told to ask again.
 MAX_UNREAD_BYTES = 32 << 20
-# What held pulls may take of one turn of the loop, in looks at a queue unit (80 ns), and what a read and its answer count for besides.
-# Less than a millisecond and a half; the last read may go past it by what one read may look at.
+# What held pulls may use of one turn of the loop, in looks at a queue unit (80 ns), and the fixed cost of a read and its answer in that
+# unit. Less than 1.5 ms; the last read may exceed it by what one read may look at.
 TURN_WORK = 16_000
 READ_WORK = 200
 
@@ -69,7 +69,7 @@ def _read_forbidden(group: str, topic: str) -> PullRefused:
 
 
 class Pull:
-    """One checked pull: what to read, and whom to answer; the last three for one that was held."""
+    """One checked pull: what to read, and whom to answer; the last three fields are for a held one."""
 
     __slots__ = (
         "command",
@@ -187,7 +187,7 @@ class PullHandlers:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
     def pull(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 11 or 361, now or when something arrives."""
+        """Answer 11 or 361, now or when a message arrives."""
         try:
             self._pull(conn, command, command.header(PullRequest))
         except GroupRefused as e:
@@ -310,7 +310,7 @@ class PullHandlers:
             if unread is None:
                 unread = conn.write_backlog
             if unread > MAX_UNREAD_BYTES:
-                # The client must read what it has before it gets more; it asks again for the same.
+                # The client has to read what was sent before it gets more; it will ask for the same again.
                 code, next_offset, remark = ResponseCode.PULL_RETRY_IMMEDIATELY, pull.offset, "unread responses pile up"
             else:
                 if not self._unread:
@@ -330,7 +330,7 @@ class PullHandlers:
     def _answer_moved(
         self, conn: ServerConnection, command: Command, topic: Topic, group: SubscriptionGroupConfig, queue_id: int, offset: int
     ) -> None:
-        """Tell a member that an administrator had its group go on at ``offset``."""
+        """Tell a member that an administrator moved its group to ``offset``."""
         low, high = self._store.min_offset(topic.name, queue_id), self._store.max_offset(topic.name, queue_id)
         ext = _EXT % (offset, low, high, topic.config.topic_sys_flag, group.group_sys_flag)
         conn.respond(command, ResponseCode.PULL_OFFSET_MOVED, ext=ext, remark="OFFSET_RESET")
@@ -338,7 +338,7 @@ class PullHandlers:
     # --- waiting ---
 
     def _hold(self, pull: Pull, seconds: float) -> None:
-        # The frame's body is not needed any more, and would keep a receive buffer alive.
+        # Not needed any more, and a view of it would keep the receive buffer alive.
         pull.command.body = b""
         pull.tick = tick = ceil((self._clock.monotonic() + min(seconds, MAX_SUSPEND_S)) / TICK_S)
         pull.held = True
@@ -381,7 +381,7 @@ class PullHandlers:
                 self._schedule(min(self.deadlines))
 
     def expire(self) -> None:
-        """Answer the held pulls whose time is over with what there is."""
+        """Answer the held pulls whose time is over."""
         now = self._clock.monotonic() / TICK_S
         for tick in [tick for tick in self.deadlines if tick <= now]:
             for pull in self.deadlines.pop(tick):
@@ -389,7 +389,7 @@ class PullHandlers:
                 self._wake(pull)
 
     def _wake(self, pull: Pull) -> None:
-        """Look what there is for a held pull: now, or when this turn of the loop has done enough, in the next."""
+        """Read for a held pull now, or in the next turn of the loop when this one has done enough."""
         if pull.woken:
             return
         if self._work < TURN_WORK:
@@ -415,7 +415,7 @@ class PullHandlers:
         self._work += READ_WORK + result.work
         if not pull.due:
             if result.status is _NO_MATCH:
-                # Others' tags only: go on behind them. The deadline's answer tells the client where it got to.
+                # Only messages with other tags: go on after them. The answer at the deadline tells the client how far the scan got.
                 pull.offset = result.next_offset
                 if result.next_offset < result.max_offset:
                     pull.woken = True
@@ -427,7 +427,7 @@ class PullHandlers:
         self._answer(pull, result)
 
     def _next_turn(self) -> None:
-        """Go on with the pulls that were woken and not read to the end, a piece of each at a time."""
+        """Continue the woken pulls that were not read to the end, one read for each."""
         self._work = 0
         woken = self._woken
         while woken and self._work < TURN_WORK:
@@ -437,7 +437,7 @@ class PullHandlers:
                 self._serve(pull)
 
     def arrived(self, topic: Topic, queue_id: int, tags_code: int | None) -> None:
-        """Wake the pulls on a queue that let ``tags_code`` through; None stands for several tags."""
+        """Wake the pulls on a queue whose filter matches ``tags_code``; None stands for several tags."""
         for pull in list(topic.held.get(queue_id, ())):
             codes = pull.tag_codes
             if codes is not None and tags_code is not None and tags_code not in codes:
@@ -447,7 +447,8 @@ class PullHandlers:
     def offset_reset(self, group: str, topic: Topic, queue_id: int, offset: int) -> None:
         """Tell the members that wait on a queue that their group goes on at ``offset``.
 
-        Several may wait: who gave the queue up cannot take its pull back. So that counts for nobody, and the next pull is told again.
+        Several pulls may wait, as a former owner of the queue cannot take its pull back. None of them counts as told: the next pull is told
+        again.
         """
         for pull in list(topic.held.get(queue_id, ())):
             if pull.group.group_name == group and pull.offset != offset:
@@ -455,7 +456,7 @@ class PullHandlers:
                 self._answer_moved(pull.conn, pull.command, topic, pull.group, queue_id, offset)
 
     def reading_forbidden(self, group: str, name: str) -> None:
-        """Refuse the waiting pulls of a group that may no longer read a topic; like new ones, not those that bring their own subscription."""
+        """Refuse the waiting pulls of a group that may no longer read a topic, except those that bring their own subscription."""
         topic = self._topics.get(name)
         for waiting in list(topic.held.values()) if topic is not None else ():
             for pull in [pull for pull in waiting if pull.group.group_name == group and not pull.own_subscription]:
@@ -463,7 +464,7 @@ class PullHandlers:
                 self._refuse(pull.conn, pull.command, _read_forbidden(group, name))
 
     def topic_deleted(self, topic: Topic) -> None:
-        """Answer the pulls that wait on a topic that is gone."""
+        """Answer the pulls that wait on a deleted topic."""
         for waiting in list(topic.held.values()):
             for pull in list(waiting):
                 self._release(pull)
@@ -477,7 +478,7 @@ class PullHandlers:
         self._unread.pop(conn, None)
 
     def close(self) -> None:
-        """Stop the timer; what is held is dropped with its connections."""
+        """Stop the timer; held pulls end with their connections."""
         self._woken.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -1,11 +1,11 @@
-"""Single messages: by key (QUERY_MESSAGE, 12), by place (VIEW_MESSAGE_BY_ID, 33), and what a queue points at (QUERY_CONSUME_QUEUE, 321).
+"""Queries for single messages: by key (12), by log offset (33), and the units of a queue (321).
 
-A batch that is kept whole is one record, and readers of these answers want single messages: they get the very message, as the record it
-would be on a plain topic (its own properties and queue offset, the place of the batch in the log).
+An inner batch is stored as one record, but these answers are about single messages. They return the message as the record that it would
+be on a plain topic: its own properties and queue offset, and the log offset of the batch.
 
-The key index has the id and the keys of the batch, not the ids of its messages, nor their keys where a producer did not unite them. What
-it does not know is searched for in the topic's queues, within bounds, and in slices between which the loop goes on: an id around the
-time it was made at, which it holds; a key or a tag from the newest message back.
+The key index has the id and the keys of the batch, but not the ids of its messages, nor their keys if the producer did not merge them into
+the batch's. Those are searched for in the topic's queues, within bounds and in slices between which the loop goes on: an id around the time
+that it contains, a key or a tag from the newest message back.
 """
 
 import asyncio
@@ -44,23 +44,23 @@ from sprocketmq.storage.store import MessageStore
 
 log = logging.getLogger(__name__)
 
-# As many as the reference answers at most, and for a unique key, which one message has, or a few that were sent again.
+# Limits of one answer: the reference's, and that for a unique key, which one message has, or a few that were sent again.
 MAX_RECORDS = 64
 MAX_UNIQUE_RECORDS = 32
-# Past this many bytes older messages are left out of the answer; one is always in it. A frame has 16 MiB.
+# Beyond this many bytes older messages are left out of the answer; it always has one. The frame limit is 16 MiB.
 MAX_ANSWER_BYTES = 15 << 20
-# What one search may look at (some 0.2 s of work in memory), and how much of it before others have their turn.
+# What one search may read (about 0.2 s of work in memory), and how much of it in one turn of the loop.
 MAX_SEARCHED_BYTES = 256 << 20
 SEARCH_SLICE_BYTES = 1 << 20
 SEARCH_SLICE_MESSAGES = 1024
-# Searches that may wait for their turn; who asks beyond that is told to slow down.
+# Searches that may wait for their turn; further ones are answered with SYSTEM_BUSY.
 MAX_SEARCHES = 64
-# A question is answered on the loop when no more of the log than this waits to be indexed first: less than 256 messages, or a millisecond.
+# Bytes of log that a query may index on the loop first: less than 256 messages, or a millisecond.
 MAX_INDEXED_INLINE_BYTES = 32 << 10
 # Units shown by one answer to 321.
 MAX_UNITS = 1024
 
-# Tells clients that batches were looked into, so that they need not do it.
+# Tells clients that the messages of batches were compared, so that they need not do it.
 BATCHES_SEARCHED = "batchesSearched"
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -74,7 +74,7 @@ Keep = Callable[[BatchEntry], bool]
 
 
 class QueryHandlers:
-    """Answer questions for single messages. Matches are exact: other keys of the same hash are left out.
+    """Answer queries for single messages. Matches are exact: other keys with the same hash are left out.
 
     What takes more than a moment runs in ``background``.
     """
@@ -115,7 +115,7 @@ class QueryHandlers:
             self._background.spawn(self._query_when_indexed(conn, command, request), "an answer to a query")
 
     async def _query_when_indexed(self, conn: ServerConnection, command: Command, request: QueryMessage) -> None:
-        """Answer 12 after what waits for the index was indexed in another thread: it may be 16 MiB of the log, and numpy be still to be loaded."""
+        """Answer 12 after indexing in another thread: up to 16 MiB of log may wait for that, and numpy may have to be loaded first."""
         if self._searches >= MAX_SEARCHES:
             self._refuse(conn, command)
             return
@@ -191,7 +191,7 @@ class QueryHandlers:
         self._answer(conn, command, messages[-wanted.count :], {BATCHES_SEARCHED: "true"})
 
     def _matching(self, record: memoryview, wanted: "_Wanted") -> list[bytes | memoryview]:
-        """Return the messages of a batch that the index found, as a question wants them."""
+        """Return the messages of a batch found by the index that match a query."""
         members = _members(record, wanted.fits)
         if not members and wanted.unique:
             # The id of the batch, which Apache's producers hand out for each of its messages: as such they are shown.
@@ -215,10 +215,10 @@ class QueryHandlers:
         ext = {"indexLastUpdatePhyoffset": str(physical), "indexLastUpdateTimestamp": str(time_ms), **more}
         conn.respond(command, ResponseCode.SUCCESS, ext=ext, body=b"".join(records[first:]))
 
-    # --- what the index does not know ---
+    # --- searches beyond the index ---
 
     async def _search(self, topic: Topic, wanted: "_Wanted", known: "list[_Found]") -> "list[_Found]":
-        """Return what the index does not know of; ``known`` is what it found, the newest first."""
+        """Return matches that are not in the index; ``known`` are those that are, the newest first."""
         try:
             _, _, made_ms, _ = parse_uniq_key(wanted.key, now_ms=self._clock.time_ms())
         except RemoteProtocolError:
@@ -228,7 +228,7 @@ class QueryHandlers:
         return [] if known else await self._search_around(made_ms, topic, wanted)
 
     async def _search_around(self, made_ms: int, topic: Topic, wanted: "_Wanted") -> "list[_Found]":
-        """Search for an id around the time it was made at."""
+        """Search for an id around the time that it contains."""
         needle = wanted.key.encode()
         budget = MAX_SEARCHED_BYTES
         for start_ms, stop_ms in search_windows(made_ms):
@@ -296,10 +296,10 @@ class QueryHandlers:
                 await asyncio.sleep(0)
         return found
 
-    # --- by place ---
+    # --- by log offset ---
 
     def view(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 33: the record at a place in the log; of a batch all its messages, as they share the place."""
+        """Answer 33: the record at a log offset; for a batch all its messages, which share the offset."""
         offset = command.header(ViewMessage).offset
         messages = self.messages_at(offset)
         if messages:
@@ -308,19 +308,19 @@ class QueryHandlers:
             conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {offset}")
 
     def messages_at(self, physical: int) -> list[bytes | memoryview]:
-        """Return the record at a place in the log, of a batch its messages; nothing where none begins that readers see.
+        """Return the record at a log offset, or the messages of a batch there; nothing where no visible record begins.
 
-        Raises RemoteProtocolError for a batch that cannot be taken apart.
+        Raises RemoteProtocolError for a malformed batch.
         """
         record = self._store.record_at(physical) if 0 <= physical < self._store.commitlog_visible_offset else None
         if record is None:
             return []
         return [*_members(record, lambda _: True)] if _is_whole(record) else [record]
 
-    # --- what a queue points at ---
+    # --- units of a queue ---
 
     def units(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 321: what a queue holds from an offset on, and with a group what that wants of the topic, if it is online."""
+        """Answer 321: the units of a queue from an offset on, and the topic's subscription of a group, if one is given and online."""
         request = command.header(QueryConsumeQueue)
         name, queue_id = request.topic, request.queue_id
         topic = self._topics.get(name)
@@ -337,7 +337,7 @@ class QueryHandlers:
         if request.consumer_group:
             online = self._clients.consumers.get(request.consumer_group)
             subscription = online.subscriptions.get(name) if online is not None else None
-            # The reference's words, also for a group that filters by tags alone.
+            # The reference's text, also for a group that filters by tags only.
             body.filter_data = "null" if subscription is not None else f"{request.consumer_group}@{name} is not online!"
             body.subscription_data = subscription.data if subscription is not None else None
         conn.respond(command, ResponseCode.SUCCESS, body=body.encode())
@@ -345,7 +345,7 @@ class QueryHandlers:
 
 @dataclass(slots=True)
 class _Wanted:
-    """What request 12 asks of a topic of batch queues."""
+    """A query (12) of a topic with batch queues."""
 
     key: str
     unique: bool

@@ -1,4 +1,4 @@
-"""Keeping nameservers informed: all topics at the start and every 30 seconds, changed topics at once, goodbye at the end.
+"""Registration at nameservers: all topics at the start and every 30 seconds, changed topics at once, unregistration at the end.
 
 Nameservers keep one address for a broker's name, the last one that registered. Two brokers of one name would take the routes from each
 other, and messages would go to two stores. A broker therefore looks before it registers: where another one of its name is registered and
@@ -21,11 +21,11 @@ from sprocketmq.protocol.headers import BrokerIdentity, RegisterBroker
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 3.0
-# For what a look at the nameserver takes, and for another broker of the same name to show that it lives.
+# Timeout for asking a nameserver about a broker of the same name, and for that broker to answer.
 LOOK_TIMEOUT_S = 1.0
 GOODBYE_TIMEOUT_S = 1.0
 FIRST_RETRY_S = 0.5
-# A lost connection means a nameserver that may have forgotten us; it is looked for this often, not only every 30 seconds.
+# A nameserver whose connection was lost may have forgotten us: lost connections are looked for this often.
 CHECK_INTERVAL_S = 0.5
 
 
@@ -60,7 +60,7 @@ class Registrar:
         self._address = ""
         self.pool = ConnectionPool(expected="nameserver")
         self._reached: dict[str, bool] = {}
-        # Nameservers where another broker of this name was found, and its address, so that it is logged once.
+        # The address of another broker of this name, by the nameserver that knows it: each is logged once.
         self._rivals: dict[str, str] = {}
         self._background = background
         self._registration: Kept | None = None
@@ -115,7 +115,7 @@ class Registrar:
             conn.abort("broker aborted")
 
     def announce(self, topics: list[TopicConfig]) -> "asyncio.Task[None] | None":
-        """Tell every nameserver about changed topics; several changes in a row travel together.
+        """Send changed topics to every nameserver; changes made meanwhile travel together.
 
         Returns the task that ends when all reachable nameservers have answered, or None when there is nobody to tell yet.
         """
@@ -129,7 +129,7 @@ class Registrar:
     async def _announce(self) -> None:
         while self._changed:
             topics, self._changed = list(self._changed.values()), {}
-            # Who is not reached gets everything later; a part would pass for the whole there.
+            # A nameserver that is not reached gets the whole table later: it would take a part for the whole.
             told = [address for address in self._nameservers if self._is_connected(address)]
             try:
                 await self._tell(topics, told)
@@ -200,7 +200,7 @@ class Registrar:
                 raise BrokerNameTaken(self._broker_name, rival, nameserver)
 
     async def _may_register(self, nameserver: str) -> bool:
-        """Look who has this broker's name at ``nameserver``; log when it is another live broker now, and when it is no longer."""
+        """Tell whether this broker may register at ``nameserver``; log when another live broker has its name, and when it no longer has."""
         rival = await self._rival(nameserver)
         before = self._rivals.get(nameserver)
         if rival is None:
@@ -236,7 +236,7 @@ class Registrar:
 
 
 async def _is_live(address: str, broker_name: str) -> bool:
-    """Tell whether a broker of that name answers at ``address``: an entry of a dead one may name a port that another one has now."""
+    """Tell whether a broker of that name answers at ``address``: the port of a dead broker may belong to another one now."""
     pool = ConnectionPool(expected="broker")
     try:
         async with asyncio.timeout(LOOK_TIMEOUT_S):

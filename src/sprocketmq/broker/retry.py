@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 # A message that failed n times before waits the delay of level 3 + n.
 FIRST_LEVEL = 3
-# What waits here for its time or its transaction no consumer has got.
+# No consumer can have got a message from these: it waits there for its time or its transaction.
 _PARKED_IN = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"})
 _NOT_COPIED = SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP | SYSFLAG_TRANSACTION_MASK
 
@@ -88,7 +88,7 @@ class RetryRules:
         return topic
 
     def dead_letter(self, header: SendHeader) -> Topic | None:
-        """Return where a client's own send to a retry topic goes when the message failed too often, else None. Raises SendRefused."""
+        """Return the dead-letter topic for a client's own send to a retry topic when it failed too often, else None. Raises SendRefused."""
         group = self.group(header.topic.removeprefix(RETRY_PREFIX))
         limit = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
         return self.dead_letter_topic(group) if (header.reconsume_times or 0) > limit else None
@@ -111,7 +111,7 @@ class RetryHandlers:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
 
     def send_back(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 36: store a copy of a message for later, or as a dead letter. Answered when that is as safe as any send."""
+        """Answer 36: store a copy of a message for later, or as a dead letter; answered when the copy is as durable as a send."""
         header = command.header(SendBack)
         try:
             self._stage(conn, command, header)
@@ -210,7 +210,7 @@ class RetryHandlers:
             return None
 
     def _is_in_queue(self, topic: str, message: ReceivedMessage) -> bool:
-        """Tell whether consumers find a record, or will when it is on the disk; the log goes on having those of topics that were deleted."""
+        """Tell whether a queue has a record, or will when it is on the disk: the log also has records of deleted topics."""
         if message.raw_topic != topic.encode():
             return False
         place = message.commitlog_offset

@@ -1,4 +1,4 @@
-"""Configuration files saved off the event loop: one writer per file, at most one save at work and one waiting."""
+"""Configuration files saved off the event loop: one writer per file, at most one save under way and one pending."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 class SavedFile:
     """One file that follows a table in memory.
 
-    ``touch`` says that the table changed; the file is written soon, in a thread, with everything that changed until then.
+    ``touch`` notes a change; the file is written soon, in a thread, with everything that has changed until then.
     """
 
     def __init__(self, file: ConfigFile, snapshot: Callable[[], dict[Any, Any]], *, threads: Executor, background: Background) -> None:
@@ -35,13 +35,13 @@ class SavedFile:
         return self._file.path
 
     def load(self) -> dict[Any, Any] | None:
-        """Return the file's content, or None when there is none or it cannot be read; damaged files are kept aside, the log tells; blocks.
+        """Return the file's content, None when there is none or it is damaged; damaged files are renamed and logged. Blocks.
 
         Raises OSError.
         """
         tree, aside = self._file.load_or_set_aside()
         for path in aside:
-            taken = "what its .bak has is taken" if tree is not None else "there is no good .bak: the broker begins without what was in it"
+            taken = "its .bak is used instead" if tree is not None else "there is no good .bak, so the broker starts without its content"
             log.error("%s is damaged and kept as %s; %s", self.path, path, taken)
         return tree
 
@@ -51,11 +51,11 @@ class SavedFile:
         return self._written < self._wanted
 
     def note(self) -> None:
-        """Take note of a change that may wait for the next ``touch`` or ``saved``."""
+        """Note a change that may wait for the next ``touch`` or ``saved``."""
         self._wanted += 1
 
     def touch(self) -> "asyncio.Task[None]":
-        """Take note of a change and return the task that ends when it is on disk.
+        """Note a change and return the task that ends when it is on disk.
 
         The task raises OSError when the file cannot be written; the next ``touch`` tries again.
         """
@@ -75,7 +75,7 @@ class SavedFile:
         return self.save_under_way or self.touch()
 
     async def saved(self) -> None:
-        """Write what has changed, if anything, and wait for it. Raises OSError. Cancelling who waits does not end the save."""
+        """Write what has changed, if anything, and wait for it. Raises OSError. Cancelling the caller does not cancel the save."""
         if self.dirty:
             await share(self.saving(), lambda: OSError(f"the save of {self.path} was cancelled"))
 
@@ -94,7 +94,7 @@ class SavedFile:
         if task.cancelled():
             if self._background.closed:
                 return
-            log.error("the save of %s was cancelled; what it was to write comes with the next save", self.path)
+            log.error("the save of %s was cancelled; the next save includes its changes", self.path)
         elif (error := task.exception()) is not None:
             expected = isinstance(error, OSError)
             log.error("cannot save %s: %s", self.path, error if expected else repr(error), exc_info=None if expected else error)

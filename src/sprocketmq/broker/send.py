@@ -1,7 +1,7 @@
 """Sends (codes 10, 310 and 320): the hot path.
 
-A send is checked and staged into the store when its frame is decoded; ``finish`` commits everything one socket readiness brought
-with one write. What may be answered then is; the rest waits for the disk (acks.py). Nothing is answered before its bytes are in the log.
+A send is checked and staged into the store when its frame is decoded; ``finish`` commits with one write everything that one read of the
+socket brought. With ASYNC_FLUSH it is answered then, otherwise when it is on the disk (acks.py): never before its bytes are in the log.
 """
 
 import asyncio
@@ -44,11 +44,11 @@ from sprocketmq.storage.store import MessageStore
 
 log = logging.getLogger(__name__)
 
-# How many queues the topic of parked messages is shown with, as in the reference.
+# The number of queues that the topic of parked messages is listed with, as in the reference.
 _SCHEDULE_QUEUES = 18
-# Sends that wait for a new topic's entry to reach the disk hold their bodies; past this, clients are asked to slow down.
+# Bodies of sends that wait until their new topic is saved; beyond this, sends are answered with SYSTEM_BUSY.
 MAX_PARKED_BYTES = 64 << 20
-# After a write that took too long sends are refused for as long as it took, at most this long.
+# After a write that took too long, sends are refused for the same time again, at most this long.
 MAX_BUSY_S = 1.0
 OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
 PAGE_CACHE_BUSY = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
@@ -61,30 +61,30 @@ class Room(Protocol):
     refusal: str
 
     def disk_refused(self, error: BaseException) -> None:
-        """Take note that a write failed."""
+        """Note that a write failed."""
         ...
 
 
 class Stored(NamedTuple):
-    """A send that is written and waits for the disk: whom to answer, and the fields of the answer, if it has any."""
+    """A send that is written and waits for the disk: its connection and request, and the fields of the answer, if any."""
 
     conn: ServerConnection
     command: Command
     ext: bytes | None
 
 
-# A send that is staged: connection, request, topic, queue id, queue offset, place in the log (a list for a batch stored as messages of
-# their own), unique key, tag code (None for several), number of messages of an inner batch (else 0; below it an answer without fields),
-# whether the answer waits for the disk. A plain tuple: this is made for every send.
+# A staged send: connection, request, topic, queue id, queue offset, log offset (a list for a batch stored as single messages), unique key,
+# tag code (None for several), number of messages of an inner batch (else 0; negative for an answer without fields), whether the answer
+# waits for the disk. A tuple, because one is made for every send.
 _Staged = tuple[ServerConnection, Command, Topic, int, int, int | list[int], str | None, int | None, int, bool]
 
 
 class SendHandlers:
     """Stage sends, commit them together, answer them.
 
-    ``arrived`` is told about each message that became visible (topic, queue id, tag code or None for several); ``saved`` returns the task
-    that ends when the topic table is on disk; ``flusher`` takes the sends that wait for the disk; ``delays`` parks what is for later;
-    ``dead_letter`` says where a message goes that a client sends to a retry topic itself: to the topic it returns, or on when that is None.
+    ``arrived`` is called for each message that becomes visible, with topic, queue id, and tag code or None for several. ``saved`` returns
+    the task that ends when the topic table is on disk. ``flusher`` takes sends that wait for the disk, ``delays`` delayed messages.
+    ``dead_letter`` returns the dead-letter topic for a message that a client sends to a retry topic itself, None while it may be retried.
     """
 
     def __init__(

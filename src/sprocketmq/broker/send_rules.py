@@ -1,4 +1,4 @@
-"""What a send may ask for: flags, properties, priorities, delays. A send that breaks a rule is refused with the reference's code and text."""
+"""What a send may ask for: flags, properties, priorities, delays. One that breaks a rule is refused with the reference's code and text."""
 
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.delay import DelayService

@@ -1,4 +1,4 @@
-"""The broker: one store, one listener, the tables between them, and what must happen from time to time."""
+"""The broker: puts together store, listener, tables and request handlers, and runs the periodic work."""
 
 import asyncio
 import contextlib
@@ -46,7 +46,7 @@ from sprocketmq.storage.store import MessageStore
 log = logging.getLogger(__name__)
 
 ANNOUNCE_TIMEOUT_S = 5.0
-# How long a stop waits for answers that are being worked on.
+# How long a stop waits for answers that are under way.
 ANSWERS_TIMEOUT_S = 1.0
 MAX_ADOPTED_QUEUES = 1024
 
@@ -78,7 +78,7 @@ class Broker:
             declare=self.store.declare_batch_topic,
         )
         self.groups = GroupTable(auto_create=config.auto_create_group, clock=clock, changed=self._groups_changed)
-        # For small files, and for what may take long: settling the queues, cleaning. The log has a thread of its own.
+        # For small files and for slow work: flushing the queues, cleaning. The log has a thread of its own.
         self._threads = ThreadPoolExecutor(max_workers=3, thread_name_prefix="sprocketmq-disk")
         self._background = Background(f"broker {config.broker_name}")
         self.topics_file = self._saved_file("topics", self.topics.snapshot)
@@ -203,7 +203,7 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """``host:port`` as clients and nameservers are told."""
+        """The ``host:port`` advertised to clients and nameservers."""
         return format_address(self._advertised, self._port)
 
     @property
@@ -255,7 +255,7 @@ class Broker:
             raise
 
     async def _opened_whatever_happens(self, opening: "asyncio.Future[None]") -> None:
-        """Wait until the store is open, also when the start is cancelled: the thread goes on, and what it opens has to be closed again."""
+        """Wait until the store is open, even when the start is cancelled: the thread goes on, and what it opens has to be closed again."""
         try:
             await settled(opening)
         except asyncio.CancelledError:
@@ -286,7 +286,8 @@ class Broker:
                     take(tree or {})
                 except RemoteProtocolError as e:
                     raise ConfigError(
-                        f"{file.path} is no such file as brokers write: {e}; `sprocketmq inspect {file.path}` shows it, mend it or remove it"
+                        f"{file.path} is no such file as brokers write: {e};"
+                        f" `sprocketmq inspect {file.path}` shows it, mend it or remove it"
                     ) from None
         self._match_queue_kinds()
         for topic in self.store.topics_on_disk():
@@ -297,7 +298,7 @@ class Broker:
         remember(self.copies, self.store, self.topics, self.offsets, self.delays)
 
     def _match_queue_kinds(self) -> None:
-        """See to it that topics and store agree which have batch queues; the store knows better, as it has the messages."""
+        """Make the topic table agree with the store on which topics have batch queues: the store is right, as it has the messages."""
         for topic in self.topics:
             if topic.batch_queues:
                 self.store.declare_batch_topic(topic.name)
@@ -372,7 +373,7 @@ class Broker:
             await file.saved()
 
     async def abort(self) -> None:
-        """Leave everything as a killed process does: nothing saved, flushed or unregistered. For tests of recovery."""
+        """Stop as a killed process does: nothing is saved, flushed or unregistered. For tests of recovery."""
         self._running = self._opened = False
         await self.cleaning.stop()
         await self._background.close()
@@ -386,17 +387,17 @@ class Broker:
         self.store.abandon()
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    # --- from time to time ---
+    # --- periodic work ---
 
     def _housekeeping(self) -> None:
         self._background.every(self.config.save_offsets_interval_s, self.save_offsets, "offset saves")
         self._background.every(SAMPLE_INTERVAL_S, self._sample, "rates")
         self._background.every(SAMPLE_INTERVAL_S, self.expire_clients, "silent clients")
-        # Queues and the recovery point follow the log at this distance; recovery after a crash reads what was written since.
+        # Flushes the queues and advances the recovery point; recovery after a crash reads what was written since.
         self._background.every(SAMPLE_INTERVAL_S, self.flusher.settle, "settling")
 
     def save_offsets(self) -> None:
-        """Have saved what consumers have read, and what was delivered of delayed messages, if either changed."""
+        """Save the consumer offsets, and the progress of delayed messages, where they changed."""
         if self.offsets.dirty:
             self.offsets.dirty = False
             self.offsets_file.touch()
@@ -404,7 +405,7 @@ class Broker:
             self.save_delays()
 
     def save_delays(self) -> None:
-        """Have saved how far delayed messages are delivered, and what waits for a time of its own."""
+        """Save how far delayed messages are delivered, and which timed messages wait."""
         self.delays_file.touch()
         if self.delays.timers.used:
             self.timers_file.touch()
@@ -419,7 +420,7 @@ class Broker:
         self.locks.expire()
 
     async def wait_failed(self) -> SprocketError:
-        """Return the failure that ended durability, when there is one."""
+        """Wait for the failure that ends durability, and return it."""
         await self._failed.wait()
         assert self.failure is not None
         return self.failure
@@ -450,7 +451,7 @@ class Broker:
         self.pulls.disconnected(conn)
         self._client_handlers.disconnected(conn)
 
-    # --- what flusher and delayed messages tell the sends ---
+    # --- from flusher and delayed messages to the sends ---
 
     def _answer_sends(self, sends: list[Stored], code: int) -> None:
         self.sends.answer(sends, code)
@@ -481,7 +482,7 @@ class Broker:
             self.groups_file.note()
 
     async def _topic_changes_settled(self) -> None:
-        """Wait until changed topics are on disk and told to the nameservers that answer. Raises OSError when they cannot be saved."""
+        """Wait until changed topics are saved and the nameservers that answer know them. Raises OSError when they cannot be saved."""
         await self.topics_file.saved()
         announcing = self.registrar.announce([])
         if announcing is not None:

@@ -57,7 +57,7 @@ class Stats:
         return tuple(getattr(self, name) for name in self.COUNTERS)
 
     def sample(self) -> None:
-        """Remember the counters as of now."""
+        """Record the current counters."""
         self._samples.append((self._clock.monotonic(), self._now()))
         self._got_samples.append((self._clock.monotonic(), dict(self.got)))
         today = self._today()
@@ -78,12 +78,12 @@ class Stats:
         return float(getattr(self, counter) - values[at]) / elapsed if elapsed > 0 else 0.0
 
     def note_got(self, topic: str, group: str, count: int) -> None:
-        """Count messages that a group was given of a topic."""
+        """Count messages of a topic that were sent to a group."""
         key = (topic, group)
         self.got[key] = self.got.get(key, 0) + count
 
     def got_in_a_minute(self, topic: str, group: str) -> int:
-        """Return how many messages a group was given of a topic in the last minute, as far as samples tell."""
+        """Return how many messages of a topic were sent to a group in the last minute, to the precision of the samples."""
         key = (topic, group)
         now = self._clock.monotonic()
         before = 0
@@ -94,7 +94,7 @@ class Stats:
         return self.got.get(key, 0) - before
 
     def rates(self, counter: str) -> str:
-        """Return the rates over the three windows as tools expect them: numbers and blanks."""
+        """Return the rates over the three windows as tools expect them: numbers, each followed by a blank."""
         return " ".join(f"{self.rate(counter, window):.4f}" for window in WINDOWS_S) + " "
 
     def table(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Messages with a delivery time of their own: which wait, and which have been delivered.
+"""Timed messages, which have a delivery time of their own: which of them wait, and which have been delivered.
 
 They are parked in one queue in the order they were sent, and come due in any order. Waiting ones are a heap in memory, of delivery times
 and queue offsets; delivered ones are bits, from the oldest waiting one on, which ``config/timers.json`` keeps::
@@ -22,7 +22,7 @@ from sprocketmq.protocol.properties import TIMER_OUT_MS, find_property
 from sprocketmq.protocol.records import ReceivedMessage, Record
 from sprocketmq.storage.store import MessageStore
 
-# A waiting message takes some 150 bytes of memory, one behind the oldest waiting one a bit of memory and of each save.
+# A waiting message takes about 150 bytes of memory; each message after the oldest waiting one takes a bit of memory and of each save.
 MAX_WAITING = 1_000_000
 MAX_WINDOW = 1 << 25
 _STEP = 1024
@@ -41,7 +41,7 @@ class Timers:
     # --- opening ---
 
     def open(self, tree: Mapping[Any, Any]) -> int:
-        """Take the content of timers.json, empty when there is none; return up to which place in the log it speaks.
+        """Take the content of timers.json (empty when there is none), and return the end of the log that it refers to.
 
         Raises RemoteProtocolError when it is something else.
         """
@@ -57,7 +57,7 @@ class Timers:
         return place
 
     def first_waiting(self) -> int | None:
-        """Return the place in the log of the oldest message that may be waiting, None without one."""
+        """Return the log offset of the oldest message that may be waiting, None without one."""
         self._trim()
         offset = max(self._base, self._store.min_offset(TIMER_TOPIC, 0))
         units = self._store.units(TIMER_TOPIC, 0, offset, 1)
@@ -77,7 +77,7 @@ class Timers:
         heapify(self._heap)
 
     def forget_before(self, offset: int) -> None:
-        """Count everything before ``offset`` as delivered: it has left the log."""
+        """Count everything before ``offset`` as delivered, because it is no longer in the log."""
         whole = offset // 8 * 8
         if whole > self._base:
             del self._bits[: (whole - self._base) // 8]
@@ -85,7 +85,7 @@ class Timers:
         for one in range(whole, offset):
             self.mark(one)
 
-    # --- what waits ---
+    # --- waiting messages ---
 
     @property
     def used(self) -> bool:
@@ -98,16 +98,16 @@ class Timers:
 
     @property
     def full(self) -> bool:
-        """Whether no more may be added now."""
+        """Whether the limit of waiting messages is reached."""
         return len(self._heap) >= MAX_WAITING or len(self._bits) * 8 >= MAX_WINDOW
 
     @property
     def next_ms(self) -> int | None:
-        """When the next message is due; None when none waits."""
+        """When the next message is due, None when none waits."""
         return self._heap[0][0] if self._heap else None
 
     def add(self, due_ms: int, offset: int) -> None:
-        """Let the message at ``offset`` of the queue wait."""
+        """Add the message at queue offset ``offset``."""
         heappush(self._heap, (due_ms, offset))
 
     def take_due(self, now_ms: int, count: int) -> list[tuple[int, int]]:
@@ -118,7 +118,7 @@ class Timers:
             due.append(heappop(heap))
         return due
 
-    # --- what was delivered ---
+    # --- delivered messages ---
 
     def mark(self, offset: int) -> None:
         """Note that the message at ``offset`` was delivered."""
@@ -138,7 +138,7 @@ class Timers:
         self._bits = rest
 
     def tree(self, place: int) -> dict[str, Any]:
-        """Return what timers.json holds, as of the place ``place`` of the log."""
+        """Return the content for timers.json, which refers to the log up to ``place``."""
         self._trim()
         return {"logOffset": place, "base": self._base, "delivered": b64encode(self._bits).decode()}
 

@@ -1,4 +1,4 @@
-"""The broker's topics: which there are, with how many queues, and who may do what."""
+"""The broker's topics: their queues, permissions and attributes."""
 
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
@@ -30,9 +30,9 @@ from sprocketmq.protocol.names import (
     name_problem,
 )
 
-# Far above any sensible topic, low enough that loops over the queues of a hostile one end.
+# Far above any sensible topic, and low enough that a loop over all queues of a hostile one ends.
 MAX_QUEUES = 16_384
-# Topics come to life by being sent to; the limit keeps a client that invents names from growing the table for ever.
+# Sends create topics; the limit keeps a client that invents names from growing the table for ever.
 MAX_TOPICS = 100_000
 MAX_PERM = PERM_READ | PERM_WRITE | PERM_INHERIT
 READ_WRITE = PERM_READ | PERM_WRITE
@@ -98,7 +98,7 @@ class Topic:
             self.refusal = None
 
     def describe(self) -> str:
-        """Return the configuration in the words the reference's error texts use."""
+        """Return the configuration as the reference's error texts print it."""
         config = self.config
         perm = "".join(letter if config.perm & bit else "-" for bit, letter in ((4, "R"), (2, "W"), (1, "X")))
         attributes = ", ".join(f"{key}={value}" for key, value in config.attributes.items())
@@ -120,7 +120,7 @@ def unsupported_attributes(attributes: Mapping[str, str]) -> str:
 
 
 def check_topic_name(name: str) -> None:
-    """Raise TopicRefused, in the reference's words, when ``name`` is no topic name."""
+    """Raise TopicRefused, with the reference's text, when ``name`` is not a valid topic name."""
     limit = 255 if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) else MAX_TOPIC_LENGTH
     if not name.strip():
         raise TopicRefused(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
@@ -132,7 +132,7 @@ def check_topic_name(name: str) -> None:
 
 
 def topic_not_exist(name: str) -> TopicRefused:
-    """Return the refusal of a topic that is not there."""
+    """Return the refusal for an unknown topic."""
     return TopicRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!\n{FAQ}")
 
 
@@ -230,7 +230,7 @@ class TopicTable:
     # --- changes ---
 
     def create_or_update(self, request: CreateTopic) -> bool:
-        """Carry out an administrator's request; False when it changes nothing. Raises TopicRefused."""
+        """Create or change a topic as an administrator asks; False when nothing changes. Raises TopicRefused."""
         name = request.topic
         check_topic_name(name)
         self.check_not_own(name)
@@ -272,7 +272,7 @@ class TopicTable:
     def create_for_send(self, name: str, default_topic: str, wanted_queues: int) -> Topic | None:
         """Create a topic for its first message: the template's queues, at most ``wanted_queues``; None when that is not allowed.
 
-        Retry topics always come to life, with one queue. Raises TopicRefused for a bad name.
+        Retry topics are always created, with one queue. Raises TopicRefused for a bad name.
         """
         check_topic_name(name)
         if name.startswith(RETRY_PREFIX):
@@ -294,7 +294,7 @@ class TopicTable:
         filter_type: str = "SINGLE_TAG",
         attributes: Mapping[str, str] = NO_ATTRIBUTES,
     ) -> Topic:
-        """Create a topic the broker itself needs, unless it is there, and return it."""
+        """Return a topic that the broker itself needs, created if need be."""
         topic = self.get(name)
         if topic is None:
             self._record(
@@ -311,11 +311,11 @@ class TopicTable:
         return topic
 
     def adopt(self, name: str, queues: int, *, batch_queues: bool) -> None:
-        """Bring back a topic that has messages in the store but no entry, as after a kill between the two."""
+        """Add a topic that has messages in the store but no entry, as after a kill between the two writes."""
         self.create_internal(name, queues, attributes={QUEUE_TYPE: BATCH_QUEUES} if batch_queues else NO_ATTRIBUTES)
 
     def mark_batch_queues(self, topic: Topic) -> None:
-        """Give a topic the attribute it should have had: its queues are batch queues."""
+        """Add the missing attribute of a topic whose queues are batch queues."""
         topic.take(msgspec.structs.replace(topic.config, attributes={**topic.config.attributes, QUEUE_TYPE: BATCH_QUEUES}))
         self._changed([topic.config])
 

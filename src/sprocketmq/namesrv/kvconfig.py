@@ -1,7 +1,7 @@
 """The key-value configuration of a nameserver (100, 101, 102, 219): a small table that outlives a restart.
 
-It is kept in one file of the reference's format, ``{"configTable":{namespace:{key:value}}}``, which is written anew with each change, off the
-event loop. What may be in it is bounded for that reason.
+It is kept in one file in the reference's format, ``{"configTable":{namespace:{key:value}}}``. Each change writes the whole file, off the
+event loop; the size of the table is limited for that reason.
 """
 
 import asyncio
@@ -23,19 +23,19 @@ _Tree = dict[Any, Any]
 
 
 class TableFile(Protocol):
-    """Where a table is kept; ``sprocketmq.storage.config.ConfigFile`` is one."""
+    """A file that holds a table; ``sprocketmq.storage.config.ConfigFile`` is one."""
 
     path: str
 
     def load_or_set_aside(self, accepts: Callable[[_Tree], bool]) -> tuple[_Tree | None, list[str]]:
-        """Return what the file holds, None without anything readable, and the new names of what was not. Raises OSError."""
+        """Return the content, None when nothing is readable, and the new names of damaged files. Raises OSError."""
 
     def save(self, value: _Tree) -> None:
-        """Replace what the file holds, durably. Raises OSError; then it holds what it held."""
+        """Replace the content durably. Raises OSError; then the file keeps its content."""
 
 
 class KvRefused(FatalError):
-    """An item that is too large, or one too many."""
+    """An item is too large, or there are too many."""
 
 
 class KvKeeper:
@@ -50,7 +50,7 @@ class KvKeeper:
         self._saving: asyncio.Task[None] | None = None
 
     async def load(self) -> None:
-        """Take what the file holds; what cannot be read is kept under another name, and the log tells. Raises ConfigError."""
+        """Load the file; a damaged one is renamed and logged. Raises ConfigError."""
         if self._file is None:
             return
         path = self._file.path
@@ -103,11 +103,11 @@ class KvKeeper:
 
     @property
     def kept(self) -> bool:
-        """Whether the file holds all there is; true without a file."""
+        """Whether all changes are saved; true without a file."""
         return self._file is None or self._written >= self._wanted
 
     async def save(self) -> None:
-        """Return when what was changed until now is on the disk. Raises OSError; the next save tries again."""
+        """Return when all changes made until now are on the disk. Raises OSError; the next save tries again."""
         if self._file is None:
             return
         wanted = self._wanted

@@ -1,4 +1,4 @@
-"""Route tables as pure state: which brokers live where, and which of them has queues for a topic.
+"""Route tables as pure state: the addresses of live brokers, and the queues that they have for each topic.
 
 Nothing here knows sockets or time: callers hand in ``now`` (monotonic seconds) and an ``owner`` (the connection a broker registered
 over), and send what comes back.
@@ -17,12 +17,12 @@ DEFAULT_TIMEOUT_S = 120.0
 
 
 class RegistrationRefused(FatalError):
-    """A registration that would leave a route without its broker's other topics."""
+    """A registration that would leave out the broker's other topics."""
 
 
 @dataclass(slots=True)
 class LiveBroker:
-    """One broker process as last heard of; ``timeout_s`` of silence end it."""
+    """One broker process; it is removed after ``timeout_s`` seconds of silence."""
 
     cluster: str
     broker_name: str
@@ -37,7 +37,7 @@ class LiveBroker:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What a registered broker is told: for a slave, where its master is."""
+    """The answer to a registration: for a slave, the address of its master."""
 
     master_address: str | None = None
     ha_address: str | None = None
@@ -141,7 +141,7 @@ class RouteTables:
             del self._topics[topic]
 
     def heard(self, cluster: str, address: str, now: float) -> bool:
-        """Note a sign of life; False when no such broker is registered."""
+        """Note that a broker is alive; False when it is not registered."""
         live = self._live.get((cluster, address))
         if live is None:
             return False

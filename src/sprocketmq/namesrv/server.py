@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 SCAN_INTERVAL_S = 5.0
 ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
-# From release 4.9.4 on clients read standard JSON only; older ones expect bare integer keys.
+# Clients from release 4.9.4 on read standard JSON only; older ones expect bare integer keys.
 STANDARD_JSON_VERSION = 401
 
 
@@ -50,8 +50,8 @@ class NameServerConfig:
 
 
 class NameServer:
-    """One nameserver. It keeps brokers and topics in memory, as brokers tell it again every 30 seconds, and its key-value configuration in
-    ``kv_file``, in memory as well without one.
+    """One nameserver. Brokers and topics are in memory, as brokers register again every 30 seconds; the key-value configuration is saved in
+    ``kv_file``, if one is given.
     """
 
     def __init__(self, config: NameServerConfig | None = None, *, kv_file: TableFile | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -117,7 +117,7 @@ class NameServer:
         """Nothing is kept per connection until a broker registers over it."""
 
     def on_batch_end(self, conn: ServerConnection) -> None:
-        """Nothing is put off to the end of a batch."""
+        """No request is finished later than in ``on_request``."""
 
     def on_disconnect(self, conn: ServerConnection) -> None:
         for live in self.routes.drop_owner(conn):

@@ -44,7 +44,7 @@ class Background:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, _T], name: str, *, awaited: bool = False) -> "asyncio.Task[_T]":
-        """Run ``work`` once, until it ends or the owner closes. A failure is logged, unless ``awaited`` says that others wait for the task."""
+        """Run ``work`` once, until it ends or the owner closes. A failure is logged, unless ``awaited``: others wait for the task."""
         task = asyncio.get_running_loop().create_task(work, name=f"{self.owner}: {name}")
         self._tasks.add(task)
         task.add_done_callback(self._heard if awaited else self._ended)
@@ -106,7 +106,7 @@ class Background:
         self._heard(task)
 
     async def drain(self, timeout_s: float | None = None) -> None:
-        """Stop what is kept, and wait up to ``timeout_s`` seconds for the tasks that ``spawn`` made. ``close`` cancels those that are left."""
+        """Stop what is kept, and wait up to ``timeout_s`` seconds for the tasks that ``spawn`` made; ``close`` cancels the rest."""
         self.closed = True
         current = _current_task()
         stopped = [kept.task for kept in list(self.kept) if kept.stop() and kept.task is not current]
