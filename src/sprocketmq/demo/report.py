@@ -177,7 +177,8 @@ def show(console: Console, outcome: Outcome) -> None:
     console.print(checks_table(outcome.checks))
     produce, table, restart = report["produce"], report["table"], report["restart"]
     console.print(
-        f"[bold]{produce['messages_per_s']:,.0f} messages/s in[/] ({produce['messages']:,} in {produce['seconds']:.1f} s, {produce['batches']:,} batches;"
+        f"[bold]{produce['messages_per_s']:,.0f} messages/s in[/]"
+        f" ({produce['messages']:,} in {produce['seconds']:.1f} s, {produce['batches']:,} batches;"
         f" by then the query had taken {table['taken_when_sent']:,} and written {table['rows_when_sent']:,}),"
         f" [bold]{table['rows_per_s']:,.0f} rows/s out[/] ({table['rows']:,} in {table['seconds']:.1f} s, {table['batches']} batches)"
     )
