@@ -1,4 +1,4 @@
-"""Topic attributes: the change language of create-topic requests, and what each key may hold (protocol, section 7.3.1).
+"""Topic attributes: the change language of create-topic requests, and what each key may hold (docs/internals/requests.md#topic-attributes).
 
 A change is ``+key=value`` (add or alter) or ``-key`` (delete); several are joined by commas. Error texts are the reference's, as
 tools show them to people.

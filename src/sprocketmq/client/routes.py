@@ -1,4 +1,4 @@
-"""Routes as clients use them: which queues to write, which to read, and where each broker is (client-behaviour, section 2)."""
+"""Routes as clients use them: which queues to write, which to read, and where each broker is (docs/internals/requests.md#routes)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

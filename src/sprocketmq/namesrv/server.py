@@ -1,4 +1,4 @@
-"""The nameserver: answers brokers that register and clients that ask for routes (protocol, section 7.4)."""
+"""The nameserver: answers brokers that register and clients that ask for routes (docs/internals/requests.md#nameserver)."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""The batch body: inner messages back to back, without count or padding (message-encoding, section 5).
+"""The batch body: inner messages back to back, without count or padding (docs/internals/messages.md#batch-body).
 
 ``layout.py`` draws an entry.
 """

@@ -1,4 +1,4 @@
-"""JSON bodies as typed values: Python names here, the wire's camel-case names there (protocol, section 8).
+"""JSON bodies as typed values: Python names here, the wire's camel-case names there (docs/internals/remoting.md#json-bodies).
 
 Each has ``decode(data)`` and ``encode()``. Reading is tolerant the way the reference is: members that are absent or null take
 their defaults, unknown ones are ignored, numbers may come as text, maps may have the keys of ``jsondialect``. Writing leaves out

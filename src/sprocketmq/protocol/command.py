@@ -1,4 +1,4 @@
-"""One remoting command: header fields in JSON or binary, and a body (protocol, sections 2 and 3).
+"""One remoting command: header fields in JSON or binary, and a body (docs/internals/remoting.md#command).
 
 ``layout.py`` draws the frame and the binary header.
 """

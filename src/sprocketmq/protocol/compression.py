@@ -1,4 +1,4 @@
-"""Message body compression: zlib, LZ4 frame and Zstandard, capped on the way out (message-encoding, section 13).
+"""Message body compression: zlib, LZ4 frame and Zstandard, capped on the way out (docs/internals/messages.md#compression).
 
 The libraries load when they are first used: most programs never meet more than one of them.
 """

@@ -12,7 +12,7 @@ _crc32 = isal_zlib.crc32
 
 
 def crc32(data: "Buffer") -> int:
-    """Return zlib's CRC-32 of ``data`` without its top bit, as body CRCs are stored (message-encoding, section 2)."""
+    """Return zlib's CRC-32 of ``data`` without its top bit, as body CRCs are stored (docs/internals/messages.md#hashes)."""
     return int(_crc32(data)) & 0x7FFFFFFF
 
 

@@ -1,4 +1,4 @@
-"""Typed request and response headers: Python names here, the wire's names in ``rename`` (protocol, section 7)."""
+"""Typed request and response headers: Python names here, the wire's names in ``rename`` (docs/internals/requests.md)."""
 
 import msgspec
 

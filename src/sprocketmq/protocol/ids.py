@@ -1,4 +1,4 @@
-r"""The two message ids: the client's (UNIQ_KEY) and the broker's (offset id); both are upper-case hex (message-encoding, sections 8, 9).
+r"""The two message ids: the client's (UNIQ_KEY) and the broker's (offset id); both are upper-case hex (docs/internals/messages.md#ids).
 
 ::
 

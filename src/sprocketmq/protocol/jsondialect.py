@@ -1,4 +1,4 @@
-"""JSON as RocketMQ writes it: maps may have bare integers or whole message queues as keys (protocol, section 8.2).
+"""JSON as RocketMQ writes it: maps may have bare integers or whole message queues as keys (docs/internals/remoting.md#json-bodies).
 
 ::
 

@@ -1,4 +1,4 @@
-r"""The property string of a message: ``name 0x01 value 0x02`` pairs, in no particular order (message-encoding, section 4)."""
+r"""The property string of a message: ``name 0x01 value 0x02`` pairs, in no particular order (docs/internals/messages.md#properties)."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""The stored record: what a commit log holds and what a pull returns, byte for byte (message-encoding, section 2).
+"""The stored record: what a commit log holds and what a pull returns, byte for byte (docs/internals/messages.md#stored-record).
 
 ``layout.py`` draws its layout.
 """

@@ -1,4 +1,7 @@
-"""Requests that brokers send to a group member: rebalance, reset offsets, report its state (client-behaviour, section 12)."""
+"""Requests that brokers send to a group member: rebalance, reset offsets, report its state.
+
+See docs/internals/consumers.md#requests-of-brokers.
+"""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,4 +1,4 @@
-"""Gives failed messages back to the broker, which delivers them again later (client-behaviour, sections 9.6 and 9.7)."""
+"""Gives failed messages back to the broker, which delivers them again later (docs/internals/delay.md#giving-a-message-back-36)."""
 
 import asyncio
 import logging

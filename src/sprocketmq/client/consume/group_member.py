@@ -1,4 +1,4 @@
-"""A member of a consumer group: balancing, taking over and releasing queues, commits (client-behaviour, section 9.2)."""
+"""A member of a consumer group: balancing, taking over and releasing queues, commits (docs/internals/consumers.md#sharing-queues)."""
 
 import asyncio
 import logging

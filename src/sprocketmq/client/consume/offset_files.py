@@ -1,4 +1,4 @@
-"""Offsets of a broadcasting consumer, in a file of this machine (client-behaviour, section 9.10).
+"""Offsets of a broadcasting consumer, in a file of this machine (docs/internals/consumers.md#offsets-of-broadcasting-consumers).
 
 Path and format are those of the Java client, so each continues with the other's file::
 

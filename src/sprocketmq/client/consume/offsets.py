@@ -1,4 +1,4 @@
-"""Requests about queue offsets and committed offsets, for consumers and the admin client (protocol, section 7.2.2)."""
+"""Requests about queue offsets and committed offsets, for consumers and the admin client (docs/internals/requests.md#queue-offsets)."""
 
 from sprocketmq.client.arguments import LARGEST_OFFSET, check_number, check_queue
 from sprocketmq.client.instance import Instance, response_error

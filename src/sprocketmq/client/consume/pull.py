@@ -1,4 +1,4 @@
-"""The pull consumer: reads any queue at any offset, or polls the queues it is assigned (client-behaviour, section 11)."""
+"""The pull consumer: reads any queue at any offset, or polls the queues it is assigned (docs/internals/consumers.md#polling)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -1,4 +1,7 @@
-"""Pull loops: one for each queue that a consumer owns, ahead of its handlers within flow control (client-behaviour, section 9.4)."""
+"""Pull loops: one for each queue that a consumer owns, ahead of its handlers within flow control.
+
+See docs/internals/consumers.md#pulling-a-queue.
+"""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Pull requests and their responses, shared by both consumers (protocol, section 7.2.1)."""
+"""Pull requests and their responses, shared by both consumers (docs/internals/requests.md#pull)."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence

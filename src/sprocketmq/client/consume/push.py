@@ -1,4 +1,4 @@
-"""The push consumer: a member of a group that shares the queues of its topics among its members (client-behaviour, section 9).
+"""The push consumer: a member of a group that shares the queues of its topics among its members (docs/internals/consumers.md).
 
 Pulling, flow control and commits run in the background; messages come out of ``batches()`` or go into a handler. This module has the
 arguments, the life cycle and the controls. The parts: ``group_member`` (which queues), ``pull_loop`` (pulls), ``ready_queues`` (handing

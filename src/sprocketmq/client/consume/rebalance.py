@@ -1,4 +1,6 @@
-"""Rebalancing strategies: how the queues of a topic are shared among members, as pure functions (client-behaviour, section 9.2).
+"""Rebalancing strategies: how the queues of a topic are shared among members, as pure functions.
+
+See docs/internals/consumers.md#sharing-queues.
 
 Every member computes its own share from the same two lists, so all members of a group must use the same strategy. The results equal those
 of the Java client, so members in Java and in Python can share one group.

@@ -34,7 +34,7 @@ RETRY_PAUSE_S = 0.1
 RETRY_PAUSE_MAX_S = 0.5
 CONNECT_PATIENCE_S = 1.0
 
-# Answers after which another broker, or the same one a moment later, is asked (client-behaviour, section 3.1).
+# Answers after which another broker, or the same one a moment later, is asked (docs/internals/client.md#a-send).
 RETRY_CODES = frozenset(
     {
         ResponseCode.TOPIC_NOT_EXIST,

@@ -1,4 +1,4 @@
-"""Which brokers are slow or failing, and how long each is left alone: latency fault tolerance (client-behaviour, section 3.3)."""
+"""Which brokers are slow or failing, and how long each is left alone: latency fault tolerance (docs/internals/client.md#a-send)."""
 
 from collections.abc import Callable
 
