@@ -185,11 +185,11 @@ class MessageStore:
         begin = max(log_offset, log.min_offset)
         for records in LogScan(log, begin, check_crc=False, resync=True, stop=log.committed_end).batches():
             for record in records:
-                if b"REAL_TOPIC\x01" in record[9]:
-                    view = record_view(log, record[3], log.committed_end)
+                if b"REAL_TOPIC\x01" in record.properties:
+                    view = record_view(log, record.log_offset, log.committed_end)
                     source = Record(view, 0, len(view)).copied_from if view is not None else None
                     if source is not None:
-                        yield record[3], source
+                        yield record.log_offset, source
 
     def query(
         self, topic: str, key: str, *, max_count: int = 64, begin_ms: int = 0, end_ms: int = (1 << 63) - 1, by_tag: bool = False

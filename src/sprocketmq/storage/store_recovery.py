@@ -134,11 +134,13 @@ class StoreRecovery:
         scan = LogScan(log, start, check_crc=True, resync=resync, last_time=last_time)
         for records in scan.batches():
             report.records += len(records)
-            table.take_records(records if records[0][3] >= queued else [record for record in records if record[3] >= queued])
+            table.take_records(
+                records if records[0].log_offset >= queued else [record for record in records if record.log_offset >= queued]
+            )
             if index is not None:
                 index.take_records(records, scan.end)
-            self._last_log_offset = records[-1][3]
-            self._last_ms = max(self._last_ms, records[-1][7])
+            self._last_log_offset = records[-1].log_offset
+            self._last_ms = max(self._last_ms, records[-1].store_time_ms)
             if progress is not None:
                 progress(scan.end - start, total)
         report.damaged = scan.damaged
@@ -157,13 +159,13 @@ class StoreRecovery:
         if size:
             segment = log.find(log_offset)
             record = parse_record(segment.view, segment.start, log_offset - segment.start, check_crc=False) if segment else None
-            if segment is None or record is None or record[4] != size or log_offset + size > snapshot.position:
+            if segment is None or record is None or record.size != size or log_offset + size > snapshot.position:
                 return "the queue snapshot does not belong to this commit log"
             at = log_offset - segment.start
             if crc32(segment.view[at : at + size]) != crc:
                 return "the queue snapshot does not belong to this commit log"
             self._last_log_offset = log_offset
-            self._last_ms = record[7]
+            self._last_ms = record.store_time_ms
         if snapshot.position > log.min_offset + len(log.segments) * log.segment_bytes:
             return "the queue snapshot does not belong to this commit log"
         return self._table.restore(snapshot)

@@ -77,7 +77,7 @@ def make_records(count: int, *, start: int = 0) -> list[Record]:
 
 
 def as_scanned(records: list[Record]) -> list[Scanned]:
-    return [(topic.encode(), 0, 0, physical, 100, 0, 0, time_ms, 1, properties) for topic, properties, physical, time_ms in records]
+    return [Scanned(topic.encode(), 0, 0, physical, 100, 0, 0, time_ms, 1, properties) for topic, properties, physical, time_ms in records]
 
 
 def reading(records: list[Record]) -> KeysAt:
@@ -250,7 +250,7 @@ def test_the_name_after_the_last_millisecond_of_a_year_and_after_a_name_that_is_
 
 def test_records_of_rolled_back_transactions_have_no_keys(box: Box) -> None:
     properties = encode_properties({"KEYS": "k"})
-    kinds = [(b"t", 0, 0, 100 * i, 100, 0, sys_flag, 1000, 1, properties) for i, sys_flag in enumerate((0, 0x4, 0x8, 0xC, 0xCF))]
+    kinds = [Scanned(b"t", 0, 0, 100 * i, 100, 0, sys_flag, 1000, 1, properties) for i, sys_flag in enumerate((0, 0x4, 0x8, 0xC, 0xCF))]
     box.index.add_records(kinds, 500)
     assert box.find("t", "k") == [200, 100, 0]
 

@@ -51,9 +51,9 @@ class Fixture:
         return segment.view[at : at + unpack_from(">i", segment.view, at)[0]]
 
     def keys_at(self, physical: int) -> tuple[list[int], int] | None:
-        for record, following in zip(self.records, [*(r[3] for r in self.records[1:]), self.end], strict=True):
-            if record[3] == physical:
-                return [key_hash(key) for key in record_keys(record[0].decode(), record[9])], following
+        for record, following in zip(self.records, [*(r.log_offset for r in self.records[1:]), self.end], strict=True):
+            if record.log_offset == physical:
+                return [key_hash(key) for key in record_keys(record.topic.decode(), record.properties)], following
         return None
 
     def messages(self, topic: str) -> list[dict[str, Any]]:
@@ -93,7 +93,7 @@ def test_an_index_made_from_the_log_is_identical(open_fixture: Callable[[str], F
     (end,) = unpack_from(">q", theirs[-1], 24)
     ours = fixture.new_index(tmp_path / "ours")
     ours.load(log_min=0, log_end=fixture.end, state=None)
-    records = [record for record in fixture.records if record[3] <= end]
+    records = [record for record in fixture.records if record.log_offset <= end]
     for at in range(0, len(records), portion):
         ours.add_records(records[at : at + portion], fixture.end)
     ours.sync()
@@ -108,7 +108,7 @@ def test_apaches_files_are_kept_and_continued(open_fixture: Callable[[str], Fixt
     start = fixture.index.load(log_min=0, log_end=fixture.end, state=None, keys_at=fixture.keys_at)
     assert start == unpack_from(">q", theirs[-1], 24)[0]
     assert fixture.index_files() == theirs
-    fixture.index.add_records([record for record in fixture.records if record[3] >= start], fixture.end)
+    fixture.index.add_records([record for record in fixture.records if record.log_offset >= start], fixture.end)
     fixture.index.sync()
     again = fixture.new_index(tmp_path / "again")
     again.load(log_min=0, log_end=fixture.end, state=None)
@@ -122,7 +122,7 @@ def test_apaches_files_are_kept_and_continued(open_fixture: Callable[[str], Fixt
 def test_keys_are_found_where_apaches_tools_find_them(open_fixture: Callable[[str], Fixture], name: str) -> None:
     fixture = open_fixture(name)
     start = fixture.index.load(log_min=0, log_end=fixture.end, state=None)
-    fixture.index.add_records([record for record in fixture.records if record[3] >= start], fixture.end)
+    fixture.index.add_records([record for record in fixture.records if record.log_offset >= start], fixture.end)
     queries = fixture.listing["keyQueries"]
     assert queries
     for query in queries:

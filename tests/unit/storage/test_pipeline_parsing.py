@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 
 from sprocketmq.protocol.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_INNER_BATCH, SYSFLAG_STORE_HOST_V6
 from sprocketmq.protocol.hashing import java_hash
@@ -79,7 +80,7 @@ def build(plan: list[dict[str, object]], base: int = 0) -> bytes:
 def expected_units(scanned: list[Scanned], batch_topics: frozenset[bytes]) -> dict[tuple[bytes, int], list[tuple[int, bytes]]]:
     """Return by queue what each record with a unit brings: its first queue offset and its unit."""
     units: dict[tuple[bytes, int], list[tuple[int, bytes]]] = {}
-    for topic, queue_id, offset, physical, size, code, sys_flag, time_ms, count, _ in scanned:
+    for topic, queue_id, offset, physical, size, code, sys_flag, time_ms, count, _ in map(astuple, scanned):
         if sys_flag & 12 not in {0, 8} or (sys_flag & SYSFLAG_INNER_BATCH and topic not in batch_topics):
             continue
         unit = QUEUE_UNIT.pack(physical, size, code)
@@ -107,16 +108,16 @@ def units_of(chunk: ParsedChunk, batch_topics: frozenset[bytes]) -> dict[tuple[b
 def check(data: bytes, base: int, begin: int, limit: int, batch_topics: frozenset[bytes] = frozenset()) -> ParsedChunk:
     """Parse ``data`` both ways from ``begin`` on, compare, and return the chunk."""
     scanned, _, _ = parse_records(data[begin:], base + begin, len(data) - begin, check_crc=True)
-    scanned = [s for s in scanned if s[3] - base < limit]
+    scanned = [s for s in scanned if s.log_offset - base < limit]
     chunk = parse_chunk(memoryview(data), base, begin, limit, batch_topics=batch_topics)
     assert chunk.records == len(scanned)
     assert chunk.start == base + begin
-    assert chunk.end == (scanned[-1][3] + scanned[-1][4] if scanned else base + begin)
+    assert chunk.end == (scanned[-1].log_offset + scanned[-1].size if scanned else base + begin)
     if scanned:
-        assert (chunk.last_physical, chunk.last_time_ms) == (scanned[-1][3], scanned[-1][7])
+        assert (chunk.last_physical, chunk.last_time_ms) == (scanned[-1].log_offset, scanned[-1].store_time_ms)
     assert units_of(chunk, batch_topics) == expected_units(scanned, batch_topics)
     hashes, physicals, times = [], [], []
-    for topic, _, _, physical, _, _, sys_flag, time_ms, _, properties in scanned:
+    for topic, _, _, physical, _, _, sys_flag, time_ms, _, properties in map(astuple, scanned):
         if sys_flag & 12 != 12:
             found = entries_of_topics([topic], np.array([0]), [properties], np.array([physical]), np.array([time_ms]))
             hashes += found.hashes.tolist()

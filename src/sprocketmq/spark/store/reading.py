@@ -161,7 +161,7 @@ class StoreReader:
             yield from self._records(piece, view, bounds, None if failed else rows, failed)
             at = int(bounds[-1])
             last = parse_record(view, piece.base, int(bounds[-2]), check_crc=False)
-            since = since if last is None else last[7]
+            since = since if last is None else last.store_time_ms
 
     def _located(self, view: memoryview, bounds: Any) -> PulledRows:
         return PulledRows(view[int(bounds[0]) : int(bounds[-1])], unwrap=self._unwrap, positions=bounds[:-1] - bounds[0])

@@ -102,7 +102,7 @@ class SegmentView:
                 while chain and parse_record(self._view, self.base, chain[-1], check_crc=True) is None:
                     at = chain.pop()
                 record = parse_record(self._view, self.base, chain[-1], check_crc=False) if chain else None
-                found = next_record(file, at, self.base, self.nominal, since_ms=0 if record is None else record[7])
+                found = next_record(file, at, self.base, self.nominal, since_ms=0 if record is None else record.store_time_ms)
                 if found >= self.size:
                     break
                 at = found

@@ -80,7 +80,7 @@ def find_record(view: memoryview, base: int, begin: int, limit: int) -> int:
             if at + i < limit and (record := parse_record(view, base, at + i, check_crc=False)) is not None:
                 if parse_record(view, base, at + i, check_crc=True) is not None:
                     return at + i
-                budget -= record[4]
+                budget -= record.size
                 if budget < 0:
                     return -1
         at += _SEARCH_BYTES
@@ -171,13 +171,13 @@ class _Records:
                 count = row
                 break
         if (
-            int(np.where(good, properties_length, 0)[:count].sum()) + sum(len(record[9]) for record in self.odd.values())
+            int(np.where(good, properties_length, 0)[:count].sum()) + sum(len(record.properties) for record in self.odd.values())
             > _MANY_PROPERTY_BYTES
         ):
             words = _blanks(data, begin, length_at[:count] + 2, at[:count] + size[:count], good[:count])
             for row, record in self.odd.items():
                 if row < count:
-                    words[row] = record[9].count(b" ")
+                    words[row] = record.properties.count(b" ")
             count = min(count, max(1, int(np.searchsorted(np.cumsum(words), _MAX_WORDS))))
         inner = np.flatnonzero(good[:count] & ((sys_flag[:count] & SYSFLAG_INNER_BATCH) != 0))
         for row in inner.tolist():
@@ -206,7 +206,11 @@ class _Records:
         self.properties_length = properties_length[:count]
         self.odd = {row: record for row, record in self.odd.items() if row < count}
         for row, record in self.odd.items():
-            _, self.queue_id[row], self.queue_offset[row], _, _, self.code[row], _, self.store_time[row], self.covered[row], _ = record
+            self.queue_id[row] = record.queue_id
+            self.queue_offset[row] = record.queue_offset
+            self.code[row] = record.tags_code
+            self.store_time[row] = record.store_time_ms
+            self.covered[row] = record.count
 
     def find_topics(self) -> None:
         """Tell the topics apart: ``names``, and by row the index of its name in them."""
@@ -221,7 +225,7 @@ class _Records:
             return numbers[name]
 
         for row, record in self.odd.items():
-            self.topic[row] = number(record[0])
+            self.topic[row] = number(record.topic)
         lengths = self.topic_length[self.usual]
         for length in np.flatnonzero(np.bincount(lengths)).tolist():
             rows = self.usual[lengths == length]
@@ -240,7 +244,7 @@ class _Records:
         rest = self.usual
         parked = self.names.index(_SCHEDULE_TOPIC) if _SCHEDULE_TOPIC in self.names else -1
         special = ((self.sys_flag[rest] & SYSFLAG_INNER_BATCH) != 0) | (self.topic[rest] == parked)
-        texts: dict[int, bytes] = {row: record[9] for row, record in self.odd.items()}
+        texts: dict[int, bytes] = {row: record.properties for row, record in self.odd.items()}
         for row in rest[special].tolist():
             text = self._properties(row)
             texts[row] = text

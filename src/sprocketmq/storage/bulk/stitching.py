@@ -89,6 +89,6 @@ class LogOrder(Generic[S]):
         if records is None:
             self.end = scan.end
             return None
-        first = records[0][3]
+        first = records[0].log_offset
         assert first > position, f"two readers disagree about the record at {position}"
         return first

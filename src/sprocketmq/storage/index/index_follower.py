@@ -61,8 +61,10 @@ class StoreIndex:
         record = parse_record(segment.view, segment.start, file_pos, check_crc=False)
         if record is None:
             return ([], segment.start + segment.size) if is_blank(segment.view, file_pos) else None
-        keys = record_keys(record[0].decode("utf-8", "replace"), record[9]) if record[6] & ROLLED_BACK != ROLLED_BACK else []
-        return [key_hash(key) for key in keys], log_offset + record[4]
+        keys = (
+            record_keys(record.topic.decode("utf-8", "replace"), record.properties) if record.sys_flag & ROLLED_BACK != ROLLED_BACK else []
+        )
+        return [key_hash(key) for key in keys], log_offset + record.size
 
     def take_records(self, records: list[Scanned], end: int) -> None:
         """Index records of the log up to ``end``; those that are indexed already are skipped."""

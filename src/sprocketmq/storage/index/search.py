@@ -45,8 +45,8 @@ def find_records(
         parsed = None if record is None else parse_record(record, log_offset, 0, check_crc=False)
         if record is None or parsed is None:
             continue
-        name, _, _, _, _, _, _, time_ms, _, properties = parsed
-        if begin_ms <= time_ms <= end_ms and name.decode("utf-8", "replace") == topic and _matches(properties, key, kind):
+        in_time = begin_ms <= parsed.store_time_ms <= end_ms
+        if in_time and parsed.topic.decode("utf-8", "replace") == topic and _matches(parsed.properties, key, kind):
             found[log_offset] = record
     return [found[log_offset] for log_offset in sorted(found)]
 

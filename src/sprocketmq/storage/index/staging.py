@@ -31,9 +31,9 @@ def first_log_offset(send: StagedSend) -> int:
 def staged_records(records: Iterable[Scanned]) -> list[StagedSend]:
     """Return records read from the log as if each had just been sent, without those that have no keys."""
     return [
-        (topic.decode("utf-8", "replace"), properties, log_offset, time_ms)
-        for topic, _, _, log_offset, _, _, sys_flag, time_ms, _, properties in records
-        if sys_flag & ROLLED_BACK != ROLLED_BACK
+        (record.topic.decode("utf-8", "replace"), record.properties, record.log_offset, record.store_time_ms)
+        for record in records
+        if record.sys_flag & ROLLED_BACK != ROLLED_BACK
     ]
 
 

@@ -81,7 +81,8 @@ class Segments:
         matches[rows] = values_at(view, topic_pos[rows], f"V{len(field)}") == np.void(field)
         for row in np.flatnonzero(good & ~usual).tolist():
             record = parse_record(view, start, int(file_pos[row]), check_crc=False)
-            matches[row] = record is not None and record[:3] == (topic, queue_id, int(offsets[row]))
+            found = None if record is None else (record.topic, record.queue_id, record.queue_offset)
+            matches[row] = found == (topic, queue_id, int(offsets[row]))
         return matches
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
 from isal.isal_zlib import crc32 as _crc32
 
 from sprocketmq.protocol.codes import (
@@ -51,9 +52,22 @@ DELAY_LEVELS_MS = delay_levels_ms(DELAY_LEVELS)
 _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
 
 
-# What the derived files need of a record: topic, queue id, queue offset, physical offset, size, tag code, sysFlag, store timestamp (ms),
-# how many queue offsets it covers, properties. An inner batch covers INNER_NUM offsets from INNER_BASE on, all others cover one.
-Scanned = tuple[bytes, int, int, int, int, int, int, int, int, bytes]
+class Scanned(msgspec.Struct, gc=False):
+    """The fields of a record that the derived files need.
+
+    ``count`` is the number of queue offsets it covers from ``queue_offset`` on: INNER_NUM from INNER_BASE on for an inner batch, else one.
+    """
+
+    topic: bytes
+    queue_id: int
+    queue_offset: int
+    log_offset: int
+    size: int
+    tags_code: int
+    sys_flag: int
+    store_time_ms: int
+    count: int
+    properties: bytes
 
 
 class DamagedRange(NamedTuple):
@@ -122,7 +136,7 @@ class LogScan:
                         gap = None
                     pos += used
                     self.end = base + pos
-                    self._last_time = records[-1][7]
+                    self._last_time = records[-1].store_time_ms
                     yield records
                     window_bytes = min(window_bytes * 2, _WINDOW_BYTES)
                 elif window_bytes < wanted <= min(size - pos, MAX_RECORD_SIZE):
@@ -150,10 +164,10 @@ class LogScan:
                     continue
                 # An older time is a remnant of a log that once was longer, not what followed the damage.
                 record = parse_record(segment.view, segment.start, candidate, check_crc=False)
-                if record is None or record[7] < self._last_time:
+                if record is None or record.store_time_ms < self._last_time:
                     continue
-                self._searched += record[4]
-                if self._searched > SEARCH_BUDGET_BYTES and record[4] > _ALWAYS_SEARCHED_BYTES:
+                self._searched += record.size
+                if self._searched > SEARCH_BUDGET_BYTES and record.size > _ALWAYS_SEARCHED_BYTES:
                     continue
                 if parse_record(segment.view, segment.start, candidate, check_crc=True) is not None:
                     return candidate
@@ -251,7 +265,7 @@ def parse_records(data: bytes, physical: int, room: int, *, check_crc: bool) -> 
             queue_offset, count = covered_offsets(properties, queue_offset)
             if check_crc and not is_whole_batch(view[pos + 88 : topic_at - 1], count, sys_flag):
                 return records, pos, 0
-        add((topic, queue_id, queue_offset, own, size, code, sys_flag, store_time, count, properties))
+        add(Scanned(topic, queue_id, queue_offset, own, size, code, sys_flag, store_time, count, properties))
         pos = end
     return records, pos, min(FIXED_OVERHEAD, room - pos) if pos < total else 0
 
@@ -297,7 +311,7 @@ def parse_record(view: memoryview, base: int, pos: int, *, check_crc: bool) -> S
         queue_offset, count = covered_offsets(properties, queue_offset)
         if check_crc and not is_whole_batch(view[body_at : body_at + body_length], count, sys_flag):
             return None
-    return topic, queue_id, queue_offset, physical, size, code, sys_flag, store_time, count, properties
+    return Scanned(topic, queue_id, queue_offset, physical, size, code, sys_flag, store_time, count, properties)
 
 
 def record_view(log: CommitLog, physical: int, end: int) -> memoryview | None:
@@ -307,7 +321,7 @@ def record_view(log: CommitLog, physical: int, end: int) -> memoryview | None:
         return None
     at = physical - segment.start
     record = parse_record(segment.view, segment.start, at, check_crc=False)
-    return None if record is None or physical + record[4] > end else segment.view[at : at + record[4]]
+    return None if record is None or physical + record.size > end else segment.view[at : at + record.size]
 
 
 def sector_lost(properties: bytes, physical: int) -> bool:

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from msgspec.structs import replace as replace_fields
+
 from sprocketmq.errors import FatalError, InvalidMessage
 from sprocketmq.protocol.codes import SYSFLAG_INNER_BATCH, SYSFLAG_TRANSACTION_COMMITTED, SYSFLAG_TRANSACTION_MASK
 from sprocketmq.protocol.layout import BATCH_UNIT, BATCH_UNIT_BYTES, INT64, QUEUE_UNIT, QUEUE_UNIT_BYTES
@@ -186,8 +188,11 @@ class QueueTable:
         queues: dict[tuple[bytes, int], Queue] = {}
         pack = QUEUE_UNIT.pack
         if self._levels_ms != DELAY_LEVELS_MS:
-            records = [(*r[:5], self.unit_code(r[0], r[1], r[5]), *r[6:]) if r[0] == _SCHEDULE else r for r in records]
-        for topic, queue_id, offset, physical, size, code, sys_flag, store_time, count, _ in records:
+            records = [self._with_unit_code(record) if record.topic == _SCHEDULE else record for record in records]
+        for record in records:
+            topic, queue_id, offset = record.topic, record.queue_id, record.queue_offset
+            physical, size, code = record.log_offset, record.size, record.tags_code
+            sys_flag = record.sys_flag
             if sys_flag & _NO_UNIT and not self._has_unit(topic, sys_flag):
                 continue
             queue = queues.get((topic, queue_id))
@@ -197,12 +202,14 @@ class QueueTable:
                     tail += pack(physical, size, code)
                     queue.next = offset + 1
                 else:
-                    tail += BATCH_UNIT.pack(physical, size, code, store_time, offset, count, COMPACTED, 0)
+                    count = record.count
+                    tail += BATCH_UNIT.pack(physical, size, code, record.store_time_ms, offset, count, COMPACTED, 0)
                     queue.next = offset + count
                 continue
             name = topic.decode("utf-8", "replace")
             if name in self.batch_topics:
-                unit, end = BATCH_UNIT.pack(physical, size, code, store_time, offset, count, COMPACTED, 0), offset + count
+                unit = BATCH_UNIT.pack(physical, size, code, record.store_time_ms, offset, record.count, COMPACTED, 0)
+                end = offset + record.count
             else:
                 unit, end = pack(physical, size, code), offset + 1
             queue = self._queue_for(name, queue_id, physical, offset, end, unit)
@@ -219,6 +226,9 @@ class QueueTable:
             return False
         return sys_flag & SYSFLAG_TRANSACTION_MASK in (0, SYSFLAG_TRANSACTION_COMMITTED)
 
+    def _with_unit_code(self, record: Scanned) -> Scanned:
+        return replace_fields(record, tags_code=self.unit_code(record.topic, record.queue_id, record.tags_code))
+
     def unit_code(self, topic: bytes, queue_id: int, code: int) -> int:
         """Return the code of a record's unit, ``code`` being what the log says of it: only other delay levels than usual change it."""
         ours, usual = self._levels_ms, DELAY_LEVELS_MS
@@ -228,7 +238,7 @@ class QueueTable:
 
     def has_unit(self, record: Scanned) -> bool:
         """Tell whether a record from the log has a unit in a queue of its topic."""
-        return not record[6] & _NO_UNIT or self._has_unit(record[0], record[6])
+        return not record.sys_flag & _NO_UNIT or self._has_unit(record.topic, record.sys_flag)
 
     def take_run(self, run: QueueRun, since: int = 0) -> None:
         """Give consecutive records of one queue their units, which the run brings; the outcome is that of ``take_records``.

@@ -378,7 +378,7 @@ class QueueReader:
         unit = queue.unit(number)
         segment = self._log.locate(unit[0])
         record = parse_record(segment.view, segment.start, unit[0] - segment.start, check_crc=False) if segment else None
-        return record is not None and record[8] == unit[5]
+        return record is not None and record.count == unit[5]
 
     def _scan(self, queue: ConsumeQueue | BatchConsumeQueue, begin: int) -> Iterator[Scanned]:
         """Yield the queue's records from a place in the log on."""
@@ -386,7 +386,7 @@ class QueueReader:
         begin = max(begin, self._log.min_offset, self._table.deleted.get(queue.topic, 0))
         for records in LogScan(self._log, begin, check_crc=True, resync=True, stop=self._log.committed_end).batches():
             for record in records:
-                if record[1] == queue.queue_id and record[0] == topic and self._table.has_unit(record):
+                if record.queue_id == queue.queue_id and record.topic == topic and self._table.has_unit(record):
                     yield record
 
     def _repair(self, queue: ConsumeQueue, offset: int, stop: int) -> bool:
@@ -403,10 +403,10 @@ class QueueReader:
             step *= 2
         found: dict[int, bytes] = {}
         for record in self._scan(queue, begin):
-            if offset <= record[2] < stop:
-                code = self._table.unit_code(record[0], record[1], record[5])
-                found[record[2]] = QUEUE_UNIT.pack(record[3], record[4], code)
-            if record[2] == stop - 1:
+            if offset <= record.queue_offset < stop:
+                code = self._table.unit_code(record.topic, record.queue_id, record.tags_code)
+                found[record.queue_offset] = QUEUE_UNIT.pack(record.log_offset, record.size, code)
+            if record.queue_offset == stop - 1:
                 break
         lost = []
         for q in range(offset, stop):
@@ -436,8 +436,17 @@ class QueueReader:
         at = first
         units = bytearray()
         to_end = True
-        for _, _, base, physical, size, code, _, time_ms, covered, _ in _in_line(self._scan(queue, begin), expected):
-            derived = BATCH_UNIT.pack(physical, size, code, time_ms, base, covered, COMPACTED, 0)
+        for record in _in_line(self._scan(queue, begin), expected):
+            derived = BATCH_UNIT.pack(
+                record.log_offset,
+                record.size,
+                record.tags_code,
+                record.store_time_ms,
+                record.queue_offset,
+                record.count,
+                COMPACTED,
+                0,
+            )
             same = at < queue.end_unit and queue.read_units(at, at + 1) == derived
             if same and at > number:
                 to_end = False
@@ -461,11 +470,11 @@ def _in_line(records: Iterator[Scanned], expected: int) -> Iterator[Scanned]:
     """Leave out records whose queue offset is damaged: before ``expected`` or those yielded, or beyond the next one's."""
     held: Scanned | None = None
     for record in records:
-        if record[2] < expected:
+        if record.queue_offset < expected:
             continue
-        if held is not None and record[2] >= held[2] + held[8]:
+        if held is not None and record.queue_offset >= held.queue_offset + held.count:
             yield held
-            expected = held[2] + held[8]
+            expected = held.queue_offset + held.count
         held = record
     if held is not None:
         yield held

@@ -481,10 +481,10 @@ class _KeyLog:
 def _tag_hash(view: memoryview, base: int, physical: int) -> int:
     """Return the hash of the tag of the record at a place, -1 without one."""
     record = parse_record(view, base, physical - base, check_crc=False)
-    tag = find_property(record[9], b"TAGS") if record is not None else None
+    tag = find_property(record.properties, b"TAGS") if record is not None else None
     if record is None or not tag:
         return -1
-    return key_hash(key_string(record[0].decode("utf-8", "replace"), tag.decode("utf-8", "replace"), tag=True))
+    return key_hash(key_string(record.topic.decode("utf-8", "replace"), tag.decode("utf-8", "replace"), tag=True))
 
 
 class Others(NamedTuple):
