@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import repeat
 from struct import Struct
+from typing import Protocol
 
 from isal.isal_zlib import crc32 as _crc32
 
@@ -15,7 +16,6 @@ from sprocketmq.protocol.hashing import tags_code_raw
 from sprocketmq.protocol.layout import INT16, MAGIC_V1, QUEUE_UNIT_LAYOUT, RECORD_LAYOUT
 from sprocketmq.protocol.properties import find_property
 from sprocketmq.storage.fs import Buffer
-from sprocketmq.storage.queues.queue_table import Queue
 
 # What all messages of a batch share is packed once: the 48 bytes from sys_flag to prepared_offset.
 _SHARED = ("sys_flag", "born_time_ms", "born_host", "store_time_ms", "store_host", "reconsume_times", "prepared_offset")
@@ -30,8 +30,15 @@ _pack_short = INT16.pack
 Exploded = tuple[bytes, list[bytes], list[int], int, bytes]
 
 
+class Target(Protocol):
+    """The queue of the batch: the bytes of its records besides body and properties, and its topic as a record has it."""
+
+    overhead: int
+    topic_field: bytes
+
+
 def explode(
-    queue: Queue, entries: Iterable[BatchEntry] | BatchColumns, queue_id: int, offset: int, physical: int, shared: bytes
+    queue: Target, entries: Iterable[BatchEntry] | BatchColumns, queue_id: int, offset: int, physical: int, shared: bytes
 ) -> Exploded:
     """Return the records of a batch that begins at queue offset ``offset`` and at place ``physical`` of the log."""
     if isinstance(entries, BatchColumns):
@@ -66,7 +73,7 @@ def explode(
     return b"".join(parts), strings, physicals, physical, _units(physicals, sizes, strings)
 
 
-def _explode_columns(queue: Queue, columns: BatchColumns, queue_id: int, offset: int, physical: int, shared: bytes) -> Exploded:
+def _explode_columns(queue: Target, columns: BatchColumns, queue_id: int, offset: int, physical: int, shared: bytes) -> Exploded:
     flags, bodies, strings = columns
     count = len(bodies)
     n, p = len(bodies[0]), len(strings[0])
