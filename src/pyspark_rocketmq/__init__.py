@@ -1,4 +1,4 @@
-"""Makes ``format("rocketmq")`` known to every Spark session whose Python has SprocketMQ: Spark imports packages of this kind of name."""
+"""Registers ``format("rocketmq")`` in every Spark session whose Python has SprocketMQ: Spark imports packages named ``pyspark_*``."""
 
 from sprocketmq.spark.formats import LazySource
 

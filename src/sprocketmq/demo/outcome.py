@@ -1,4 +1,4 @@
-"""How a run of the demo went, and what came of it."""
+"""The course and the outcome of a demo run."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +10,7 @@ from sprocketmq.demo.verify import Check
 
 @dataclass(slots=True)
 class Course:
-    """How a run went: seconds since the first flight, with how many were sent and in the table by then; and when the query was stopped."""
+    """Samples of a run: seconds since the first flight, flights sent, rows in the table; and the times the query was stopped."""
 
     seconds: list[float] = field(default_factory=lambda: [0.0])
     sent: list[int] = field(default_factory=lambda: [0])
@@ -25,7 +25,7 @@ class Course:
 
 @dataclass(slots=True)
 class Outcome:
-    """How it went. ``report`` is what goes into report.json."""
+    """The result of a run. ``report`` is the content of report.json."""
 
     checks: list[Check]
     report: dict[str, Any]

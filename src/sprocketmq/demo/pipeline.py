@@ -1,11 +1,11 @@
 """The streaming queries of the demo.
 
-`FlightQuery`: flights joined with the weather, and delay statistics kept from batch to batch. `DayQuery`: delays by airport and day, each day
-final once the watermark has passed it, to a table and to a topic.
+`FlightQuery` joins flights with the weather and keeps delay statistics from batch to batch. `DayQuery` computes delays by airport and day
+and writes each day, once the watermark has passed it, to a table and to a topic.
 
-Tables are written by batch number, each batch into a directory of its own that replaces what an interrupted attempt left there.
-Spark gives an interrupted batch the same number and, from the offsets in the checkpoint, the same messages; so every message is in the
-tables exactly once, however often a query is stopped and started. A topic cannot replace anything: there, what is sent again has the same id.
+Each batch is written into a directory named by its number, which replaces what an interrupted attempt left there. Spark gives an
+interrupted batch the same number and, from the offsets in the checkpoint, the same messages. So every message is in the tables exactly
+once, however often a query is restarted. In a topic nothing can be replaced: messages sent again have the same ids.
 """
 
 import json
@@ -31,7 +31,7 @@ _BODY = (
     " dest STRING, dep_delay INT, arr_delay INT, air_time INT, distance INT"
 )
 KEYS = ("origin", "carrier", "day")
-# Whole numbers only: sums of them do not depend on the order in which batches add to them, so they can be checked to the last digit.
+# Integers only: their sums do not depend on the order of addition, so they can be checked exactly.
 _FROM_FLIGHTS = {
     "flights": "count(1)",
     "departed": "count(dep_delay)",
@@ -47,9 +47,9 @@ STATISTICS = tuple(_FROM_FLIGHTS)
 
 
 class FlightQuery:
-    """The query and where it writes: ``flights/batch=N`` one row per message, ``statistics/batch=N`` all statistics up to batch N.
+    """Writes ``flights/batch=N`` with one row per message, and ``statistics/batch=N`` with all statistics up to batch N.
 
-    ``start`` begins it, or goes on from the checkpoint; ``rows`` counts what is in the flights table.
+    ``start`` starts the query or continues from the checkpoint; ``rows`` counts the rows of the flights table.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class FlightQuery:
 
     @property
     def taken(self) -> int:
-        """Messages in the batches begun so far, the one under way included, as the checkpoint has them."""
+        """Messages in all batches started so far, including the current one, according to the checkpoint."""
         log = self._directory / "checkpoint" / "offsets"
         begun = [int(file.name) for file in log.glob("[0-9]*")] if log.is_dir() else []
         if not begun:
@@ -97,7 +97,7 @@ class FlightQuery:
 
     @property
     def repeated(self) -> list[int]:
-        """Numbers of the batches that were written again after an interruption."""
+        """Numbers of batches that were written again after an interruption."""
         with self._lock:
             return list(self._repeated)
 
@@ -138,7 +138,7 @@ class FlightQuery:
             self._written[number] = rows
 
     def _keep_statistics(self, number: int, flights: Path) -> None:
-        """Write the statistics of all batches up to ``number``: those of the batch before, and this batch's flights."""
+        """Write the statistics up to batch ``number``: those of the previous batch combined with this batch's flights."""
         from pyspark.sql import functions as f
 
         new = self._spark.read.parquet(str(flights)).groupBy(*KEYS).agg(*(f.expr(text).alias(name) for name, text in _FROM_FLIGHTS.items()))
@@ -147,7 +147,7 @@ class FlightQuery:
             add: dict[str, Any] = {name: f.max if name.endswith("_max") else f.sum for name in STATISTICS}
             new = old.unionByName(new).groupBy(*KEYS).agg(*(combine(name).alias(name) for name, combine in add.items()))
         new.coalesce(1).write.mode("overwrite").parquet(str(self._statistics_of(number)))
-        # The batch before stays: should this one be repeated, it adds to that again.
+        # Keep the previous statistics: a repetition of this batch needs them again.
         if number > 1:
             shutil.rmtree(self._statistics_of(number - 2), ignore_errors=True)
 
@@ -164,14 +164,14 @@ _OF_A_DAY = {
     "late_15": "count_if(dep_delay >= 15)",
 }
 DAY_COLUMNS = (*DAY_KEYS, *_OF_A_DAY)
-# Flights are told of up to a week late, and a backlog is read from all queues alike: by then one queue may be two weeks ahead of another.
+# Flights are up to a week late, and while a backlog is read, one queue may be two weeks ahead of another.
 WATERMARK = timedelta(days=31)
 
 
 class DayQuery:
-    """The query and where it writes: ``days/batch=N`` the days that batch N closed, and a message for each of them to a topic.
+    """Writes ``days/batch=N`` with the days that batch N closed, and a message for each of them to a topic.
 
-    It follows the flights and a topic that only tells the time: without new flights, that closes the last days.
+    It reads the flights and a clock topic that only advances the watermark: without new flights it closes the last days.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class DayQuery:
 
     @property
     def batches(self) -> list[int]:
-        """Numbers of the batches begun so far; one that was begun again is there twice."""
+        """Numbers of the batches started so far; a repeated batch occurs twice."""
         with self._lock:
             return list(self._begun)
 
@@ -210,7 +210,7 @@ class DayQuery:
             .select("event.*")
             .withWatermark("scheduled", f"{WATERMARK.days} days")
         )
-        # What only tells the time is of no airport, and of a day that is never closed. (A filter would go before the watermark, and it with it.)
+        # Clock messages have no airport, and belong to a day that is never closed. A filter would be moved before the watermark and drop them.
         days = flights.groupBy("origin", f.window("scheduled", "1 day")).agg(
             *(f.expr(text).alias(name) for name, text in _OF_A_DAY.items())
         )
@@ -228,7 +228,7 @@ class DayQuery:
             self._begun.append(number)
         target = self._directory / "days" / f"batch={number:05d}"
         batch.write.mode("overwrite").parquet(str(target))
-        # The table is read again: the batch itself would be worked out a second time.
+        # Read the table back: using the batch again would compute it a second time.
         closed = self._spark.read.schema(batch.schema).parquet(str(target))
         messages = closed.selectExpr(
             "to_json(struct(*)) AS body", "origin AS tags", "concat(origin, '-', day) AS keys", "concat(origin, '-', day) AS dedupKey"
@@ -244,14 +244,14 @@ class DayQuery:
 
 
 def clock_message(topic: str, flights: "pa.Table") -> Message:
-    """Return the message that says that all flights have been told of: its time is so late that the watermark passes every day."""
+    """Return the message that ends the flights: its time is so late that the watermark passes every day."""
     last = max(flights["scheduled"].to_pylist())
     now = datetime.fromisoformat(last) + WATERMARK + timedelta(days=2)
     return Message(topic, json.dumps({"scheduled": now.strftime("%Y-%m-%dT%H:%M:%SZ")}).encode())
 
 
 def read_days(directory: Path) -> "pa.Table":
-    """Return the days on disk, in the order of their keys, read without Spark."""
+    """Return the days on disk, sorted by key, read without Spark."""
     import pyarrow as pa
 
     files = sorted((directory / "days").glob("batch=*/*.parquet"))
@@ -262,7 +262,7 @@ def read_days(directory: Path) -> "pa.Table":
 
 
 def read_flights(directory: Path) -> "pa.Table":
-    """Return the flights table as it is on disk, with the file and the place in it of each row, read without Spark."""
+    """Return the flights table on disk with the number of each row's file, read without Spark."""
     import pyarrow as pa
 
     files = sorted((directory / "flights").glob("batch=*/*.parquet"))
@@ -274,7 +274,7 @@ def read_flights(directory: Path) -> "pa.Table":
 
 
 def read_statistics(directory: Path) -> "pa.Table":
-    """Return the newest statistics on disk, in the order of their keys."""
+    """Return the newest statistics on disk, sorted by key."""
     import pyarrow as pa
 
     newest = sorted((directory / "statistics").glob("batch=*"))

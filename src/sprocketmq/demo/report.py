@@ -1,4 +1,4 @@
-"""What the demo shows at its end: tables, a picture, and the same in JSON."""
+"""The report of the demo: tables, a picture, and JSON."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ _AIRPORTS = {"EWR": "Newark", "JFK": "Kennedy", "LGA": "LaGuardia"}
 
 
 def summary_by(statistics: pa.Table, key: str) -> list[dict[str, Any]]:
-    """Return flights and delays for each value of ``key`` (origin, carrier), most flights first."""
+    """Return flights and delays by ``key`` (origin or carrier), most flights first."""
     sums = [(name, "sum") for name in ("flights", "departed", "dep_delay_sum", "late_15", "wet_departed", "wet_dep_delay_sum")]
     found = statistics.group_by(key).aggregate([*sums, ("dep_delay_max", "max")]).sort_by([("flights_sum", "descending")])
     return [
@@ -41,7 +41,7 @@ def _mean(total: int, count: int) -> float | None:
 
 
 def with_means(statistics: pa.Table) -> pa.Table:
-    """Return the statistics with the mean delays beside the sums; null where nothing departed."""
+    """Return the statistics with mean delays added; null where nothing departed."""
     for name, total, count in (
         ("dep_delay_mean", "dep_delay_sum", "departed"),
         ("arr_delay_mean", "arr_delay_sum", "arrived"),
@@ -54,7 +54,7 @@ def with_means(statistics: pa.Table) -> pa.Table:
 
 
 def results_table(statistics: pa.Table) -> RenderableType:
-    """Return the delays by airport and, below them, by carrier."""
+    """Return the delays by airport and, below, by carrier."""
     tables = []
     for key, title in (
         ("origin", "Departure delays in minutes, by airport"),
@@ -97,7 +97,7 @@ def weekly_delays(statistics: pa.Table) -> tuple[list[Any], dict[str, list[float
 
 
 def draw_png(statistics: pa.Table, course: Course, path: Path) -> None:
-    """Write the picture: delays by week and airport, delays by carrier, and how the run went."""
+    """Write the picture: delays by week and airport, delays by carrier, and the course of the run."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -134,7 +134,7 @@ def draw_png(statistics: pa.Table, course: Course, path: Path) -> None:
 
 
 def terminal_plot(statistics: pa.Table, width: int) -> Text:
-    """Return the delays by week as a plot of characters, ``width`` columns wide."""
+    """Return the delays by week as a text plot of ``width`` columns."""
     import plotext
 
     weeks, lines = weekly_delays(statistics)

@@ -1,4 +1,4 @@
-"""The demo from start to end: cluster, flights, query, restart, checks, report."""
+"""Run the demo: cluster, flights, query, restart, checks, report."""
 
 import asyncio
 import contextlib
@@ -47,17 +47,17 @@ DAYS_TOPIC = "delays-by-day"
 WARM_UP_TOPIC = "flights-warm-up"
 WARM_UP_FLIGHTS = 2000
 QUEUES = 8
-# Flights made into messages at a time, in time order.
+# Flights encoded into messages at a time, in time order.
 WINDOW = 4096
-# A batch holds flights of one airline for one queue, and there are some 120 such pairs: they take a moment to fill.
+# A batch holds flights of one airline for one queue. There are about 120 such pairs, so batches take a moment to fill.
 BATCHING = Batching(max_bytes=64 * 1024, max_delay_ms=200)
 MAX_IN_FLIGHT = 32_768
-# Answers are let in after so many messages.
+# The producer's loop processes answers after this many messages.
 _BURST = 256
 MAX_ROWS_PER_BATCH = 48_000
-# However few flights there are, the query is stopped and started between its first and its last batch.
+# Batches of a run at least, so that the query can be restarted between its first and last batch.
 MIN_BATCHES = 7
-# The query has this long to show a new row before the demo gives up and says what is missing.
+# Without a new row for this long, the demo gives up and reports what is missing.
 _STALLED_S = 60.0
 _READY = re.compile(r"^ready namesrv=(\S+)", re.MULTILINE)
 _MARKER = ".sprocketmq-demo"
@@ -80,7 +80,7 @@ _OWN = (
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """How the demo runs. ``limit`` plays only the first flights; ``cores`` is what Spark may use (None: all)."""
+    """How the demo runs. ``limit`` plays only the first flights; ``cores`` limits Spark (None: all cores)."""
 
     output: Path
     limit: int | None = None
@@ -118,7 +118,7 @@ class Steps:
 
 
 def prepare_output(output: Path) -> Path:
-    """Return the directory, made empty of an earlier run. Raises ConfigError when it holds anything else."""
+    """Delete the files of an earlier run and return the directory. Raises ConfigError when it contains anything else."""
     if output.exists():
         if not output.is_dir():
             raise ConfigError(f"{output} is not a directory: choose another with --output")
@@ -217,13 +217,13 @@ def run_demo(settings: DemoSettings, *, console: Console | None = None, before_c
     return Outcome(checks, report, statistics)
 
 
-# A Popen that is dropped complains that its child still runs; these children are meant to.
+# References to processes that keep running: a Popen object warns when it is deleted before its process ends.
 _left_running: list["subprocess.Popen[bytes]"] = []
 
 
 @dataclass(frozen=True, slots=True)
 class KeptBroker:
-    """A cluster that goes on when this process ends."""
+    """A broker that keeps running after this process."""
 
     pid: int
     namesrv: str
@@ -231,14 +231,14 @@ class KeptBroker:
 
 
 def keep_running(output: Path) -> KeptBroker:
-    """Serve the store a demo with ``keep`` left in ``output`` from a process that outlives this one.
+    """Start a broker on the store that a demo with ``keep`` left in ``output``, in a process that outlives this one.
 
-    Raises FatalError with what the process said when it does not come up within 30 s.
+    Raises FatalError with the output of the process when it is not ready within 30 s.
     """
     store, said = output.resolve() / "store", output / "cluster.log"
     command = [sys.executable, "-m", "sprocketmq", "serve", "--namesrv-port", "0", "--port", "0", "--store", str(store)]
     with said.open("wb") as log:
-        # A session of its own: Ctrl-C in this terminal is not meant for it.
+        # In a session of its own, so that Ctrl-C in this terminal does not reach it.
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
     _left_running.append(process)
     deadline = time.monotonic() + 30
@@ -252,13 +252,13 @@ def keep_running(output: Path) -> KeptBroker:
 
 
 class _Play:
-    """Sends the flights one by one, leaving it to AutoBatch to gather them, and notes what is acknowledged."""
+    """Sends the flights one by one, batched by AutoBatch, and notes the acknowledgements."""
 
     def __init__(self, namesrv: str, topic: str, flights: pa.Table) -> None:
         self._namesrv = namesrv
         self._topic = topic
         self._flights = flights
-        # Number, queue and offset of messages that are acknowledged, not yet in ``acknowledged``.
+        # Number, queue and offset of acknowledged messages that are not yet in ``acknowledged``.
         self.answers: list[tuple[int, int, int]] = []
         self.failure: BaseException | None = None
         self.acknowledged = Acknowledged(flights.num_rows)
@@ -269,11 +269,11 @@ class _Play:
 
     @property
     def seconds(self) -> float:
-        """From the first flight on until the last acknowledgement, or until now: encoding, sending and waiting."""
+        """Seconds from the first flight to the last acknowledgement, or until now."""
         return (self.ended or time.monotonic()) - self.begun
 
     def run(self) -> None:
-        # Hundreds of thousands of messages come and go: the collector need not look at every loaded library each time it counts them.
+        # Freeze loaded libraries: with hundreds of thousands of short-lived messages the collector would scan them again and again.
         gc.freeze()
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(self._run())
@@ -296,7 +296,7 @@ class _Play:
             self.batches = producer.batching_stats.batches
 
     def _note(self) -> None:
-        """Take over what has been acknowledged. Raises what a flight failed with."""
+        """Record the acknowledgements. Raises the error of a failed flight."""
         if self.failure is not None:
             raise self.failure
         if self.answers:
@@ -305,8 +305,8 @@ class _Play:
             self.answers.clear()
 
 
-class _SendOutcome(msgspec.Struct, gc=False):  # there are thousands at a time: half the size of a partial, and no load on the collector
-    """Notes what became of the flight with this number."""
+class _SendOutcome(msgspec.Struct, gc=False):  # thousands exist at a time: half the size of a partial, and not tracked by the collector
+    """Callback that notes the result of the flight with this number."""
 
     number: int
     play: _Play
@@ -322,14 +322,14 @@ class _SendOutcome(msgspec.Struct, gc=False):  # there are thousands at a time: 
 
 
 class _Watch:
-    """Follows producer and query, moves the bars, and ends the wait when either fails or nothing moves any more."""
+    """Follows producer and query, updates the bars, and ends the wait when either fails or makes no progress."""
 
     def __init__(self, query: FlightQuery, play: _Play, steps: Steps, total: int) -> None:
         self._query = query
         self._play = play
         self._steps = steps
         self._total = total
-        # How far the query was when the last message had been acknowledged: what it had begun to read, and what was in the table.
+        # State of the query at the last acknowledgement: messages in started batches, and rows in the table.
         self.taken_when_sent = 0
         self.rows_when_sent: int | None = None
         self.course = Course()
@@ -337,27 +337,27 @@ class _Watch:
         self._table_step = steps.add("flights in the table", total)
 
     def until_waiting(self, running: "StreamingQuery") -> None:
-        """Wait until the query has looked at the empty topic and waits for the first message."""
+        """Wait until the query has read the empty topic and waits for the first message."""
         begun = time.monotonic()
         while "Waiting" not in running.status["message"] and running.isActive and time.monotonic() - begun < _STALLED_S:
             time.sleep(0.02)
 
     def until_half(self, running: "StreamingQuery", playing: "Future[None]") -> dict[str, Any]:
-        """Wait until half of the flights are in the table, stop the query and return where it was."""
+        """Wait until half of the flights are in the table, stop the query and return its progress."""
         self._wait(running, playing, lambda: self._query.rows * 2 >= self._total)
         running.stop()
         self.course.stopped_s.append(time.monotonic() - self._play.begun)
         return {"rows_when_stopped": self._query.rows, "batches_when_stopped": self._query.batches}
 
     def until_done(self, running: "StreamingQuery", playing: "Future[None]") -> None:
-        """Wait until everything that was sent has gone through the query, and stop it."""
+        """Wait until the query has processed everything that was sent, and stop it."""
         self._wait(running, playing, playing.done)
         with ThreadPoolExecutor(1) as pool:
             through = pool.submit(running.processAllAvailable)
             try:
                 self._wait(running, playing, through.done)
             finally:
-                running.stop()  # which also ends that call, whatever it still waits for
+                running.stop()  # also ends processAllAvailable
 
     def _wait(self, running: "StreamingQuery", playing: "Future[None]", done: Callable[[], bool]) -> None:
         moved, last = time.monotonic(), (-1, -1)
@@ -396,7 +396,7 @@ async def _create_topics(namesrv: str) -> None:
 
 
 def _close_days(spark: "SparkSession", namesrv: str, flights: pa.Table, output: Path, rows_per_batch: int, steps: Steps) -> dict[str, Any]:
-    """Run the query of days over all flights, stop it under way and go on from its checkpoint, and close the last days."""
+    """Run the day query over all flights with a restart from its checkpoint, and close the last days."""
     query = DayQuery(
         spark, namesrv=namesrv, topic=TOPIC, clock_topic=CLOCK_TOPIC, results_topic=DAYS_TOPIC, directory=output, rows=rows_per_batch
     )
@@ -427,7 +427,7 @@ def _close_days(spark: "SparkSession", namesrv: str, flights: pa.Table, output: 
 
 
 def _until(running: "StreamingQuery", done: Callable[[], bool]) -> None:
-    """Wait until ``done``. Raises FatalError when the query ends first, or shows nothing for too long."""
+    """Wait until ``done``. Raises FatalError when the query ends first, or makes no progress for too long."""
     begun = time.monotonic()
     while not done():
         if not running.isActive:
@@ -439,7 +439,7 @@ def _until(running: "StreamingQuery", done: Callable[[], bool]) -> None:
 
 
 def _warm_up(spark: "SparkSession", namesrv: str, flights: pa.Table, weather: pa.Table, directory: Path) -> None:
-    """Run the query over a few flights of another topic, so that the JVM has loaded and compiled what it needs. They count for nothing."""
+    """Run the query over a few flights of another topic, so that the JVM has loaded and compiled its code. They are not counted."""
     directory.mkdir()
     try:
         _Play(namesrv, WARM_UP_TOPIC, flights.slice(0, WARM_UP_FLIGHTS)).run()
@@ -455,10 +455,10 @@ def _warm_up(spark: "SparkSession", namesrv: str, flights: pa.Table, weather: pa
 def _start_spark(settings: DemoSettings, output: Path) -> "SparkSession":
     from sprocketmq.spark import session
 
-    # It writes a traceback when Ctrl-C ends a call; what goes wrong in calls is raised as well.
+    # py4j logs a traceback when Ctrl-C ends a call; errors are raised anyway.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     if sys.platform == "linux":
-        # Priorities are per thread here, and the JVM inherits this one's: with few cores, broker and producer go first.
+        # On Linux priorities are per thread, and the JVM inherits this one: with few cores, broker and producer go first.
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 8)
     return session(
         "sprocketmq demo",
@@ -470,6 +470,6 @@ def _start_spark(settings: DemoSettings, output: Path) -> "SparkSession":
 
 
 def _stop_spark(session: "Future[SparkSession]") -> None:
-    # A session that did not start has said so already.
+    # The error of a session that did not start has been raised already.
     if session.exception() is None:
         session.result().stop()

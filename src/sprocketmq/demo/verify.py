@@ -1,7 +1,7 @@
-"""What the demo checks at its end, from the files on disk and the broker's acknowledgements alone.
+"""The final checks of the demo, based only on the files on disk and the broker's acknowledgements.
 
-Neither Spark nor its counters are asked: the flights table is read with pyarrow, and the statistics are computed a second time, straight
-from the source data.
+Spark and its counters are not involved: the flights table is read with pyarrow, and the statistics are computed again from the source
+data.
 """
 
 import json
@@ -18,13 +18,13 @@ from sprocketmq.demo.pipeline import DAY_COLUMNS, DAY_KEYS, KEYS, STATISTICS
 from sprocketmq.protocol.records import ReceivedMessage
 
 _SHOWN = 5
-# More than an hour behind another flight is late.
+# A flight more than an hour behind another counts as late.
 _LATE_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One question and its answer; ``detail`` says what is missing, too much or different."""
+    """One check and its result; ``detail`` says what is missing, surplus or different."""
 
     name: str
     passed: bool
@@ -32,7 +32,7 @@ class Check:
 
 
 class Acknowledged:
-    """Which messages the broker acknowledged, and where it put them: by sequence number, queue and queue offset (-1: not acknowledged)."""
+    """Acknowledged messages by sequence number, with queue and queue offset (-1: not acknowledged)."""
 
     def __init__(self, messages: int) -> None:
         self.queue: Any = np.full(messages, -1, np.int64)
@@ -40,7 +40,7 @@ class Acknowledged:
         self.repeated = 0
 
     def add(self, numbers: Sequence[int], queue_ids: Sequence[int], offsets: Sequence[int]) -> None:
-        """Note that messages were acknowledged, each with the queue and the offset it has there."""
+        """Note the queue and offset of acknowledged messages."""
         at = np.asarray(numbers, np.int64)
         self.repeated += int((self.offset[at] >= 0).sum()) + len(at) - len(np.unique(at))
         self.queue[at] = queue_ids
@@ -52,9 +52,9 @@ class Acknowledged:
 
 
 def verify(flights: pa.Table, weather: pa.Table, acknowledged: Acknowledged, rows: pa.Table, statistics: pa.Table) -> list[Check]:
-    """Return every check of a finished run.
+    """Return all checks of a finished run.
 
-    ``flights`` is what should have been sent, in order; ``rows`` and ``statistics`` are the tables that Spark wrote.
+    ``flights`` are the flights to be sent, in order; ``rows`` and ``statistics`` are the tables that Spark wrote.
     """
     if rows.num_rows == 0:
         return [
@@ -74,7 +74,7 @@ def verify(flights: pa.Table, weather: pa.Table, acknowledged: Acknowledged, row
 
 
 def verify_days(flights: pa.Table, days: pa.Table, messages: Sequence[ReceivedMessage]) -> list[Check]:
-    """Return the checks of what the watermark closed: ``days`` as Spark wrote them, and the ``messages`` of the results topic."""
+    """Return the checks of the closed days: ``days`` as written by Spark, and the ``messages`` of the results topic."""
     want = expected_days(flights)
     name = "days closed by the watermark == those computed from the source data"
     late = lateness(flights)
@@ -88,7 +88,7 @@ def verify_days(flights: pa.Table, days: pa.Table, messages: Sequence[ReceivedMe
 
 
 def _topic_same(days: pa.Table, messages: Sequence[ReceivedMessage]) -> Check:
-    # What was sent again, as its batch was begun again, has the same id.
+    # Messages sent again by a repeated batch have the same ids.
     once = {message.msg_id: json.loads(message.body) for message in messages}
     found = sorted(((row["origin"], row["day"]), row) for row in once.values())
     rows = [
@@ -102,7 +102,7 @@ def _topic_same(days: pa.Table, messages: Sequence[ReceivedMessage]) -> Check:
 
 
 def expected_days(flights: pa.Table) -> pa.Table:
-    """Return the days as they should be, computed without broker and Spark, in the order of their keys."""
+    """Return the expected days, computed without broker and Spark, sorted by key."""
     delay = flights["dep_delay"]
     day = pc.strptime(pc.utf8_slice_codeunits(flights["scheduled"], 0, 10), "%Y-%m-%d", "s").cast(pa.date32())
     table = pa.table(
@@ -174,18 +174,18 @@ def _order_kept(rows: pa.Table, seq: Any) -> Check:
     queue, offset, file = (rows[name].to_numpy() for name in ("queueId", "queueOffset", "file"))
     airline = rows["tags"].combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy()
     problems = []
-    # A batch holds messages of one tag: along each queue the flights of an airline are in time order ...
+    # Batches hold messages of one tag, so in each queue the flights of an airline are in time order ...
     by_queue = np.lexsort((offset, airline, queue))
     back = (np.diff(seq[by_queue]) <= 0) & (np.diff(queue[by_queue]) == 0) & (np.diff(airline[by_queue]) == 0)
     if back.any():
         at = by_queue[int(np.argmax(back)) + 1]
         problems.append(f"{int(back.sum()):,} out of time order, the first at queue {queue[at]} offset {offset[at]}")
-    # ... and Spark wrote the rows of a queue in the order of their offsets, within each file it wrote.
+    # ... and within each file Spark wrote the rows of a queue in offset order.
     by_file = np.lexsort((np.arange(len(seq)), queue, file))
     swapped = (np.diff(offset[by_file]) <= 0) & (np.diff(queue[by_file]) == 0) & (np.diff(file[by_file]) == 0)
     if swapped.any():
         problems.append(f"{int(swapped.sum()):,} rows written before a row of the same queue that is older")
-    # A flight number belongs to one queue, else order per queue would not be order per flight.
+    # All messages of a flight number are in one queue, so order within queues is order within flights.
     pairs = pa.table({"flight": rows["flight"], "queue": rows["queueId"]}).group_by(["flight", "queue"]).aggregate([]).num_rows
     numbers = pc.count_distinct(rows["flight"]).as_py()
     if pairs != numbers:
@@ -241,7 +241,7 @@ def _statistics_same(flights: pa.Table, weather: pa.Table, statistics: pa.Table)
 
 
 def expected_statistics(flights: pa.Table, weather: pa.Table) -> pa.Table:
-    """Return the statistics of ``flights`` as they should be, computed without broker and Spark, in the order of their keys."""
+    """Return the expected statistics of ``flights``, computed without broker and Spark, sorted by key."""
     table = _with_weather(flights, weather)
     delay = table["dep_delay"]
     wet = pc.and_(pc.fill_null(pc.greater(table["precip"], 0), False), pc.is_valid(delay))
@@ -265,7 +265,7 @@ def expected_statistics(flights: pa.Table, weather: pa.Table) -> pa.Table:
 
 
 def _combined(table: pa.Table, keys: Sequence[str], values: Sequence[str]) -> pa.Table:
-    """Return the sums (of names that end in _max, the largest) of ``values`` for each combination of ``keys``, in the order of these."""
+    """Return the sums of ``values`` by ``keys`` (maxima for names that end in _max), sorted by key."""
     found = table.group_by(list(keys)).aggregate([(name, "max" if name.endswith("_max") else "sum") for name in values])
     found = found.rename_columns([*keys, *values]) if found.column_names[0] in keys else found.rename_columns([*values, *keys])
     return found.select([*keys, *values]).sort_by([(key, "ascending") for key in keys]).combine_chunks()

@@ -1,7 +1,7 @@
 """``sprocketmq pipeline``: the jobs of ``sprocketmq.spark.jobs``, one module each with a function ``command``.
 
-A module here is a subcommand of its name (``rebuild_index`` is ``rebuild-index``) and is imported when it is run or listed: its top level
-imports typer and this package alone, its function everything else.
+Each module is a subcommand of the same name (``rebuild_index`` is ``rebuild-index``) and is imported only when it is run or listed: at the
+top level it imports only typer and this package, inside its function everything else.
 """
 
 import contextlib
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 SummaryT = TypeVar("SummaryT", bound="Summary")
 
-Master = Annotated[str | None, typer.Option(metavar="URL", help="Spark master, such as spark://HOST:7077; default: this machine.")]
-Cores = Annotated[int | None, typer.Option(min=1, metavar="N", help="Tasks at a time on this machine; default: every core.")]
+Master = Annotated[str | None, typer.Option(metavar="URL", help="Spark master, such as spark://HOST:7077. Default: this machine.")]
+Cores = Annotated[int | None, typer.Option(min=1, metavar="N", help="Concurrent tasks on this machine. Default: all cores.")]
 Memory = Annotated[str, typer.Option(metavar="SIZE", help="Heap of the JVM, such as 2g.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, and no progress.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON and no progress.")]
 DEFAULT_MEMORY = "1g"
 
 
@@ -50,7 +50,7 @@ class JobGroup(TyperGroup):
 pipeline_app = typer.Typer(
     name="pipeline",
     cls=JobGroup,
-    help="Run jobs on Spark: topics into tables and back, index files made anew, audits.",
+    help="Run jobs on Spark: land topics in tables, replay messages, rebuild index files, audit stores.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -59,7 +59,7 @@ pipeline_app = typer.Typer(
 
 @pipeline_app.callback()
 def pipeline() -> None:
-    """Run jobs on Spark: topics into tables and back, index files made anew, audits."""
+    """Run jobs on Spark: land topics in tables, replay messages, rebuild index files, audit stores."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ class SparkOptions:
 
 
 def run_job(title: str, work: "Callable[[Report], SummaryT]", *, as_json: bool = False) -> SummaryT:
-    """Run ``work`` under a progress bar, print its summary and return it. ``title`` says what is being done ("landing orders").
+    """Run ``work`` under a progress bar, print its summary and return it. ``title`` names the work ("landing orders").
 
-    The bar is on stderr, only where that is a terminal, and never with ``as_json``. An error is raised as one sentence: a SprocketError
-    as it is, one of Spark as its sentence (ConfigError where the call was wrong, else FatalError).
+    The bar is shown on stderr if that is a terminal, never with ``as_json``. Errors are raised as one sentence: a SprocketError unchanged,
+    an error of Spark as ConfigError (wrong call) or FatalError.
     """
     try:
         with JobBar(title, shown=not as_json) as bar:
@@ -100,7 +100,7 @@ def run_spark_job(
     spark: SparkOptions,
     as_json: bool = False,
 ) -> SummaryT:
-    """Do as run_job does, with a Spark session that is started before and stopped after. What the JVM says is kept for failures only."""
+    """Do as run_job with a Spark session that lasts for the job. The JVM's output is used only in errors."""
 
     def with_session(report: "Report") -> SummaryT:
         with _session(title, spark) as session:
@@ -130,7 +130,7 @@ def _session(title: str, options: SparkOptions) -> "Iterator[SparkSession]":
 
 
 def show(summary: "Summary", *, as_json: bool) -> None:
-    """Print a summary: a line for each value, aligned, or one JSON document."""
+    """Print a summary: one aligned line for each value, or one JSON document."""
     from sprocketmq.cli.output import print_json
 
     if as_json:
@@ -153,7 +153,7 @@ def show(summary: "Summary", *, as_json: bool) -> None:
 
 
 class JobBar:
-    """A job's progress on a terminal's stderr: a ``Report`` to call. Without a terminal nothing is shown, and rich is not imported."""
+    """A ``Report`` that shows a job's progress on stderr. Without a terminal it shows nothing and does not import rich."""
 
     def __init__(self, title: str, *, shown: bool) -> None:
         self._title = title

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def command(
-    directory: Annotated[str, typer.Argument(metavar="STORE", help="The store's directory, where every worker sees it.")],
-    html: Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write the report as one HTML page, too.")] = None,
-    index: Annotated[bool, typer.Option(help="Also look at the key index.")] = True,
-    split_mib: Annotated[int, typer.Option(min=0, metavar="MIB", help="How much of the log a task reads; 0: as fits.")] = 0,
+    directory: Annotated[str, typer.Argument(metavar="STORE", help="Directory of the store, visible to all workers.")],
+    html: Annotated[str | None, typer.Option("--html", metavar="FILE", help="Also write the report as one HTML page.")] = None,
+    index: Annotated[bool, typer.Option(help="Also check the key index.")] = True,
+    split_mib: Annotated[int, typer.Option(min=0, metavar="MIB", help="How much of the log a task reads; 0: automatic.")] = 0,
     master: Master = None,
     cores: Cores = None,
     memory: Memory = DEFAULT_MEMORY,
@@ -24,7 +24,7 @@ def command(
 ) -> None:
     """Compare queues and key index of a store with its commit log, with Spark: gaps, duplicates, orphans, damage.
 
-    Nothing is changed, and a broker may be running. The exit code is 0 when there is nothing but notes, else 1.
+    Nothing is changed, and a broker may be running. The exit code is 0 when there are no errors or warnings, else 1.
     """
     from sprocketmq.errors import ConfigError
     from sprocketmq.spark.jobs.audit import audit, check_request

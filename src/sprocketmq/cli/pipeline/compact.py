@@ -1,4 +1,4 @@
-"""``sprocketmq pipeline compact``: the small files of a landed table into large ones."""
+"""``sprocketmq pipeline compact``: merge the small files of a landed table into large ones."""
 
 from typing import Annotated, Any
 
@@ -8,16 +8,16 @@ from sprocketmq.cli.pipeline import DEFAULT_MEMORY, Cores, Json, Master, Memory,
 
 
 def command(
-    table: Annotated[str, typer.Argument(metavar="DIR", help="A table that `land` made.")],
+    table: Annotated[str, typer.Argument(metavar="DIR", help="A table written by `land`.")],
     file_mib: Annotated[int, typer.Option(min=1, metavar="MIB", help="Size that files grow to.")] = 256,
     compression: Annotated[str, typer.Option(metavar="CODEC", help="snappy, zstd, lz4, gzip or none.")] = "snappy",
-    sync: Annotated[bool, typer.Option("--sync", help="New files reach the disk before they count: safe when power fails.")] = False,
+    sync: Annotated[bool, typer.Option("--sync", help="Flush new files to the disk before they count, against power loss.")] = False,
     master: Master = None,
     cores: Cores = None,
     memory: Memory = DEFAULT_MEMORY,
     json: Json = False,
 ) -> None:
-    """Merge the small files of a landed table into large ones. Readers that go by its list of files see every row once all the while."""
+    """Merge the small files of a landed table into large ones. Readers that use its list of files see each row once at any moment."""
     from sprocketmq.spark.jobs.land.compaction import check_request
 
     check_request(table, compression)

@@ -1,4 +1,4 @@
-"""``sprocketmq pipeline env``: what Spark's own commands need to run here."""
+"""``sprocketmq pipeline env``: the environment that Spark's own commands need on this machine."""
 
 import shlex
 
@@ -8,7 +8,7 @@ from sprocketmq.cli.pipeline import Json
 def command(json: Json = False) -> None:
     """Print the environment for spark-submit, spark-pipelines and pyspark: eval "$(sprocketmq pipeline env)".
 
-    Java (one that is installed, or the wheel's), this Python for the workers, and Spark's commands on the search path.
+    Sets Java (an installed one or that of the wheel), this Python for the workers, and a PATH with Spark's commands.
     """
     from sprocketmq.cli.output import print_json
     from sprocketmq.spark.sessions.session import launch_environment

@@ -1,4 +1,4 @@
-"""``sprocketmq pipeline lag``: how far behind its topics something reads, once or live."""
+"""``sprocketmq pipeline lag``: how far a reader is behind its topics, once or live."""
 
 import sys
 import time
@@ -20,12 +20,12 @@ def command(
     group: Annotated[str | None, typer.Option(metavar="GROUP", help="A consumer group.")] = None,
     topic: Annotated[str | None, typer.Option(help="With --group: only this topic.")] = None,
     checkpoint: Annotated[str | None, typer.Option(metavar="DIR", help="A streaming query, by its checkpoint directory.")] = None,
-    table: Annotated[str | None, typer.Option(metavar="DIR", help="A table that `land` made.")] = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until interrupted.")] = False,
-    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="With --watch: look so often.")] = 2.0,
-    count: Annotated[int | None, typer.Option(min=1, metavar="N", help="With --watch: end after so many looks.")] = None,
+    table: Annotated[str | None, typer.Option(metavar="DIR", help="A table written by `land`.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until interrupted.")] = False,
+    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="With --watch: interval.")] = 2.0,
+    count: Annotated[int | None, typer.Option(min=1, metavar="N", help="With --watch: end after N times.")] = None,
     namesrv: Annotated[
-        str, typer.Option(envvar="NAMESRV_ADDR", metavar="HOST:PORT", help="Nameservers, several joined by ';'.")
+        str, typer.Option(envvar="NAMESRV_ADDR", metavar="HOST:PORT", help="Nameserver addresses, separated by ';'.")
     ] = DEFAULT_NAMESRV,
     json: Json = False,
 ) -> None:
@@ -38,7 +38,7 @@ def command(
     if topic is not None and group is None:
         raise ConfigError("--topic goes with --group: a query and a table have their own topics; leave it out")
     if not watch and count is not None:
-        raise ConfigError("--count goes with --watch: without it there is one look; leave it out")
+        raise ConfigError("--count goes with --watch; leave it out")
     with LagReader(namesrv, group=group, topic=topic, checkpoint=checkpoint, table=table) as reader:
         if watch:
             look_again_and_again(reader.read, every_s=every, looks=count, as_json=json)
@@ -51,7 +51,7 @@ def look_again_and_again(
 ) -> None:
     """Show a lag every ``every_s`` seconds, ``looks`` times or until interrupted: in place on a terminal, else one after the other.
 
-    A broker or nameserver that does not answer is told about and asked again; what cannot get better ends it.
+    When a broker or nameserver does not answer, the error is printed and the next attempt follows; permanent errors are raised.
     """
     from sprocketmq.cli.errors import fail
     from sprocketmq.errors import RetriableError
@@ -83,7 +83,7 @@ def look_again_and_again(
 
 
 def show(now: "Lag", before: "Lag | None", *, as_json: bool) -> None:
-    """Print one look: a table and a line below it, or a JSON document."""
+    """Print one measurement: a table and a line below it, or a JSON document."""
     from sprocketmq.cli.output import print_json, print_table
     from sprocketmq.spark.jobs.lag import rates
 
@@ -99,7 +99,7 @@ def show(now: "Lag", before: "Lag | None", *, as_json: bool) -> None:
 
 
 def line(now: "Lag", before: "Lag | None") -> str:
-    """Return a look in one line; with the look before, also how fast it goes and when the end will be reached."""
+    """Return a measurement as one line; with the one ``before``, also the rate and when the end will be reached."""
     from sprocketmq.cli.output import plural
     from sprocketmq.spark.jobs.lag import rates
 
@@ -146,7 +146,7 @@ def _live() -> Any:
 
 
 def _rendered(now: "Lag", before: "Lag | None") -> Any:
-    """Return the table for a terminal: the queues furthest behind first, as many as there is room for."""
+    """Return the table for a terminal: the 40 queues with the greatest lag, greatest first."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

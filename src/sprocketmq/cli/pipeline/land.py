@@ -1,4 +1,4 @@
-"""``sprocketmq pipeline land``: topics into a table, once or continuously."""
+"""``sprocketmq pipeline land``: write topics into a table, once or continuously."""
 
 import contextlib
 import signal
@@ -15,46 +15,48 @@ DEFAULT_NAMESRV = "127.0.0.1:9876"
 
 def command(
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics to land.")],
-    to: Annotated[str, typer.Option("--to", metavar="DIR", help="The table: a directory, a URI, or an Iceberg table's name.")],
+    to: Annotated[str, typer.Option("--to", metavar="DIR", help="The table: a directory, a URI, or the name of an Iceberg table.")],
     every: Annotated[
         float | None,
-        typer.Option(min=0.001, metavar="SECONDS", help="Go on until interrupted, looking so often. Default: what is there now."),
+        typer.Option(min=0.001, metavar="SECONDS", help="Repeat at this interval until interrupted. Default: land once what is available."),
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="first|last|TIME", help="Where a new table begins. Default: first. A table goes on where it is."),
+        typer.Option(
+            "--from",
+            metavar="first|last|TIME",
+            help="Where a new table begins. Default: first. An existing table continues where it ended.",
+        ),
     ] = None,
-    columns: Annotated[str | None, typer.Option(metavar="NAMES", help="Columns of a new table, commas between them.")] = None,
+    columns: Annotated[str | None, typer.Option(metavar="NAMES", help="Columns of a new table, separated by commas.")] = None,
     partition_by: Annotated[
         str | None, typer.Option(metavar="NAMES", help="Partitions of a new table: topic, date, or topic,date.")
     ] = None,
     format: Annotated[str, typer.Option("--format", metavar="FORMAT", help="parquet, delta or iceberg.")] = "parquet",  # noqa: A002
     writer: Annotated[
-        str | None, typer.Option(metavar="direct|spark", help="Who writes: the reading tasks (parquet in a shared directory), or Spark.")
+        str | None, typer.Option(metavar="direct|spark", help="Written by the reading tasks (parquet in a shared directory), or by Spark.")
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, metavar="N", help="Most messages of a batch.")] = 1_000_000,
-    compact_after: Annotated[
-        int | None, typer.Option(min=2, metavar="N", help="Merge small files whenever so many batches have them.")
-    ] = None,
+    batch: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum messages of a batch.")] = 1_000_000,
+    compact_after: Annotated[int | None, typer.Option(min=2, metavar="N", help="Merge small files whenever N batches have them.")] = None,
     compression: Annotated[str, typer.Option(metavar="CODEC", help="snappy, zstd, lz4, gzip or none.")] = "snappy",
-    sync: Annotated[bool, typer.Option("--sync", help="Each batch reaches the disk before it counts: safe when power fails.")] = False,
-    checkpoint: Annotated[str | None, typer.Option(metavar="DIR", help="With --writer spark: where progress is kept.")] = None,
+    sync: Annotated[bool, typer.Option("--sync", help="Flush each batch to the disk before it counts, against power loss.")] = False,
+    checkpoint: Annotated[str | None, typer.Option(metavar="DIR", help="With --writer spark: directory of the checkpoint.")] = None,
     option: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the source; may be repeated.")] = None,
     namesrv: Annotated[
-        str, typer.Option(envvar="NAMESRV_ADDR", metavar="HOST:PORT", help="Nameservers, several joined by ';'.")
+        str, typer.Option(envvar="NAMESRV_ADDR", metavar="HOST:PORT", help="Nameserver addresses, separated by ';'.")
     ] = DEFAULT_NAMESRV,
     master: Master = None,
     cores: Cores = None,
     memory: Memory = DEFAULT_MEMORY,
     json: Json = False,
 ) -> None:
-    """Land topics into a table. The next run goes on where this one ended; every message is in the table once, however often it is killed."""
+    """Land topics into a table, each message exactly once, also after a crash. The next run continues where this one ended."""
     from sprocketmq.spark.version_checks import check_packages
 
     check_packages()
     from sprocketmq.spark.jobs.land import plan_landing
 
-    # What is wrong with it is said before a session starts.
+    # Report wrong arguments before a session starts.
     plan = plan_landing(
         topics,
         to,
@@ -80,7 +82,7 @@ def command(
 
 
 def source_options(pairs: list[str], start: str | None) -> dict[str, str]:
-    """Return the source's options that ``--option`` and ``--from`` name. Raises ConfigError."""
+    """Return the options of the source from ``--option`` and ``--from``. Raises ConfigError."""
     from sprocketmq.cli.consume import start_of
     from sprocketmq.errors import ConfigError
 
@@ -103,7 +105,7 @@ def source_options(pairs: list[str], start: str | None) -> dict[str, str]:
 
 @contextlib.contextmanager
 def stopped_by_signals(wanted: bool) -> Iterator[threading.Event]:
-    """Give an event that the first SIGINT or SIGTERM sets, where that is ``wanted``; a second one does what it always does."""
+    """Yield an event that the first SIGINT or SIGTERM sets if ``wanted``; a second signal has its usual effect."""
     stop = threading.Event()
     if not wanted:
         yield stop

@@ -1,4 +1,4 @@
-"""``sprocketmq pipeline rebuild-index``: make the index files of a store anew from its commit log, with Spark."""
+"""``sprocketmq pipeline rebuild-index``: rebuild the queues and the key index of a store from its commit log, with Spark."""
 
 from typing import Annotated
 
@@ -8,20 +8,20 @@ from sprocketmq.cli.pipeline import DEFAULT_MEMORY, Cores, Json, Master, Memory,
 
 
 def command(
-    directory: Annotated[str, typer.Argument(metavar="STORE", help="The store's directory, where every worker sees it.")],
-    to: Annotated[str | None, typer.Option(metavar="DIR", help="Make the files there; the store is only read, also in use.")] = None,
+    directory: Annotated[str, typer.Argument(metavar="STORE", help="Directory of the store, visible to all workers.")],
+    to: Annotated[str | None, typer.Option(metavar="DIR", help="Write the files there; the store is only read and may be in use.")] = None,
     only: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Of consumequeue,batchconsumequeue,index,checkpoint. Default: all.")
+        str | None, typer.Option(metavar="NAMES", help="Any of consumequeue,batchconsumequeue,index,checkpoint. Default: all.")
     ] = None,
-    split_mib: Annotated[int, typer.Option(min=0, metavar="MIB", help="How much of the log a task reads; 0: as fits.")] = 0,
+    split_mib: Annotated[int, typer.Option(min=0, metavar="MIB", help="How much of the log a task reads; 0: automatic.")] = 0,
     master: Master = None,
     cores: Cores = None,
     memory: Memory = DEFAULT_MEMORY,
     json: Json = False,
 ) -> None:
-    """Make ConsumeQueues, BatchConsumeQueues and key index of a store anew from its commit log, with Spark.
+    """Rebuild ConsumeQueues, BatchConsumeQueues and key index of a store from its commit log, with Spark.
 
-    The store must not be in use, except with --to. New files are made beside the old ones, checked against the log, and take their places.
+    The store must not be in use, except with --to. New files are written beside the old ones, checked against the log, and replace them.
     """
     from sprocketmq.cli.rebuild import parts_of
     from sprocketmq.spark.jobs.rebuild_index import check_request, rebuild_index

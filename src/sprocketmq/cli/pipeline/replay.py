@@ -1,4 +1,4 @@
-"""``sprocketmq pipeline replay``: send stored messages once more."""
+"""``sprocketmq pipeline replay``: send stored messages again."""
 
 from typing import Annotated
 
@@ -12,21 +12,25 @@ Namesrv = Annotated[str, typer.Option(envvar="NAMESRV_ADDR", metavar="HOST:PORT"
 def command(
     source: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="The topic to read.")] = None,
     dead_letters: Annotated[str | None, typer.Option(metavar="GROUP", help="Read the dead letters of a consumer group instead.")] = None,
-    to: Annotated[str | None, typer.Option(metavar="TOPIC", help="Where to send; dead letters go back where they came from.")] = None,
+    to: Annotated[str | None, typer.Option(metavar="TOPIC", help="Target topic. Default for dead letters: their original topics.")] = None,
     to_namesrv: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Nameserver of another cluster to send to.")] = None,
     only_group: Annotated[
-        bool, typer.Option("--only-group", help="Dead letters: to the group's retry topic, so that no other group gets them.")
+        bool, typer.Option("--only-group", help="Send dead letters to the group's retry topic, so that no other group gets them.")
     ] = False,
-    since: Annotated[str | None, typer.Option(metavar="TIME", help="Stored at this time or later; epoch seconds or ISO 8601.")] = None,
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="Stored before this time.")] = None,
-    tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="With this tag; may be given several times.")] = None,
-    key: Annotated[list[str] | None, typer.Option(metavar="KEY", help="With this key; may be given several times.")] = None,
-    where: Annotated[str | None, typer.Option(metavar="SQL", help="That meet this condition on the columns of the source.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many, the oldest first.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing, say what would be sent.")] = False,
-    keep_ids: Annotated[bool, typer.Option("--keep-ids", help="Keep the ids of the messages, for a copy of a topic.")] = False,
-    keep_queues: Annotated[bool, typer.Option("--keep-queues", help="Send each message to the queue of its number.")] = False,
-    mark: Annotated[bool, typer.Option("--mark/--no-mark", help="Add a property REPLAYED_FROM.")] = True,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only messages stored at or after this time; epoch seconds or ISO 8601.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Only messages stored before this time.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="Only messages with this tag; may be repeated.")] = None,
+    key: Annotated[list[str] | None, typer.Option(metavar="KEY", help="Only messages with this key; may be repeated.")] = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="SQL", help="Only messages that meet this condition on the columns of the source.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most N messages, the oldest first.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing; print what would be sent.")] = False,
+    keep_ids: Annotated[bool, typer.Option("--keep-ids", help="Keep message ids, to copy a topic.")] = False,
+    keep_queues: Annotated[bool, typer.Option("--keep-queues", help="Send each message to the queue with its original number.")] = False,
+    mark: Annotated[bool, typer.Option("--mark/--no-mark", help="Add property REPLAYED_FROM.")] = True,
     option: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the sink, such as sendMode=single.")] = None,
     namesrv: Namesrv = "127.0.0.1:9876",
     master: Master = None,
@@ -34,7 +38,7 @@ def command(
     memory: Memory = DEFAULT_MEMORY,
     json: Json = False,
 ) -> None:
-    """Send stored messages once more: dead letters, a stretch of time, a topic to another topic or cluster.
+    """Send stored messages again: dead letters, a period of time, or a topic to another topic or cluster.
 
     Try it with --dry-run first. Messages keep body, tag, keys and properties.
     """
@@ -55,7 +59,7 @@ def command(
     topic = source if source is not None else f"{DLQ_PREFIX}{dead_letters}"
     given = source_options(option or [], None)
     begin, end = time_ms("--since", since), time_ms("--until", until)
-    # What is wrong with it is said before a session starts.
+    # Report wrong arguments before a session starts.
     check_request(
         topic,
         to=to,
