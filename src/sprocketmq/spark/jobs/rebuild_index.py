@@ -1,17 +1,17 @@
-"""Making ConsumeQueues, BatchConsumeQueues and the key index of a store anew from its commit log, by Spark tasks on many machines.
+"""Rebuild ConsumeQueues, BatchConsumeQueues and the key index of a store from its commit log, with Spark tasks on many machines.
 
 ::
 
-    commit log    |   split 0   |   split 1   |   split 2   |  ...        1. tasks parse splits; what they find goes to a spool beside
+    commit log    |   split 0   |   split 1   |   split 2   |  ...        1. tasks parse splits and write the result to a spool beside
                          |             |             |                       the store's files
-    spool          [ chunks ]    [ chunks ]    [ chunks ]                 2. the driver puts the chunks in order: which of them count,
-                         |             |             |                       what is damage, where the log ends
-                   group 0 of queues, group 1, ..., index file 0, 1, ...  3. tasks make files beside the old ones and ask the log
-                                       |                                     about what they wrote
-    store          consumequeue  batchconsumequeue  index  checkpoint     4. the driver lets them take the places of the old ones
+    spool          [ chunks ]    [ chunks ]    [ chunks ]                 2. the driver orders the chunks and finds out which are valid,
+                         |             |             |                       what is damage, and where the log ends
+                   group 0 of queues, group 1, ..., index file 0, 1, ...  3. tasks write files beside the old ones and check them
+                                       |                                     against the log
+    store          consumequeue  batchconsumequeue  index  checkpoint     4. the driver puts them in the place of the old ones
 
-Only what is small comes to the driver. Files are what ``sprocketmq rebuild`` makes of the same log, byte for byte but for the names of
-index files, which are times.
+Only small results are sent to the driver. The files equal those that ``sprocketmq rebuild`` makes of the same log byte for byte, except
+for the names of index files, which are times.
 """
 
 import os
@@ -48,16 +48,16 @@ __all__ = ["RebuildIndexSummary", "RebuildUnconfirmed", "StoreNotShared", "check
 
 _SPOOL = "spool"
 _MARK = "mark"
-# Queues are dealt to so many tasks: some for each that runs at a time, so that they end together; on clusters executors may come later.
+# Groups of queues, one task each: several for each concurrent task, so that all end at about the same time.
 _GROUPS = range(8, 65)
 
 
 @dataclass(frozen=True)
 class RebuildIndexSummary:
-    """What was read and made. ``units`` are those in queues, each confirmed by its record; ``damaged`` are (file, begin, end) in log positions.
+    """The result of a rebuild. ``units`` are those in queues, each confirmed by its record; ``damaged`` are (file, begin, end) as log offsets.
 
-    ``left_out`` are records without a unit although their kind has one: of topics that were deleted since, of offsets given out again behind
-    them, and with queue offsets that cannot be true.
+    ``left_out`` counts records that get no unit: of topics deleted since, with queue offsets that were given again later, or with impossible
+    queue offsets.
     """
 
     store: str
@@ -110,17 +110,17 @@ def rebuild_index(
     config: StoreConfig | None = None,
     progress: Report | None = None,
 ) -> RebuildIndexSummary:
-    """Make the derived files ``what`` of a store anew from its commit log with Spark tasks, in place or under ``to``.
+    """Rebuild the derived files ``what`` of a store from its commit log with Spark tasks, in place or under ``to``.
 
-    The store must be on a file system that driver and workers have at the same path. In place it must not be in use (StoreLocked);
-    with ``to`` it is only read, also while a broker runs on it. New files are made beside the old ones, checked against the log and then put in
-    their places: a run that ends early changes nothing, and what a crash while they change places leaves is derived again by the next
-    start. ``split_bytes`` is how much of the log a task reads (0: as fits the log and the session). ``config`` gives file sizes where no
-    old file tells them.
+    The store must be on a file system that driver and workers see at the same path. In place it must not be in use (StoreLocked); with
+    ``to`` it is only read, also while a broker runs on it. New files are written beside the old ones, checked against the log, and then
+    replace them: a run that ends early changes nothing, and after a crash during the replacement the next start derives the rest again.
+    ``split_bytes`` is how much of the log a task reads (0: chosen by log size and session). ``config`` gives file sizes where no old file
+    shows them.
 
     Raises NotAStoreFile, ConfigError, StoreDamaged, StoreNotSupported, StoreNotWritable as ``sprocketmq.storage.bulk.rebuild.rebuild``, and
-    StoreNotShared when a worker does not see the store, StoreUnreadable when it cannot read it, RebuildUnconfirmed when what was made is
-    not what the log says.
+    StoreNotShared when a worker does not see the store, StoreUnreadable when it cannot read it, RebuildUnconfirmed when the new files do
+    not match the log.
     """
     root, target = check_request(store, to=to, what=what, split_bytes=split_bytes)
     maker = _SparkMaker(spark, split_bytes, progress)
@@ -148,7 +148,7 @@ def rebuild_index(
 def check_request(
     store: str | os.PathLike[str], *, to: str | os.PathLike[str] | None = None, what: Collection[str] = DERIVED, split_bytes: int = 0
 ) -> tuple[str, Path | None]:
-    """Return the paths of the store and of the target, None for in place; refuse what can be refused before Spark starts.
+    """Check the arguments before Spark starts; return the paths of the store and of the target (None for in place).
 
     Raises as ``rebuild_index``.
     """
@@ -169,7 +169,7 @@ def check_request(
 
 
 class RebuildUnconfirmed(FatalError):
-    """The files that were made are not what the log says."""
+    """The new files do not match the log."""
 
     def __init__(self, directory: str, reason: str) -> None:
         super().__init__(
@@ -180,15 +180,15 @@ class RebuildUnconfirmed(FatalError):
         self.reason = reason
 
 
-class _Place(NamedTuple):
-    """Where tasks put what they read, and how they know that they see the driver's files."""
+class _WorkDirectory(NamedTuple):
+    """The working directory of tasks, with a mark by which they verify that they see the driver's files."""
 
     work: str
     mark: str
     groups: int
 
     def trouble(self) -> Trouble | None:
-        """Return why this process cannot work there, None when it can."""
+        """Return why this process cannot use the directory, None when it can."""
         path = f"{self.work}/{_MARK}"
         try:
             found = REAL_FS.read(path)
@@ -200,7 +200,7 @@ class _Place(NamedTuple):
 
 
 class _Spooled(NamedTuple):
-    """An answer on its way to the driver."""
+    """The answer of a task about a stretch of the log, sent to the driver."""
 
     begin: int
     limit: int
@@ -208,7 +208,7 @@ class _Spooled(NamedTuple):
 
 
 class _BuildTask(NamedTuple):
-    """Files to make: an index file of some entries, or the queues of a group."""
+    """The files of one task: an index file of some entries, or the queues of a group."""
 
     name: str
     before: tuple[int, int] | None
@@ -216,7 +216,7 @@ class _BuildTask(NamedTuple):
 
 
 class _Built(NamedTuple):
-    """Files that were made under ``directory``: the states of queues and how many units they have and have not, or the state of an index file."""
+    """Files written under ``directory``: the states of queues with the numbers of units written and left out, or the state of an index file."""
 
     directory: str
     states: "tuple[QueueState, ...]"
@@ -227,7 +227,7 @@ class _Built(NamedTuple):
 
 
 class _SparkMaker:
-    """Makes the files of a plan with Spark tasks."""
+    """Builds the files of a plan with Spark tasks."""
 
     def __init__(self, spark: "SparkSession", split_bytes: int, progress: Report | None) -> None:
         self._spark = spark
@@ -238,7 +238,7 @@ class _SparkMaker:
     def __call__(self, plan: Plan, log: CommitLog) -> Made:
         work = str(plan.config.root)
         at_a_time = tasks_at_a_time(self._spark)
-        place = _Place(work, secrets.token_hex(16), min(max(2 * at_a_time, _GROUPS[0]), _GROUPS[-1]) if plan.queues else 1)
+        place = _WorkDirectory(work, secrets.token_hex(16), min(max(2 * at_a_time, _GROUPS[0]), _GROUPS[-1]) if plan.queues else 1)
         REAL_FS.make_dirs(f"{work}/{_SPOOL}")
         Path(f"{work}/{_MARK}").write_text(place.mark, encoding="ascii")
         total = data_end(log) - log.min_offset
@@ -259,7 +259,7 @@ class _SparkMaker:
             workers=at_a_time,
         )
         self._make_files(plan, log, place, chunks, made)
-        REAL_FS.unlink(f"{work}/{_MARK}")  # a task that begins only now does nothing
+        REAL_FS.unlink(f"{work}/{_MARK}")  # a task that starts only now does nothing
         return made
 
     def _tell(self, done: int, total: int, unit: str, detail: str) -> None:
@@ -268,9 +268,9 @@ class _SparkMaker:
 
     @staticmethod
     def _in_order(
-        log: CommitLog, place: _Place, answers: list[_Spooled], batch_topics: frozenset[bytes], *, keys: bool
+        log: CommitLog, place: _WorkDirectory, answers: list[_Spooled], batch_topics: frozenset[bytes], *, keys: bool
     ) -> "tuple[LogOrder[SpooledChunk], list[SpooledChunk]]":
-        """Return the chunks that count; what tasks could not know about, such as damage, is read here."""
+        """Return the valid chunks in order. The driver reads stretches that no task could judge, such as damage."""
         from sprocketmq.storage.bulk.parsing import parse_chunk
         from sprocketmq.storage.bulk.spool import Spool
 
@@ -290,7 +290,7 @@ class _SparkMaker:
         finally:
             spool.close()
 
-    def _make_files(self, plan: Plan, log: CommitLog, place: _Place, chunks: "list[SpooledChunk]", made: Made) -> None:
+    def _make_files(self, plan: Plan, log: CommitLog, place: _WorkDirectory, chunks: "list[SpooledChunk]", made: Made) -> None:
         from sprocketmq.storage.bulk.spool import entry_pieces, group_pieces, last_entry
         from sprocketmq.storage.index.index_format import next_name
         from sprocketmq.storage.index.index_state import IndexState
@@ -332,14 +332,14 @@ class _SparkMaker:
 
 
 def _weight(piece: "Piece") -> int:
-    """Return how many bytes of the spool a piece is."""
+    """Return the number of bytes of a piece in the spool."""
     from sprocketmq.storage.bulk.spool import ENTRY_BYTES
 
     return piece.length * (ENTRY_BYTES if piece.of else 1)
 
 
 def _gather(directory: str, work: str) -> None:
-    """Move files that were made apart to where all of them belong."""
+    """Move the files of one task to the common directory."""
     fs = REAL_FS
     for entry in fs.list(f"{directory}/{INDEX}"):
         fs.rename(f"{directory}/{INDEX}/{entry.name}", f"{work}/{INDEX}/{entry.name}")
@@ -355,7 +355,7 @@ def _gather(directory: str, work: str) -> None:
 
 
 def _spool_split(
-    split: Split, note: Callable[[int], None], *, place: _Place, batch_topics: frozenset[bytes], keys: bool
+    split: Split, note: Callable[[int], None], *, place: _WorkDirectory, batch_topics: frozenset[bytes], keys: bool
 ) -> list[_Spooled] | Trouble:
     from pyspark import TaskContext
 
@@ -365,7 +365,7 @@ def _spool_split(
     if trouble is not None:
         return trouble
     context = TaskContext.get()
-    # Two attempts at one task may be under way; each has a file, and the driver takes the names from the one that counts.
+    # Two attempts at one task may run at once: each writes its own file, and the driver uses that of the successful one.
     attempt = context.taskAttemptId() if context is not None else 0
     try:
         spool = Spool(REAL_FS, f"{place.work}/{_SPOOL}/{split.begin:020d}-{attempt}", place.groups)
@@ -385,12 +385,12 @@ def _spool_split(
 
 
 def _build(
-    job: _BuildTask, note: Callable[[int], None], *, place: _Place, plan: Plan, log_begin: int, segment_bytes: int
+    job: _BuildTask, note: Callable[[int], None], *, place: _WorkDirectory, plan: Plan, log_begin: int, segment_bytes: int
 ) -> "_Built | Trouble":
     trouble = place.trouble()
     if trouble is not None:
         return trouble
-    # Each attempt makes its files apart: one that was given up may still be writing when others have taken their places.
+    # Each attempt has its own directory: an abandoned one may still write when the files of another are already moved.
     directory = f"{place.work}/{_SPOOL}/made-{secrets.token_hex(8)}"
     apart = replace(plan, config=replace(plan.config, root=Path(directory)))
     try:

@@ -1,4 +1,4 @@
-"""The job ``audit``: every file of a store compared with its log, by tasks on many machines."""
+"""The job ``audit``: compare every file of a store with its log, with tasks on many machines."""
 
 from sprocketmq.spark.jobs.audit.job import audit, check_request
 from sprocketmq.spark.jobs.audit.report import AuditSummary, QueueAudit

@@ -1,12 +1,12 @@
-"""The second round of an audit: what is in queue and index files that no record of the log has. No Spark in here, but numpy."""
+"""The second round of an audit: find units and index entries without a record in the log. Without Spark."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
-from sprocketmq.spark.jobs.audit.compare import open_queue, other_units
 from sprocketmq.spark.jobs.audit.merge import AuditFinding, Log, QueueView, number, unit_findings
+from sprocketmq.spark.jobs.audit.queue_comparison import open_queue, other_units
 from sprocketmq.storage.fs import FileSystem
 from sprocketmq.storage.inspect.findings import ERROR, NOTE, Findings
 from sprocketmq.storage.inspect.index_file_check import IndexFileCheck
@@ -16,16 +16,16 @@ from sprocketmq.storage.log.segments import segment_entries, segment_name, segme
 _COPY = "put a copy of the log's segment back (a slave has one)"
 
 
-class LookedAtQueue(NamedTuple):
-    """The units in use of a queue's files, how many of them have no message, and findings."""
+class QueueCheckResult(NamedTuple):
+    """The used units of a queue's files, the number of units without a message, and findings."""
 
     units: int
     orphans: int
     findings: list[AuditFinding]
 
 
-def look_at_queue(fs: FileSystem, view: QueueView, log: Log, *, in_use: bool) -> LookedAtQueue:
-    """Look at the files of a queue whose records were compared with them. Raises OSError."""
+def check_queue_files(fs: FileSystem, view: QueueView, log: Log, *, in_use: bool) -> QueueCheckResult:
+    """Check the files of a queue after its records were compared. Raises OSError."""
     check = open_queue(fs, log.root, view.topic, view.queue_id, batch=view.batch)
     files = OpenFiles(fs)
     try:
@@ -50,15 +50,15 @@ def look_at_queue(fs: FileSystem, view: QueueView, log: Log, *, in_use: bool) ->
                         severity, kind, offset, count, check.locate(first), f"{number(count, 'unit points', 'units point')} {what}", step
                     )
                 )
-        # Units of plain queues were compared where they should be, also those that are not there.
+        # Comparison of plain queues counts expected units, including missing ones.
         used = others.used - (0 if view.batch else view.missing)
-        return LookedAtQueue(used, others.orphans[0], findings)
+        return QueueCheckResult(used, others.orphans[0], findings)
     finally:
         files.close()
 
 
 def _row_findings(fs: FileSystem, view: QueueView, directory: str, log: Log, *, in_use: bool) -> list[AuditFinding]:
-    """Return what is wrong with the row of files of a queue: one is missing, or has another length."""
+    """Return problems of the sequence of queue files: a missing file, or one with another length."""
     found = segment_entries(fs.list(directory))
     size = segment_size_of(found) or 0
     repair = log.rebuild(view.kind)
@@ -81,12 +81,12 @@ def _row_findings(fs: FileSystem, view: QueueView, directory: str, log: Log, *, 
     return findings
 
 
-def look_at_index(
+def check_index_file(
     fs: FileSystem, path: str, log: Log, covered: Iterable[tuple[int, int]], *, slots: int | None, in_use: bool
 ) -> list[AuditFinding]:
-    """Check an index file in itself, and whether its entries point to where records are. Raises OSError.
+    """Check an index file by itself, and that its entries point to records. Raises OSError.
 
-    ``covered`` are the stretches of the log that hold records, in order.
+    ``covered`` are the stretches of the log with records, in order.
     """
     own = Findings()
     check = IndexFileCheck(fs, path, own, log.rebuild("index"), slots=slots)
@@ -96,7 +96,7 @@ def look_at_index(
     for first, entries in check.chunks():
         places = entries["log_offset"].astype(np.int64)
         is_ahead = places >= log.end
-        # An odd number of borders before it: the place lies in a stretch that holds records.
+        # With an odd number of borders before it, the log offset lies in a stretch with records.
         is_lost = (places >= log.begin) & ~is_ahead & (np.searchsorted(borders, places, "right") % 2 == 0)
         if is_ahead.any():
             first_ahead = first + int(np.argmax(is_ahead)) if first_ahead < 0 else first_ahead

@@ -1,12 +1,12 @@
-"""Laying what a store's commit log says beside its queues and its key index, with Spark tasks on many machines. Nothing is changed.
+"""Compare the queues and the key index of a store with its commit log, with Spark tasks on many machines. Nothing is changed.
 
 ::
 
-    commit log    |   split 0   |   split 1   |   split 2   |  ...      1. tasks parse splits and compare what follows from them with
-                         |             |             |                     the files, array by array; ranges and differences come back
-    driver         in order: what counts, damage, gaps, duplicates
+    commit log    |   split 0   |   split 1   |   split 2   |  ...      1. tasks parse splits and compare the result with the files,
+                         |             |             |                     in arrays, and return ranges and differences
+    driver         in order: valid chains, damage, gaps, duplicates
                          |             |             |
-    files         queues 0..n    queues n..m   index file 0, 1, ...     2. tasks look at what no record of the log has, and at chains
+    files         queues 0..n    queues n..m   index file 0, 1, ...     2. tasks check units and entries without a record
 
 """
 
@@ -32,13 +32,14 @@ from sprocketmq.storage.store import StoreConfig
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from sprocketmq.spark.jobs.audit.compare import AuditTarget, Chain
+    from sprocketmq.spark.jobs.audit.compare import AuditTarget
+    from sprocketmq.spark.jobs.audit.facts import Chain
     from sprocketmq.spark.jobs.audit.merge import AuditFinding, AuditFindings, Log, Merge, QueueView
     from sprocketmq.storage.bulk.stitching import Answer, LogOrder
     from sprocketmq.storage.log.commit_log import CommitLog, Segment
 
 _HEAD_BYTES = 64
-# Index files are looked at in so many groups for each task that runs at a time.
+# Groups of index files for each concurrent task.
 _GROUPS_A_TASK = 2
 
 T = TypeVar("T")
@@ -53,11 +54,11 @@ def audit(
     config: StoreConfig | None = None,
     progress: Report | None = None,
 ) -> AuditSummary:
-    """Compare queues and key index of a store with its commit log by Spark tasks, and return what was found; nothing is changed.
+    """Compare queues and key index of a store with its commit log by Spark tasks and return the findings; nothing is changed.
 
-    A broker may be running on the store, or it may be a copy: then what a start catches up with is a note. The store must be on a file
-    system that driver and workers have at the same path. Without ``index`` the key index is left out. ``split_bytes`` is how much of the
-    log a task reads (0: as fits the log and the session).
+    A broker may run on the store, or it may be a copy: then differences that a start repairs are notes. The store must be on a file system
+    that driver and workers see at the same path. Without ``index`` the key index is not checked. ``split_bytes`` is how much of the log a
+    task reads (0: chosen by log size and session).
 
     Raises NotAStoreFile when there is no store, StoreDamaged when it has no commit log or a file in its middle is missing, StoreNotShared
     when a worker does not see the store, StoreUnreadable when it cannot read it, OSError when the driver cannot.
@@ -67,7 +68,7 @@ def audit(
 
 
 def check_request(store: str | os.PathLike[str], *, split_bytes: int = 0) -> StoreDirectory:
-    """Return a store's directory; refuse what can be refused before Spark starts. Raises as ``audit``."""
+    """Check the arguments before Spark starts and return the store's directory. Raises as ``audit``."""
     root = os.path.abspath(os.fspath(store))  # noqa: PTH100
     if split_bytes < 0:
         raise ConfigError(f"split_bytes must be positive, or 0 for a length that fits, not {split_bytes}")
@@ -76,22 +77,22 @@ def check_request(store: str | os.PathLike[str], *, split_bytes: int = 0) -> Sto
     return found
 
 
-class _Unit(NamedTuple):
-    """What a task of the second round looks at: some queues, or some index files."""
+class _FileGroup(NamedTuple):
+    """The files of one task in the second round: some queues, or some index files."""
 
     queues: "list[QueueView]"
     index_files: list[str]
 
 
-class _Looked(NamedTuple):
-    """What it found: units and orphans of each queue, and findings."""
+class _FileResult(NamedTuple):
+    """The result of one task: units and orphans of each queue, and findings."""
 
     counts: list[tuple[int, int]]
     findings: "list[AuditFinding]"
 
 
 class _Audit:
-    """One run."""
+    """One audit."""
 
     def __init__(self, spark: "SparkSession", store: StoreDirectory, config: StoreConfig, progress: Report | None, *, index: bool) -> None:
         self._spark = spark
@@ -102,7 +103,8 @@ class _Audit:
         self._in_use = "abort" in store.entries
 
     def run(self, split_bytes: int) -> AuditSummary:
-        from sprocketmq.spark.jobs.audit.compare import AuditTarget, index_file
+        from sprocketmq.spark.jobs.audit.compare import AuditTarget
+        from sprocketmq.spark.jobs.audit.index_files import index_file
         from sprocketmq.spark.jobs.audit.merge import AuditFindings, Log
         from sprocketmq.storage.index.index_state import IndexState
         from sprocketmq.storage.queues.queue_table import QueueTable
@@ -180,7 +182,7 @@ class _Audit:
             return None if answer is None else Answer(*answer)
 
         def read(segment: "Segment", begin: int, limit: int) -> "Chain":
-            # What tasks could not know about, such as damage, is read here, a part at a time.
+            # The driver reads stretches that no task could judge, such as damage, a part at a time.
             from sprocketmq.spark.jobs.audit.compare import Comparison
             from sprocketmq.storage.bulk.parsing import parse_chunk
 
@@ -247,8 +249,8 @@ class _Audit:
                     views[topic, queue_id] = QueueView(topic, queue_id, batch)
         without = self._without_topic(views, on_disk, findings)
         looked = [view for key, view in sorted(views.items()) if key not in without]
-        units = [_Unit([], some) for some in _dealt(paths, _GROUPS_A_TASK * at_a_time)] + [
-            _Unit(some, []) for some in _dealt(looked, at_a_time)
+        units = [_FileGroup([], some) for some in _dealt(paths, _GROUPS_A_TASK * at_a_time)] + [
+            _FileGroup(some, []) for some in _dealt(looked, at_a_time)
         ]
         look = partial(_look, log=read, covered=merge.covered, slots=slots, in_use=self._in_use)
         told = None if self._progress is None else lambda done: self._tell(min(done, len(units)), len(units), "parts", "looking at files")
@@ -270,7 +272,7 @@ class _Audit:
     def _without_topic(
         self, views: "dict[tuple[str, int], QueueView]", on_disk: set[tuple[str, int]], findings: "AuditFindings"
     ) -> set[tuple[str, int]]:
-        """Report the topics that have messages in the log, but neither a configuration nor files, and return their queues."""
+        """Report topics with messages in the log but without configuration and files, and return their queues."""
         from sprocketmq.spark.jobs.audit.merge import AuditFinding, number
 
         table = self._store.config("topics.json").get("topicConfigTable")
@@ -303,7 +305,7 @@ class _Audit:
 
 
 def _dealt(items: list[T], most: int) -> list[list[T]]:
-    """Return items in at most so many groups of about equal size."""
+    """Deal items into at most ``most`` groups of about equal size."""
     return [items[i::most] for i in range(min(most, len(items)))]
 
 
@@ -339,17 +341,17 @@ def _compare_split(
 
 
 def _look(
-    unit: _Unit, note: Callable[[int], None], *, log: "Log", covered: Iterable[tuple[int, int]], slots: int | None, in_use: bool
-) -> "_Looked | Trouble":
-    from sprocketmq.spark.jobs.audit.files import look_at_index, look_at_queue
+    unit: _FileGroup, note: Callable[[int], None], *, log: "Log", covered: Iterable[tuple[int, int]], slots: int | None, in_use: bool
+) -> "_FileResult | Trouble":
+    from sprocketmq.spark.jobs.audit.files import check_index_file, check_queue_files
 
     try:
         if unit.index_files:
-            findings = [look_at_index(REAL_FS, path, log, covered, slots=slots, in_use=in_use) for path in unit.index_files]
-            looked = _Looked([], [finding for some in findings for finding in some])
+            findings = [check_index_file(REAL_FS, path, log, covered, slots=slots, in_use=in_use) for path in unit.index_files]
+            looked = _FileResult([], [finding for some in findings for finding in some])
         else:
-            found = [look_at_queue(REAL_FS, view, log, in_use=in_use) for view in unit.queues]
-            looked = _Looked([(one.units, one.orphans) for one in found], [finding for one in found for finding in one.findings])
+            found = [check_queue_files(REAL_FS, view, log, in_use=in_use) for view in unit.queues]
+            looked = _FileResult([(one.units, one.orphans) for one in found], [finding for one in found for finding in one.findings])
     except OSError as e:
         return trouble_of(e, path=log.root)
     note(1)

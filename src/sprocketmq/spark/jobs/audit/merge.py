@@ -1,7 +1,7 @@
-"""What an audit's driver makes of what its tasks found: one view of each queue, and findings that say what to do next. Pure, without Spark.
+"""Merge the results of an audit's tasks in the driver: one view of each queue, and findings with a next step. Pure, without Spark.
 
-Chains come in log order. Offsets that a queue goes on at other than the due one are gaps, or were given before; a single record that does so
-while the next goes on as if it had not has a damaged header, which no checksum covers.
+Chains arrive in log order. When a queue continues at a later offset than expected, there is a gap; at an earlier one, offsets were given
+twice. A single record with an unexpected offset, followed by the expected one, has a damaged header, which no checksum covers.
 """
 
 import shlex
@@ -10,26 +10,26 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from sprocketmq.spark.jobs.audit.compare import MAX_TOLD, Chain, Difference, KeyFacts, QueueFacts, Range
+from sprocketmq.spark.jobs.audit.facts import MAX_TOLD, Chain, Difference, KeyFacts, QueueFacts, Range
 from sprocketmq.storage.inspect.findings import ERROR, NOTE, WARNING
 from sprocketmq.storage.log.segments import segment_name
 
-# Of each queue so many differences are looked at again; those beyond are counted.
+# Differences of each queue that are reported; more are only counted.
 MAX_DIFFERENCES = 1000
 SEVERITIES = (ERROR, WARNING, NOTE)
 
 
 def number(count: int, one: str, many: str) -> str:
-    """Return how many there are, in words that fit."""
+    """Return a count with the singular or plural noun."""
     return f"{count:,} {one if count == 1 else many}"
 
 
 @dataclass(frozen=True)
 class AuditFinding:
-    """One thing that was found, of which there are ``count``: messages, units, keys or bytes as the kind has it.
+    """One kind of problem with ``count`` cases: messages, units, keys or bytes, depending on the kind.
 
-    ``queue_offset`` is that of the first message, ``path`` and ``position`` (a byte of that file) where to look; all None where they mean
-    nothing. ``next_step`` is a command, or what to do.
+    ``queue_offset`` is that of the first message; ``path`` and ``position`` (a byte of that file) are where to look. Fields without meaning
+    for the kind are None. ``next_step`` is a command, or what to do.
     """
 
     severity: str
@@ -45,7 +45,7 @@ class AuditFinding:
 
 
 class Log(NamedTuple):
-    """The log as the audit has read it: ``[begin, end)``, and the stretches without records in it (file, begin, end)."""
+    """The log as read by the audit: log offsets ``[begin, end)``, and the stretches without records (file, begin, end)."""
 
     root: str
     begin: int
@@ -53,52 +53,52 @@ class Log(NamedTuple):
     segment_bytes: int
     damaged: tuple[tuple[str, int, int], ...]
 
-    def place(self, physical: int) -> tuple[str, int]:
-        """Return the segment's path and the byte in it of a log position."""
-        start = physical - physical % self.segment_bytes if self.segment_bytes else 0
-        return f"{self.root}/commitlog/{segment_name(start)}", physical - start
+    def place(self, log_offset: int) -> tuple[str, int]:
+        """Return the segment's path and the file position of a log offset."""
+        start = log_offset - log_offset % self.segment_bytes if self.segment_bytes else 0
+        return f"{self.root}/commitlog/{segment_name(start)}", log_offset - start
 
     def damaged_between(self, begin: int, end: int) -> tuple[str, int, int] | None:
-        """Return the first stretch without records between two positions."""
+        """Return the first stretch without records between two log offsets."""
         return next((found for found in self.damaged if begin <= found[1] and found[2] <= end), None)
 
-    def inspect(self, physical: int) -> str:
-        """Return the command that shows a place of the log."""
-        return f"sprocketmq inspect {shlex.quote(self.place(physical)[0])} --offset {physical}"
+    def inspect(self, log_offset: int) -> str:
+        """Return the command that shows a log offset."""
+        return f"sprocketmq inspect {shlex.quote(self.place(log_offset)[0])} --offset {log_offset}"
 
     def rebuild(self, only: str) -> str:
-        """Return the command that makes derived files anew."""
+        """Return the command that rebuilds derived files."""
         return f"sprocketmq pipeline rebuild-index {shlex.quote(self.root)} --only {only}"
 
 
 @dataclass
 class AuditFindings:
-    """Gathers findings, at most ``MAX_TOLD`` of each kind, and counts them all."""
+    """Collects findings, at most ``MAX_TOLD`` of each kind, and counts all of them."""
 
     found: list[AuditFinding] = field(default_factory=list)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def add(self, *findings: AuditFinding) -> None:
-        """Take findings."""
+        """Add findings."""
         for one in findings:
             self.counts[one.severity, one.kind] += 1
             if self.counts[one.severity, one.kind] <= MAX_TOLD:
                 self.found.append(one)
 
     def sorted(self) -> tuple[AuditFinding, ...]:
-        """Return what was kept, the worst first, and by topic and queue."""
+        """Return the collected findings by severity, topic and queue."""
         return tuple(
             sorted(self.found, key=lambda f: (SEVERITIES.index(f.severity), f.topic or "", f.queue_id or 0, f.queue_offset or 0, f.kind))
         )
 
     def total(self, severity: str) -> int:
-        """Return how many findings of a severity there were."""
+        """Return the number of findings of a severity, including those not collected."""
         return sum(count for (found, _), count in self.counts.items() if found == severity)
 
 
 @dataclass
 class QueueView:
-    """One queue as the log has it. ``met`` are the units that records have, in the order of the log; ``next`` is the offset that is due."""
+    """One queue according to the log. ``met`` are the units with records, in log order; ``next`` is the next expected offset."""
 
     topic: str
     queue_id: int
@@ -130,7 +130,7 @@ class QueueView:
 
 @dataclass
 class _Again:
-    """Offsets that are given a second time, from those of a range on and below ``high``."""
+    """Offsets that were given twice: from the range ``found`` up to ``high``."""
 
     found: Range
     high: int
@@ -138,7 +138,7 @@ class _Again:
 
 
 class Merge:
-    """Takes chains in log order; ``queues`` and ``findings`` are complete after ``finish``."""
+    """Merges chains, which are added in log order."""
 
     def __init__(self, batch_topics: frozenset[str]) -> None:
         self._batch_topics = batch_topics
@@ -148,7 +148,7 @@ class Merge:
         self.records = 0
 
     def take(self, chain: Chain) -> None:
-        """Take the next chain."""
+        """Add the next chain."""
         self.records += chain.records
         if self.covered and self.covered[-1][1] == chain.start:
             self.covered[-1] = (self.covered[-1][0], chain.end)
@@ -161,11 +161,11 @@ class Merge:
 
     @property
     def keys_met(self) -> int:
-        """How many keys of messages have their entry."""
+        """Number of keys that have their index entry."""
         return sum(facts.matched for facts in self._keys)
 
     def queues(self, log: Log) -> dict[tuple[str, int], QueueView]:
-        """Return every queue that has records, with what the log alone says of it."""
+        """Return every queue with records, with what follows from the log alone."""
         return {key: self._queue(key, facts, log) for key, facts in sorted(self._facts.items())}
 
     def _queue(self, key: tuple[str, int], facts: list[QueueFacts], log: Log) -> QueueView:
@@ -181,7 +181,7 @@ class Merge:
                     view.differences.append(difference)
         ranges = [found for one in facts for found in one.ranges]
         view.first = view.next = ranges[0].first
-        last_physical = -1
+        last_log_offset = -1
         again: _Again | None = None
         for i, found in enumerate(ranges):
             following = ranges[i + 1] if i + 1 < len(ranges) else None
@@ -192,7 +192,7 @@ class Merge:
                 view.messages += 1
                 continue
             if found.first > view.next:
-                self._gap(view, found, last_physical, log)
+                self._gap(view, found, last_log_offset, log)
             elif found.first < view.next:
                 if again is not None:
                     self._report_again(view, again, log)
@@ -202,7 +202,7 @@ class Merge:
                 again.count += min(again.high, found.next) - found.first
             view.messages += found.next - found.first
             view.next = found.next
-            last_physical = found.last_physical
+            last_log_offset = found.last_log_offset
             if found.unit_end > found.unit:
                 view.met.append((found.unit, found.unit_end))
         if again is not None:
@@ -211,33 +211,35 @@ class Merge:
 
     @staticmethod
     def _damaged_header(view: QueueView, found: Range, log: Log) -> None:
-        what = f"the record at {found.physical} says queue offset {found.first}, where {view.next} is due and the next one goes on from it"
-        view.findings.append(
-            view.finding(ERROR, "damaged header", view.next, 1, log.place(found.physical), what, log.inspect(found.physical))
+        what = (
+            f"the record at {found.log_offset} says queue offset {found.first}, where {view.next} is due and the next one goes on from it"
         )
-        # What was compared was the wrong place; the unit of the one that is due is looked at with those that nothing points to.
-        view.differences = [d for d in view.differences if d.physical != found.physical]
+        view.findings.append(
+            view.finding(ERROR, "damaged header", view.next, 1, log.place(found.log_offset), what, log.inspect(found.log_offset))
+        )
+        # The wrong unit was compared. The unit of the expected offset is classified later with the unmatched ones.
+        view.differences = [d for d in view.differences if d.log_offset != found.log_offset]
 
     @staticmethod
-    def _gap(view: QueueView, found: Range, last_physical: int, log: Log) -> None:
+    def _gap(view: QueueView, found: Range, last_log_offset: int, log: Log) -> None:
         count = found.first - view.next
         view.gaps += count
-        damaged = log.damaged_between(max(last_physical, 0), found.physical)
+        damaged = log.damaged_between(max(last_log_offset, 0), found.log_offset)
         what = f"from offset {view.next} on {number(count, 'message is', 'messages are')} missing in the log"
         if damaged is not None:
             place = log.place(damaged[1])
             what += f": the log's bytes {damaged[1]} to {damaged[2]}, where they were, are damaged"
             step = "put a copy of the segment back (a slave has one), or have the producers send them again"
         else:
-            place = log.place(found.physical)
+            place = log.place(found.log_offset)
             what += ", although nothing is damaged there"
-            step = log.inspect(found.physical)
+            step = log.inspect(found.log_offset)
         view.findings.append(view.finding(ERROR, "gap", view.next, count, place, what, step))
 
     @staticmethod
     def _forget_from(view: QueueView, found: Range) -> None:
-        """Forget what was said of units from a range on that comes again: they are the later messages'."""
-        gone = [d for d in view.differences if d.offset >= found.first and d.physical < found.physical]
+        """Drop the differences of units from a repeated range on: these units belong to the later messages."""
+        gone = [d for d in view.differences if d.offset >= found.first and d.log_offset < found.log_offset]
         view.missing -= sum(d.next_offset - d.offset for d in gone if not d.said)
         view.wrong -= sum(1 for d in gone if d.said)
         view.differences = [d for d in view.differences if d not in gone]
@@ -252,18 +254,18 @@ class Merge:
         given = number(again.count, "queue offset is", "queue offsets are")
         what = f"from offset {found.first} on {given} given to messages a second time"
         what += ", as after the topic was deleted and made again: only the later messages can be read" if deleted else ""
-        step = "nothing, when the topic was deleted" if deleted else log.inspect(found.physical)
+        step = "nothing, when the topic was deleted" if deleted else log.inspect(found.log_offset)
         severity = NOTE if deleted else ERROR
-        view.findings.append(view.finding(severity, "duplicate", found.first, again.count, log.place(found.physical), what, step))
+        view.findings.append(view.finding(severity, "duplicate", found.first, again.count, log.place(found.log_offset), what, step))
 
     def key_findings(self, log: Log, *, in_use: bool) -> Iterator[AuditFinding]:
-        """Yield what the key index lacks, and what it has and should not."""
+        """Yield missing and surplus entries of the key index."""
         directory = f"{log.root}/index"
         repair = log.rebuild("index")
         told = [one for facts in self._keys for one in facts.told]
         orphans = sum(facts.orphans for facts in self._keys)
         for one in [one for one in told if one.path][:MAX_TOLD]:
-            what = f"an entry (hash {one.hash}) points to {one.physical}, where no message has such a key"
+            what = f"an entry (hash {one.hash}) points to {one.log_offset}, where no message has such a key"
             yield AuditFinding(ERROR, "orphan entry", None, None, None, orphans, one.path, one.at, what, repair)
         missing = sum(facts.missing for facts in self._keys)
         if missing:
@@ -303,7 +305,7 @@ class Merge:
 
 
 def unit_findings(view: QueueView, log: Log, places: Iterable[tuple[str, int | None]], *, in_use: bool) -> Iterator[AuditFinding]:
-    """Yield what the files of a queue lack, or say otherwise; ``places`` are file and byte for each of the queue's ``differences``."""
+    """Yield missing and wrong units of a queue; ``places`` are (file, position) for each of the queue's ``differences``."""
     repair = log.rebuild(view.kind)
     for one, where in zip(view.differences, places, strict=True):
         if one.said:

@@ -1,4 +1,4 @@
-"""What an audit found, as values, rows and DataFrames, and as one HTML page without scripts, fonts or links, to be mailed and kept."""
+"""The result of an audit as values, rows, DataFrames, and one self-contained HTML page without scripts, fonts or links."""
 
 import os
 from dataclasses import asdict, dataclass
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     from sprocketmq.spark.jobs.audit.merge import AuditFinding
 
-# So many queues with a problem, and so many others, have their line.
+# Maximum lines of queues with a problem, and of others.
 MAX_BAD_QUEUES = 2000
 MAX_SOUND_QUEUES = 500
 _WIDTH = 1000
-_MIN_MARK = 2.0  # so that one damaged record in a terabyte is seen
+_MIN_MARK = 2.0  # so that one damaged record in a terabyte is visible
 
 _STYLE = """
 :root { color-scheme: light dark; --paper: #fbfaf8; --ink: #1d1f23; --soft: #666a73; --line: #dfdcd5; --card: #ffffff;
@@ -67,8 +67,8 @@ _QUEUE_COLUMNS = (
 class QueueAudit:
     """One queue: offsets ``[first_offset, next_offset)`` in the log, its messages and records there, the units in its files.
 
-    ``missing`` messages have no unit, ``wrong`` units say something else than their record, ``orphans`` have none; ``gaps`` are offsets that
-    no message in the log has, ``duplicates`` those that two have, without those of a topic that was made again.
+    ``missing`` messages have no unit, ``wrong`` units differ from their record, ``orphans`` are units without a record. ``gaps`` are queue
+    offsets without a message in the log, ``duplicates`` those with two, except for a topic that was deleted and created again.
     """
 
     topic: str
@@ -92,9 +92,9 @@ class QueueAudit:
 
 @dataclass(frozen=True)
 class AuditSummary:
-    """What an audit found: ``findings``, the worst first and some of each kind, and a line for each queue.
+    """The result of an audit: ``findings``, most severe first and some of each kind, and a line for each queue.
 
-    ``ok`` tells whether there is nothing but notes. ``damaged`` are stretches of the log without valid records (file, begin, end).
+    ``ok`` is true when there are only notes. ``damaged`` are stretches of the log without valid records (file, begin, end).
     """
 
     store: str
@@ -158,7 +158,7 @@ class AuditSummary:
         return spark.createDataFrame([tuple(asdict(queue).values()) for queue in self.queues], _QUEUE_COLUMNS)
 
     def html(self) -> str:
-        """Return the report as one HTML page that needs nothing else."""
+        """Return the report as one self-contained HTML page."""
         return page(self)
 
     def save_html(self, path: str | os.PathLike[str]) -> None:
@@ -199,7 +199,7 @@ def page(summary: AuditSummary) -> str:
 
 
 def _log_strip(summary: AuditSummary) -> str:
-    """Return the log as a strip on which damage is marked where it is."""
+    """Return the log as a strip with the damage marked."""
     length = summary.log_end - summary.log_begin
     if length <= 0:
         return ""
