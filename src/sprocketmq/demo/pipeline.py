@@ -210,7 +210,7 @@ class DayQuery:
             .select("event.*")
             .withWatermark("scheduled", f"{WATERMARK.days} days")
         )
-        # Clock messages have no airport, and belong to a day that is never closed. A filter would be moved before the watermark and drop them.
+        # Clock messages have no airport and belong to a day that never closes. A filter would be moved before the watermark and drop them.
         days = flights.groupBy("origin", f.window("scheduled", "1 day")).agg(
             *(f.expr(text).alias(name) for name, text in _OF_A_DAY.items())
         )

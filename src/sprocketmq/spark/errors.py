@@ -45,8 +45,7 @@ _KNOWN: tuple[tuple[re.Pattern[str], str], ...] = (
         re.compile(r"DATA_SOURCE_NOT_FOUND.*?(?:data source: |source )[`\"']?(rocketmq(?:-store)?)"),
         (
             f"Spark's Python does not find the format {{0}}: run {INSTALL} in the Python that PYSPARK_PYTHON names (default: python3 of the"
-            " search path), or start with sprocketmq.spark.session(), which sets it. A session that was stopped finds no format: call session()"
-            " again"
+            " search path), or start with sprocketmq.spark.session(), which sets it; a stopped session finds no format: start another"
         ),
     ),
     (
@@ -66,12 +65,12 @@ _KNOWN: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (
         re.compile(r"Python worker failed to connect back"),
-        "a Python worker did not start within the 10 s that Spark gives it: the machine is too busy, run fewer tasks at a time (cores) and try again",
+        "a Python worker did not start within Spark's limit of 10 s: the machine is busy, run fewer tasks at a time (cores) and try again",
     ),
     (
         re.compile(r"AF_UNIX path too long|Unix domain path too long"),
         (
-            "the directory for the sockets of Spark's workers has too long a name: set spark.python.unix.domain.socket.dir to a short one, or"
+            "the path of the socket directory of Spark's workers is too long: set spark.python.unix.domain.socket.dir to a short one, or"
             " spark.python.unix.domain.socket.enabled to false"
         ),
     ),
@@ -212,7 +211,7 @@ def _show_in_notebook(
     if text is None:
         return shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
     lines = text.splitlines()
-    shell._showtraceback(kind, error, lines)
+    shell._showtraceback(kind, error, lines)  # no public name
     return lines
 
 

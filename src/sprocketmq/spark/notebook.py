@@ -115,9 +115,9 @@ class StreamingQuery(Protocol):
 def watch(query: StreamingQuery, *, seconds: float | None = None) -> QueryHistory:
     """Show the progress of a streaming query until it ends, for ``seconds``, or until Ctrl-C (the stop button); return its history.
 
-    The query itself goes on. On a terminal a bar, rows per second and the lag of each queue are drawn on standard error; in Jupyter below the
-    cell; elsewhere nothing is. The bar is full when the query has read all there is. Raises the query's failure as one sentence: ConfigError
-    where an option was wrong, FatalError for everything else.
+    The query itself keeps running. A bar, rows per second and the lag of each queue are shown on standard error of a terminal, or below the
+    Jupyter cell; elsewhere nothing is shown. The bar is full when the query has read all messages. Raises the query's failure as one
+    sentence: ConfigError for a wrong option, FatalError for everything else.
     """
     if seconds is not None and seconds <= 0:
         raise ConfigError(f"seconds is {seconds}, it has to be more than 0 (None: until the query ends)")

@@ -34,7 +34,7 @@ class NoProgress(FatalError):
 
 @dataclass(frozen=True)
 class QueueLag:
-    """One queue. ``position`` is the next offset the reader takes, None while it does not know the queue; ``begin`` and ``end`` are the broker's.
+    """One queue: ``position`` is the reader's next offset, None while it does not know the queue; ``begin`` and ``end`` are the broker's.
 
     ``end`` is None when the queue or its broker is gone. ``last_ms`` is the store time of the last message read, where that is known.
     """

@@ -54,10 +54,10 @@ _GROUPS = range(8, 65)
 
 @dataclass(frozen=True)
 class RebuildIndexSummary:
-    """The result of a rebuild. ``units`` are those in queues, each confirmed by its record; ``damaged`` are (file, begin, end) as log offsets.
+    """The result of a rebuild. ``units`` are those in queues, each confirmed by its record; ``damaged`` are (file, begin, end).
 
-    ``left_out`` counts records that get no unit: of topics deleted since, with queue offsets that were given again later, or with impossible
-    queue offsets.
+    ``left_out`` counts records without a unit: of topics deleted since, with queue offsets that were given again later, or with impossible
+    ones.
     """
 
     store: str
@@ -216,7 +216,7 @@ class _BuildTask(NamedTuple):
 
 
 class _Built(NamedTuple):
-    """Files written under ``directory``: the states of queues with the numbers of units written and left out, or the state of an index file."""
+    """Files written under ``directory``: states of queues with the numbers of units written and left out, or the state of an index file."""
 
     directory: str
     states: "tuple[QueueState, ...]"

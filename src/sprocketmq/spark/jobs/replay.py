@@ -102,17 +102,17 @@ def replay(
     options: Mapping[str, str] | None = None,
     progress: Report | None = None,
 ) -> ReplaySummary:
-    """Send messages of ``source`` once more. What arrives while it runs is not read.
+    """Send messages of ``source`` again. Messages that arrive while it runs are not read.
 
-    They go to topic ``to``. Without it dead letters (``%DLQ%group``) and retries go back to the topics they came from, and all others to the
-    topic of the same name of another cluster, ``to_nameserver``. A topic they go back to may have other consumer groups, which get them,
-    too: with ``only_group`` dead letters go to the group's retry topic instead, and only the group that failed gets them.
+    The target is topic ``to``. Without it dead letters (``%DLQ%group``) and retries go back to their original topics, and other messages to
+    the topic of the same name in another cluster, ``to_nameserver``. Other consumer groups of an original topic get these messages, too:
+    with ``only_group`` dead letters go to the group's retry topic instead, so that only the group that failed gets them.
 
-    Of all messages those are sent that were stored in ``[since_ms, until_ms)`` (milliseconds since 1970), have one of ``tags`` and one of
-    ``keys`` where any are given, and meet ``where``, a condition in SQL on the source's columns; with ``limit`` the oldest so many.
-    ``dry_run`` sends nothing and returns what would be sent.
+    Messages are selected by store time in ``[since_ms, until_ms)`` (milliseconds since 1970), by having one of ``tags`` and one of ``keys``
+    where any are given, and by ``where``, an SQL condition on the source's columns; ``limit`` takes the oldest of them. ``dry_run`` sends
+    nothing and returns what would be sent.
 
-    Body, tag, keys, flag and the user's properties stay; a sharding key keeps messages of one key in order. ``keep_queues`` sends each to the
+    Body, tag, keys, flag and user properties are kept; a sharding key keeps messages of one key in order. ``keep_queues`` sends each to the
     queue with its original number. The id follows from the message's place: it differs from the original id and is the same in each replay;
     ``keep_ids`` keeps the original one. With ``mark`` property REPLAYED_FROM states the place. ``options`` go to the sink.
 

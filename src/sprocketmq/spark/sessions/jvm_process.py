@@ -76,7 +76,7 @@ def _forget_gateway() -> None:
     """Make PySpark start a new JVM next time."""
     from pyspark import SparkContext
 
-    gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
+    gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None  # no public name
     SparkContext._active_spark_context = None
     if gateway is not None:
         with contextlib.suppress(Exception):

@@ -94,11 +94,11 @@ def session(
     jvm = None
     launch: dict[str, str] = {}
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        # Started by spark-submit: it has a JVM for us, and its own command line said where to run.
+        # Started by spark-submit, which runs the JVM and whose command line names the master.
         settings = {} if master is None else {"spark.master": master}
     else:
         settings["spark.master"] = url
-        if SparkContext._gateway is None:
+        if SparkContext._gateway is None:  # no public name
             jvm = _Jvm(given, quick=quick_start, stacks=log_file is not None or bool(os.environ.get(DEBUG_VARIABLE)))
             launch = jvm.environment
             settings |= {"spark.driver.memory": memory, _JVM_OPTIONS: jvm.options}
@@ -167,7 +167,7 @@ def _running(master: str | None) -> "SparkSession | None":
     if is_remote():
         # A Spark Connect client: session and Java run elsewhere.
         return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
-    context = SparkContext._active_spark_context
+    context = SparkContext._active_spark_context  # no public name
     if context is None or context._jsc is None:
         return None
     if master is not None and context.master != master:
@@ -244,7 +244,7 @@ def _quoted(option: str) -> str:
 
 def _loaded_classes(spark: "SparkSession") -> int:
     """Return the number of classes that the JVM of ``spark`` has loaded so far."""
-    jvm: Any = spark.sparkContext._jvm
+    jvm: Any = spark.sparkContext._jvm  # no public name
     return int(jvm.java.lang.management.ManagementFactory.getClassLoadingMXBean().getTotalLoadedClassCount())
 
 

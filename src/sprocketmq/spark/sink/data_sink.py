@@ -201,8 +201,8 @@ def _why_not_sent(partition: int, batch: RowBatch, error: SprocketError) -> Base
         else:
             size = len(batch.body())
             reason = (
-                f"{reason.rstrip('. ')}; it was a batch of {len(batch)} rows, {size} bytes. Lower batchBytes, or have such batches split with"
-                " onTooLarge=split"
+                f"{reason.rstrip('. ')}; it was a batch of {len(batch)} rows, {size} bytes. Lower batchBytes, or have such batches split"
+                " with onTooLarge=split"
             )
     # One line: errors.explain finds only single lines in Spark's text.
     return SinkError(batch.topic, queue, batch.row, partition, " ".join(reason.split()))

@@ -57,7 +57,7 @@ class Router:
         return fitting[turn % len(fitting)]
 
     def by_priority(self, topic: str, broker: str | None, priority: int) -> MessageQueue:
-        """Return the queue in which brokers store a message of that priority. Raises ValueError when ``broker`` has no queue of the topic."""
+        """Return the queue in which brokers store that priority. Raises ValueError when ``broker`` has no queue of the topic."""
         broker = self.named(topic, broker, None).broker_name
         last = max(queue.queue_id for queue in self._queues_of(topic) if queue.broker_name == broker)
         return self.named(topic, broker, min(priority, last))

@@ -37,6 +37,7 @@ class ProducerAccess:
         except BaseException:
             self.close()
             raise
+        # Ids contain the address of the connection, which the producer does not make public.
         self.ids = MessageIdFactory(self.producer._instance.namesrv.local_ip, os.getpid())
 
     def close(self) -> None:

@@ -173,7 +173,7 @@ class PulledRows:
         return counts, np.concatenate(entries)
 
     def _stated_counts(self, inner: Any) -> Any:
-        """Return the message count of each record from property INNER_NUM, which its broker wrote; 1 for other records and malformed values."""
+        """Return the message count of each record from its broker's property INNER_NUM; 1 for other records and malformed values."""
         counts: Any = np.ones(len(inner), np.int64)
         stated = StoredProperties(self.slices(self.props_pos[inner], self.props_length[inner])).column("INNER_NUM")
         counts[inner] = [int(text) if text and len(text) < 10 and text.isdecimal() else 1 for text in stated.to_pylist()]

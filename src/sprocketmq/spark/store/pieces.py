@@ -7,7 +7,7 @@ from sprocketmq.errors import StoreDamaged
 
 
 class LogPiece(NamedTuple):
-    """Bytes ``[start, end)`` of the segment that begins at log offset ``base``. Records begin at ``start``, and at ``end`` unless none follow."""
+    """Bytes ``[start, end)`` of the segment at log offset ``base``. Records begin at ``start``, and at ``end`` unless none follow."""
 
     path: str
     base: int

@@ -82,15 +82,15 @@ class SegmentView:
         return self.searched(target) if found is None else found
 
     def searched(self, target: int) -> int:
-        """Return the first position at or after ``target`` of a whole record with a correct body CRC; the segment's size when there is none."""
+        """Return the first position at or after ``target`` of a whole record with a correct body CRC, else the segment's size."""
         found = find_record(self._view, self.base, target, self.size)
         return self.size if found < 0 else found
 
     def end_of_data(self, begin: int) -> tuple[int, DamagePiece | None]:
         """Return the end of the last whole record, following records from ``begin``, and what lies behind it unless that is all zeros.
 
-        As in a broker's recovery, the log ends where nothing valid follows. The last record must have a correct CRC: its write may have been
-        cut short by a power failure, or may still be under way.
+        As in a broker's recovery, the log ends where nothing valid follows. The last record must have a correct CRC: its write may have
+        been cut short by a power failure, or may still be under way.
         """
         with FileView(self._fs, self.path) as file:
             chain: list[int] = []

@@ -36,7 +36,8 @@ code { font: .88em ui-monospace, "SF Mono", Menlo, Consolas, monospace; overflow
 .verdict.good { background: #2f7d5b; } .verdict.bad { background: #b3312c; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(7.5rem, 1fr)); gap: .75rem; margin-top: 1.5rem; }
 .tile { background: var(--card); border: 1px solid var(--line); border-radius: .5rem; padding: .7rem .9rem; }
-.tile b { display: block; font-size: 1.15rem; white-space: nowrap; font-variant-numeric: tabular-nums; } .tile span { color: var(--soft); font-size: .85rem; }
+.tile b { display: block; font-size: 1.15rem; white-space: nowrap; font-variant-numeric: tabular-nums; }
+.tile span { color: var(--soft); font-size: .85rem; }
 svg { display: block; width: 100%; height: 28px; border-radius: .3rem; }
 .scale { display: flex; justify-content: space-between; font-size: .8rem; color: var(--soft); margin-top: .3rem; }
 .wide { overflow-x: auto; border: 1px solid var(--line); border-radius: .5rem; background: var(--card); }
@@ -192,7 +193,10 @@ def page(summary: AuditSummary) -> str:
         _log_strip(summary),
         _findings(summary),
         _queues(summary.queues),
-        f"<footer>SprocketMQ {escape(__version__)}; {summary.elapsed_s:.1f} s in {summary.splits:,} splits, {summary.tasks_at_a_time} at a time</footer>\n",
+        (
+            f"<footer>SprocketMQ {escape(__version__)}; {summary.elapsed_s:.1f} s in {summary.splits:,} splits,"
+            f" {summary.tasks_at_a_time} at a time</footer>\n"
+        ),
         "</body>\n</html>\n",
     ]
     return "".join(parts)
@@ -214,7 +218,8 @@ def _log_strip(summary: AuditSummary) -> str:
     count = len(summary.damaged)
     damaged = f"{count:,} damaged stretch{'' if count == 1 else 'es'}" if count else "no damage"
     return (
-        f'<h2>Commit log: {damaged}</h2>\n<svg viewBox="0 0 {_WIDTH} 28" preserveAspectRatio="none" role="img" aria-label="the log, damage marked">'
+        f'<h2>Commit log: {damaged}</h2>\n<svg viewBox="0 0 {_WIDTH} 28" preserveAspectRatio="none" role="img"'
+        ' aria-label="the log, damage marked">'
         f'<rect width="{_WIDTH}" height="28" fill="var(--good)" opacity=".55"/>{"".join(marks)}</svg>\n'
         f'<div class="scale"><span>{summary.log_begin:,}</span><span>{summary.log_end:,}</span></div>\n'
     )
@@ -225,7 +230,10 @@ def _findings(summary: AuditSummary) -> str:
         return "<h2>Findings</h2>\n<p>None: everything is in order.</p>\n"
     total = summary.errors + summary.warnings + summary.notes
     more = f" (the first {len(summary.findings):,} of {total:,})" if total > len(summary.findings) else ""
-    head = '<tr><th>Severity</th><th>Kind</th><th>Queue</th><th class="n">Offset</th><th class="n">Count</th><th>What, where, and what next</th></tr>'
+    head = (
+        '<tr><th>Severity</th><th>Kind</th><th>Queue</th><th class="n">Offset</th><th class="n">Count</th>'
+        "<th>What, where, and what next</th></tr>"
+    )
     rows = "".join(map(_finding, summary.findings))
     return f'<h2>Findings{more}</h2>\n<div class="wide"><table><thead>{head}</thead><tbody>{rows}</tbody></table></div>\n'
 

@@ -46,7 +46,7 @@ Offsets = dict[str, Any]  # as the source writes them: {"v": 1, "topics": {...}}
 
 @dataclass(frozen=True)
 class TableSpec:
-    """What never changes in a table. ``start`` are the offsets of its first batch, ``columns`` those of the rows without partition columns."""
+    """What never changes in a table: ``start`` are the offsets of its first batch, ``columns`` those of the rows without partitions."""
 
     topics: tuple[str, ...]
     columns: tuple[str, ...]

@@ -54,7 +54,7 @@ class WrittenFile:
 class TableWriter:
     """The only writer of a table, from ``open`` to ``close``; as a context manager it also cleans up after an error.
 
-    ``sync`` flushes every commit to the disk before it counts, which protects against power loss; a killed process loses nothing without it.
+    ``sync`` flushes every commit to the disk before it counts, against power loss; a killed process loses nothing without it.
     ``step`` is called with a name before each change on disk: tests make it fail there.
     """
 
@@ -123,8 +123,8 @@ class TableWriter:
     def commit(self, state: TableState, start: Offsets, end: Offsets, staging: Path, files: Sequence[WrittenFile]) -> TableState:
         """Make ``files`` of ``staging`` the next batch and return the table with it. On any error the table is as it was.
 
-        Raises TableDamaged when a file is missing or has another size, as when a worker wrote to a local disk of its own, TableBusy when the
-        batch exists already, and TableNotWritable.
+        Raises TableDamaged when a file is missing or has another size, as when a worker wrote to its own disk, TableBusy when the batch
+        exists already, and TableNotWritable.
         """
         number = state.batches[-1].number + 1 if state.batches else 1
         with self._writing():
@@ -144,7 +144,7 @@ class TableWriter:
     def swap_in(self, state: TableState, old: Sequence[LandedBatch], staging: Path, files: Sequence[WrittenFile]) -> TableState:
         """Replace the neighbouring batches ``old`` by one batch of ``files`` and return the new table.
 
-        The rows must be the same. An error before the swap file is written leaves the table as it was; after it the table has the new batch.
+        The rows must be the same. An error before the swap file is written leaves the table as it was; then the new batch counts.
         Raises TableDamaged when the number of rows differs, TableNotWritable.
         """
         rows, were = sum(file.rows for file in files), sum(batch.rows for batch in old)
