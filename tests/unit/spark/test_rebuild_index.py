@@ -29,7 +29,7 @@ from sprocketmq.cli.app import main
 from sprocketmq.errors import ConfigError, StoreDamaged, StoreLocked, StoreNotWritable
 from sprocketmq.protocol.records import decode_records
 from sprocketmq.spark.jobs import rebuild_index as job
-from sprocketmq.spark.jobs.tasks import StoreNotShared, StoreUnreadable
+from sprocketmq.spark.jobs.tasks import StoreNotShared, StoreUnreadable, trouble_of
 from sprocketmq.storage.bulk import rebuild as rebuilding
 from sprocketmq.storage.bulk.rebuild import WORK_DIRECTORY, rebuild
 from sprocketmq.storage.bulk.spool import Spool
@@ -268,7 +268,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch):
     root = unpack("plain", tmp_path)
 
     def broken(spark, title, work, items, *, told=None):
-        return [job.trouble_of(OSError(errno.EIO, "Input/output error"), path=items[0].path)]
+        return [trouble_of(OSError(errno.EIO, "Input/output error"), path=items[0].path)]
 
     without_spark(monkeypatch, job, run=broken)
     with pytest.raises(StoreUnreadable, match=r"commitlog/0+ cannot be read on .*Input/output error"):

@@ -16,19 +16,29 @@ for the names of index files, which are times.
 
 import os
 import secrets
-from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass, replace
-from errno import EIO
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.errors import ConfigError, FatalError
 from sprocketmq.spark.jobs.progress import JobProgress, Report
-from sprocketmq.spark.jobs.tasks import UNSEEN, StoreNotShared, Trouble, run_tasks, tasks_at_a_time, trouble_of, without_trouble
+from sprocketmq.spark.jobs.rebuild_tasks import (
+    MARK,
+    SPOOL,
+    BuildTask,
+    BuiltFiles,
+    SpooledAnswer,
+    WorkDirectory,
+    build_files,
+    piece_bytes,
+    spool_split,
+)
+from sprocketmq.spark.jobs.tasks import StoreNotShared, run_tasks, tasks_at_a_time, without_trouble
 from sprocketmq.storage.bulk.rebuild import BATCH_QUEUES, DERIVED, INDEX, QUEUES, Made, Plan, check_target, lock_in_place, open_log, rebuild
-from sprocketmq.storage.bulk.splits import Split, cut_splits, parts, split_bytes_for
+from sprocketmq.storage.bulk.splits import cut_splits, split_bytes_for
 from sprocketmq.storage.bulk.stitching import Answer, LogOrder
 from sprocketmq.storage.directory_checks import check_directory
 from sprocketmq.storage.fs import REAL_FS
@@ -40,14 +50,10 @@ from sprocketmq.storage.store import StoreConfig
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from sprocketmq.storage.bulk.spool import Piece, SpooledChunk
-    from sprocketmq.storage.index.index_state import FileState
-    from sprocketmq.storage.snapshot import QueueState
+    from sprocketmq.storage.bulk.spool import SpooledChunk
 
 __all__ = ["RebuildIndexSummary", "RebuildUnconfirmed", "StoreNotShared", "check_request", "rebuild_index"]
 
-_SPOOL = "spool"
-_MARK = "mark"
 # Groups of queues, one task each: several for each concurrent task, so that all end at about the same time.
 _GROUPS = range(8, 65)
 
@@ -180,52 +186,6 @@ class RebuildUnconfirmed(FatalError):
         self.reason = reason
 
 
-class _WorkDirectory(NamedTuple):
-    """The working directory of tasks, with a mark by which they verify that they see the driver's files."""
-
-    work: str
-    mark: str
-    groups: int
-
-    def trouble(self) -> Trouble | None:
-        """Return why this process cannot use the directory, None when it can."""
-        path = f"{self.work}/{_MARK}"
-        try:
-            found = REAL_FS.read(path)
-        except OSError as e:
-            return trouble_of(e, UNSEEN, path)
-        if found.decode("ascii", "replace") != self.mark:
-            return trouble_of(OSError(f"{path} is another directory's"), UNSEEN, path)
-        return None
-
-
-class _Spooled(NamedTuple):
-    """The answer of a task about a stretch of the log, sent to the driver."""
-
-    begin: int
-    limit: int
-    chunk: "SpooledChunk | None"
-
-
-class _BuildTask(NamedTuple):
-    """The files of one task: an index file of some entries, or the queues of a group."""
-
-    name: str
-    before: tuple[int, int] | None
-    pieces: "list[Piece]"
-
-
-class _Built(NamedTuple):
-    """Files written under ``directory``: states of queues with the numbers of units written and left out, or the state of an index file."""
-
-    directory: str
-    states: "tuple[QueueState, ...]"
-    units: int
-    left_out: int
-    file: "FileState | None"
-    problem: str
-
-
 class _SparkMaker:
     """Builds the files of a plan with Spark tasks."""
 
@@ -238,14 +198,14 @@ class _SparkMaker:
     def __call__(self, plan: Plan, log: CommitLog) -> Made:
         work = str(plan.config.root)
         at_a_time = tasks_at_a_time(self._spark)
-        place = _WorkDirectory(work, secrets.token_hex(16), min(max(2 * at_a_time, _GROUPS[0]), _GROUPS[-1]) if plan.queues else 1)
-        REAL_FS.make_dirs(f"{work}/{_SPOOL}")
-        Path(f"{work}/{_MARK}").write_text(place.mark, encoding="ascii")
+        place = WorkDirectory(work, secrets.token_hex(16), min(max(2 * at_a_time, _GROUPS[0]), _GROUPS[-1]) if plan.queues else 1)
+        REAL_FS.make_dirs(f"{work}/{SPOOL}")
+        Path(f"{work}/{MARK}").write_text(place.mark, encoding="ascii")
         total = data_end(log) - log.min_offset
         splits = cut_splits(log, self._split_bytes or split_bytes_for(total, at_a_time))
         self.splits = len(splits)
         batch_topics = frozenset(topic.encode() for topic in plan.batch_topics)
-        read = partial(_spool_split, place=place, batch_topics=batch_topics, keys=plan.index)
+        read = partial(spool_split, place=place, batch_topics=batch_topics, keys=plan.index)
         told = None if self._progress is None else lambda done: self._tell(min(done, total), total, "bytes", "reading the log")
         answers = without_trouble(run_tasks(self._spark, "read the commit log", read, splits, told=told), work, writing=True)
         order, chunks = self._in_order(log, place, [answer for some in answers for answer in some], batch_topics, keys=plan.index)
@@ -259,7 +219,7 @@ class _SparkMaker:
             workers=at_a_time,
         )
         self._make_files(plan, log, place, chunks, made)
-        REAL_FS.unlink(f"{work}/{_MARK}")  # a task that starts only now does nothing
+        REAL_FS.unlink(f"{work}/{MARK}")  # a task that starts only now does nothing
         return made
 
     def _tell(self, done: int, total: int, unit: str, detail: str) -> None:
@@ -268,7 +228,7 @@ class _SparkMaker:
 
     @staticmethod
     def _in_order(
-        log: CommitLog, place: _WorkDirectory, answers: list[_Spooled], batch_topics: frozenset[bytes], *, keys: bool
+        log: CommitLog, place: WorkDirectory, answers: list[SpooledAnswer], batch_topics: frozenset[bytes], *, keys: bool
     ) -> "tuple[LogOrder[SpooledChunk], list[SpooledChunk]]":
         """Return the valid chunks in order. The driver reads stretches that no task could judge, such as damage."""
         from sprocketmq.storage.bulk.parsing import parse_chunk
@@ -276,7 +236,7 @@ class _SparkMaker:
 
         waiting = iter(answers)
         order: LogOrder[SpooledChunk] = LogOrder(log, log.min_offset, resync=True)
-        spool = Spool(REAL_FS, f"{place.work}/{_SPOOL}/driver", place.groups)
+        spool = Spool(REAL_FS, f"{place.work}/{SPOOL}/driver", place.groups)
 
         def take() -> "Answer[SpooledChunk] | None":
             answer = next(waiting, None)
@@ -290,7 +250,7 @@ class _SparkMaker:
         finally:
             spool.close()
 
-    def _make_files(self, plan: Plan, log: CommitLog, place: _WorkDirectory, chunks: "list[SpooledChunk]", made: Made) -> None:
+    def _make_files(self, plan: Plan, log: CommitLog, place: WorkDirectory, chunks: "list[SpooledChunk]", made: Made) -> None:
         from sprocketmq.storage.bulk.spool import entry_pieces, group_pieces, last_entry
         from sprocketmq.storage.index.index_format import next_name
         from sprocketmq.storage.index.index_state import IndexState
@@ -302,17 +262,17 @@ class _SparkMaker:
             before = None
             for pieces in entry_pieces(chunks, plan.config.max_index_entries - 1):
                 name = next_name(name, SYSTEM_CLOCK.time_ms())
-                jobs.append(_BuildTask(name, before, pieces))
+                jobs.append(BuildTask(name, before, pieces))
                 before = last_entry(REAL_FS, pieces[-1])
         self.index_files = len(jobs)
         if plan.queues:
             for kind in (QUEUES, BATCH_QUEUES):
                 REAL_FS.make_dirs(f"{plan.config.root}/{kind}")
-            jobs += [_BuildTask("", None, pieces) for group in range(place.groups) if (pieces := group_pieces(chunks, group))]
-        build = partial(_build, place=place, plan=plan, log_begin=log.min_offset, segment_bytes=log.segment_bytes)
-        total = sum(_weight(piece) for job in jobs for piece in job.pieces)
+            jobs += [BuildTask("", None, pieces) for group in range(place.groups) if (pieces := group_pieces(chunks, group))]
+        build = partial(build_files, place=place, plan=plan, log_begin=log.min_offset, segment_bytes=log.segment_bytes)
+        total = sum(piece_bytes(piece) for job in jobs for piece in job.pieces)
         told = None if self._progress is None else lambda done: self._tell(min(done, total), total, "bytes", "making files")
-        built: list[_Built] = without_trouble(
+        built: list[BuiltFiles] = without_trouble(
             run_tasks(self._spark, "make queues and index", build, jobs, told=told), place.work, writing=True
         )
         for one in built:
@@ -331,13 +291,6 @@ class _SparkMaker:
             made.index = IndexState(made.log_end, plan.config.max_hash_slots, plan.config.max_index_entries, files)
 
 
-def _weight(piece: "Piece") -> int:
-    """Return the number of bytes of a piece in the spool."""
-    from sprocketmq.storage.bulk.spool import ENTRY_BYTES
-
-    return piece.length * (ENTRY_BYTES if piece.of else 1)
-
-
 def _gather(directory: str, work: str) -> None:
     """Move the files of one task to the common directory."""
     fs = REAL_FS
@@ -349,120 +302,3 @@ def _gather(directory: str, work: str) -> None:
             for queue in fs.list(f"{directory}/{kind}/{topic.name}"):
                 fs.rename(f"{directory}/{kind}/{topic.name}/{queue.name}", f"{work}/{kind}/{topic.name}/{queue.name}")
             fs.fsync_dir(f"{work}/{kind}/{topic.name}")
-
-
-# --- in the workers ---
-
-
-def _spool_split(
-    split: Split, note: Callable[[int], None], *, place: _WorkDirectory, batch_topics: frozenset[bytes], keys: bool
-) -> list[_Spooled] | Trouble:
-    from pyspark import TaskContext
-
-    from sprocketmq.storage.bulk.spool import Spool
-
-    trouble = place.trouble()
-    if trouble is not None:
-        return trouble
-    context = TaskContext.get()
-    # Two attempts at one task may run at once: each writes its own file, and the driver uses that of the successful one.
-    attempt = context.taskAttemptId() if context is not None else 0
-    try:
-        spool = Spool(REAL_FS, f"{place.work}/{_SPOOL}/{split.begin:020d}-{attempt}", place.groups)
-        try:
-            answers = [
-                _Spooled(begin, limit, None if chunk is None else spool.add(chunk))
-                for begin, limit, chunk in parts(REAL_FS, split, batch_topics=batch_topics, keys=keys)
-            ]
-        finally:
-            spool.close()
-    except FileNotFoundError as e:
-        return trouble_of(e, UNSEEN, split.path)
-    except OSError as e:
-        return trouble_of(e, path=split.path)
-    note(split.limit - split.begin)
-    return answers
-
-
-def _build(
-    job: _BuildTask, note: Callable[[int], None], *, place: _WorkDirectory, plan: Plan, log_begin: int, segment_bytes: int
-) -> "_Built | Trouble":
-    trouble = place.trouble()
-    if trouble is not None:
-        return trouble
-    # Each attempt has its own directory: an abandoned one may still write when the files of another are already moved.
-    directory = f"{place.work}/{_SPOOL}/made-{secrets.token_hex(8)}"
-    apart = replace(plan, config=replace(plan.config, root=Path(directory)))
-    try:
-        built = _build_index_file(job, apart, log_begin) if job.name else _build_queues(job, apart, segment_bytes)
-    except OSError as e:
-        return trouble_of(e, path=directory)
-    note(sum(_weight(piece) for piece in job.pieces))
-    return built
-
-
-def _build_queues(job: _BuildTask, plan: Plan, segment_bytes: int) -> _Built:
-    from sprocketmq.protocol.layout import BATCH_UNIT_BYTES, QUEUE_UNIT_BYTES
-    from sprocketmq.storage.bulk.spool import read_runs
-    from sprocketmq.storage.inspect.unit_check import Segments, check_queue
-    from sprocketmq.storage.queues.batch_queue import BatchConsumeQueue
-
-    root = str(plan.config.root)
-    log = f"{plan.source}/commitlog"
-    table = plan.new_table(CommitLog(REAL_FS, log, segment_bytes, preallocate=False), REAL_FS)
-    given = 0
-    try:
-        for runs in read_runs(REAL_FS, job.pieces):
-            for run in runs:
-                given += len(run.units) // (
-                    BATCH_UNIT_BYTES if run.topic.decode("utf-8", "replace") in plan.batch_topics else QUEUE_UNIT_BYTES
-                )
-                table.take_run(run)
-        table.settle()
-        states = table.sync()
-    finally:
-        table.pool.forget()
-    segments = Segments(REAL_FS, log, segment_bytes)
-    units = 0
-    for (topic, queue_id), queue in table.queues.items():
-        batch = isinstance(queue, BatchConsumeQueue)
-        files = f"{root}/{BATCH_QUEUES if batch else QUEUES}/{topic}/{queue_id}"
-        count, problem = check_queue(REAL_FS, files, topic, queue_id, segments, batch=batch)
-        if problem:
-            return _Built(root, (), 0, 0, None, problem)
-        units += count
-    return _Built(root, states, units, given - units, None, "")
-
-
-def _build_index_file(job: _BuildTask, plan: Plan, log_begin: int) -> _Built:
-    from sprocketmq.storage.bulk.spool import read_entries
-    from sprocketmq.storage.index.index_format import IndexHeader
-    from sprocketmq.storage.inspect.findings import Findings
-    from sprocketmq.storage.inspect.index_file_check import IndexFileCheck
-
-    root = str(plan.config.root)
-    path = f"{root}/{INDEX}/{job.name}"
-    index = plan.new_index(log_begin, REAL_FS, SYSTEM_CLOCK)
-    try:
-        before = None
-        if job.before is not None:
-            time_ms, physical = job.before
-            before = IndexHeader(end_ms=time_ms, end_log_offset=physical)
-        index.begin(job.name, before)
-        for entries in read_entries(REAL_FS, job.pieces):
-            index.add_entries(entries, int(entries.physicals[-1]))
-        state = index.sync()
-        if index.failure is not None:
-            raise OSError(EIO, index.failure, path)
-    finally:
-        index.close()
-    findings = Findings()
-    check = IndexFileCheck(REAL_FS, path, findings, "", slots=plan.config.max_hash_slots)
-    for _ in check.chunks():
-        pass
-    check.finish()
-    problem = f"{path}: {findings.sorted()[0].what}" if findings.found else ""
-    wanted = sum(piece.length for piece in job.pieces)
-    if check.entries != wanted:
-        problem = f"{path} has {check.entries} entries instead of {wanted}"
-    return _Built(root, (), 0, 0, state.files[0], problem)

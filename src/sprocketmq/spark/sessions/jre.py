@@ -101,12 +101,6 @@ def _candidates() -> list[tuple[str, str]]:
     return found
 
 
-def java_version(home: str, *flags: str) -> int | None:
-    """Return the major version of the Java at ``home`` started with ``flags``, or None when it does not start."""
-    found = describe_java(home, *flags)
-    return None if found is None else found.major
-
-
 def describe_java(home: str, *flags: str) -> Java | None:
     """Start the Java at ``home`` with ``flags`` and return its description, or None when it does not start."""
     java = Path(home, "bin", "java")
