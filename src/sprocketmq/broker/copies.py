@@ -2,12 +2,12 @@
 
 ::
 
-    orders, place 700  --given back-->  parked, place 900  --delivered-->  %RETRY%group, place 1200
+    orders, log offset 700  --given back-->  parked, 900  --delivered-->  %RETRY%group, 1200
                                         (or %DLQ%group, which is the end)
     copies:      (%RETRY%group, 700, its unique key) -> 900          deliveries:     900 -> 1200
 
-The table only proposes: whether a record is at such a place, and is that copy, the log decides. So it may name copies that were never
-written. Of what it has forgotten a repeated request is a second copy, as it always is with Apache's broker.
+The table only proposes: the log decides whether there is a record at that log offset, and whether it is that copy. So the table may name
+copies that were never written. A repeated request for a copy that it has forgotten makes a second one, as always with Apache's broker.
 """
 
 from collections import OrderedDict
@@ -37,32 +37,32 @@ class CopyTable:
     def __len__(self) -> int:
         return len(self._copies)
 
-    def note(self, topic: str, place: int, uniq: str, copy: int) -> None:
+    def note(self, topic: str, log_offset: int, uniq: str, copy: int) -> None:
         """Remember the log offset of a copy for a retry or dead-letter topic."""
-        key = (topic, place, uniq)
+        key = (topic, log_offset, uniq)
         self._copies[key] = copy
         self._copies.move_to_end(key)
         if len(self._copies) > MAX_COPIES:
             self._copies.popitem(last=False)
 
-    def delivered(self, parked: int, place: int) -> None:
+    def delivered(self, parked: int, log_offset: int) -> None:
         """Remember the log offset to which a parked copy was delivered."""
-        self._deliveries[parked] = place
+        self._deliveries[parked] = log_offset
         if len(self._deliveries) > MAX_COPIES:
             self._deliveries.popitem(last=False)
 
-    def copy_of(self, topic: str, place: int, uniq: str) -> int | None:
+    def copy_of(self, topic: str, log_offset: int, uniq: str) -> int | None:
         """Return the log offset of the copy for ``topic``, None when it is not known."""
-        return self._copies.get((topic, place, uniq))
+        return self._copies.get((topic, log_offset, uniq))
 
     def delivery_of(self, parked: int) -> int | None:
         """Return the log offset to which a parked copy was delivered, None when it is not known."""
         return self._deliveries.get(parked)
 
 
-def record_of(store: MessageStore, place: int | None, *, copied_from: int | None = None) -> ReceivedMessage | None:
+def record_of(store: MessageStore, log_offset: int | None, *, copied_from: int | None = None) -> ReceivedMessage | None:
     """Return the record at a log offset if it is a copy of the given one."""
-    view = store.record_at(place) if place is not None else None
+    view = store.record_at(log_offset) if log_offset is not None else None
     if view is None:
         return None
     record = Record(view, 0, len(view))
@@ -72,27 +72,27 @@ def record_of(store: MessageStore, place: int | None, *, copied_from: int | None
 def remember(copies: CopyTable, store: MessageStore, topics: TopicTable, offsets: OffsetTable, delays: DelayService) -> None:
     """Fill the table from the newest entries of the queues that hold copies: parked ones, retries not read yet, dead letters."""
     found: list[tuple[int, str, int, str]] = []
-    for topic, place in _newest(store, _queues(store, topics, offsets, delays)):
-        copy = record_of(store, place)
+    for topic, log_offset in _newest(store, _queues(store, topics, offsets, delays)):
+        copy = record_of(store, log_offset)
         source = copy.copied_from if copy is not None else None
         if copy is None or source is None:
             continue
         properties = copy.raw_properties
         name = topic if topic != SCHEDULE_TOPIC else _text(find_property(properties, b"REAL_TOPIC"))
         uniq = _text(find_property(properties, b"UNIQ_KEY"))
-        origin, at = source, place
+        original, copied = source, log_offset
         if topic.startswith(RETRY_PREFIX):
             parked = record_of(store, source)
             before = parked.copied_from if parked is not None else None
             if before is None:
                 continue
-            copies.delivered(source, place)
-            origin, at = before, source
+            copies.delivered(source, log_offset)
+            original, copied = before, source
         elif not name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             continue
-        found.append((at, name, origin, uniq))
-    for at, name, origin, uniq in sorted(found):
-        copies.note(name, origin, uniq, at)
+        found.append((copied, name, original, uniq))
+    for copied, name, original, uniq in sorted(found):
+        copies.note(name, original, uniq, copied)
 
 
 def _text(value: bytes | None) -> str:
@@ -121,5 +121,5 @@ def _newest(store: MessageStore, queues: Iterable[tuple[str, int, int, int]]) ->
     for number, (length, topic, queue_id, end) in enumerate(waiting):
         count = min(length, left // (len(waiting) - number))
         left -= count
-        for place, _, _ in store.units(topic, queue_id, end - count, count) if count else ():
-            yield topic, place
+        for log_offset, _, _ in store.units(topic, queue_id, end - count, count) if count else ():
+            yield topic, log_offset

@@ -8,7 +8,7 @@
 
 Messages of one level come due in the order they were parked, so a level is a queue and a position in it; one timer waits for the earliest
 of all levels. The positions are saved in ``config/delayOffset.json``, as the reference does, which alone would repeat what was delivered
-since the last save when a broker is killed. Therefore the file also says up to which place in the log it speaks, and a start reads the
+since the last save when a broker is killed. Therefore the file also says up to which log offset it speaks, and a start reads the
 log from there on: each delivered record points to the parked one it was made from, so each is delivered once.
 
 Messages with a delivery time of their own wait in a queue of their own (timer.py) and are delivered in the same way.
@@ -122,7 +122,7 @@ class DelayService:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._homeless: set[str] = set()
         self.timers = Timers(store)
-        self._timers_place = 0
+        self._timers_log_offset = 0
         self._timers_after_ms = 0
         self.delivered = 0
         self.progress = DelayProgress(store, self.timers, self.offsets, clock)
@@ -131,7 +131,7 @@ class DelayService:
 
     def take_timers(self, tree: Mapping[Any, Any]) -> None:
         """Take the content of timers.json, empty when there is none. Raises RemoteProtocolError for other content."""
-        self._timers_place = self.timers.open(tree)
+        self._timers_log_offset = self.timers.open(tree)
 
     def open(self, tree: Mapping[Any, Any]) -> None:
         """Take the content of delayOffset.json (empty when there is none), and read from the log what was delivered since.
@@ -143,17 +143,17 @@ class DelayService:
         for queue_id in range(len(self._levels_ms), MAX_DELAY_LEVELS):
             if self._store.max_offset(SCHEDULE_TOPIC, queue_id):  # of a time with more levels
                 self._levels[queue_id] = _Level(queue_id, None)
-        offsets, place = read_offsets(tree)
+        offsets, log_offset = read_offsets(tree)
         begins = []
         for level in self._levels.values():
             low, level.end = self._span(level)
             level.next = min(max(offsets.get(level.queue_id + 1, 0), low), level.end)
             units = self._store.units(SCHEDULE_TOPIC, level.queue_id, level.next, 1)
             begins += [unit[0] for unit in units]
-        starts = [max(place, min(begins))] if begins and place is not None else []
+        starts = [max(log_offset, min(begins))] if begins and log_offset is not None else []
         waiting = self.timers.first_waiting()
         if waiting is not None:
-            starts.append(max(self._timers_place, waiting))
+            starts.append(max(self._timers_log_offset, waiting))
         if starts:
             self._skip_delivered(min(starts))
             self._store.flush_log()  # before saving offsets that refer to it
@@ -162,9 +162,9 @@ class DelayService:
             self._look(level)
         self.progress.finish()
 
-    def _skip_delivered(self, place: int) -> None:
-        """Read the log from log offset ``place`` on, and skip the parked messages whose delivered copies it has."""
-        for _, source in self._store.deliveries_since(place):
+    def _skip_delivered(self, log_offset: int) -> None:
+        """Read the log from log offset ``log_offset`` on, and skip the parked messages whose delivered copies it has."""
+        for _, source in self._store.deliveries_since(log_offset):
             record = self._store.record_at(source)
             if record is None:
                 continue
@@ -216,7 +216,7 @@ class DelayService:
     ) -> tuple[int, int]:
         """Stage a message for delivery to ``topic`` after the delay of its level; a level above the last counts as the last.
 
-        Returns its offset in the level's queue and its place in the log. ``properties`` gain what delivery needs. Raises as
+        Returns its offset in the level's queue and its log offset. ``properties`` gain what delivery needs. Raises as
         ``MessageStore.stage_copy`` does, and LocalProtocolError for properties that cannot be written.
         """
         level = self._levels[min(level_number, self.max_level) - 1]
@@ -404,10 +404,10 @@ class DelayService:
     def _due_messages(self, level: _Level, now: int, count: int) -> Iterator[ReceivedMessage | None]:
         """Yield up to ``count`` messages of a level that are due, None for one that is damaged; the caller moves ``level.next``."""
         units = self._store.units(SCHEDULE_TOPIC, level.queue_id, level.next, count)
-        for physical, _, code in units:
+        for log_offset, _, code in units:
             if self._due(level, code) > now:
                 return
-            yield self._parked(SCHEDULE_TOPIC, level.queue_id, level.next, physical)
+            yield self._parked(SCHEDULE_TOPIC, level.queue_id, level.next, log_offset)
 
     def _timed(self, due_ms: int, offset: int) -> ReceivedMessage | None:
         """Return a timed message that is due; None when it is missing or damaged."""
@@ -427,9 +427,9 @@ class DelayService:
             self._timers_after_ms = self.time.now_ms() + AGAIN_MS
         return None
 
-    def _parked(self, topic: str, queue_id: int, offset: int, physical: int) -> ReceivedMessage | None:
-        """Return the message at a queue offset, whose unit points to ``physical``; None when it is damaged or gone."""
-        record = self._store.record_at(physical)
+    def _parked(self, topic: str, queue_id: int, offset: int, log_offset: int) -> ReceivedMessage | None:
+        """Return the message at a queue offset, whose unit points to ``log_offset``; None when it is damaged or gone."""
+        record = self._store.record_at(log_offset)
         if record is None or not _is_parked(record, topic, queue_id, offset):
             found = self._store.read(topic, queue_id, offset, max_count=1)  # which mends the unit
             record = found.buffers[0] if found.status is ReadStatus.FOUND else None

@@ -203,8 +203,8 @@ class OffsetHandlers:
         first = self._store.read(topic, queue_id, 0, max_count=1).buffers
         if not first:
             return False
-        (physical,) = _PHYSICAL_OFFSET.unpack_from(first[0], 28)
-        return bool(self._store.commitlog_max_offset - physical <= YOUNG_BYTES)
+        (log_offset,) = _PHYSICAL_OFFSET.unpack_from(first[0], 28)
+        return bool(self._store.commitlog_max_offset - log_offset <= YOUNG_BYTES)
 
     def update(self, conn: ServerConnection, command: Command) -> None:
         """Answer 15; mostly sent one-way."""

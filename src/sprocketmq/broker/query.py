@@ -176,10 +176,10 @@ class QueryHandlers:
                 if conn.closed:  # nobody waits for the answer any more
                     return
                 for record in reversed(records):
-                    if _place_of_last(found, wanted.count) >= 0:
+                    if _last_log_offset(found, wanted.count) >= 0:
                         break
-                    place = Record(record, 0, len(record)).commitlog_offset
-                    found.append(_Found(place, self._matching(record, wanted) if _is_whole(record) else [record]))
+                    log_offset = Record(record, 0, len(record)).commitlog_offset
+                    found.append(_Found(log_offset, self._matching(record, wanted) if _is_whole(record) else [record]))
                     await asyncio.sleep(0)
                 found += await self._search(topic, wanted, found)
         except (ProtocolError, OSError) as e:
@@ -187,7 +187,7 @@ class QueryHandlers:
             return
         finally:
             self._searches -= 1
-        messages = [message for each in sorted(found, key=lambda each: each.place) for message in each.messages]
+        messages = [message for each in sorted(found, key=lambda each: each.log_offset) for message in each.messages]
         self._answer(conn, command, messages[-wanted.count :], {BATCHES_SEARCHED: "true"})
 
     def _matching(self, record: memoryview, wanted: "_Wanted") -> list[bytes | memoryview]:
@@ -211,8 +211,8 @@ class QueryHandlers:
         while first and size + len(records[first - 1]) <= MAX_ANSWER_BYTES:
             first -= 1
             size += len(records[first])
-        time_ms, physical = self._store.indexed_until
-        ext = {"indexLastUpdatePhyoffset": str(physical), "indexLastUpdateTimestamp": str(time_ms), **more}
+        time_ms, log_offset = self._store.indexed_until
+        ext = {"indexLastUpdatePhyoffset": str(log_offset), "indexLastUpdateTimestamp": str(time_ms), **more}
         conn.respond(command, ResponseCode.SUCCESS, ext=ext, body=b"".join(records[first:]))
 
     # --- searches beyond the index ---
@@ -263,19 +263,19 @@ class QueryHandlers:
         found: list[_Found] = []
         ends = {queue_id: store.max_offset(name, queue_id) for queue_id in range(topic.max_queue_id + 1)}
         while ends and budget > 0:
-            floor = _place_of_last([*known, *found], wanted.count)
+            floor = _last_log_offset([*known, *found], wanted.count)
             for queue_id, end in list(ends.items()):
                 low = store.min_offset(name, queue_id)
                 start = max(low, end - SEARCH_SLICE_MESSAGES)
                 slice_bytes = 0
-                for physical, size, _ in reversed(store.units(name, queue_id, start, end - start)):
-                    record = store.record_at(physical)
+                for log_offset, size, _ in reversed(store.units(name, queue_id, start, end - start)):
+                    record = store.record_at(log_offset)
                     if record is None:
                         continue
                     budget -= size
                     outer = Record(record, 0, len(record))
                     start = min(start, outer.queue_offset)
-                    if physical < floor or outer.store_timestamp_ms < wanted.begin_ms:
+                    if log_offset < floor or outer.store_timestamp_ms < wanted.begin_ms:
                         start = low
                         break
                     if (
@@ -284,7 +284,7 @@ class QueryHandlers:
                         and not find_property(outer.raw_properties, indexed)
                         and needle in bytes(record)
                     ):
-                        found.append(_Found(physical, [*_members(record, wanted.fits)]))
+                        found.append(_Found(log_offset, [*_members(record, wanted.fits)]))
                     slice_bytes += size
                     if slice_bytes >= SEARCH_SLICE_BYTES:
                         start = outer.queue_offset
@@ -307,12 +307,12 @@ class QueryHandlers:
         else:
             conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {offset}")
 
-    def messages_at(self, physical: int) -> list[bytes | memoryview]:
+    def messages_at(self, log_offset: int) -> list[bytes | memoryview]:
         """Return the record at a log offset, or the messages of a batch there; nothing where no visible record begins.
 
         Raises RemoteProtocolError for a malformed batch.
         """
-        record = self._store.record_at(physical) if 0 <= physical < self._store.commitlog_visible_offset else None
+        record = self._store.record_at(log_offset) if 0 <= log_offset < self._store.commitlog_visible_offset else None
         if record is None:
             return []
         return [*_members(record, lambda _: True)] if _is_whole(record) else [record]
@@ -361,20 +361,20 @@ class _Wanted:
 
 
 class _Found(NamedTuple):
-    """Messages of one record: its place in the log, and they as records of their own, in order."""
+    """Messages of one record: its log offset, and they as records of their own, in order."""
 
-    place: int
+    log_offset: int
     messages: list[bytes | memoryview]
 
 
-def _place_of_last(found: list[_Found], count: int) -> int:
-    """Return the place of the last of the ``count`` newest messages, or of those that fill an answer; -1 when there are not so many."""
+def _last_log_offset(found: list[_Found], count: int) -> int:
+    """Return the log offset of the last of the ``count`` newest messages, or of those that fill an answer; -1 when there are fewer."""
     size = 0
-    for each in sorted(found, key=lambda each: each.place, reverse=True):
+    for each in sorted(found, key=lambda each: each.log_offset, reverse=True):
         count -= len(each.messages)
         size += sum(map(len, each.messages))
         if count <= 0 or size >= MAX_ANSWER_BYTES:
-            return each.place
+            return each.log_offset
     return -1
 
 

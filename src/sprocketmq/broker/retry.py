@@ -153,8 +153,8 @@ class RetryHandlers:
         limit = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
         dead = times >= limit or header.delay_level < 0
         topic = self._rules.dead_letter_topic(group) if dead else self._rules.retry_topic(group)
-        place, uniq = message.commitlog_offset, properties.get(UNIQ_KEY, "")
-        copy = self._copy(group.group_name, topic.name, place, uniq, dead=dead)
+        log_offset, uniq = message.commitlog_offset, properties.get(UNIQ_KEY, "")
+        copy = self._copy(group.group_name, topic.name, log_offset, uniq, dead=dead)
         if copy is not None:
             if waits and copy >= self._store.commitlog_flushed_offset:
                 self._sends.staged(conn, command, None, 0, 0, waits=True)  # nothing new, but the answer is as good as the first one's
@@ -162,7 +162,7 @@ class RetryHandlers:
                 conn.respond(command, ResponseCode.SUCCESS)
             return
         more: dict[str, Any] = {
-            "copied_from": place,
+            "copied_from": log_offset,
             "flag": flag,
             "sys_flag": message.sys_flag & ~_NOT_COPIED,
             "born_timestamp_ms": message.born_timestamp_ms,
@@ -178,20 +178,20 @@ class RetryHandlers:
             level = header.delay_level or FIRST_LEVEL + times
             placed = self._delays.stage(level, topic.name, random.randrange(group.retry_queue_nums), body, properties, **more)
             self._sends.staged(conn, command, None, 0, 0, waits=waits)
-        self._copies.note(topic.name, place, uniq, placed[1])
+        self._copies.note(topic.name, log_offset, uniq, placed[1])
 
-    def _copy(self, group: str, topic: str, place: int, uniq: str, *, dead: bool) -> int | None:
-        """Return the place of the dead letter of ``topic`` that the message at ``place`` is already, or of its copy that the group is still
+    def _copy(self, group: str, topic: str, log_offset: int, uniq: str, *, dead: bool) -> int | None:
+        """Return the log offset of the dead letter that exists of the message at ``log_offset``, or of its copy that the group is still
         to get from there; None without one.
 
         A group that has been through its retry and reads the message once more, its offset having been set back, may fail again.
         """
-        copy = self._copies.copy_of(topic, place, uniq)
+        copy = self._copies.copy_of(topic, log_offset, uniq)
         if copy is None:
             return None
         if copy >= self._store.commitlog_max_offset:
             self._sends.finish()  # it was asked for in this very turn, and only a commit tells whether it is there
-        found = record_of(self._store, copy, copied_from=place)
+        found = record_of(self._store, copy, copied_from=log_offset)
         try:
             if found is None or found.properties.get(UNIQ_KEY, "") != uniq:
                 return None
@@ -213,11 +213,11 @@ class RetryHandlers:
         """Tell whether a queue has a record, or will when it is on the disk: the log also has records of deleted topics."""
         if message.raw_topic != topic.encode():
             return False
-        place = message.commitlog_offset
-        if place >= self._store.commitlog_visible_offset:
+        log_offset = message.commitlog_offset
+        if log_offset >= self._store.commitlog_visible_offset:
             return True
         units = self._store.units(topic, message.queue_id, message.queue_offset, 1)
-        return bool(units) and units[0][0] == place
+        return bool(units) and units[0][0] == log_offset
 
 
 def _member(batch: ReceivedMessage, uniq: str | None) -> BatchEntry:

@@ -240,15 +240,15 @@ class SendHandlers:
                 "reconsume_times": times,
             }
             if level:
-                queue_offset, physical_offset = self._delays.stage(level, name, queue_id, body, pairs, **more)
+                queue_offset, log_offset = self._delays.stage(level, name, queue_id, body, pairs, **more)
             else:
-                queue_offset, physical_offset = self._delays.stage_timed(due_ms, name, queue_id, body, pairs, **more)
-            self._staged.append((conn, command, self._schedule_topic, queue_id, queue_offset, physical_offset, uniq, 0, 0, waits))
+                queue_offset, log_offset = self._delays.stage_timed(due_ms, name, queue_id, body, pairs, **more)
+            self._staged.append((conn, command, self._schedule_topic, queue_id, queue_offset, log_offset, uniq, 0, 0, waits))
             if waits:
                 self._acks.hold()
             return
         tag = tags_code(property_value(properties, "TAGS\x01"))
-        queue_offset, physical_offset = self._store.stage_message(
+        queue_offset, log_offset = self._store.stage_message(
             name,
             queue_id,
             body,
@@ -260,7 +260,7 @@ class SendHandlers:
             born_host=conn.peer_host,
             reconsume_times=times,
         )
-        self._staged.append((conn, command, topic, queue_id, queue_offset, physical_offset, uniq, tag, 0, waits))
+        self._staged.append((conn, command, topic, queue_id, queue_offset, log_offset, uniq, tag, 0, waits))
         if waits:
             self._acks.hold()
 
@@ -299,7 +299,7 @@ class SendHandlers:
                 self._rules.check_members(strings, body)
             properties = self._completed(properties)
             tag = tags_code(property_value(properties, "TAGS\x01"))
-            queue_offset, physical_offset = self._store.stage_inner_batch(
+            queue_offset, log_offset = self._store.stage_inner_batch(
                 name,
                 queue_id,
                 body,
@@ -311,16 +311,16 @@ class SendHandlers:
                 born_timestamp_ms=born,
                 born_host=conn.peer_host,
             )
-            self._staged.append((conn, command, topic, queue_id, queue_offset, physical_offset, uniq, tag, count, waits))
+            self._staged.append((conn, command, topic, queue_id, queue_offset, log_offset, uniq, tag, count, waits))
         else:
             entries = split_columns(body) or split_batch(body)
             strings = b"".join(entries.properties if isinstance(entries, BatchColumns) else [entry.properties for entry in entries])
             if b"M" in strings or b"L" in strings:
                 self._rules.check_members(strings, body)
-            queue_offset, physical_offsets = self._store.stage_batch(
+            queue_offset, log_offsets = self._store.stage_batch(
                 name, queue_id, entries, sys_flag=sys_flag, born_timestamp_ms=born, born_host=conn.peer_host
             )
-            self._staged.append((conn, command, topic, queue_id, queue_offset, physical_offsets, uniq, None, 0, waits))
+            self._staged.append((conn, command, topic, queue_id, queue_offset, log_offsets, uniq, None, 0, waits))
         if waits:
             self._acks.hold()
 
@@ -412,22 +412,22 @@ class SendHandlers:
         ext: bytes | None
         single = self._single
         waiting: list[Stored] = []
-        for conn, command, _, queue_id, queue_offset, physical, uniq, _, inner, waits in staged:
+        for conn, command, _, queue_id, queue_offset, log_offset, uniq, _, inner, waits in staged:
             stats.put_bytes += len(command.body)
-            if type(physical) is int:
+            if type(log_offset) is int:
                 if inner < 0:
                     stats.put_messages += 1
                     ext = None
                 elif inner:
                     stats.put_messages += inner
                     text = _json_text(uniq or "")
-                    ext = self._inner % (queue_id, text, text, physical, queue_offset)
+                    ext = self._inner % (queue_id, text, text, log_offset, queue_offset)
                 else:
                     stats.put_messages += 1
-                    ext = single % (queue_id, _json_text(uniq or ""), physical, queue_offset)
+                    ext = single % (queue_id, _json_text(uniq or ""), log_offset, queue_offset)
             else:
-                stats.put_messages += len(physical)  # type: ignore[arg-type]
-                ids = b",".join([self._msg_id] * len(physical)) % tuple(physical)  # type: ignore[arg-type]
+                stats.put_messages += len(log_offset)  # type: ignore[arg-type]
+                ids = b",".join([self._msg_id] * len(log_offset)) % tuple(log_offset)  # type: ignore[arg-type]
                 transaction = b'"transactionId":"%b",' % _json_text(uniq) if uniq else b""
                 ext = self._several % (queue_id, transaction, ids, queue_offset)
             if waits:

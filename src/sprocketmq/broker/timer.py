@@ -45,8 +45,8 @@ class Timers:
 
         Raises RemoteProtocolError when it is something else.
         """
-        base, bits, place = tree.get("base", 0), tree.get("delivered", ""), tree.get("logOffset", 0)
-        if type(base) is not int or base < 0 or base % 8 or type(place) is not int or type(bits) is not str:
+        base, bits, log_offset = tree.get("base", 0), tree.get("delivered", ""), tree.get("logOffset", 0)
+        if type(base) is not int or base < 0 or base % 8 or type(log_offset) is not int or type(bits) is not str:
             raise RemoteProtocolError("base, delivered or logOffset is of another kind")
         try:
             self._bits = bytearray(b64decode(bits, validate=True))
@@ -54,7 +54,7 @@ class Timers:
             raise RemoteProtocolError("delivered is no base64 text") from None
         self._base = base
         self.forget_before(self._store.min_offset(TIMER_TOPIC, 0))
-        return place
+        return log_offset
 
     def first_waiting(self) -> int | None:
         """Return the log offset of the oldest message that may be waiting, None without one."""
@@ -68,9 +68,9 @@ class Timers:
         self._heap = []
         offset = max(self._base, self._store.min_offset(TIMER_TOPIC, 0))
         while units := self._store.units(TIMER_TOPIC, 0, offset, _STEP):
-            for physical, _, _ in units:
+            for log_offset, _, _ in units:
                 if not self.was_delivered(offset):
-                    record = self._store.record_at(physical)
+                    record = self._store.record_at(log_offset)
                     due = None if record is None else due_of(Record(record, 0, len(record)))
                     self._heap.append((due or 0, offset))  # damage is looked at when it is due
                 offset += 1
@@ -137,10 +137,10 @@ class Timers:
         self._base += 8 * (len(self._bits) - len(rest))
         self._bits = rest
 
-    def tree(self, place: int) -> dict[str, Any]:
-        """Return the content for timers.json, which refers to the log up to ``place``."""
+    def tree(self, log_offset: int) -> dict[str, Any]:
+        """Return the content for timers.json, which refers to the log up to ``log_offset``."""
         self._trim()
-        return {"logOffset": place, "base": self._base, "delivered": b64encode(self._bits).decode()}
+        return {"logOffset": log_offset, "base": self._base, "delivered": b64encode(self._bits).decode()}
 
 
 def due_of(message: ReceivedMessage) -> int | None:
