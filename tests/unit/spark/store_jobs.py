@@ -88,15 +88,15 @@ def filled(root, messages=400, **settings):
     return writer
 
 
-def run_here(spark, title, work, items, *, told=None):
+def run_here(spark, title, work, items, *, on_progress=None):
     """Do as run_tasks does, in this process; all that crosses to workers and back is pickled on the way."""
     done = []
     results = []
     for item in items:
         there, argument = pickle.loads(pickle.dumps((work, item)))
         results.append(pickle.loads(pickle.dumps(there(argument, done.append))))
-        if told is not None:
-            told(sum(done))
+        if on_progress is not None:
+            on_progress(sum(done))
     return results
 
 

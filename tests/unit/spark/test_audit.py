@@ -17,7 +17,7 @@ from sprocketmq.cli.app import main
 from sprocketmq.errors import ConfigError, FatalError, StoreDamaged
 from sprocketmq.spark.jobs import rebuild_index
 from sprocketmq.spark.jobs.audit import job
-from sprocketmq.spark.jobs.tasks import UNSEEN, StoreNotShared, StoreUnreadable, trouble_of
+from sprocketmq.spark.jobs.tasks import UNSEEN, StoreNotShared, StoreUnreadable, failure_of
 from sprocketmq.storage.inspect.findings import ERROR, NOTE, WARNING
 from sprocketmq.storage.inspect.items import NotAStoreFile
 from sprocketmq.storage.inspect.verification import verify
@@ -334,16 +334,16 @@ def test_what_cannot_be_audited(tmp_path, audit, monkeypatch):
         audit(root)
     middle.write_bytes(content)
 
-    def elsewhere(spark, title, work, items, *, told=None):
-        return [trouble_of(FileNotFoundError(errno.ENOENT, "No such file or directory", items[0][0].path), UNSEEN)]
+    def elsewhere(spark, title, work, items, *, on_progress=None):
+        return [failure_of(FileNotFoundError(errno.ENOENT, "No such file or directory", items[0][0].path), UNSEEN)]
 
-    def removed(spark, title, work, items, *, told=None):
+    def removed(spark, title, work, items, *, on_progress=None):
         return run_here(spark, title, work, [(items[0][0]._replace(path=items[0][0].path + "9"), items[0][1])])
 
-    def broken(spark, title, work, items, *, told=None):
-        return [trouble_of(OSError(errno.EIO, "Input/output error", f"{root}/consumequeue/PlainA/0/{0:020d}"))]
+    def broken(spark, title, work, items, *, on_progress=None):
+        return [failure_of(OSError(errno.EIO, "Input/output error", f"{root}/consumequeue/PlainA/0/{0:020d}"))]
 
-    def another(spark, title, work, items, *, told=None):
+    def another(spark, title, work, items, *, on_progress=None):
         return run_here(spark, title, work, [(split, b"x" * len(head)) for split, head in items])
 
     for run, error, said in (

@@ -122,10 +122,10 @@ COLUMNS = ("topic", "queueId", "queueOffset", "body")
 DEFAULTS = WriteSettings()
 
 
-def here(tasks, told):
+def here(tasks, on_progress):
     """Run tasks in this process."""
     written = [file for task in tasks for file in task()]
-    told(sum(file.rows for file in written))
+    on_progress(sum(file.rows for file in written))
     return written
 
 
@@ -260,10 +260,10 @@ def test_topics_and_days_are_partitions_and_no_columns_of_the_files(tmp_path):
 
 
 def test_what_failed_and_doubled_attempts_wrote_is_not_in_the_table(tmp_path, topics):
-    def twice(tasks, told):
+    def twice(tasks, on_progress):
         for task in tasks[::-1]:
             task()
-        return here(tasks, told)
+        return here(tasks, on_progress)
 
     run(tmp_path / "t", topics, run=twice)
     assert plain_places(tmp_path / "t") == topics.all()
@@ -273,9 +273,9 @@ def test_what_failed_and_doubled_attempts_wrote_is_not_in_the_table(tmp_path, to
 def test_a_task_that_fails_leaves_the_table_with_the_batches_before(tmp_path, topics):
     jobs = []
 
-    def second_fails(tasks, told):
+    def second_fails(tasks, on_progress):
         jobs.append(1)
-        written = here(tasks, told)
+        written = here(tasks, on_progress)
         if len(jobs) == 2:
             raise OSError(28, "No space left on device")
         return written
@@ -289,8 +289,8 @@ def test_a_task_that_fails_leaves_the_table_with_the_batches_before(tmp_path, to
 
 
 def test_a_worker_with_a_disk_of_its_own_is_told_apart(tmp_path, topics):
-    def elsewhere(tasks, told):
-        written = here(tasks, told)
+    def elsewhere(tasks, on_progress):
+        written = here(tasks, on_progress)
         for task in tasks:
             for file in task.directory.iterdir():
                 file.unlink()
@@ -324,10 +324,10 @@ class KillAt:
 def life(path, topics, step, *, task_dies=None):
     """Land, add, land and compact: all there is to a table's life. Not by ``with``: what is killed cleans nothing up."""
 
-    def run_tasks(tasks, told):
+    def run_tasks(tasks, on_progress):
         if task_dies is not None:
             task_dies(tasks)
-        return here(tasks, told)
+        return here(tasks, on_progress)
 
     run(path, topics, step=step, run=run_tasks, batch=12)
     writer = TableWriter(path, step=step)
@@ -504,8 +504,8 @@ def test_a_merge_takes_about_a_file_s_worth_of_one_partition():
 def test_a_compaction_that_lost_rows_is_refused(tmp_path, topics):
     run(tmp_path / "t", topics)
 
-    def forgets(tasks, told):
-        return here(tasks[:-1], told)
+    def forgets(tasks, on_progress):
+        return here(tasks[:-1], on_progress)
 
     with pytest.raises(TableDamaged, match="compaction made 0 rows of 20"), TableWriter(tmp_path / "t") as writer:
         compact_table(writer, writer.open(), forgets, WriteSettings(file_bytes=1 << 20))
@@ -617,10 +617,10 @@ def test_a_batch_that_appeared_from_elsewhere_is_not_overwritten(tmp_path, topic
     run(tmp_path / "t", topics)
     topics.add(1)
 
-    def meanwhile(tasks, told):
+    def meanwhile(tasks, on_progress):
         (tmp_path / "t/batch=00000004").mkdir()
         (tmp_path / "t/batch=00000004/_manifest.json").write_text("{}")
-        return here(tasks, told)
+        return here(tasks, on_progress)
 
     with pytest.raises(TableBusy, match="batch=00000004 appeared meanwhile"):
         run(tmp_path / "t", topics, run=meanwhile)

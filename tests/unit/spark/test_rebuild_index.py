@@ -29,7 +29,7 @@ from sprocketmq.cli.app import main
 from sprocketmq.errors import ConfigError, StoreDamaged, StoreLocked, StoreNotWritable
 from sprocketmq.protocol.records import decode_records
 from sprocketmq.spark.jobs import rebuild_index as job
-from sprocketmq.spark.jobs.tasks import StoreNotShared, StoreUnreadable, trouble_of
+from sprocketmq.spark.jobs.tasks import StoreNotShared, StoreUnreadable, failure_of
 from sprocketmq.storage.bulk import rebuild as rebuilding
 from sprocketmq.storage.bulk.rebuild import WORK_DIRECTORY, rebuild
 from sprocketmq.storage.bulk.spool import Spool
@@ -244,7 +244,7 @@ def test_a_worker_that_does_not_see_the_store_says_so(tmp_path, monkeypatch):
     before = files(root)
     mark = root / WORK_DIRECTORY / "mark"
 
-    def elsewhere(spark, title, work, items, *, told=None):
+    def elsewhere(spark, title, work, items, *, on_progress=None):
         content = mark.read_text()
         mark.unlink()
         try:
@@ -252,7 +252,7 @@ def test_a_worker_that_does_not_see_the_store_says_so(tmp_path, monkeypatch):
         finally:
             mark.write_text(content)
 
-    def another(spark, title, work, items, *, told=None):
+    def another(spark, title, work, items, *, on_progress=None):
         mark.write_text("of another machine's directory")
         return run_here(spark, title, work, items)
 
@@ -267,8 +267,8 @@ def test_a_worker_that_does_not_see_the_store_says_so(tmp_path, monkeypatch):
 def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch):
     root = unpack("plain", tmp_path)
 
-    def broken(spark, title, work, items, *, told=None):
-        return [trouble_of(OSError(errno.EIO, "Input/output error"), path=items[0].path)]
+    def broken(spark, title, work, items, *, on_progress=None):
+        return [failure_of(OSError(errno.EIO, "Input/output error"), path=items[0].path)]
 
     without_spark(monkeypatch, job, run=broken)
     with pytest.raises(StoreUnreadable, match=r"commitlog/0+ cannot be read on .*Input/output error"):

@@ -36,7 +36,7 @@ from sprocketmq.spark.jobs.rebuild_tasks import (
     piece_bytes,
     spool_split,
 )
-from sprocketmq.spark.jobs.tasks import StoreNotShared, run_tasks, tasks_at_a_time, without_trouble
+from sprocketmq.spark.jobs.tasks import StoreNotShared, results_or_raise, run_tasks, tasks_at_a_time
 from sprocketmq.storage.bulk.rebuild import BATCH_QUEUES, DERIVED, INDEX, QUEUES, Made, Plan, check_target, lock_in_place, open_log, rebuild
 from sprocketmq.storage.bulk.splits import cut_splits, split_bytes_for
 from sprocketmq.storage.bulk.stitching import Answer, LogOrder
@@ -206,8 +206,10 @@ class _SparkMaker:
         self.splits = len(splits)
         batch_topics = frozenset(topic.encode() for topic in plan.batch_topics)
         read = partial(spool_split, place=place, batch_topics=batch_topics, keys=plan.index)
-        told = None if self._progress is None else lambda done: self._tell(min(done, total), total, "bytes", "reading the log")
-        answers = without_trouble(run_tasks(self._spark, "read the commit log", read, splits, told=told), work, writing=True)
+        on_progress = (
+            None if self._progress is None else lambda done: self._report_progress(min(done, total), total, "bytes", "reading the log")
+        )
+        answers = results_or_raise(run_tasks(self._spark, "read the commit log", read, splits, on_progress=on_progress), work, writing=True)
         order, chunks = self._in_order(log, place, [answer for some in answers for answer in some], batch_topics, keys=plan.index)
         made = Made(
             log_end=order.end,
@@ -222,7 +224,7 @@ class _SparkMaker:
         REAL_FS.unlink(f"{work}/{MARK}")  # a task that starts only now does nothing
         return made
 
-    def _tell(self, done: int, total: int, unit: str, detail: str) -> None:
+    def _report_progress(self, done: int, total: int, unit: str, detail: str) -> None:
         if self._progress is not None:
             self._progress(JobProgress(done, total, unit, detail))
 
@@ -271,9 +273,11 @@ class _SparkMaker:
             jobs += [BuildTask("", None, pieces) for group in range(place.groups) if (pieces := group_pieces(chunks, group))]
         build = partial(build_files, place=place, plan=plan, log_begin=log.min_offset, segment_bytes=log.segment_bytes)
         total = sum(piece_bytes(piece) for job in jobs for piece in job.pieces)
-        told = None if self._progress is None else lambda done: self._tell(min(done, total), total, "bytes", "making files")
-        built: list[BuiltFiles] = without_trouble(
-            run_tasks(self._spark, "make queues and index", build, jobs, told=told), place.work, writing=True
+        on_progress = (
+            None if self._progress is None else lambda done: self._report_progress(min(done, total), total, "bytes", "making files")
+        )
+        built: list[BuiltFiles] = results_or_raise(
+            run_tasks(self._spark, "make queues and index", build, jobs, on_progress=on_progress), place.work, writing=True
         )
         for one in built:
             if one.problem:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sprocketmq.clock import SYSTEM_CLOCK
-from sprocketmq.spark.jobs.tasks import UNSEEN, Trouble, trouble_of
+from sprocketmq.spark.jobs.tasks import UNSEEN, TaskFailure, failure_of
 from sprocketmq.storage.bulk.rebuild import BATCH_QUEUES, INDEX, QUEUES, Plan
 from sprocketmq.storage.bulk.splits import Split, parts
 from sprocketmq.storage.fs import REAL_FS
@@ -30,15 +30,15 @@ class WorkDirectory(NamedTuple):
     mark: str
     groups: int
 
-    def trouble(self) -> Trouble | None:
+    def failure(self) -> TaskFailure | None:
         """Return why this process cannot use the directory, None when it can."""
         path = f"{self.work}/{MARK}"
         try:
             found = REAL_FS.read(path)
         except OSError as e:
-            return trouble_of(e, UNSEEN, path)
+            return failure_of(e, UNSEEN, path)
         if found.decode("ascii", "replace") != self.mark:
-            return trouble_of(OSError(f"{path} is another directory's"), UNSEEN, path)
+            return failure_of(OSError(f"{path} is another directory's"), UNSEEN, path)
         return None
 
 
@@ -78,15 +78,15 @@ def piece_bytes(piece: "Piece") -> int:
 
 def spool_split(
     split: Split, note: Callable[[int], None], *, place: WorkDirectory, batch_topics: frozenset[bytes], keys: bool
-) -> list[SpooledAnswer] | Trouble:
+) -> list[SpooledAnswer] | TaskFailure:
     """Parse a split into the spool and return its chunks. ``note`` is called with the bytes of the split."""
     from pyspark import TaskContext
 
     from sprocketmq.storage.bulk.spool import Spool
 
-    trouble = place.trouble()
-    if trouble is not None:
-        return trouble
+    failure = place.failure()
+    if failure is not None:
+        return failure
     context = TaskContext.get()
     # Two attempts at one task may run at once: each writes its own file, and the driver uses that of the successful one.
     attempt = context.taskAttemptId() if context is not None else 0
@@ -100,27 +100,27 @@ def spool_split(
         finally:
             spool.close()
     except FileNotFoundError as e:
-        return trouble_of(e, UNSEEN, split.path)
+        return failure_of(e, UNSEEN, split.path)
     except OSError as e:
-        return trouble_of(e, path=split.path)
+        return failure_of(e, path=split.path)
     note(split.limit - split.begin)
     return answers
 
 
 def build_files(
     job: BuildTask, note: Callable[[int], None], *, place: WorkDirectory, plan: Plan, log_begin: int, segment_bytes: int
-) -> "BuiltFiles | Trouble":
+) -> "BuiltFiles | TaskFailure":
     """Build and check the files of one task in a directory of their own. ``note`` is called with the bytes of its pieces."""
-    trouble = place.trouble()
-    if trouble is not None:
-        return trouble
+    failure = place.failure()
+    if failure is not None:
+        return failure
     # Each attempt has its own directory: an abandoned one may still write when the files of another are already moved.
     directory = f"{place.work}/{SPOOL}/made-{secrets.token_hex(8)}"
     apart = replace(plan, config=replace(plan.config, root=Path(directory)))
     try:
         built = _build_index_file(job, apart, log_begin) if job.name else _build_queues(job, apart, segment_bytes)
     except OSError as e:
-        return trouble_of(e, path=directory)
+        return failure_of(e, path=directory)
     note(sum(piece_bytes(piece) for piece in job.pieces))
     return built
 

@@ -1,7 +1,7 @@
 """Run a function over items as Spark tasks, with progress: for jobs that work on files instead of rows.
 
-A failure in a task is returned as a value (``Trouble``), so that the driver raises it as one of our errors, and Spark does not repeat tasks
-that cannot succeed.
+A failure in a task is returned as a value (``TaskFailure``), so that the driver raises it as one of our errors, and Spark does not repeat
+tasks that cannot succeed.
 """
 
 import os
@@ -46,7 +46,7 @@ class StoreUnreadable(FatalError):
         self.reason = reason
 
 
-class Trouble(NamedTuple):
+class TaskFailure(NamedTuple):
     """Why a task gave up: it does not see a file (``UNSEEN``), or cannot read or write it (``REFUSED``)."""
 
     kind: str
@@ -55,21 +55,21 @@ class Trouble(NamedTuple):
     reason: str
 
 
-def trouble_of(error: OSError, kind: str = REFUSED, path: str = "") -> Trouble:
-    """Return an OSError of a worker as a Trouble. ``path`` is used when the error does not name a file."""
+def failure_of(error: OSError, kind: str = REFUSED, path: str = "") -> TaskFailure:
+    """Return an OSError of a worker as a TaskFailure. ``path`` is used when the error does not name a file."""
     import platform
 
-    return Trouble(kind, platform.node(), str(error.filename or path), error.strerror or str(error))
+    return TaskFailure(kind, platform.node(), str(error.filename or path), error.strerror or str(error))
 
 
-def without_trouble(found: Sequence["R | Trouble"], root: str, *, writing: bool) -> "list[R]":
+def results_or_raise(found: Sequence["R | TaskFailure"], root: str, *, writing: bool) -> "list[R]":
     """Return the results of tasks, or raise for the first that gave up. ``root`` is the store, or the directory written to.
 
     Raises StoreNotShared, StoreUnreadable, StoreNotWritable, FatalError for a file that was removed during the job.
     """
     results: list[R] = []
     for one in found:
-        if not isinstance(one, Trouble):
+        if not isinstance(one, TaskFailure):
             results.append(one)
         elif one.kind == UNSEEN and os.path.exists(one.path):  # noqa: PTH110
             raise StoreNotShared(one.host, one.path, one.reason)
@@ -99,12 +99,12 @@ def run_tasks(
     work: Callable[[T, Callable[[int], None]], R],
     items: Sequence[T],
     *,
-    told: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> list[R]:
     """Run ``work(item, note)`` as one task for each item and return the results in order.
 
-    ``work`` is a function of a module, or a partial of one. ``told`` is called with the sum of the amounts passed to ``note``, as tasks
-    end. An interrupt cancels the tasks. Raises what Spark raises.
+    ``work`` is a function of a module, or a partial of one. ``on_progress`` is called with the sum of the amounts passed to ``note``, as
+    tasks end. An interrupt cancels the tasks. Raises what Spark raises.
     """
     if not items:
         return []
@@ -131,8 +131,8 @@ def run_tasks(
     try:
         while thread.is_alive():
             thread.join(_POLL_S)
-            if told is not None:
-                told(int(done.value))
+            if on_progress is not None:
+                on_progress(int(done.value))
     except BaseException:
         context.cancelJobGroup(group)
         thread.join()

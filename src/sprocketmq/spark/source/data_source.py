@@ -291,15 +291,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
         self._queues: list[MessageQueue] | None = None
         self._earliest: Offsets = {}
-        self._looked_at = -inf
-        self._looked = False
+        self._refreshed_at = -inf
+        self._refreshed = False
         self._latest: Offsets | None = None
         self._sizes = MeanSizes()
         self._sampled_at = -inf
         self._batch_at: float | None = None
         self._rest_until = 0.0
         self._committed: Offsets = {}
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     # --- methods that Spark calls ---
 
@@ -318,7 +318,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if options.min_offsets_per_trigger is None else ReadMinRows(options.min_offsets_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self._patiently(lambda: _access(self._options).latest(self._find_queues()))
+        self._target = self._with_retries(lambda: _access(self._options).latest(self._find_queues()))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         begun = decode_offsets(start)
@@ -328,9 +328,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if asked < self._rest_until:
             self._pause(self._rest_until - asked)
             asked = self._rest_until
-        latest = self._patiently(lambda: self._look(begun))
+        latest = self._with_retries(lambda: self._latest_offsets(begun))
         self._latest = latest
-        end = self._bounded(begun, latest, limit)
+        end = self._end_of_batch(begun, latest, limit)
         now = self._monotonic()
         if end == begun:
             self._rest_until = now + min(IDLE_REST * (now - asked), MAX_REST_S)
@@ -357,19 +357,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- parts ---
 
-    def _patiently(self, ask: Callable[[], _R]) -> _R:
+    def _with_retries(self, ask: Callable[[], _R]) -> _R:
         """Return what ``ask`` returns. Retries, so that a restarting broker or an outdated route does not end the query."""
         began = self._monotonic()
         patience_s = self._options.pull_timeout_ms / 1000
-        anew = False
+        retried = False
         while True:
-            self._looked = False
+            self._refreshed = False
             try:
                 return ask()
             except (RetriableError, TopicNotFound, DataLoss) as e:
-                self._looked_at = -inf
-                if not self._looked and not anew:
-                    anew = True  # retry at once with fresh routes
+                self._refreshed_at = -inf
+                if not self._refreshed and not retried:
+                    retried = True  # retry at once with fresh routes
                     continue
                 is_lost = isinstance(e, DataLoss) and not isinstance(e, QueueAway)
                 if self._monotonic() - began >= (min(LOSS_PATIENCE_S, patience_s) if is_lost else patience_s):
@@ -379,8 +379,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _find_queues(self) -> list[MessageQueue]:
         """Return the queues of the topics, at most ROUTE_REFRESH_S old."""
         now = self._monotonic()
-        if now - self._looked_at >= ROUTE_REFRESH_S:
-            self._looked, self._looked_at = True, now
+        if now - self._refreshed_at >= ROUTE_REFRESH_S:
+            self._refreshed, self._refreshed_at = True, now
             access = _access(self._options)
             try:
                 queues, missing = find_queues(self._options, access)
@@ -389,7 +389,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if self._queues is None:
                     raise
                 self._warn(f"going on with the queues known so far: {e}")
-                self._looked_at = self._monotonic() + NAMESERVER_PAUSE_S
+                self._refreshed_at = self._monotonic() + NAMESERVER_PAUSE_S
             else:
                 if missing and self._options.fail_on_data_loss:
                     raise TopicNotFound(missing[0], self._options.nameserver)
@@ -401,7 +401,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._queues = queues
         return self._queues or []
 
-    def _look(self, begun: Offsets) -> Offsets:
+    def _latest_offsets(self, begun: Offsets) -> Offsets:
         """Return the end of each queue that the query reads already, and the beginning of each new queue.
 
         A new queue contributes no rows at first; from then on its start is in the checkpoint like that of any other queue.
@@ -430,7 +430,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._lose(DataLoss(queue, offset, low, f"the queue now begins at {low}"), "going on at its beginning")
         return latest
 
-    def _bounded(self, begun: Offsets, latest: Offsets, limit: ReadLimit) -> Offsets:
+    def _end_of_batch(self, begun: Offsets, latest: Offsets, limit: ReadLimit) -> Offsets:
         """Return the end of the next batch; its beginning when it should not start yet."""
         options = self._options
         if isinstance(limit, ReadAllAvailable):
@@ -484,6 +484,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _warn(self, text: str) -> None:
         """Log a warning, once."""
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._warned:
+            self._warned.add(text)
             log.warning("%s", text)

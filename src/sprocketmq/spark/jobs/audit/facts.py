@@ -6,7 +6,7 @@ A *chain* is a sequence of parsed chunks, each beginning where the one before en
 from typing import NamedTuple
 
 # Differences of each kind that a chain reports in full, for each queue and index file; more are only counted.
-MAX_TOLD = 20
+MAX_EXAMPLES = 20
 
 
 class Range(NamedTuple):
@@ -26,13 +26,13 @@ class Range(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A unit that differs from its record, or that is missing (``said`` is empty)."""
+    """A unit that differs from its record, or that is missing (``actual`` is empty)."""
 
     offset: int
     next_offset: int
     unit: int
     log_offset: int
-    said: str
+    actual: str
     expected: str
 
 
@@ -65,7 +65,7 @@ class KeyFacts(NamedTuple):
     behind: int
     orphans: int
     wrong_times: int
-    told: list[KeyDifference]
+    examples: list[KeyDifference]
 
 
 class Chain(NamedTuple):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from sprocketmq.errors import ConfigError
 from sprocketmq.spark.jobs.audit.report import AuditSummary, QueueAudit
 from sprocketmq.spark.jobs.progress import JobProgress, Report
-from sprocketmq.spark.jobs.tasks import UNSEEN, Trouble, run_tasks, tasks_at_a_time, trouble_of, without_trouble
+from sprocketmq.spark.jobs.tasks import UNSEEN, TaskFailure, failure_of, results_or_raise, run_tasks, tasks_at_a_time
 from sprocketmq.storage.bulk.rebuild import open_log
 from sprocketmq.storage.bulk.splits import Split, cut_splits, parts, split_bytes_for
 from sprocketmq.storage.fs import REAL_FS
@@ -171,8 +171,12 @@ class _Audit:
             assert segment is not None
             items.append((split, bytes(segment.view[:_HEAD_BYTES])))
         compare = partial(_compare_split, target=target, batch_topics=batch_topics)
-        told = None if self._progress is None else lambda done: self._tell(min(done, total), total, "bytes", "comparing the log")
-        found = without_trouble(run_tasks(self._spark, "compare the commit log", compare, items, told=told), target.root, writing=False)
+        on_progress = (
+            None if self._progress is None else lambda done: self._report_progress(min(done, total), total, "bytes", "comparing the log")
+        )
+        found = results_or_raise(
+            run_tasks(self._spark, "compare the commit log", compare, items, on_progress=on_progress), target.root, writing=False
+        )
         waiting = iter([answer for some in found for answer in some])
         order: LogOrder[Chain] = LogOrder(log, log.min_offset, resync=True)
         merge = Merge(target.batch_topics)
@@ -201,7 +205,7 @@ class _Audit:
             merge.take(chain)
         return order, merge
 
-    def _tell(self, done: int, total: int, unit: str, detail: str) -> None:
+    def _report_progress(self, done: int, total: int, unit: str, detail: str) -> None:
         if self._progress is not None:
             self._progress(JobProgress(done, total, unit, detail))
 
@@ -253,9 +257,13 @@ class _Audit:
             _FileGroup(some, []) for some in _dealt(looked, at_a_time)
         ]
         look = partial(_look, log=read, covered=merge.covered, slots=slots, in_use=self._in_use)
-        told = None if self._progress is None else lambda done: self._tell(min(done, len(units)), len(units), "parts", "looking at files")
-        found = run_tasks(self._spark, "look at queues and index", look, units, told=told)
-        for unit, one in zip(units, without_trouble(found, target.root, writing=False), strict=True):
+        on_progress = (
+            None
+            if self._progress is None
+            else lambda done: self._report_progress(min(done, len(units)), len(units), "parts", "looking at files")
+        )
+        found = run_tasks(self._spark, "look at queues and index", look, units, on_progress=on_progress)
+        for unit, one in zip(units, results_or_raise(found, target.root, writing=False), strict=True):
             findings.add(*one.findings)
             for view, (count, orphans) in zip(unit.queues, one.counts, strict=True):
                 view.units, view.orphans = count, orphans
@@ -314,7 +322,7 @@ def _dealt(items: list[T], most: int) -> list[list[T]]:
 
 def _compare_split(
     item: tuple[Split, bytes], note: Callable[[int], None], *, target: "AuditTarget", batch_topics: frozenset[bytes]
-) -> "list[tuple[int, int, Chain | None]] | Trouble":
+) -> "list[tuple[int, int, Chain | None]] | TaskFailure":
     from sprocketmq.spark.jobs.audit.compare import Comparison, chains
 
     split, head = item
@@ -323,7 +331,7 @@ def _compare_split(
         file = REAL_FS.open(split.path, read_only=True)
         try:
             if file.pread(len(head), 0) != head:
-                return trouble_of(OSError("another file is there"), UNSEEN, split.path)
+                return failure_of(OSError("another file is there"), UNSEEN, split.path)
         finally:
             file.close()
         comparison = Comparison(REAL_FS, target, split, keys=keys)
@@ -333,16 +341,16 @@ def _compare_split(
         finally:
             comparison.close()
     except FileNotFoundError as e:
-        return trouble_of(e, UNSEEN, split.path)
+        return failure_of(e, UNSEEN, split.path)
     except OSError as e:
-        return trouble_of(e, path=split.path)
+        return failure_of(e, path=split.path)
     note(split.limit - split.begin)
     return answers
 
 
 def _look(
     unit: _FileGroup, note: Callable[[int], None], *, log: "Log", covered: Iterable[tuple[int, int]], slots: int | None, in_use: bool
-) -> "_FileResult | Trouble":
+) -> "_FileResult | TaskFailure":
     from sprocketmq.spark.jobs.audit.files import check_index_file, check_queue_files
 
     try:
@@ -353,6 +361,6 @@ def _look(
             found = [check_queue_files(REAL_FS, view, log, in_use=in_use) for view in unit.queues]
             looked = _FileResult([(one.units, one.orphans) for one in found], [finding for one in found for finding in one.findings])
     except OSError as e:
-        return trouble_of(e, path=log.root)
+        return failure_of(e, path=log.root)
     note(1)
     return looked

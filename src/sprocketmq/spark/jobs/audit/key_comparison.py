@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from sprocketmq.protocol.layout import INDEX_ENTRY_BYTES, INDEX_ENTRY_LAYOUT
 from sprocketmq.protocol.properties import find_property
-from sprocketmq.spark.jobs.audit.facts import MAX_TOLD, KeyDifference, KeyFacts
+from sprocketmq.spark.jobs.audit.facts import MAX_EXAMPLES, KeyDifference, KeyFacts
 from sprocketmq.spark.jobs.audit.index_files import AuditedIndexFile
 from sprocketmq.storage.bulk.splits import Split
 from sprocketmq.storage.chunks import KeyEntries, ParsedChunk
@@ -72,7 +72,7 @@ class KeyComparison:
     def __init__(self) -> None:
         self._matched = self._missing = self._missing_tags = self._before = self._behind = self._orphans = self._wrong_times = 0
         self._places = (-1, -1)
-        self._told: list[KeyDifference] = []
+        self._examples: list[KeyDifference] = []
 
     def facts(self) -> KeyFacts:
         """Return the results so far."""
@@ -85,7 +85,7 @@ class KeyComparison:
             self._behind,
             self._orphans,
             self._wrong_times,
-            self._told,
+            self._examples,
         )
 
     def take(self, chunk: ParsedChunk, keys: KeyEntries, index: IndexReader, split: Split, view: Any) -> None:
@@ -104,16 +104,16 @@ class KeyComparison:
                 continue
             orphans = np.flatnonzero(~np.isin(actual, wanted))
             self._orphans += len(orphans)
-            for i in orphans[:MAX_TOLD].tolist():
-                self._tell(int(found["log_offset"][i]), int(found["key_hash"][i]), file.path, file.entry_at(first + i))
+            for i in orphans[:MAX_EXAMPLES].tolist():
+                self._add_example(int(found["log_offset"][i]), int(found["key_hash"][i]), file.path, file.entry_at(first + i))
             met |= np.isin(wanted, actual)
         self._matched += int(met.sum())
         if not met.all():
             self._count_missing(keys, np.flatnonzero(~met), index, split, view)
 
-    def _tell(self, log_offset: int, hash_: int, path: str, at: int) -> None:
-        if len(self._told) < MAX_TOLD:
-            self._told.append(KeyDifference(log_offset, hash_, path, at))
+    def _add_example(self, log_offset: int, hash_: int, path: str, at: int) -> None:
+        if len(self._examples) < MAX_EXAMPLES:
+            self._examples.append(KeyDifference(log_offset, hash_, path, at))
 
     def _compare_times(self, file: AuditedIndexFile, first: int, found: NDArray[Any], times_ms: _Longs) -> None:
         seconds = np.clip((times_ms - file.begin_ms) // 1000, 0, _LATEST_SECONDS)
@@ -138,7 +138,7 @@ class KeyComparison:
             else:
                 self._missing += 1
                 self._places = (log_offset if self._places[0] < 0 else self._places[0], log_offset)
-                self._tell(log_offset, hash_, "", -1)
+                self._add_example(log_offset, hash_, "", -1)
 
 
 def _tag_hash(view: memoryview, base: int, log_offset: int) -> int:

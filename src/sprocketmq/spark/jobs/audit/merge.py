@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from sprocketmq.spark.jobs.audit.facts import MAX_TOLD, Chain, Difference, KeyFacts, QueueFacts, Range
+from sprocketmq.spark.jobs.audit.facts import MAX_EXAMPLES, Chain, Difference, KeyFacts, QueueFacts, Range
 from sprocketmq.storage.inspect.findings import ERROR, NOTE, WARNING
 from sprocketmq.storage.log.segments import segment_name
 
@@ -73,7 +73,7 @@ class Log(NamedTuple):
 
 @dataclass
 class AuditFindings:
-    """Collects findings, at most ``MAX_TOLD`` of each kind, and counts all of them."""
+    """Collects findings, at most ``MAX_EXAMPLES`` of each kind, and counts all of them."""
 
     found: list[AuditFinding] = field(default_factory=list)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -82,7 +82,7 @@ class AuditFindings:
         """Add findings."""
         for one in findings:
             self.counts[one.severity, one.kind] += 1
-            if self.counts[one.severity, one.kind] <= MAX_TOLD:
+            if self.counts[one.severity, one.kind] <= MAX_EXAMPLES:
                 self.found.append(one)
 
     def sorted(self) -> tuple[AuditFinding, ...]:
@@ -175,7 +175,7 @@ class Merge:
             view.wrong += one.wrong
             for difference in one.differences:
                 last = view.differences[-1] if view.differences else None
-                if last is not None and not last.said and not difference.said and last.next_offset == difference.offset:
+                if last is not None and not last.actual and not difference.actual and last.next_offset == difference.offset:
                     view.differences[-1] = last._replace(next_offset=difference.next_offset)
                 elif len(view.differences) < MAX_DIFFERENCES:
                     view.differences.append(difference)
@@ -240,8 +240,8 @@ class Merge:
     def _forget_from(view: QueueView, found: Range) -> None:
         """Drop the differences of units from a repeated range on: these units belong to the later messages."""
         gone = [d for d in view.differences if d.offset >= found.first and d.log_offset < found.log_offset]
-        view.missing -= sum(d.next_offset - d.offset for d in gone if not d.said)
-        view.wrong -= sum(1 for d in gone if d.said)
+        view.missing -= sum(d.next_offset - d.offset for d in gone if not d.actual)
+        view.wrong -= sum(1 for d in gone if d.actual)
         view.differences = [d for d in view.differences if d not in gone]
         if not view.batch:
             view.met = [(a, min(b, found.first)) for a, b in view.met if a < found.first]
@@ -262,9 +262,9 @@ class Merge:
         """Yield missing and surplus entries of the key index."""
         directory = f"{log.root}/index"
         repair = log.rebuild("index")
-        told = [one for facts in self._keys for one in facts.told]
+        examples = [one for facts in self._keys for one in facts.examples]
         orphans = sum(facts.orphans for facts in self._keys)
-        for one in [one for one in told if one.path][:MAX_TOLD]:
+        for one in [one for one in examples if one.path][:MAX_EXAMPLES]:
             what = f"an entry (hash {one.hash}) points to {one.log_offset}, where no message has such a key"
             yield AuditFinding(ERROR, "orphan entry", None, None, None, orphans, one.path, one.at, what, repair)
         missing = sum(facts.missing for facts in self._keys)
@@ -308,8 +308,8 @@ def unit_findings(view: QueueView, log: Log, places: Iterable[tuple[str, int | N
     """Yield missing and wrong units of a queue; ``places`` are (file, position) for each of the queue's ``differences``."""
     repair = log.rebuild(view.kind)
     for one, where in zip(view.differences, places, strict=True):
-        if one.said:
-            what = f"unit {one.unit} says {one.said}; its message has {one.expected}"
+        if one.actual:
+            what = f"unit {one.unit} says {one.actual}; its message has {one.expected}"
             yield view.finding(ERROR, "wrong unit", one.offset, 1, where, what, repair)
             continue
         count = one.next_offset - one.offset

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sprocketmq.protocol.layout import BATCH_UNIT_BYTES, FILLER_SIZE, QUEUE_UNIT_BYTES
-from sprocketmq.spark.jobs.audit.facts import MAX_TOLD, Difference, QueueFacts, Range
+from sprocketmq.spark.jobs.audit.facts import MAX_EXAMPLES, Difference, QueueFacts, Range
 from sprocketmq.storage.fs import FileSystem
 from sprocketmq.storage.inspect.queue_check import Ranges
 from sprocketmq.storage.inspect.queue_units import OpenFiles, QueueUnits
@@ -38,15 +38,15 @@ class QueueComparison:
             self._ranges.append(new)
 
     def _differs(self, difference: Difference) -> None:
-        if difference.said:
+        if difference.actual:
             self._wrong += 1
         else:
             self._missing += difference.next_offset - difference.offset
             last = self._differences[-1] if self._differences else None
-            if last is not None and not last.said and last.next_offset == difference.offset:
+            if last is not None and not last.actual and last.next_offset == difference.offset:
                 self._differences[-1] = last._replace(next_offset=difference.next_offset)
                 return
-        if len(self._differences) < MAX_TOLD:
+        if len(self._differences) < MAX_EXAMPLES:
             self._differences.append(difference)
 
     def compare_plain(self, check: QueueUnits, files: OpenFiles, first: int, units: NDArray[Any], *, codes: bool) -> None:
@@ -62,11 +62,11 @@ class QueueComparison:
             same &= (found["tags_code"] == units["tags_code"]) | (found["tags_code"] < _LOWEST_TAG_CODE)
         for i in np.flatnonzero(~same).tolist():
             unit, expected = found[i], units[i]
-            said = ""
+            actual = ""
             if unit["size"] not in (0, FILLER_SIZE):
-                said = f"log offset {unit['log_offset']}, size {unit['size']}, tag code {unit['tags_code']}"
+                actual = f"log offset {unit['log_offset']}, size {unit['size']}, tag code {unit['tags_code']}"
             due = f"log offset {expected['log_offset']}, size {expected['size']}, tag code {expected['tags_code'] if codes else 'any'}"
-            self._differs(Difference(first + i, first + i + 1, first + i, int(expected["log_offset"]), said, due))
+            self._differs(Difference(first + i, first + i + 1, first + i, int(expected["log_offset"]), actual, due))
 
     def compare_batch(self, check: QueueUnits, files: OpenFiles, units: NDArray[Any], next_offset: int) -> None:
         """Compare the units of consecutive records of a batch queue with those that follow from the log."""
@@ -93,8 +93,8 @@ class QueueComparison:
                 continue
             names = [name for name in _COMPARED if unit[name] != expected[name]]
             if names:
-                said, due = (", ".join(f"{name} {row[name]}" for name in names) for row in (unit, expected))
-                self._differs(Difference(base, base + covered, number, log_offset, said, due))
+                actual, due = (", ".join(f"{name} {row[name]}" for name in names) for row in (unit, expected))
+                self._differs(Difference(base, base + covered, number, log_offset, actual, due))
             number += 1
 
 

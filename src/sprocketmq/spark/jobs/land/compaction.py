@@ -119,10 +119,10 @@ def compact_table(writer: TableWriter, state: TableState, run: RunTasks, setting
     total = sum(batch.rows for group in groups for batch in group)
     done = 0
     for group in groups:
-        told = _GroupProgress(report, done, total, f"merging batches {group[0].first} to {group[-1].number}")
+        on_progress = _GroupProgress(report, done, total, f"merging batches {group[0].first} to {group[-1].number}")
         staging = writer.staging()
         merges = plan_merges(group, settings.file_bytes)
-        written = run([MergeTask(paths, partition, staging, settings) for partition, paths in merges], told) if merges else []
+        written = run([MergeTask(paths, partition, staging, settings) for partition, paths in merges], on_progress) if merges else []
         state = writer.swap_in(state, group, staging, written)
         done += sum(batch.rows for batch in group)
     report(JobProgress(done, total, "messages"))

@@ -97,16 +97,16 @@ class _Landing:
             # A batch without rows also advances the offsets: after a new or recreated queue, or when the filter matched nothing.
             staging = self._writer.staging()
             tasks = [LandTask(reader, partition, staging, self._settings) for partition in reader.partitions(start, end)]
-            files = self._run(tasks, partial(self._told, taken, total)) if tasks else []
+            files = self._run(tasks, partial(self._report_progress, taken, total)) if tasks else []
             self.state = self._writer.commit(self.state, start, end, staging, files)
             self._count(self.state.batches[-1])
             self._compact()
             taken += _messages_between(start, end)
             total = max(taken, total)
-            self._told(taken, total, 0)
+            self._report_progress(taken, total, 0)
             start = end
 
-    def _told(self, taken: int, total: int, rows: int) -> None:
+    def _report_progress(self, taken: int, total: int, rows: int) -> None:
         self._report(JobProgress(taken + rows, max(taken + rows, total), "messages", f"{self.batches:,} batches"))
 
     def _count(self, batch: LandedBatch) -> None:

@@ -231,8 +231,8 @@ RunTasks = Callable[[Sequence[Task], Callable[[int], None]], list[WrittenFile]]
 def on_spark(spark: Any, title: str) -> RunTasks:
     """Return a function that runs tasks as a Spark job, one Spark task each; ``title`` is the name of the job."""
 
-    def run(tasks: Sequence[Task], told: Callable[[int], None]) -> list[WrittenFile]:
-        return [file for written in run_tasks(spark, title, _perform, tasks, told=told) for file in written]
+    def run(tasks: Sequence[Task], on_progress: Callable[[int], None]) -> list[WrittenFile]:
+        return [file for written in run_tasks(spark, title, _perform, tasks, on_progress=on_progress) for file in written]
 
     return run
 
