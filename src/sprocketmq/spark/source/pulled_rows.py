@@ -1,6 +1,6 @@
 """A pulled buffer of stored records, located in arrays: where the body, topic and properties of every message lie.
 
-A pull answers with records exactly as the commit log holds them (protocol/records.py draws one). ``record_walk`` follows their sizes;
+A pull answers with records exactly as the commit log holds them (protocol/layout.py draws one). ``record_walk`` follows their sizes;
 everything else is done for all records at once by gathering windows of the buffer. ``columns`` makes Arrow columns of the result.
 """
 

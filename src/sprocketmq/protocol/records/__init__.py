@@ -1,0 +1,17 @@
+"""The stored record: what a commit log holds and what a pull returns (message-encoding, section 2). ``layout.py`` draws it."""
+
+from sprocketmq.protocol.records.encoding import encode_record, pack_host, unpack_host, walk_records
+from sprocketmq.protocol.records.locating import LocatedMessages, decode_records, locate_records
+from sprocketmq.protocol.records.received import ReceivedMessage, Record
+
+__all__ = [
+    "LocatedMessages",
+    "ReceivedMessage",
+    "Record",
+    "decode_records",
+    "encode_record",
+    "locate_records",
+    "pack_host",
+    "unpack_host",
+    "walk_records",
+]
