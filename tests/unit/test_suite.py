@@ -58,7 +58,7 @@ IMPATIENT = {
 # Private names of the package, and of others, by the reason why a test uses them.
 INSIDE: dict[str, dict[str, str]] = {
     "is the one place that reaches into clients, brokers and stores for all tests": {
-        "inside.py": "_faults _handlers _held _in_flight_bytes _instance _log _member _out _queues _table",
+        "inside.py": "_faults _handlers _held _in_flight_bytes _instance _log _member _out _table",
     },
     "a test says when the work of a timer or of a thread is done": {
         "spark/test_stream_reader.py": "_pause",
@@ -110,7 +110,7 @@ INSIDE: dict[str, dict[str, str]] = {
         "unit/spark/test_rebuild_index.py": "_put_in_place",
         "unit/spark/test_sending.py": "_tasks",
         "unit/storage/test_pipeline.py": "_filled _received",
-        "unit/storage/test_recovery.py": "_mark",
+        "unit/storage/test_recovery.py": "_appender",
     },
     "one part is tested alone, without the whole that it belongs to": {
         "unit/broker/test_compatibility_table.py": "_handlers",
