@@ -9,7 +9,7 @@ from tests.unit.spark.store_jobs import Writer, files, filled, index_files, queu
 from sprocketmq.errors import StoreLocked, StoreNotWritable
 from sprocketmq.spark.jobs.audit import audit
 from sprocketmq.spark.jobs.rebuild_index import rebuild_index
-from sprocketmq.spark.jobs.tasks import run_tasks, tasks_at_a_time
+from sprocketmq.spark.jobs.tasks import failure_of, run_tasks, tasks_at_a_time
 from sprocketmq.storage.bulk.rebuild import WORK_DIRECTORY
 from sprocketmq.storage.inspect.verification import verify
 
@@ -72,13 +72,11 @@ def test_what_a_task_cannot_do_comes_as_one_of_our_errors(spark, tmp_path):
 def rebuild_index_with_a_full_disk(spark, root):
     from sprocketmq.spark.jobs import rebuild_index as module
 
-    def limited(spark, title, work, items, *, told=None):
+    def limited(spark, title, work, items, *, on_progress=None):
         def full(item, note):
-            return (
-                module.trouble_of(OSError(errno.EFBIG, os.strerror(errno.EFBIG), "/disk/spool")) if "queues" in title else work(item, note)
-            )
+            return failure_of(OSError(errno.EFBIG, os.strerror(errno.EFBIG), "/disk/spool")) if "queues" in title else work(item, note)
 
-        return run_tasks(spark, title, full, items, told=told)
+        return run_tasks(spark, title, full, items, on_progress=on_progress)
 
     original, module.run_tasks = module.run_tasks, limited
     try:
@@ -95,7 +93,7 @@ def test_tasks_return_in_order_and_fail_with_their_own_text(spark):
         return item * 2
 
     told = []
-    assert run_tasks(spark, "double", work, list(range(6)), told=told.append) == [0, 2, 4, 6, 8, 10]
+    assert run_tasks(spark, "double", work, list(range(6)), on_progress=told.append) == [0, 2, 4, 6, 8, 10]
     assert told[-1] == 15
     assert run_tasks(spark, "nothing", work, []) == []
     with pytest.raises(Exception, match="thirteen is too much"):
