@@ -57,6 +57,7 @@ class _Client(Protocol):
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _C = TypeVar("_C", bound=_Client)
+_C_co = TypeVar("_C_co", bound=_Client, covariant=True)
 
 
 # --- the loop thread ----------------------------------------------------------------------------------------------------
@@ -123,10 +124,10 @@ def _close_all() -> None:
 # --- the faces ----------------------------------------------------------------------------------------------------------
 
 
-class _Face(Generic[_C]):
+class _Face(Generic[_C_co]):
     """The common part of the blocking clients. ``with`` calls ``start`` and ``close``."""
 
-    def __init__(self, wrapped: _C) -> None:
+    def __init__(self, wrapped: _C_co) -> None:
         self._client = wrapped
         self._thread: LoopThread | None = None
         self._lock = threading.Lock()

@@ -1,0 +1,42 @@
+"""The client for administration."""
+
+from collections.abc import Sequence
+
+from sprocketmq.client.admin.groups import GroupAdmin
+from sprocketmq.client.admin.messages import MessageQueries
+from sprocketmq.client.arguments import check_number
+from sprocketmq.client.consume.offsets import OffsetRequests
+from sprocketmq.client.instance import Instance
+from sprocketmq.client.message_lookup import Lookup
+from sprocketmq.clock import SYSTEM_CLOCK, Clock
+
+ADMIN_TIMEOUT_S = 5.0
+
+
+class AdminClient(GroupAdmin, MessageQueries):
+    """Creates, shows and deletes topics and consumer groups; shows routes, brokers, progress and messages; resets offsets.
+
+    ``namesrv`` as for Producer. Use ``async with``. Methods raise BrokerError when a server refuses, BrokerBusy when it cannot now,
+    NameserverUnavailable, ConnectFailed, ConnectionLost or RequestTimeout when it does not answer.
+    """
+
+    def __init__(
+        self, *, namesrv: str | Sequence[str] | None = None, timeout_s: float = ADMIN_TIMEOUT_S, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        check_number("timeout_s", timeout_s, over=0)
+        self._instance = Instance(namesrv, kind="AdminClient", clock=clock)
+        self._offsets = OffsetRequests(self._instance)
+        self._lookup = Lookup(self._instance, self._offsets, clock)
+        self._timeout_s = timeout_s
+
+    async def start(self) -> None:
+        """Find a nameserver. Raises NameserverUnavailable or NotRocketMQ, naming the address, when there is none."""
+        self._instance.check_loop()
+        async with self._instance.changing:
+            await self._instance.start()
+
+    async def close(self) -> None:
+        """Disconnect. Harmless when closed already."""
+        self._instance.check_loop()
+        async with self._instance.changing:
+            await self._instance.close()

@@ -1,0 +1,63 @@
+"""Requests to nameservers and masters, which all administration shares."""
+
+from collections.abc import Mapping
+
+from sprocketmq.client.consume.offsets import OffsetRequests
+from sprocketmq.client.instance import response_error
+from sprocketmq.client.lifecycle import Client
+from sprocketmq.client.routes import Route
+from sprocketmq.errors import (
+    ConfigError,
+    TopicNotFound,
+)
+from sprocketmq.protocol.bodies import ClusterInfo
+from sprocketmq.protocol.codes import RequestCode, ResponseCode
+from sprocketmq.protocol.command import Command
+from sprocketmq.protocol.names import check_topic
+
+
+class AdminRequests(Client):
+    """Requests of an AdminClient, which says what they raise."""
+
+    _timeout_s: float
+    _offsets: OffsetRequests
+
+    async def cluster(self) -> ClusterInfo:
+        """Return all brokers and clusters."""
+        return ClusterInfo.decode((await self._ask_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+
+    async def _route(self, topic: str) -> Route:
+        self._instance.check()
+        check_topic(topic)
+        route = await self._instance.fetch_route(topic)
+        if route is None:
+            raise TopicNotFound(topic, ";".join(self._instance.namesrv.addresses))
+        return route
+
+    async def _masters(self, cluster: str | None, broker: str | None) -> dict[str, str]:
+        info = await self.cluster()
+        names = set(info.broker_addr_table) if cluster is None else set(info.cluster_addr_table.get(cluster, ()))
+        if broker is not None:
+            names &= {broker}
+        masters = {
+            name: data.broker_addrs[0] for name, data in sorted(info.broker_addr_table.items()) if name in names and 0 in data.broker_addrs
+        }
+        if not masters:
+            wanted = f"broker {broker!r}" if broker else f"cluster {cluster!r}" if cluster else "broker"
+            known = ", ".join(sorted(info.cluster_addr_table)) or "none"
+            raise ConfigError(f"no {wanted} is registered at {';'.join(self._instance.namesrv.addresses)} (clusters there: {known})")
+        return masters
+
+    async def _ask(self, address: str, code: RequestCode, ext: Mapping[str, str], body: bytes = b"") -> Command:
+        return await self._instance.ask(address, code, ext=ext, body=body, timeout_s=self._timeout_s)
+
+    async def _ask_namesrv(self, code: RequestCode, ext: Mapping[str, str] | None = None, topic: str = "") -> Command:
+        self._instance.check()
+        response = await self._instance.namesrv.request(code, ext=ext)
+        return self._expect_success(response, ";".join(self._instance.namesrv.addresses), topic)
+
+    @staticmethod
+    def _expect_success(response: Command, address: str, topic: str = "") -> Command:
+        if response.code != ResponseCode.SUCCESS:
+            raise response_error(response, address, topic)
+        return response
