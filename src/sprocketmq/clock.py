@@ -1,14 +1,14 @@
-"""Time behind one seam: monotonic for durations, wall clock only for stored times."""
+"""The clock interface: monotonic for durations, wall clock only for stored times."""
 
 import time
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """What every layer asks for the time."""
+    """The time, for every layer."""
 
     def monotonic(self) -> float:
-        """Return seconds that never go back; only differences mean something."""
+        """Return seconds that never go back; only differences are meaningful."""
         ...
 
     def time_ms(self) -> int:
@@ -28,7 +28,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that only moves when told to, for tests."""
+    """A clock that only moves by ``advance`` and ``jump_wall``, for tests."""
 
     __slots__ = ("_monotonic", "_wall_ms")
 
@@ -48,7 +48,7 @@ class ManualClock:
         self._wall_ms += round(seconds * 1000)
 
     def jump_wall(self, seconds: float) -> None:
-        """Move only the wall clock, either way, as a clock correction does."""
+        """Move only the wall clock, forward or back, as a clock correction does."""
         self._wall_ms += round(seconds * 1000)
 
 

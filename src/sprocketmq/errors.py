@@ -1,9 +1,9 @@
-"""One tree of errors. Each carries its data as attributes and says what to do next.
+"""All errors. Each has its data as attributes, and a text that says what to do next.
 
 ``SprocketError``
-    ``ProtocolError``     bytes that break the protocol: ``LocalProtocolError`` is ours to fix, ``RemoteProtocolError`` the peer's
+    ``ProtocolError``     invalid bytes or values: ``LocalProtocolError`` before sending them, ``RemoteProtocolError`` after receiving them
     ``RetriableError``    the same call may succeed later or elsewhere; nothing was stored
-    ``FatalError``        repeating the call as it is will not help
+    ``FatalError``        repeating the same call will not help
     ``MaybeStoredError``  the answer was lost: the message may or may not be stored
     ``ConfigError``       an argument, option or environment is wrong; also a ``ValueError``
 """
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 
 class SprocketError(Exception):
-    """Base of everything SprocketMQ raises on purpose."""
+    """Base of all errors of SprocketMQ."""
 
 
 class ProtocolError(SprocketError):
@@ -20,11 +20,11 @@ class ProtocolError(SprocketError):
 
 
 class LocalProtocolError(ProtocolError):
-    """We were asked to write something the format cannot carry."""
+    """A value that the format cannot represent was to be written."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """A peer (or a file) gave bytes the format does not allow."""
+    """Bytes from a peer or a file are invalid."""
 
 
 class RetriableError(SprocketError):
@@ -32,11 +32,11 @@ class RetriableError(SprocketError):
 
 
 class FatalError(SprocketError):
-    """The call was refused for good; trying it again unchanged is useless."""
+    """The call was refused for good; repeating it unchanged will not help."""
 
 
 class MaybeStoredError(SprocketError):
-    """The request left but its answer did not come: the message may be stored or not."""
+    """The request was sent and not answered: the message may be stored or not."""
 
     def __init__(self, message: str, *, address: str = "", cause: BaseException | None = None) -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ class ConfigError(SprocketError, ValueError):
 
 
 class InvalidName(ConfigError):
-    """A topic, group or tag that RocketMQ does not accept; ``index`` is the place in a batch of the message that has it, or None."""
+    """A topic, group or tag that RocketMQ does not accept; ``index`` is the index of its message in a batch, or None."""
 
     def __init__(self, kind: str, name: object, reason: str, *, index: int | None = None) -> None:
         where = "" if index is None else f"message {index} of the batch: "
@@ -75,7 +75,7 @@ class MessageTooLarge(FatalError):
 
 
 class InvalidMessage(ConfigError):
-    """A message that may not be sent as it is; ``index`` is its place in a batch, or None."""
+    """A message that cannot be sent; ``index`` is its index in a batch, or None."""
 
     def __init__(self, reason: str, *, index: int | None = None) -> None:
         super().__init__(reason if index is None else f"message {index} of the batch: {reason}")
@@ -84,7 +84,7 @@ class InvalidMessage(ConfigError):
 
 
 class NotAMessage(InvalidMessage, TypeError):
-    """What was given to be sent is no Message; also a ``TypeError``."""
+    """The object to send is not a Message; also a ``TypeError``."""
 
 
 class BatchError(ConfigError):
@@ -97,9 +97,9 @@ class BatchError(ConfigError):
 
 
 class BatchPartlySent(MaybeStoredError):
-    """A batch too large for one request was stored in part: ``stored`` has the results of its first messages, ``cause`` why no more.
+    """A batch too large for one request was stored in part: ``stored`` has the results of its first messages, ``cause`` the error.
 
-    The messages after those were refused, or may be stored when ``cause`` is a MaybeStoredError.
+    The other messages were not stored, unless ``cause`` is a MaybeStoredError: then they may be.
     """
 
     def __init__(self, stored: Sequence[object], total: int, *, address: str = "", cause: BaseException) -> None:
@@ -170,11 +170,11 @@ class RequestTimeout(RetriableError):
 
 
 class SendTimeout(RetriableError):
-    """The time of a send was over before it could leave for ``address``; nothing of it is stored."""
+    """A send timed out before it was sent to ``address``; nothing of it is stored."""
 
     def __init__(self, address: str, timeout_s: float) -> None:
         super().__init__(
-            f"the send's {timeout_s:g} s were over before it could leave for {address}: nothing is stored; send again, or allow more time"
+            f"the send timed out after {timeout_s:g} s before it was sent to {address}: nothing is stored; send again, or allow more time"
         )
         self.address = address
         self.timeout_s = timeout_s
@@ -213,7 +213,7 @@ class GroupNotFound(FatalError):
 
 
 class BrokerError(FatalError):
-    """A broker or nameserver answered with an error code that repeating will not change."""
+    """A broker or nameserver refused the request with an error code for good."""
 
     def __init__(self, code: int, remark: str | None, *, address: str = "") -> None:
         super().__init__(f"{address or 'the server'} refused with code {code}: {remark or 'no reason given'}")
@@ -223,7 +223,7 @@ class BrokerError(FatalError):
 
 
 class BrokerBusy(RetriableError):
-    """A broker answered with an error code that may pass (busy, store not writable, going away)."""
+    """A broker refused the request for now (busy, store not writable, going away)."""
 
     def __init__(self, code: int, remark: str | None, *, address: str = "") -> None:
         super().__init__(f"{address or 'the server'} cannot serve now, code {code}: {remark or 'no reason given'}")
@@ -250,13 +250,13 @@ class OffsetsLocked(ConfigError):
 
     def __init__(self, path: str) -> None:
         super().__init__(
-            f"{path} is in use by another broadcasting consumer of the group on this machine: close it, or give this one its own offsets_dir"
+            f"{path} is in use by another broadcasting consumer of the group on this machine: close it, or choose another offsets_dir"
         )
         self.path = path
 
 
 class OffsetsNotSaved(RetriableError):
-    """The offsets of a broadcasting consumer could not be written; the file has what it had before."""
+    """The offsets of a broadcasting consumer could not be written; the file is unchanged."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"offsets were not saved to {path}: {reason}; they are written with the next commit, in 5 s")
@@ -265,10 +265,10 @@ class OffsetsNotSaved(RetriableError):
 
 
 class RebalanceFailed(FatalError):
-    """The consumer's own way of sharing queues raised, or gave queues that do not exist; the assignment stays as it was."""
+    """The ``rebalance`` function of a consumer raised, or returned queues that do not exist; the assignment is unchanged."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"the rebalance function failed: {reason}; the queues stay where they are until it is mended")
+        super().__init__(f"the rebalance function failed: {reason}; the assignment is unchanged until the function is fixed")
         self.reason = reason
 
 
@@ -299,7 +299,7 @@ class ForkedClient(FatalError):
 
 
 class StoreLocked(ConfigError):
-    """Another broker holds the store directory; ``option`` is the one that names another directory."""
+    """Another broker has locked the store directory; ``option`` selects another directory."""
 
     def __init__(self, path: str, pid: int | None = None, *, option: str = "--store") -> None:
         who = f" (process {pid})" if pid else ""
@@ -309,7 +309,7 @@ class StoreLocked(ConfigError):
 
 
 class StoreNotWritable(ConfigError):
-    """The store directory cannot be created or written; ``option`` is the one that names another directory."""
+    """The store directory cannot be created or written; ``option`` selects another directory."""
 
     def __init__(self, path: str, reason: str, *, option: str = "--store") -> None:
         super().__init__(f"store {path} is not writable: {reason}; choose another directory with {option} or change its permissions")
@@ -318,7 +318,7 @@ class StoreNotWritable(ConfigError):
 
 
 class StoreNotSupported(ConfigError):
-    """A directory that holds no store, or one that this engine must not take over; ``next_step`` says what to do."""
+    """A directory without a store, or with one that this broker must not open; ``next_step`` says what to do."""
 
     def __init__(self, path: str, reason: str, next_step: str) -> None:
         super().__init__(f"{path}: {reason}; {next_step}")
@@ -340,7 +340,7 @@ class StoreDamaged(FatalError):
 
 
 class StoreWriteFailed(RetriableError):
-    """An append failed; nothing of it was acknowledged."""
+    """An append failed; none of it was acknowledged."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"cannot write to store {path}: {reason}")
@@ -349,7 +349,7 @@ class StoreWriteFailed(RetriableError):
 
 
 class StoreFailed(FatalError):
-    """A flush to disk failed: the store takes no more writes until the broker is restarted."""
+    """A flush to disk failed: the store refuses writes until the broker is restarted."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"flush of {path} failed: {reason}; the store refuses writes until the broker is restarted")
@@ -362,8 +362,8 @@ class BrokerNameTaken(ConfigError):
 
     def __init__(self, broker_name: str, address: str, nameserver: str) -> None:
         super().__init__(
-            f"nameserver {nameserver} has a broker {broker_name} at {address}, and it answers: messages would go to two stores; choose another name"
-            " (--name), stop the other broker, or replace it (--take-over)"
+            f"nameserver {nameserver} has a broker {broker_name} at {address}, and it answers: messages would go to two stores;"
+            " choose another name (--name), stop the other broker, or replace it (--take-over)"
         )
         self.broker_name = broker_name
         self.address = address
@@ -371,10 +371,12 @@ class BrokerNameTaken(ConfigError):
 
 
 class PortInUse(ConfigError):
-    """The port a server should listen on is taken, or may not be bound."""
+    """The port that a server should listen on is taken, or must not be bound."""
 
     def __init__(self, host: str, port: int, reason: str) -> None:
-        super().__init__(f"cannot listen on {host}:{port}: {reason}; choose another port (0 means any free one) or stop what uses it")
+        super().__init__(
+            f"cannot listen on {host}:{port}: {reason}; choose another port (0 means any free port) or stop the process that uses it"
+        )
         self.host = host
         self.port = port
         self.reason = reason

@@ -16,7 +16,7 @@ LARGEST_OFFSET = 2**63 - 1
 def check_number(
     name: str, value: object, *, over: float | None = None, least: float | None = None, most: float | None = None, whole: bool = False
 ) -> None:
-    """Raise ConfigError unless ``value`` is a number more than ``over``, at least ``least``, at most ``most``, and ``whole`` if it must be."""
+    """Raise ConfigError unless ``value`` is a number over ``over``, from ``least`` to ``most``, and an integer if ``whole``."""
     if not isinstance(value, bool) and isinstance(value, Integral if whole else Real):
         number = int(value) if isinstance(value, Integral) else float(value)
         if (over is None or number > over) and (least is None or number >= least) and (most is None or number <= most):
@@ -32,13 +32,13 @@ def check_number(
 
 
 def check_queue(queue: object) -> None:
-    """Raise ConfigError for what is no MessageQueue."""
+    """Raise ConfigError unless ``queue`` is a MessageQueue."""
     if not isinstance(queue, MessageQueue):
         raise ConfigError(f"the queue must be a MessageQueue, one of queues(topic), not {queue!r}")
 
 
 def check_timeout(timeout_s: float) -> None:
-    """Raise ConfigError for what is no time-out; for hot paths."""
+    """Raise ConfigError unless ``timeout_s`` is over 0; for hot paths."""
     try:
         if timeout_s > 0:
             return
@@ -48,7 +48,7 @@ def check_timeout(timeout_s: float) -> None:
 
 
 def compression_type(compression: Compression | None) -> CompressionType | None:
-    """Return the kind of compression that a producer was told to use. Raises ConfigError."""
+    """Return the compression that an argument of a producer selects. Raises ConfigError."""
     if compression is None or isinstance(compression, CompressionType):
         return compression
     try:

@@ -1,6 +1,6 @@
 """Clients do not survive ``os.fork``: the child shares their sockets and has no thread that runs their loop.
 
-Every open client is known here by a weak reference; in a forked child each is marked, and says so when it is used.
+Weak references to all open clients are kept here; in a forked child each is marked, and raises when it is used.
 """
 
 import os
@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 
 class Guarded(Protocol):
-    """What has to learn that it is in a forked child. Called in the child, before anything else runs."""
+    """An object to be told that it is in a forked child. Called in the child, before anything else runs."""
 
     def forked(self) -> None: ...
 
@@ -18,7 +18,7 @@ _guarded: "WeakSet[Guarded]" = WeakSet()
 
 
 def guard(client: Guarded) -> None:
-    """Have ``client.forked()`` called in every child forked from now on."""
+    """Call ``client.forked()`` in every child forked from now on."""
     _guarded.add(client)
 
 

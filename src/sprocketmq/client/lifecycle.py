@@ -1,4 +1,4 @@
-"""What all clients have in common: ``async with``, and a warning when one is dropped that was not closed."""
+"""The base of all clients: ``async with``, and a warning when one is dropped without being closed."""
 
 from abc import ABC, abstractmethod
 from types import TracebackType
@@ -8,17 +8,17 @@ from sprocketmq.client.instance import Instance
 
 
 class Client(ABC):
-    """A client object with an ``Instance``. What runs in the background has no reference to it that would keep it alive."""
+    """A client object with an ``Instance``. Background tasks must not keep it alive."""
 
     _instance: Instance
 
     @abstractmethod
     async def start(self) -> None:
-        """Find a nameserver and begin."""
+        """Find a nameserver and start."""
 
     @abstractmethod
     async def close(self) -> None:
-        """End, and disconnect."""
+        """Stop and disconnect."""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -33,6 +33,6 @@ class Client(ABC):
             instance.dropped(self, f"{instance.kind}{self._left_open()}")
 
     def _left_open(self) -> str:
-        """Return what the warning says beside the kind of the client."""
+        """Return the warning's text after the kind of the client."""
         group = getattr(self, "group", "")
         return f" of group {group!r}" if group else ""

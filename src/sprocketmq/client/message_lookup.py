@@ -1,4 +1,4 @@
-"""Finding single messages inside batches that are kept whole, for brokers that do not do it themselves."""
+"""Finds single messages inside batches that are stored whole, for brokers that do not search batches."""
 
 import contextlib
 
@@ -13,9 +13,9 @@ from sprocketmq.protocol.ids import STORED_AFTER_MS, parse_uniq_key
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.records import ReceivedMessage, Record, decode_records, walk_records
 
-# What messages are looked for by, as request 12 has it.
+# The kinds of queries of request 12.
 KEY, UNIQUE, TAG = "K", "U", "T"
-# Our brokers say with this field of their answer that they have looked into batches.
+# SprocketMQ's brokers set this field in their answer when they have searched batches.
 BATCHES_SEARCHED = "batchesSearched"
 # What one search reads at most, and messages in one go.
 MAX_SEARCHED_BYTES = 64 << 20
@@ -25,7 +25,7 @@ TOOLS_GROUP = "TOOLS_CONSUMER"
 
 
 class Lookup:
-    """Reads queues of batches. All raise what ``Instance.ask_broker`` raises, BrokerError or BrokerBusy."""
+    """Searches batch queues. All methods raise what ``Instance.ask_broker`` raises, BrokerError or BrokerBusy."""
 
     def __init__(self, instance: Instance, offsets: OffsetRequests, clock: Clock) -> None:
         self._instance = instance
@@ -37,11 +37,11 @@ class Lookup:
     ) -> list[ReceivedMessage]:
         """Return messages of ``queues`` that have a key, id or tag, stored in ``[begin_ms, end_ms]``, of the last 64 MiB at most.
 
-        An id is looked for around the time it was made at, anything else from the newest message back.
+        An id is searched for around the time it was made, anything else from the newest message back.
         """
         made_ms = None
         if kind != TAG:
-            with contextlib.suppress(RemoteProtocolError):  # most keys are no ids
+            with contextlib.suppress(RemoteProtocolError):  # most keys are not ids
                 _, _, made_ms, _ = parse_uniq_key(key, now_ms=self._clock.time_ms())
         if made_ms is not None:
             found = await self._search_around(made_ms, queues, key)
@@ -72,7 +72,7 @@ class Lookup:
     async def _search_back(
         self, queue: MessageQueue, key: str, kind: str, max_count: int, begin_ms: int, budget: int
     ) -> list[ReceivedMessage]:
-        found: dict[int, ReceivedMessage] = {}  # by offset, as a batch may lie in two stretches
+        found: dict[int, ReceivedMessage] = {}  # by offset, as two pulls may return the same batch
         end, low = await self._offsets.max_offset(queue), await self._offsets.min_offset(queue)
         while low < end and budget > 0 and len(found) < max_count:
             start = offset = max(low, end - SEARCHED_AT_ONCE)
@@ -92,7 +92,7 @@ class Lookup:
         return list(found.values())
 
     async def pull(self, queue: MessageQueue, offset: int, *, max_messages: int = SEARCHED_AT_ONCE) -> PullResult:
-        """Return what is stored at ``offset`` of a queue and behind it, about 1 MiB at most."""
+        """Return the messages of a queue from ``offset`` on, about 1 MiB at most."""
         header = pull_header(
             TOOLS_GROUP,
             queue,
@@ -107,9 +107,9 @@ class Lookup:
 
 
 def with_key(body: bytes, broker_name: str, key: str, kind: str) -> list[ReceivedMessage]:
-    """Return the messages of records that have a key, that id or tag; Apache's brokers compare hashes only.
+    """Return the messages with a key, id or tag; Apache's brokers compare hashes only.
 
-    Of a batch those that have it, or all when only the batch itself has.
+    Of a batch these are the messages that have it, or all if only the batch itself has it.
     """
 
     def has_key(message: ReceivedMessage) -> bool:

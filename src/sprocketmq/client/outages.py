@@ -1,4 +1,4 @@
-"""Brokers that do not answer: one log line when an outage begins and one when it is over, however many queues and requests meet it."""
+"""Brokers that do not answer: one log line when an outage begins and one when it ends, however many queues and requests it affects."""
 
 import logging
 import math
@@ -11,12 +11,12 @@ log = logging.getLogger(__name__)
 
 
 def broker_label(queue: MessageQueue) -> str:
-    """Return what outages of a queue's broker are filed under, and called in the log."""
+    """Return the key for outages of a queue's broker, which is also its name in the log."""
     return f"broker {queue.broker_name}"
 
 
 class Outages:
-    """The outages that one client knows of, each by what does not answer ("broker broker-a"). ``clock`` is the client's."""
+    """The outages known to one client, by label ("broker broker-a"). ``clock`` is the client's."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -25,31 +25,32 @@ class Outages:
         self._ended: dict[str, float] = {}
 
     def level_of(self, what: str | None) -> int:
-        """Return how to log that something else than a pull got no answer from ``what`` (None: nobody knows of whom): as news, unless pulls
-        meet the same outage, or have met any.
+        """Return the level at which to log that a request other than a pull got no answer from ``what`` (None: unknown).
+
+        A warning, unless pulls log the same outage, or have logged any.
         """
         return logging.DEBUG if self._began or (what is not None and self._pulls[what]) else logging.WARNING
 
     def pulled(self, what: str, change: int) -> None:
-        """Note that so many more pull from ``what``, or fewer."""
+        """Change the number of queues pulled from ``what``."""
         self._pulls[what] += change
 
     def failed(self, what: str, asked_at: float, who: str, error: Exception) -> None:
-        """Note that a pull that ``who`` sent at ``asked_at`` (monotonic) failed, and will be tried again."""
+        """Record that a pull that ``who`` sent at ``asked_at`` (monotonic s) failed and will be retried."""
         if what in self._began or asked_at < self._ended.get(what, -math.inf):
-            # Known, or a late failure of an outage that others have seen the end of.
+            # A known outage, or a late failure of one that has ended.
             log.debug("%s: %s", who, error)
             return
         self._began[what] = self._clock.monotonic()
         log.warning("%s: cannot pull from %s, trying again until it answers: %s", who, what, error)
 
     def answered(self, what: str, who: str) -> None:
-        """Note that a pull of ``who`` was answered by ``what``, which ends its outage."""
+        """Record that a pull of ``who`` was answered by ``what``, which ends its outage."""
         began = self._began.pop(what, None)
         if began is not None:
             now = self._ended[what] = self._clock.monotonic()
             log.warning("%s: connected again to %s after %.1f s", who, what, now - began)
 
     def forget(self, what: str) -> None:
-        """Note that who met the outage asks no more: nobody may be left to see its end."""
+        """Drop the outage of ``what`` when a queue is no longer pulled: its end may go unnoticed."""
         self._began.pop(what, None)

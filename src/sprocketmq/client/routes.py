@@ -1,4 +1,4 @@
-"""Routes as clients use them: which queues to write, which to read, and where each broker is (docs/internals/requests.md#routes)."""
+"""Routes: the queues of a topic to write and to read, and the addresses of its brokers (docs/internals/requests.md#routes)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from sprocketmq.protocol.codes import PERM_READ, PERM_WRITE
 from sprocketmq.protocol.message import MessageQueue
 
 MASTER_ID = 0
-# What a client asks for when its first message creates a topic.
+# Queues of a topic that is created by its first message.
 DEFAULT_TOPIC_QUEUES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The queues of one topic. ``provisional`` means: of the template topic, the broker creates the real one at the first send."""
+    """The queues of one topic. A ``provisional`` route is the template topic's: the broker creates the topic at the first send."""
 
     topic: str
     publish_queues: tuple[MessageQueue, ...]
@@ -36,10 +36,10 @@ class Route:
 
 
 def read_route(topic: str, data: TopicRoute, *, template: bool = False) -> Route:
-    """Turn a nameserver's answer into queues.
+    """Return the route in a nameserver's answer.
 
-    Written are the queues of brokers that allow writing and have a master, or those an order topic lists; read are those of brokers
-    that allow reading. With ``template`` the answer is the default topic's: ``topic`` gets at most four of its queues per broker.
+    Queues to write are those of brokers that allow writing and have a master, or those that an order topic lists; queues to read those of
+    brokers that allow reading. With ``template`` the answer is the default topic's: ``topic`` gets at most four of its queues per broker.
     """
     addresses = {broker.broker_name: dict(sorted(broker.broker_addrs.items())) for broker in data.broker_datas if broker.broker_addrs}
     publish: list[MessageQueue] = []

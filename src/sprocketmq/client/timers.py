@@ -1,4 +1,4 @@
-"""All waiting of one client: a heap of due times, looked at by a single loop timer."""
+"""All timers of one client: a heap of due times behind a single timer of the event loop."""
 
 import asyncio
 import heapq
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class Timer:
-    """One thing to do later; ``cancel`` takes it back."""
+    """An action to run later, unless cancelled."""
 
     __slots__ = ("action",)
 
@@ -24,10 +24,10 @@ class Timer:
 
 
 class Timers:
-    """Run actions when their time has come on ``clock``.
+    """Runs actions when they are due on ``clock``.
 
-    Tests give a clock that they move themselves and then call ``run_due``: nothing waits for real time. An action that raises is
-    logged and harms no other.
+    Tests pass a clock that they advance and then call ``run_due``, without waiting for real time. An action that raises is logged and does
+    not affect others.
     """
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -49,7 +49,7 @@ class Timers:
         return timer
 
     async def sleep(self, delay_s: float) -> None:
-        """Wait ``delay_s`` seconds, but not beyond ``close``."""
+        """Wait ``delay_s`` seconds, or until ``close``."""
         if self._closed:
             return
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -62,7 +62,7 @@ class Timers:
             timer.cancel()
 
     def run_due(self) -> int:
-        """Run what is due now and return how many actions ran."""
+        """Run all due actions and return how many there were."""
         now = self._clock.monotonic()
         ran = 0
         heap = self._heap
@@ -80,7 +80,7 @@ class Timers:
         return ran
 
     def close(self) -> None:
-        """Drop every action; who sleeps goes on at once."""
+        """Drop every action; sleeping tasks continue at once."""
         self._closed = True
         self._heap.clear()
         for sleeper in self._sleepers:

@@ -315,7 +315,7 @@ def same_namesrv_port(server, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (in_use, 1, "address already in use; choose another port (0 means any free one) or stop what uses it"),
+        (in_use, 1, "address already in use; choose another port (0 means any free port) or stop the process that uses it"),
         (same_namesrv_port, 1, "address already in use; choose another port"),
         (lambda server, tmp_path: ("serve", *FREE, "--store", str(tmp_path / "store")), 1, "is in use by another broker (process"),
         (
