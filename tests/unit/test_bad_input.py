@@ -618,7 +618,7 @@ def test_a_port_that_is_taken_is_named_and_nothing_is_left_behind(tmp_path, opti
         port = taken.getsockname()[1]
         ports = {"--port": "0", "--namesrv-port": "0", option: str(port)}
         arguments = [word for pair in ports.items() for word in pair]
-        assert_one_clear_line(serve(*arguments, "--store", str(tmp_path)), f"cannot listen on 127.0.0.1:{port}", "0 means any free one")
+        assert_one_clear_line(serve(*arguments, "--store", str(tmp_path)), f"cannot listen on 127.0.0.1:{port}", "0 means any free port")
         with pytest.raises(PortInUse):
             LocalCluster(**{option.strip("-").replace("-", "_"): port}).start()
     with LocalCluster(tmp_path):

@@ -1,12 +1,11 @@
-"""What every client object has one of: nameservers, routes, broker connections, heartbeats.
+"""The core of every client object: routes, broker connections, heartbeats, requests.
 
-Each client object owns its own instance, so closing one can never disturb another.
+Each client object owns its own instance, so closing one does not affect another.
 """
 
 import asyncio
 import logging
 import os
-import random
 import time
 import warnings
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -14,6 +13,7 @@ from threading import get_ident
 from typing import Any
 
 from sprocketmq.client.fork_guard import guard
+from sprocketmq.client.nameservers import NAMESRV_BUDGET_S, Nameservers, namesrv_addresses
 from sprocketmq.client.outages import Outages
 from sprocketmq.client.routes import MASTER_ID, Route, read_route
 from sprocketmq.client.timers import Timers
@@ -22,20 +22,15 @@ from sprocketmq.errors import (
     BrokerBusy,
     BrokerError,
     ClientClosed,
-    ConfigError,
     ConnectFailed,
     ConnectionLost,
     ForkedClient,
     NameserverUnavailable,
-    NotRocketMQ,
-    OtherServer,
-    RequestTimeout,
     RetriableError,
     SprocketError,
     TopicNotFound,
     WrongEventLoop,
 )
-from sprocketmq.net.address import parse_addresses
 from sprocketmq.net.client import Connection, ConnectionPool
 from sprocketmq.net.memory import keep_freed_memory
 from sprocketmq.net.tasks import Background, Kept, all_of, settled, share
@@ -47,24 +42,18 @@ from sprocketmq.protocol.names import DEFAULT_TOPIC
 
 log = logging.getLogger(__name__)
 
-NAMESRV_VARIABLE = "NAMESRV_ADDR"
-
 ROUTE_REFRESH_S = 30.0
 HEARTBEAT_S = 30.0
 REQUEST_TIMEOUT_S = 3.0
-# Time for one question to the nameservers, all of them and all rounds together.
-NAMESRV_BUDGET_S = 5.0
-NAMESRV_ROUNDS = 3
-NAMESRV_PAUSE_S = 0.2
 UNREGISTER_TIMEOUT_S = 1.0
 ASK_TRIES = 3
 ASK_PAUSE_S = 0.2
-# Sends that fail, or create their topic, ask for a fresh route at most this often, each topic.
+# Minimum interval between route refreshes of a topic that failed sends, or its creation, request.
 REFRESH_SOON_S = 1.0
 
 NEW, OPEN, CLOSING, CLOSED, FORKED = range(5)
 
-# What a broker answers while it cannot serve, and may again later.
+# Refusals that may pass.
 _PASSING_CODES = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY})
 _AWAY_CODES = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.GO_AWAY})
 
@@ -73,25 +62,8 @@ def _never() -> bool:
     return False
 
 
-def namesrv_addresses(namesrv: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the nameserver addresses of an argument: text with ``;`` or a sequence; None reads the variable NAMESRV_ADDR.
-
-    Raises ConfigError when there is none or one is no address.
-    """
-    if namesrv is None:
-        namesrv = os.environ.get(NAMESRV_VARIABLE, "")
-        if not namesrv.strip():
-            raise ConfigError(f"no nameserver address given: pass namesrv='HOST:PORT' or set {NAMESRV_VARIABLE}")
-    if isinstance(namesrv, str):
-        return parse_addresses(namesrv)
-    try:
-        return parse_addresses(";".join(namesrv))
-    except TypeError:
-        raise ConfigError(f"namesrv must be 'HOST:PORT' or a list of such addresses, not {namesrv!r}") from None
-
-
 def response_error(response: Command, address: str, topic: str = "") -> SprocketError:
-    """Return the typed error of a response that is no success."""
+    """Return the typed error of a response with an error code."""
     code = response.code
     if code == ResponseCode.TOPIC_NOT_EXIST and topic:
         return TopicNotFound(topic)
@@ -99,78 +71,11 @@ def response_error(response: Command, address: str, topic: str = "") -> Sprocket
     return kind(code, response.remark, address=address)
 
 
-class Nameservers:
-    """A list of nameservers: one is used while it answers, the next when it does not."""
-
-    def __init__(self, addresses: Sequence[str], timers: Timers) -> None:
-        self.addresses = tuple(addresses)
-        self.pool = ConnectionPool(expected="nameserver")
-        self._timers = timers
-        self._current = random.randrange(len(self.addresses))
-
-    async def request(self, code: int, *, ext: Mapping[str, str] | None = None, budget_s: float = NAMESRV_BUDGET_S) -> Command:
-        """Ask until one nameserver answers: three rounds through the list with pauses between them, within ``budget_s`` seconds.
-
-        Raises NotRocketMQ when every address is something else, NameserverUnavailable when none answered.
-        """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + budget_s
-        foreign: dict[str, NotRocketMQ] = {}
-        cause: SprocketError | None = None
-        for attempt in range(NAMESRV_ROUNDS * len(self.addresses)):
-            remaining = deadline - loop.time()
-            if remaining <= 0:
-                break
-            address = self.addresses[self._current]
-            try:
-                return await self._ask(address, code, ext, min(remaining, REQUEST_TIMEOUT_S))
-            except NotRocketMQ as e:
-                foreign[address] = e
-                cause = e
-            except RetriableError as e:
-                cause = e
-            if len(foreign) == len(self.addresses):
-                break
-            self._current = (self._current + 1) % len(self.addresses)
-            if (attempt + 1) % len(self.addresses) == 0:
-                pause = NAMESRV_PAUSE_S * ((attempt + 1) // len(self.addresses))
-                await self._timers.sleep(min(pause, max(0.0, deadline - loop.time())))
-        if isinstance(cause, NotRocketMQ):
-            raise cause
-        raise NameserverUnavailable(self.addresses, cause) from cause
-
-    async def _ask(self, address: str, code: int, ext: Mapping[str, str] | None, timeout_s: float) -> Command:
-        conn = await self.pool.get(address, timeout_s=timeout_s)
-        try:
-            response = await conn.request(code, ext=ext, timeout_s=timeout_s)
-        except RequestTimeout:
-            silent = not conn.received_bytes
-            self.pool.drop(address)
-            if silent:
-                reason = f"it said nothing for {timeout_s:.1f} s; expected a RocketMQ nameserver there, is the port right?"
-                raise ConnectionLost(address, reason) from None
-            raise
-        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise OtherServer(address, "nameserver", f"it says:{response.remark or ''}")
-        if response.code == ResponseCode.SYSTEM_ERROR and "not ready" in (response.remark or ""):
-            raise BrokerBusy(response.code, response.remark, address=address)
-        return response
-
-    @property
-    def local_ip(self) -> str:
-        """Own address, as the nameserver connection has it."""
-        for conn in self.pool.open_connections():
-            name = conn.extra_info("sockname")
-            if name:
-                return str(name[0])
-        return "127.0.0.1"
-
-
 class Instance:
     """The connections and routes of one client object.
 
-    ``kind`` names the client in errors. ``on_request`` gets what brokers ask of their own accord (code 40). ``on_route`` is called
-    when a route is new or has changed. Timers and stored times use ``clock``; request time-outs are real.
+    ``kind`` names the client in errors. ``on_request`` gets requests that brokers send (code 40). ``on_route`` is called when a route is
+    new or has changed. Timers and stored times use ``clock``; request timeouts use the event loop's.
     """
 
     def __init__(
@@ -194,8 +99,8 @@ class Instance:
         self.client_id = ""
         # Held while the client starts or closes: a second call waits for the first.
         self.changing = asyncio.Lock()
-        # Where the client lives once it is open: a thread and the event loop that runs there. ``home`` is that thread while the client is
-        # open and its loop has not ended, else 0, which no thread has: one comparison tells all.
+        # The thread and event loop of an open client. ``home`` is that thread's id while the client is open and its loop has not ended, and
+        # otherwise 0, which no thread has, so one comparison checks both.
         self.home = 0
         self.running: Callable[[], bool] = _never
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -207,7 +112,7 @@ class Instance:
         self._background = Background(kind)
         self._refreshed_at: dict[str, float] = {}
         self._refreshing: set[str] = set()
-        # Topics sent to by the template's route: they exist from the first message on, and have a route of their own soon.
+        # Topics sent to over the template's route: the first message creates them, and they soon have their own route.
         self._awaited: set[str] = set()
         self._heartbeat: asyncio.Task[None] | None = None
         self._beat_again = False
@@ -217,7 +122,7 @@ class Instance:
 
     @property
     def state(self) -> int:
-        """NEW, OPEN, CLOSING, CLOSED or FORKED. A client that becomes OPEN lives on the running event loop from then on."""
+        """NEW, OPEN, CLOSING, CLOSED or FORKED. A client that becomes OPEN belongs to the running event loop."""
         return self._state
 
     @state.setter
@@ -230,12 +135,12 @@ class Instance:
         self.home = self._thread if state == OPEN else 0
 
     def forked(self) -> None:
-        """Take note that this is a forked child's copy (``guard``)."""
+        """Mark this as the copy in a forked child (``fork_guard``)."""
         self.state = FORKED
-        self.changing = asyncio.Lock()  # whoever holds it is not here
+        self.changing = asyncio.Lock()  # its holder does not exist in the child
 
     def refuse(self) -> None:
-        """Raise why the client cannot be used here and now: ForkedClient, ClientClosed or WrongEventLoop."""
+        """Raise the reason why the client cannot be used: ForkedClient, ClientClosed or WrongEventLoop."""
         if self.state == FORKED:
             raise ForkedClient(self.kind)
         if self.state == NEW:
@@ -247,14 +152,14 @@ class Instance:
     def check(self) -> None:
         """Raise when the client is not open, or used outside the event loop that it was started on.
 
-        Asking for the running loop itself costs a system call on Python 3.11. On the loop's own thread, while the loop runs, no other can.
+        Getting the running loop costs a system call on Python 3.11. On the loop's own thread, no other loop can run while it does.
         """
         if get_ident() != self.home or not self.running():
             self.refuse()
 
     @property
     def here(self) -> bool:
-        """Whether the caller runs on the event loop of the client; true for a client that was never open."""
+        """Whether the caller is on the client's event loop; true for a client that was never open."""
         return self._loop is None or (get_ident() == self._thread and self._loop.is_running())
 
     def check_loop(self) -> None:
@@ -263,7 +168,7 @@ class Instance:
             raise WrongEventLoop(self.kind, ended=self._loop is None or self._loop.is_closed())
 
     def soon(self, action: Callable[..., object], *arguments: object) -> None:
-        """Call ``action`` on the client's loop in its next turn, from any thread; never when the loop has ended."""
+        """Call ``action`` on the client's loop in its next turn, from any thread; not if the loop has ended."""
         if self._loop is not None:
             try:
                 self._loop.call_soon_threadsafe(action, *arguments)
@@ -271,9 +176,9 @@ class Instance:
                 return  # closed
 
     async def start(self) -> None:
-        """Find a nameserver that answers, then keep routes and heartbeats fresh. Raises what ``Nameservers.request`` raises.
+        """Find a nameserver that answers, then refresh routes and send heartbeats. Raises what ``Nameservers.request`` raises.
 
-        After it has raised it may be called again.
+        It may be called again after it has raised.
         """
         if self.state == OPEN:
             self.check()
@@ -281,7 +186,7 @@ class Instance:
         if self.state != NEW:
             self.refuse()
         try:
-            # Asks for the template topic's route, as unknown topics need it and any answer proves that a nameserver is there.
+            # Unknown topics need the template topic's route; any answer proves that a nameserver is there.
             await self.namesrv.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=to_ext(RouteRequest(DEFAULT_TOPIC)))
         except BaseException:
             await self.namesrv.pool.disconnect()
@@ -295,7 +200,7 @@ class Instance:
         self.every(HEARTBEAT_S, self.heartbeat, "heartbeats")
 
     async def _watch_loop(self) -> AsyncGenerator[None, None]:
-        """Take note that the loop ends: ``asyncio.run`` closes the generators that are still open then, this one among them."""
+        """Notice the end of the loop: ``asyncio.run`` closes open generators, this one among them."""
         try:
             yield
         finally:
@@ -304,7 +209,7 @@ class Instance:
     async def close(self) -> None:
         """Unregister the groups, end background work, close connections. Harmless when closed already, or in a forked child.
 
-        When the caller is cancelled meanwhile, everything is closed all the same.
+        Everything is closed even if the caller is cancelled meanwhile.
         """
         if self.state == FORKED:
             return
@@ -328,7 +233,7 @@ class Instance:
             await self._witness.aclose()
 
     def dropped(self, client: object, description: str, warn: Callable[..., None] = warnings.warn) -> None:
-        """Warn when a client that nobody has any more is still open, and have its loop close what it left there."""
+        """Warn about a client that was dropped while open, and have its loop free its resources."""
         if self.state != OPEN:
             return
         self.state = CLOSED
@@ -346,11 +251,11 @@ class Instance:
         return self._background.spawn(work, name)
 
     def keep(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> Kept:
-        """Run ``work()`` until it returns, is stopped, or the client closes; should it end otherwise, it is logged and run again."""
+        """Run ``work()`` until it returns, is stopped, or the client closes; if it ends otherwise, that is logged and it is restarted."""
         return self._background.keep(name, work)
 
     def every(self, period_s: float, job: Callable[[], Awaitable[Any]], name: str) -> None:
-        """Run ``job`` each ``period_s`` seconds while the client is open; its errors are logged, and the next run tries again."""
+        """Run ``job`` each ``period_s`` seconds while the client is open; errors are logged, and the next run follows."""
 
         async def when_open() -> None:
             if self.state == OPEN:
@@ -364,7 +269,7 @@ class Instance:
     # --- routes ---
 
     async def route(self, topic: str, *, budget_s: float = NAMESRV_BUDGET_S) -> Route:
-        """Return the route of ``topic``, from the cache when it is there.
+        """Return the route of ``topic``, from the cache if it is there.
 
         Raises TopicNotFound when no nameserver knows it, NameserverUnavailable when none answers.
         """
@@ -374,9 +279,9 @@ class Instance:
         return route
 
     async def publish_route(self, topic: str, *, budget_s: float = NAMESRV_BUDGET_S) -> Route:
-        """Return the route to send by: the topic's own, else one made of the template topic (the broker then creates the topic).
+        """Return the route to send to: the topic's own, otherwise one made from the template topic (the broker then creates the topic).
 
-        Raises TopicNotFound when there is neither, or the topic has no queue that may be written.
+        Raises TopicNotFound when there is neither, or the topic has no writable queue.
         """
         route = await self.fetch_route(topic, budget_s=budget_s)
         if route is None:
@@ -389,10 +294,10 @@ class Instance:
         return route
 
     async def fetch_route(self, topic: str, *, budget_s: float = NAMESRV_BUDGET_S) -> Route | None:
-        """Ask the nameserver for the route of ``topic`` and remember it; None when the topic is unknown.
+        """Fetch the route of ``topic`` from a nameserver and cache it; None when the topic is unknown.
 
-        Callers that ask at the same time share one question. A remembered route stays when the nameserver does not know the topic
-        (any more): a nameserver that has just started knows nothing yet.
+        Concurrent calls share one request. A cached route stays when the nameserver does not know the topic: one that has just started
+        knows no topics yet.
         """
         if not self.here:
             self.refuse()
@@ -432,26 +337,26 @@ class Instance:
         raise response_error(response, ";".join(self.namesrv.addresses), topic)
 
     def _greet(self, before: Route | None, route: Route) -> None:
-        """Send heartbeats without waiting for their period when brokers appeared that have not had one."""
+        """Send heartbeats at once when a route has new brokers."""
         known = set(before.masters.values()) if before else set()
         if self.state == OPEN and set(route.masters.values()) - known and (self.producer_groups or self.consumers()):
             self.heartbeat_soon()
 
     async def refresh_routes(self) -> None:
-        """Fetch the route of every topic in use again. What cannot be had stays as it is; the last error is raised when all were tried."""
+        """Fetch the route of every topic in use. A route that cannot be fetched stays; the last error is raised after all were tried."""
         error: SprocketError | None = None
         for topic in {*self.routes, *self._awaited}:
             try:
                 await self.fetch_route(topic)
             except NameserverUnavailable:
-                raise  # as it will be for the others
+                raise  # the others would fail too
             except SprocketError as e:
                 error = e
         if error is not None:
             raise error
 
     def refresh_soon(self, topic: str) -> None:
-        """Fetch the route of ``topic`` in the background: now, or a second after the last time."""
+        """Fetch the route of ``topic`` in the background: now, or a second after the last refresh."""
         if self.state != OPEN or topic in self._lookups or topic in self._refreshing:
             return
         last = self._refreshed_at.get(topic)
@@ -470,16 +375,16 @@ class Instance:
         try:
             await self.fetch_route(topic)
         except ClientClosed:
-            pass  # nobody needs the route any more
+            pass  # the route is no longer needed
         except SprocketError as e:
-            # Whoever wanted a fresh route has a request that fails, and says so with more.
+            # The request that needed the route fails too, and logs more.
             level = logging.DEBUG if isinstance(e, RetriableError) else logging.WARNING
             log.log(level, "%s: route of %s not refreshed: %s", self.kind, topic, e)
 
     # --- heartbeats ---
 
     def broker_addresses(self) -> set[str]:
-        """Return the brokers that want heartbeats: masters, and slaves too when this client consumes."""
+        """Return the addresses to send heartbeats to: masters, and slaves too for consumers."""
         everyone = bool(self.consumers())
         found: set[str] = set()
         for route in self.routes.values():
@@ -488,7 +393,7 @@ class Instance:
         return found
 
     async def heartbeat(self) -> None:
-        """Tell every broker in use which groups live here. A broker that does not answer is logged; the others are told."""
+        """Send the groups of this client to every broker in use. A broker that does not answer is logged."""
         consumers = self.consumers()
         if not consumers and not self.producer_groups:
             return
@@ -497,11 +402,11 @@ class Instance:
         await all_of(self._heartbeat_one(address, body) for address in self.broker_addresses())
 
     def heartbeat_soon(self) -> None:
-        """Send heartbeats now, in the background; a call while one is on its way has it go round once more."""
+        """Send heartbeats now, in the background; a call during a round adds another round."""
         self._beat()
 
     async def heartbeat_now(self) -> None:
-        """Do as ``heartbeat_soon`` and wait for the answers; how they went is logged. Any number of tasks may wait."""
+        """Do as ``heartbeat_soon`` and wait for the answers; failures are logged. Any number of tasks may wait."""
         await settled(self._beat())
 
     def _beat(self) -> "asyncio.Task[None]":
@@ -525,7 +430,7 @@ class Instance:
             log.log(self.level_of(e), "%s: no heartbeat to broker %s: %s", self.kind, address, e)
 
     def level_of(self, error: SprocketError) -> int:
-        """Return how to log a failure of background work: an outage that pulls meet is logged by them."""
+        """Return the level at which to log a failure of background work: pulls log outages themselves."""
         if not isinstance(error, RetriableError):
             return logging.WARNING
         address = getattr(error, "address", None)
@@ -575,10 +480,10 @@ class Instance:
         broker_id: int = MASTER_ID,
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> tuple[Command, str]:
-        """Send a request that may be repeated to a broker of ``topic``; return its response and the broker's address.
+        """Send a repeatable request to a broker of ``topic``; return its response and the broker's address.
 
-        Tried again, with pauses and a fresh route, while the broker cannot be reached or says that it cannot serve now. Raises
-        TopicNotFound for an unknown topic, RetriableError when the route has no such broker, and what the last try ended with.
+        Retried, with pauses and a fresh route, while the broker cannot be reached or refuses for now. Raises TopicNotFound for an unknown
+        topic, RetriableError when the route has no such broker, and the error of the last try.
         """
         for attempt in range(ASK_TRIES):
             route = await self.route(topic)

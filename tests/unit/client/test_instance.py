@@ -5,9 +5,10 @@ import pytest
 from fake_cluster import FakeNamesrv, answer, fake_cluster, hang_up, silence
 from tests.inside import id_of, instance_of, run_due
 
-from sprocketmq.client import AdminClient, Producer, PullConsumer
+from sprocketmq.client import AdminClient, Producer, PullConsumer, nameservers
 from sprocketmq.client import instance as instance_module
-from sprocketmq.client.instance import Instance, namesrv_addresses
+from sprocketmq.client.instance import Instance
+from sprocketmq.client.nameservers import namesrv_addresses
 from sprocketmq.clock import ManualClock
 from sprocketmq.errors import (
     BrokerError,
@@ -64,7 +65,7 @@ def closed_port():
 
 @pytest.fixture
 def no_pauses(monkeypatch):
-    monkeypatch.setattr(instance_module, "NAMESRV_PAUSE_S", 0.001)
+    monkeypatch.setattr(nameservers, "NAMESRV_PAUSE_S", 0.001)
     monkeypatch.setattr(instance_module, "ASK_PAUSE_S", 0.001)
 
 
@@ -114,7 +115,7 @@ async def test_a_grpc_port_is_named_with_what_was_expected_there(grpc_server, no
 
 
 async def test_a_server_that_says_nothing_is_named_with_what_was_expected_there(no_pauses, monkeypatch):
-    monkeypatch.setattr(instance_module, "REQUEST_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(nameservers, "REQUEST_TIMEOUT_S", 0.05)
 
     async def handle(reader, writer):
         await reader.read()
