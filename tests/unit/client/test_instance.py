@@ -403,4 +403,4 @@ async def test_a_request_whose_end_is_not_taken_keeps_no_other_from_its_own(capl
     conn.connection_lost(None)
     with pytest.raises(ConnectionLost):
         await lost
-    assert caplog.text.count("did not take its outcome") == 2
+    assert caplog.text.count("failed on its outcome: ") == 2

@@ -1,4 +1,4 @@
-"""Queue locks of a member that consumes in order: kept by the brokers, relied on here for a shorter time (client-behaviour, 9.9)."""
+"""Queue locks of a member that consumes in order: kept by the brokers, relied on here for a shorter time (docs/internals/consumers.md)."""
 
 import asyncio
 from collections import defaultdict
