@@ -55,10 +55,10 @@ class _QueueTables(Body):
         tree = loads(data)
         if not isinstance(tree, dict):
             raise RemoteProtocolError(f"{cls.__name__} is a JSON {type(tree).__name__}, not an object")
-        return cls._of_tree(tree)
+        return cls.of_tree(tree)
 
     @classmethod
-    def _of_tree(cls, tree: dict[Any, Any]) -> Self:
+    def of_tree(cls, tree: dict[Any, Any]) -> Self:
         tables = {}
         for name, kind in cls._tables.items():
             wire_name = cls.__struct_encode_fields__[cls.__struct_fields__.index(name)]
@@ -483,11 +483,11 @@ class ConsumerStatus(_QueueTables):
     consumer_table: dict[str, dict[MessageQueue, Int64]] = field(default_factory=dict)
 
     @classmethod
-    def _of_tree(cls, tree: dict[Any, Any]) -> Self:
+    def of_tree(cls, tree: dict[Any, Any]) -> Self:
         members = tree.pop("consumerTable", None) or {}
         if not isinstance(members, dict):
             raise RemoteProtocolError(f"consumerTable is a {type(members).__name__}, not an object")
-        body = super()._of_tree(tree)
+        body = super().of_tree(tree)
         body.consumer_table = {str(name): _queue_table(table, Int64, "consumerTable") for name, table in members.items()}
         return body
 
@@ -609,7 +609,7 @@ class BrokerConsumeStats(Body):
         groups = _convert(tree.pop("consumeStatsList", None) or [], list[dict[str, list[Any]]])
         body = _convert(tree, cls)
         body.consume_stats_list = [
-            {name: [ConsumeStats._of_tree(stats) for stats in tables] for name, tables in entry.items()} for entry in groups
+            {name: [ConsumeStats.of_tree(stats) for stats in tables] for name, tables in entry.items()} for entry in groups
         ]
         return body
 

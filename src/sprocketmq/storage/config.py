@@ -1,4 +1,5 @@
-r"""What a store is opened with, and the JSON files under ``config/``, in the reference's layout: tabs, no blank after the colon, integer keys without quotes.
+r"""The settings of a store, and the JSON files under ``config/`` in the reference's format: tabs, no blank after the colon, integer keys
+without quotes.
 
 ::
 

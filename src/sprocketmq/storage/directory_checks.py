@@ -82,8 +82,8 @@ def _check_rocksdb(fs: FileSystem, root: str, names: set[str]) -> None:
             raise StoreNotSupported(
                 f"{root}/config/{name}",
                 "topics and offsets of this store are in a RocksDB database, which only Apache's broker reads",
-                "export them as JSON into the directory above it with Apache's mqadmin rocksDBConfigToJson (topics.json, subscriptionGroup.json,"
-                " consumerOffset.json)",
+                "export them as JSON into the directory above it with Apache's mqadmin rocksDBConfigToJson (topics.json,"
+                " subscriptionGroup.json, consumerOffset.json)",
             )
 
 
@@ -143,7 +143,8 @@ def check_version(fs: FileSystem, root: str) -> Snapshot | None:
         if magic == b"SPMQ" and version > DISPATCHED_VERSION and crc32(data[: -INT32.size]) == INT32.unpack(data[-INT32.size :])[0]:
             raise StoreNotSupported(
                 path,
-                f"this store was last written by a newer SprocketMQ (format {version} at byte 4, this one knows up to {DISPATCHED_VERSION})",
+                f"this store was last written by a newer SprocketMQ (format {version} at byte 4,"
+                f" this one knows up to {DISPATCHED_VERSION})",
                 "use the newer SprocketMQ, or remove this file to have the queues made anew from the commit log",
             )
     return snapshot

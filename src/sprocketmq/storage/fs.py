@@ -304,7 +304,7 @@ class RealFileSystem:
 
 
 def will_need(view: memoryview, begin: int, end: int) -> None:
-    """Tell the system that bytes ``[begin, end)`` of a mapping are about to be read, so that it fetches them ahead; other views are fine."""
+    """Tell the system that bytes ``[begin, end)`` of a mapping are about to be read, so that it reads ahead. Ignores other views."""
     mapped = view.obj
     if isinstance(mapped, mmap.mmap) and hasattr(mapped, "madvise"):
         first = begin - begin % mmap.PAGESIZE

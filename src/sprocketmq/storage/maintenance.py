@@ -23,7 +23,7 @@ QUEUES_PER_STEP = 50
 
 
 class Maintenance:
-    """Its methods are those of ``MessageStore`` of the same names. ``flush``, ``flush_log`` and ``release_deleted`` may run in other threads."""
+    """Flushes and deletes for ``MessageStore``. ``flush``, ``flush_log`` and ``release_deleted`` may run in other threads."""
 
     def __init__(self, fs: FileSystem, root: str, log: CommitLog, table: QueueTable, index: StoreIndex | None, appender: Appender) -> None:
         self._fs = fs

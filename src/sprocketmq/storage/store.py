@@ -1,8 +1,8 @@
 """The MessageStore: what the broker calls. Messages go in by topic and queue, and come out by queue offset, time or log offset.
 
-It only connects its parts: ``Appender`` (staging and commits), ``QueueReader`` (reads by queue offset and time), ``StoreRecovery`` (opening)
-and ``Maintenance`` (flushes, deletion). One thread stages, commits and reads; ``flush`` may run in another thread at the same time.
-Nothing here waits, sleeps or locks while a message is stored or read.
+It only connects its parts: ``Appender`` (staging and commits), ``QueueReader`` (reads by queue offset and time), ``StoreRecovery``
+(opening) and ``Maintenance`` (flushes, deletion). One thread stages, commits and reads; ``flush`` may run in another thread at the same
+time. Nothing here waits, sleeps or locks while a message is stored or read.
 """
 
 import contextlib

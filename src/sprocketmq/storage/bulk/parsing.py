@@ -66,7 +66,7 @@ _Ints = NDArray[np.int64]
 
 
 def find_record(view: memoryview, base: int, begin: int, limit: int) -> int:
-    """Return where the first valid record that begins in ``[begin, limit)`` of ``view`` is, or -1; ``view`` begins at log position ``base``.
+    """Return where the first valid record in ``[begin, limit)`` of ``view`` begins, or -1; ``view`` begins at log offset ``base``.
 
     A body can hold bytes that make a valid record at just this place, so this is a guess until a reader coming from before agrees. It is
     also -1 when so many forged ones are there that comparing their checksums would take long.
@@ -101,8 +101,9 @@ def parse_chunk(
 ) -> ParsedChunk:
     """Return what the records that begin in ``[begin, limit)`` of ``view`` yield; the last may end behind ``limit``.
 
-    ``view`` is a whole segment and begins at log position ``base``; a record is expected at ``begin``. The chunk ends at the first thing
-    that is no valid record, body CRC included, and may end earlier when it has very many keys. Queues of ``batch_topics`` get 46-byte units. Without ``keys`` none are gathered.
+    ``view`` is a whole segment and begins at log offset ``base``; a record is expected at ``begin``. The chunk ends at the first byte
+    that starts no valid record (body CRC included), and earlier when it has very many keys. Queues of ``batch_topics`` get 46-byte units.
+    Without ``keys`` none are gathered.
     """
     records = _Records(view, base, begin, limit)
     if not records.count:

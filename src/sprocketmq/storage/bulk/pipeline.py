@@ -336,7 +336,7 @@ class LogPipeline:
         return read_task(segment.view, task, self._setup) if segment is not None else None
 
     def _receive(self, timeout_s: float) -> bool:
-        """Put answers into the ring that are there or come in time; tell whether there was anything. One that ended leaves its tasks here."""
+        """Put answers that arrive in time into the ring; tell whether there were any. The tasks of a worker that ended come back here."""
         busy = [worker for worker in self.workers if worker.tasks]
         if self._waiting_bytes > _MAX_WAITING_BYTES:
             busy = [worker for worker in busy if worker.tasks[0][0] == self._ring.next]

@@ -1,8 +1,8 @@
 """Making derived files anew from the commit log: queues, batch queues, key index, checkpoint; in place or in another directory.
 
 The new files are made beside the old ones and take their places when all of them are complete and on the disk: until then an interrupted
-run changes nothing, and from then on it leaves what the next start derives again. The commit log is only read. It works on stores written by Apache's broker, which takes the outcome for its own: files
-have the sizes the old ones have, and the checkpoint tells that all of it is on the disk.
+run changes nothing, and from then on it leaves what the next start derives again. The commit log is only read. Stores written by Apache's
+broker can be rebuilt, and that broker accepts the result: files keep the old sizes, and the checkpoint says that all is on disk.
 """
 
 from collections.abc import Callable, Collection
@@ -289,7 +289,7 @@ class _Rebuild:
                 fs.remove_tree(self._work)
 
     def _plan(self) -> Plan:
-        sizes = self._old._file_bytes
+        sizes = self._old.file_bytes
         slots, entries = self._index_geometry()
         config = replace(
             self._config,
@@ -308,9 +308,9 @@ class _Rebuild:
         new = {(state.topic, state.queue_id) for state in made.states}
         for kind in (QUEUES, BATCH_QUEUES):
             fs.make_dirs(f"{self._work}/{kind}")
-        for kind, topic, queue_id in old._on_disk:
+        for kind, topic, queue_id in old.on_disk:
             right_kind = (kind == BATCH_QUEUES) == (topic in old.batch_topics)
-            if right_kind and (topic, queue_id) not in new and old._keep_expired(topic, queue_id):
+            if right_kind and (topic, queue_id) not in new and old.keep_expired(topic, queue_id):
                 self._copy(f"{self._source}/{kind}/{topic}/{queue_id}", f"{self._work}/{kind}/{topic}/{queue_id}")
                 if self._in_place:
                     made.states += (old.queues[topic, queue_id].sync(),)

@@ -53,7 +53,7 @@ class LogOrder(Generic[S]):
     def stretches(self, take: Callable[[], Answer[S] | None], read: Callable[[Segment, int, int], S]) -> Iterator[S]:
         """Yield what the log holds, in order.
 
-        ``take`` gives the answers in log order, None behind the last. ``read`` gets a segment and the bytes ``[begin, limit)`` of it to read
+        ``take`` gives the answers in log order, None after the last. ``read`` gets a segment and the range ``[begin, limit)`` of it to read
         here, a record being expected at ``begin``: for stretches that no answer has, or that begin elsewhere.
         """
         position = self._start

@@ -1,8 +1,8 @@
 """A process that reads stretches of the commit log for another one: ``python -m sprocketmq.storage.bulk.worker``.
 
 It maps the segments read-only and talks in frames over its standard input and output: a length of 4 bytes, then MessagePack. The first
-frame in is a ``Setup``, all others are a ``Task``; each task is answered by one ``ParsedChunk``, in order. When the input closes the process
-ends, so one whose parent was killed stays no longer than its current task.
+frame in is a ``Setup``, all others are a ``Task``; each task is answered by one ``ParsedChunk``, in order. The process ends when its input
+closes, so after its parent was killed it finishes at most its current task.
 """
 
 import os

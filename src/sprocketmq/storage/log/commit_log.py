@@ -153,15 +153,16 @@ class CommitLog:
             if entry.size < size:
                 file.truncate(size)
             self.segments.append(Segment(file, start, size))
-        # Whoever had the log before may have been killed before its directory was synced: names may be missing there, or deleted ones come back.
+        # The previous owner may have been killed before the directory was synced: names may be missing, or deleted ones come back.
         self._names_changed = True
         self.start_at(self.min_offset)
 
     def end_at(self, end: int, *, cut: bool, quarantine: str = "") -> int:
         """Let the log end at ``end`` and return how many bytes of old data behind it were dropped.
 
-        Segments that start behind it go; one that holds data is moved to the directory ``quarantine`` when one is given. With ``cut`` everything behind it in its own segment becomes zeros, so that no remnant of an
-        earlier write can ever look like a record again; without, that is done only when something is there. Raises OSError.
+        Segments that start behind it are removed; one that holds data is moved to the directory ``quarantine`` when one is given. With
+        ``cut`` everything behind it in its own segment is zeroed, so that no remnant of an earlier write can look like a record again;
+        without, that is done only when there is data. Raises OSError.
         """
         dropped = removed = 0
         if self.ahead is not None:

@@ -38,7 +38,8 @@ class _Job(NamedTuple):
 class Preallocator:
     """One worker that makes room for one log. ``reserved_end`` is the place in the log its blocks reach to.
 
-    ``busy`` tells whether a job runs, ``named`` is the start of the last segment it made whose name is on the disk, ``failure`` why a name may not be.
+    ``busy`` tells whether a job runs, ``named`` is the start of the last segment it created whose name is on disk, ``failure`` why a name
+    may not be.
 
     All calls come from the thread that appends. Without ``background`` each job is done at once, in the call that asks for it: a
     simulated file system needs its calls in a fixed order.
@@ -175,7 +176,7 @@ class Preallocator:
         return True
 
     def _sync_name(self, segment_start: int) -> None:
-        """Bring the name of a segment that may be taken meanwhile to the disk. A failure is the next flush's: the system tells it but once."""
+        """Sync the name of a segment that may be in use meanwhile. The next flush reports a failure: the system reports it only once."""
         try:
             self._fs.fsync_dir(self._directory)
         except OSError as e:

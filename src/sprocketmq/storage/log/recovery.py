@@ -325,7 +325,7 @@ def record_view(log: CommitLog, physical: int, end: int) -> memoryview | None:
 
 
 def sector_lost(properties: bytes, physical: int) -> bool:
-    """Tell whether a disk sector that begins inside a record's properties is zeros as far as they go; they begin at log position ``physical``.
+    """Tell whether the properties of a record, which begin at log offset ``physical``, are zero where a disk sector begins in them.
 
     That is what a power failure in the middle of a write leaves. The CRC covers the body alone, and everything before the properties
     would not add up.

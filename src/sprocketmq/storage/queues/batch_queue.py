@@ -178,7 +178,7 @@ class BatchConsumeQueue(UnitQueue):
         self.next = self.committed = self.visible = offset
 
     def go_back(self, offset: int) -> None:
-        """Let ``offset`` be the next one again; units that cover it or later ones are dropped, and all of them when it is before the first."""
+        """Let ``offset`` be the next one again; drop units that cover it or later ones, and all units when it is before the first."""
         if offset <= self.min_offset or self.min_unit == self._end_unit:
             self.begin_at(offset)
             return

@@ -66,12 +66,12 @@ class QueueTable:
         self._fs = fs
         self._root = str(config.root)
         self._log = log
-        self._file_bytes = {PLAIN_ROOT: config.consumequeue_segment_bytes, BATCH_ROOT: config.batchqueue_segment_bytes}
+        self.file_bytes = {PLAIN_ROOT: config.consumequeue_segment_bytes, BATCH_ROOT: config.batchqueue_segment_bytes}
         self.pool = FilePool(fs)
         self.queues: dict[tuple[str, int], Queue] = {}
         self.deleted: dict[str, int] = {}
         self.batch_topics: frozenset[str] = frozenset()
-        self._on_disk: list[tuple[str, str, int]] = []
+        self.on_disk: list[tuple[str, str, int]] = []
         self._held: dict[tuple[str, int], _Held] = {}
         self._deletions_noted = False
         self.corrected_to = 0  # where the log began when all min offsets were last corrected
@@ -95,13 +95,11 @@ class QueueTable:
     def _new(self, topic: str, queue_id: int) -> Queue:
         if topic in self.batch_topics:
             return self._new_batch(topic, queue_id)
-        return ConsumeQueue(
-            self._fs, self.pool, self._directory(PLAIN_ROOT, topic, queue_id), topic, queue_id, self._file_bytes[PLAIN_ROOT]
-        )
+        return ConsumeQueue(self._fs, self.pool, self._directory(PLAIN_ROOT, topic, queue_id), topic, queue_id, self.file_bytes[PLAIN_ROOT])
 
     def _new_batch(self, topic: str, queue_id: int) -> BatchConsumeQueue:
         directory = self._directory(BATCH_ROOT, topic, queue_id)
-        return BatchConsumeQueue(self._fs, self.pool, directory, topic, queue_id, self._file_bytes[BATCH_ROOT])
+        return BatchConsumeQueue(self._fs, self.pool, directory, topic, queue_id, self.file_bytes[BATCH_ROOT])
 
     def _directory(self, kind: str, topic: str, queue_id: int) -> str:
         return f"{self._root}/{kind}/{topic}/{queue_id}"
@@ -141,11 +139,11 @@ class QueueTable:
 
         After a stop that was not ``clean`` a queue's only file may be as long as the writes to it went.
         """
-        self._on_disk = self._directories()
+        self.on_disk = self._directories()
         self.batch_topics = self._find_batch_topics()
         for kind, unit_bytes in ((PLAIN_ROOT, QUEUE_UNIT_BYTES), (BATCH_ROOT, BATCH_UNIT_BYTES)):
             self._adopt_file_size(kind, unit_bytes, trusted=clean)
-        return bool(self._on_disk)
+        return bool(self.on_disk)
 
     def restore(self, snapshot: Snapshot) -> str:
         """Take the queues as a snapshot has them; return why that is not possible, or an empty text."""
@@ -348,14 +346,14 @@ class QueueTable:
     def settle(self) -> None:
         """Write out what the log gave, and drop everything else from the queue files. Raises OSError."""
         self.take_held()
-        for kind, topic, queue_id in self._on_disk:
+        for kind, topic, queue_id in self.on_disk:
             queue = self.queues.get((topic, queue_id))
             if queue is not None and kind == self._kind(queue):
                 continue
             directory = self._directory(kind, topic, queue_id)
             # Of a topic deleted behind the log's beginning the log has all that came later, and that made no such queue.
             deleted = self.deleted.get(topic, 0) > self._log.min_offset
-            if deleted or (kind == BATCH_ROOT) != (topic in self.batch_topics) or not self._keep_expired(topic, queue_id):
+            if deleted or (kind == BATCH_ROOT) != (topic in self.batch_topics) or not self.keep_expired(topic, queue_id):
                 self.pool.forget(directory + "/")
                 self._fs.remove_tree(directory)
         for queue in self.queues.values():
@@ -370,7 +368,7 @@ class QueueTable:
     def _kind(queue: Queue) -> str:
         return BATCH_ROOT if isinstance(queue, BatchConsumeQueue) else PLAIN_ROOT
 
-    def _keep_expired(self, topic: str, queue_id: int) -> bool:
+    def keep_expired(self, topic: str, queue_id: int) -> bool:
         """Take a queue all of whose messages have left the log: their offsets must not be given out again. False when it has none."""
         queue = self._new(topic, queue_id)
         if isinstance(queue, BatchConsumeQueue):
@@ -449,23 +447,23 @@ class QueueTable:
         """
         votes: dict[int, int] = {}
         doubted: dict[int, int] = {}
-        for topic, queue_id in [found[1:] for found in self._on_disk if found[0] == kind][:64]:
+        for topic, queue_id in [found[1:] for found in self.on_disk if found[0] == kind][:64]:
             directory = self._directory(kind, topic, queue_id)
             segments = segment_entries(self._fs.list(directory))
             size = segment_size_of(segments)
             alone = len(segments) == 1 and not trusted
             if size and size % unit_bytes == 0 and not (alone and self._is_torn(f"{directory}/{segments[0][1].name}", size)):
-                counted = doubted if alone and size < self._file_bytes[kind] else votes
+                counted = doubted if alone and size < self.file_bytes[kind] else votes
                 counted[size] = counted.get(size, 0) + 1
         for size, count in doubted.items():
             if count > 1 or size in votes:
                 votes[size] = votes.get(size, 0) + count
         if votes:
-            self._file_bytes[kind] = max(votes, key=lambda size: (votes[size], size))
+            self.file_bytes[kind] = max(votes, key=lambda size: (votes[size], size))
 
     def _is_torn(self, path: str, size: int) -> bool:
         """Tell whether a file ends in data: where the writes ended before a power failure, and not where it should."""
-        if size in self._file_bytes.values():
+        if size in self.file_bytes.values():
             return False
         try:
             file = self._fs.open(path, read_only=True)
@@ -479,7 +477,7 @@ class QueueTable:
     def _find_batch_topics(self) -> frozenset[str]:
         """Return the topics whose queues are batch queues: as their configuration says, or when it does not say, their directory."""
         topics = {entry.name for entry in self._fs.list(f"{self._root}/{BATCH_ROOT}") if entry.is_dir}
-        filled = {topic for kind, topic, _ in self._on_disk if kind == BATCH_ROOT}
+        filled = {topic for kind, topic, _ in self.on_disk if kind == BATCH_ROOT}
         config = ConfigFile(f"{self._root}/config/topics.json", self._fs).load() or {}
         table = config.get("topicConfigTable")
         if isinstance(table, dict):

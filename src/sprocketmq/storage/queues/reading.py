@@ -55,8 +55,8 @@ class ReadStatus(Enum):
 class ReadResult(msgspec.Struct, frozen=True):
     """What a read found: ``buffers`` hold whole records in queue order, neighbours in the log sharing one view.
 
-    ``count`` is how many messages they are; an inner batch counts with all it holds. ``next_offset`` is where the next read should begin.
-    ``work`` is what the read took, in looks at a unit of a plain queue, of which 12,000 take about a millisecond. Views are read-only and stay valid as long as they are held.
+    ``count`` is their number of messages, all of an inner batch included. ``next_offset`` is where the next read should begin. ``work`` is
+    the cost of the read in lookups of a plain queue's unit; 12,000 take about a millisecond. Views are read-only and valid while held.
     """
 
     status: ReadStatus
