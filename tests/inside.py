@@ -50,7 +50,7 @@ def held_messages(consumer: Any, queue: MessageQueue) -> int:
 
 def bytes_in_flight(producer: Any) -> int:
     """Return the bytes of bodies that take room in a producer, of either kind."""
-    return producer._held.bytes if isinstance(producer, sync.Producer) else producer._in_flight_bytes
+    return producer._held.bytes if isinstance(producer, sync.Producer) else producer._room.bytes
 
 
 def listeners(consumer: Any) -> set[asyncio.Task[None]]:
@@ -65,7 +65,7 @@ def settling(consumer: Any) -> set[asyncio.Task[None]]:
 
 def faults(producer: Any) -> FaultTable | None:
     """Return what a producer has noted about the latency of brokers; None when it was not asked to."""
-    return producer._faults
+    return producer._publishers.faults
 
 
 def log_of(store: MessageStore) -> CommitLog:

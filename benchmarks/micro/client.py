@@ -17,8 +17,6 @@ from benchmarks.report import spread, write_result
 from sprocketmq import Batching, Message, Producer, sync
 from sprocketmq.client.instance import OPEN
 from sprocketmq.client.routes import read_route
-from sprocketmq.client.send.delivery import Publisher
-from sprocketmq.client.send.encoding import MessageEncoder
 from sprocketmq.errors import SendQueueFull
 from sprocketmq.net.client import Connection
 from sprocketmq.net.link import Buffers
@@ -26,7 +24,7 @@ from sprocketmq.net.memory import keep_freed_memory
 from sprocketmq.protocol.bodies import BrokerData, QueueData, TopicRoute
 from sprocketmq.protocol.codes import FLAG_RESPONSE
 from sprocketmq.protocol.command import Command, encode_command
-from sprocketmq.protocol.ids import MessageIdFactory
+from sprocketmq.protocol.frame import ReceiveBuffer
 
 BODY = bytes(range(256)) * 4
 MESSAGES = 60_000
@@ -58,7 +56,7 @@ class _Answering(Connection):
     """A connection that answers each request in the next turn of the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop, ADDRESS, expected="broker")
+        super().__init__(loop, ADDRESS, ReceiveBuffer(), expected="broker")
         self.connection_made(_Sink())
         self._asked: list[int] = []
         ext = {"msgId": "7F00000100002A9F0000000000000000", "queueId": "0", "queueOffset": "123456"}
@@ -86,12 +84,10 @@ class _Answering(Connection):
 async def connect(producer: Producer) -> None:
     """Open a producer without nameserver or broker."""
     loop = asyncio.get_running_loop()
-    producer._loop = loop
     keep_freed_memory()
-    producer._ids = MessageIdFactory("127.0.0.1", 1)
-    producer._encoder = MessageEncoder(producer._ids, max_message_bytes=4 << 20, compression=None, compress_over_bytes=4096)
+    producer._prepare("127.0.0.1")
     data = TopicRoute(broker_datas=[BrokerData("cluster", "broker-a", {0: ADDRESS})], queue_datas=[QueueData("broker-a", 8, 8, 6, 0)])
-    producer._publishers["t"] = Publisher("pg", read_route("t", data))
+    producer._publishers.add(read_route("t", data))
     producer._instance.brokers._connections[ADDRESS] = _Answering(loop)
     producer._instance.state = OPEN
 

@@ -31,7 +31,7 @@ from sprocketmq.client.arguments import check_number
 from sprocketmq.client.consume.received_batch import ReceivedBatch
 from sprocketmq.client.instance import CLOSING, OPEN, Instance
 from sprocketmq.client.send.batching import BatchingStats
-from sprocketmq.client.send.flights import OnSent, Waiter, refuse
+from sprocketmq.client.send.waiters import OnSent, Waiter, give_error
 from sprocketmq.errors import ClientClosed, ConfigError, ForkedClient, SendQueueFull, SprocketError
 from sprocketmq.net.loops import Inbox, LoopThread
 from sprocketmq.protocol.message import Message, MessageQueue, SendResult, unsendable
@@ -274,7 +274,7 @@ class Producer(_Face[client.Producer]):
         self._held = _Held()
         # Knows the client, not this face: in a reference cycle a dropped producer would not be closed at once.
         self._calls: Inbox[_Call] = Inbox(functools.partial(_send_all, self._client, self._held))
-        self._client._on_landed = self._held.give_back
+        self._client.watch_room(self._held.give_back)
 
     send_batch = _blocking(client.Producer.send_batch)
     flush = _blocking(client.Producer.flush)
@@ -322,10 +322,10 @@ class Producer(_Face[client.Producer]):
             raise ConfigError(f"the callback must be a function of result and error, not {callback!r}")
         producer, held = self._client, self._held
         with held.lock:
-            if held.messages and held.messages >= producer._max_in_flight:
-                raise SendQueueFull("messages", producer._max_in_flight)
-            if held.messages and held.bytes + size > producer._max_in_flight_bytes:
-                raise SendQueueFull("bytes", producer._max_in_flight_bytes)
+            if held.messages and held.messages >= producer.max_in_flight:
+                raise SendQueueFull("messages", producer.max_in_flight)
+            if held.messages and held.bytes + size > producer.max_in_flight_bytes:
+                raise SendQueueFull("bytes", producer.max_in_flight_bytes)
             held.messages += 1
             held.bytes += size
         if callback is not None:
@@ -357,10 +357,10 @@ def _send_all(producer: client.Producer, held: _Held, calls: deque[_Call]) -> No
         try:
             if not instance.home:
                 instance.refuse()
-            producer._accept(message, waiter, timeout_s)
+            producer.accept(message, waiter, timeout_s)
         except Exception as e:
             held.give_back(1, len(message.body))
-            refuse(waiter, unsendable(message, e))
+            give_error(waiter, unsendable(message, e))
 
 
 class PullConsumer(_Face[client.PullConsumer]):

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from sprocketmq import AdminClient, Message, Producer, PullConsumer
-from sprocketmq.client.send.encoding import header, header_prefix
+from sprocketmq.client.send.send_header import header, header_prefix
 from sprocketmq.errors import ConnectionLost, SprocketError
 from sprocketmq.net.client import ConnectionPool
 from sprocketmq.protocol.codes import RequestCode

@@ -58,7 +58,7 @@ IMPATIENT = {
 # Private names of the package, and of others, by the reason why a test uses them.
 INSIDE: dict[str, dict[str, str]] = {
     "is the one place that reaches into clients, brokers and stores for all tests": {
-        "inside.py": "_faults _handlers _held _in_flight_bytes _instance _log _member _out _table",
+        "inside.py": "_handlers _held _instance _log _member _out _publishers _room _table",
     },
     "a test says when the work of a timer or of a thread is done": {
         "spark/test_stream_reader.py": "_pause",
@@ -67,14 +67,12 @@ INSIDE: dict[str, dict[str, str]] = {
         "unit/broker/test_server.py": "_tell",
         "unit/client/test_broker_requests.py": "_member",
         "unit/client/test_producer.py": "_refreshed_at",
-        "unit/client/test_producer_batching.py": "_send_gathered",
         "unit/net/test_link.py": "_close_idle",
     },
     "that nothing is left, or that there is no more than a bound, shows only inside": {
         "faults/test_sends.py": "_client",
         "unit/broker/test_clients.py": "_of",
         "unit/broker/test_locks.py": "_groups",
-        "unit/client/test_batching.py": "_flying",
         "unit/client/test_encoding.py": "_heads _tails",
         "unit/client/test_sync.py": "_client _out",
         "unit/conftest.py": "_frames _receive",
@@ -87,7 +85,7 @@ INSIDE: dict[str, dict[str, str]] = {
         "unit/testing/test_proxy.py": "_buffer",
     },
     "a state that is over before it shows outside is waited for": {
-        "unit/client/test_with_broker.py": "_publishers _server",
+        "unit/client/test_with_broker.py": "_server",
         "unit/net/test_tasks.py": "_timer",
         "unit/storage/test_index.py": "_files _loader",
         "unit/storage/test_preallocation.py": "_generation",
@@ -101,7 +99,6 @@ INSIDE: dict[str, dict[str, str]] = {
         "unit/broker/test_query.py": "_members",
         "unit/broker/test_recorded.py": "_put",
         "unit/cli/test_broker_restart.py": "_follow",
-        "unit/client/test_delivery.py": "_delivery",
         "unit/client/test_group_live.py": "_brokers _groups _servers _shut",
         "unit/client/test_instance.py": "_opening",
         "unit/net/test_link.py": "_limit",

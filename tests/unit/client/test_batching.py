@@ -5,43 +5,43 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sprocketmq.client.send.batching import ACT, ALONE, MAX_UNITED_BYTES, OTHERWISE, STAYS, Accumulator, Batching
-from sprocketmq.client.send.encoding import MessageEncoder
+from sprocketmq.client.send.accumulator import QUEUED, SEND_AT_ONCE, SEND_SINGLY, WAKE, Accumulator
+from sprocketmq.client.send.batching import Batching
+from sprocketmq.client.send.encoding import MAX_MERGED_KEYS_BYTES, MessageEncoder
 from sprocketmq.clock import ManualClock
-from sprocketmq.errors import ConfigError
+from sprocketmq.errors import ConfigError, InvalidMessage, InvalidName
 from sprocketmq.protocol.batch import split_batch
 from sprocketmq.protocol.ids import MessageIdFactory
-from sprocketmq.protocol.layout import BATCH_ENTRY_HEAD
 from sprocketmq.protocol.message import Message, MessageQueue
+from sprocketmq.protocol.names import check_send_topic
 from sprocketmq.protocol.properties import decode_properties
 
 KEY = ("t", None, True, None)
-FRONT = b"\x00\x2aUNIQ_KEY\x01"
-ID_BYTES = 32
-OVERHEAD = 20 + len(FRONT) + ID_BYTES + 1
+ENCODER = MessageEncoder(MessageIdFactory("127.0.0.1", 1), max_message_bytes=4 << 20, compression=None, compress_over_bytes=4096)
+OVERHEAD = 22 + len(b"WAIT\x01true\x02UNIQ_KEY\x01\x02") + 32
 
 
-def entry(body: bytes):
-    size = OVERHEAD + len(body)
-    return size, BATCH_ENTRY_HEAD.pack(size, 0, 0, 0, len(body)), body, FRONT, 0
+def check(topic, queue):
+    check_send_topic(topic)
 
 
 def gathering(clock=None, *, max_message_bytes=4 << 20, **options):
-    return Accumulator(Batching(**options), clock or ManualClock(), max_message_bytes=max_message_bytes)
+    return Accumulator(Batching(**options), clock or ManualClock(), ENCODER, check, max_message_bytes=max_message_bytes)
 
 
-def put(accumulator, body=b"x", member="m", *, key=KEY, keys=()):
-    united = len(" ".join(keys).encode()) + 1 if keys else 0
-    return accumulator.add(key, (*entry(body)[:4], united), member, keys=keys)
-
-
-def put_plain(accumulator, body=b"x", member="m", *, key=KEY):
-    """As the producer adds a message with nothing but a body: the short way, once there is such a message in the open batch."""
+def message_of(body, key, **fields):
     topic, tag, wait_store_ok, queue = key
-    outcome = accumulator.join(Message(topic, body, tag=tag, wait_store_ok=wait_store_ok, queue=queue), member)
-    if outcome != OTHERWISE:
-        return outcome
-    return accumulator.add(key, entry(body), member, plain=True)
+    return Message(topic, body, tag=tag, wait_store_ok=wait_store_ok, queue=queue, **fields)
+
+
+def put(accumulator, body=b"x", member="m", *, key=KEY, **fields):
+    return accumulator.add(message_of(body, key, **fields), member)
+
+
+def entry(message, uniq_key):
+    """Return a message as the encoder makes an entry of it, with its id."""
+    _, head, body, prefix, _ = ENCODER.entry(message)
+    return b"".join([head, body, prefix, uniq_key.encode(), b"\x02"])
 
 
 def taken(accumulator):
@@ -81,90 +81,107 @@ def test_a_value_over_its_bound_is_refused(options):
 # --- when batches leave -------------------------------------------------------------------------------------------------
 
 
-def test_the_first_message_of_a_batch_asks_for_attention_and_the_others_do_not():
+def test_the_first_message_of_a_batch_wakes_the_caller_and_the_others_do_not():
     accumulator = gathering()
-    assert [put(accumulator) for _ in range(3)] == [ACT, STAYS, STAYS]
+    assert [put(accumulator) for _ in range(3)] == [WAKE, QUEUED, QUEUED]
     assert accumulator.take() is None
 
 
-def test_the_short_way_opens_a_batch_like_the_one_that_left_last():
+def test_a_batch_like_the_one_that_left_last_is_opened_in_its_own_time():
     clock = ManualClock()
     accumulator = gathering(clock, max_delay_ms=10)
-    message = Message("t", b"x")
-    assert accumulator.join(message, "a") == OTHERWISE, "what may be wrong with the topic is not known yet"
     for name in "aa":
-        put_plain(accumulator, member=name)
+        put(accumulator, member=name)
     accumulator.flush()
     clock.advance(1)
-    assert [accumulator.join(message, name) for name in "bc"] == [ACT, STAYS]
+    assert [put(accumulator, member=name) for name in "bc"] == [WAKE, QUEUED]
     assert accumulator.next_due() == clock.monotonic() + 0.01
     accumulator.flush()
     batches = taken(accumulator)
     assert [batch.members for batch in batches] == [["a", "a"], ["b", "c"]]
     assert [len(batch.encode(some_ids(len(batch.members)))) for batch in batches] == [batch.size for batch in batches]
-    assert accumulator.join(Message("t", b"x" * 40_000), "large") == OTHERWISE
-    assert accumulator.join(Message("t", b"x", tag="other"), "another key") == OTHERWISE
 
 
-def test_the_short_way_opens_no_second_batch_of_a_key():
+def test_a_key_has_one_open_batch():
     accumulator = gathering()
     for name in "aa":
-        put_plain(accumulator, member=name)
+        put(accumulator, member=name)
     accumulator.flush()
-    put(accumulator, member="b")
-    assert accumulator.join(Message("t", b"x"), "c") == OTHERWISE
-    put_plain(accumulator, member="c")
+    put(accumulator, member="b", flag=1)
+    put(accumulator, member="c")
     accumulator.flush()
     assert [batch.members for batch in taken(accumulator)] == [["a", "a"], ["b", "c"]]
 
 
-def test_the_short_way_opens_no_batch_for_a_chosen_queue_nor_while_nothing_is_on_its_way_in_adaptive_mode():
+def test_a_chosen_queue_is_checked_again_for_each_batch_as_routes_change():
+    checked = []
     queue = MessageQueue("t", "a", 0)
-    pinned = gathering()
+    accumulator = Accumulator(
+        Batching(), ManualClock(), ENCODER, lambda topic, queue: checked.append((topic, queue)), max_message_bytes=1 << 20
+    )
     for _ in range(2):
-        put_plain(pinned, key=("t", None, True, queue))
-    pinned.flush()
-    assert pinned.join(Message("t", b"x", queue=queue), "m") == OTHERWISE, "the queue may be gone"
-    adaptive = gathering(adaptive=True)
-    for _ in range(2):
-        put_plain(adaptive)
-    adaptive.flush()
-    (batch,) = taken(adaptive)
-    assert adaptive.join(Message("t", b"x"), "m") == ACT
-    adaptive.flush()
-    adaptive.done(batch)
-    adaptive.done(adaptive.take())
-    assert adaptive.join(Message("t", b"x"), "m") == OTHERWISE, "it may leave alone, and at once"
+        for _ in range(3):
+            put(accumulator, key=("t", None, True, queue))
+        accumulator.flush()
+    assert checked == [("t", queue)] * 2
 
 
 @pytest.mark.parametrize("tag", [None, "TagA"])
-@pytest.mark.parametrize("keys", [["order-1"], ("Bestellung-ä",), "order-1"])
-def test_the_short_way_makes_of_one_key_what_the_encoder_makes_of_it(tag, keys):
-    encoder = MessageEncoder(MessageIdFactory("127.0.0.1", 1), max_message_bytes=4 << 20, compression=None, compress_over_bytes=4096)
-    message = Message("t", b"body", tag=tag, keys=keys)
-    key = ("t", tag, True, None)
-    words = (keys,) if isinstance(keys, str) else keys
-    short, long = gathering(), gathering()
-    for accumulator in (short, long):
-        entry = encoder.entry(message)
-        assert accumulator.add(key, entry, "m", keys=words, common=encoder.common(tag)) == ACT
-    assert short.join(message, "m") == STAYS
-    assert long.add(key, encoder.entry(message), "m", keys=words) == STAYS
-    for accumulator in (short, long):
-        accumulator.flush()
-    batch, expected, ids = short.take(), long.take(), some_ids(2)
-    assert batch.encode(ids) == expected.encode(ids)
-    assert (batch.size, batch.united, batch.united_bytes) == (expected.size, expected.united, expected.united_bytes)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"keys": ["order-1"]},
+        {"keys": ("Bestellung-ä",)},
+        {"keys": "order-1"},
+        {"keys": ["two", "keys"]},
+        {"keys": {"set"}},
+        {"flag": 7},
+        {"properties": {"region": "eu"}},
+        {"properties": {"region": "eu"}, "keys": ["k"]},
+        {"wait_store_ok": False, "keys": ["k"]},
+    ],
+)
+def test_each_message_of_a_batch_is_what_the_encoder_makes_of_it(tag, fields):
+    accumulator = gathering()
+    messages = [Message("t", body, tag=tag, **fields) for body in (b"one", b"two\x02\n", b"three")]
+    for message in messages:
+        accumulator.add(message, "m")
+    accumulator.flush()
+    batch, ids = accumulator.take(), some_ids(3)
+    data = batch.encode(ids)
+    assert data == b"".join(map(entry, messages, ids))
+    assert len(data) == batch.size
+    keys = fields.get("keys", ())
+    assert list(batch.merged_keys) == ([keys] if isinstance(keys, str) else list(keys))
 
 
-@pytest.mark.parametrize("keys", [["two", "keys"], ["a b"], ["tab\t"], [""], [7], ["\udc80"], {"set"}, 7, ["k" * MAX_UNITED_BYTES]])
-def test_the_short_way_leaves_keys_that_are_not_one_plain_word_to_the_long_one(keys):
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"keys": ["a b"]}, InvalidMessage),
+        ({"keys": ["tab\t"]}, InvalidMessage),
+        ({"keys": [""]}, InvalidMessage),
+        ({"keys": [7]}, InvalidMessage),
+        ({"keys": ["\udc80"]}, InvalidMessage),
+        ({"keys": 7}, InvalidMessage),
+        ({"flag": 1 << 40}, InvalidMessage),
+        ({"topic": "a b"}, InvalidName),
+        ({"topic": ["t"]}, InvalidName),
+        ({"tag": "a||b"}, InvalidName),
+        ({"body": b""}, InvalidMessage),
+    ],
+)
+def test_a_bad_message_is_refused_and_changes_nothing(fields, error):
     accumulator = gathering(max_bytes=1 << 20)
     for _ in range(2):
-        put_plain(accumulator)
+        put(accumulator)
     held = accumulator.held_bytes
-    assert accumulator.join(Message("t", b"x", keys=keys), "m") == OTHERWISE
+    with pytest.raises(error):
+        accumulator.add(Message(**{"topic": "t", "body": b"x"} | fields), "m")
     assert accumulator.held_bytes == held
+    accumulator.flush()
+    assert [batch.members for batch in taken(accumulator)] == [["m", "m"]]
 
 
 def test_a_batch_leaves_when_its_delay_is_over_and_not_before():
@@ -223,36 +240,37 @@ def test_a_batch_never_has_more_than_its_limit():
 
 def test_a_batch_without_room_for_another_like_its_last_leaves_at_once():
     accumulator = gathering(max_bytes=3 * (OVERHEAD + 100))
-    assert [put(accumulator, b"x" * 100) for _ in range(4)] == [ACT, STAYS, ACT, ACT]
+    assert [put(accumulator, b"x" * 100) for _ in range(4)] == [WAKE, QUEUED, WAKE, WAKE]
     assert [len(batch.members) for batch in taken(accumulator)] == [3]
 
 
 def test_a_message_as_large_as_a_batch_may_be_fills_one_and_one_larger_goes_alone():
     accumulator = gathering(max_bytes=OVERHEAD + 10)
-    assert put(accumulator, b"x" * 10) == ACT
+    assert put(accumulator, b"x" * 10) == WAKE
     assert [batch.size for batch in taken(accumulator)] == [OVERHEAD + 10]
-    assert put(accumulator, b"x" * 11) == ALONE
+    assert put(accumulator, b"x" * 11) == SEND_SINGLY
     assert accumulator.take() is None
 
 
 def test_a_batch_is_bounded_by_the_size_of_a_message_too():
     accumulator = gathering(max_bytes=2000, max_message_bytes=OVERHEAD + 100)
-    assert put(accumulator, b"x" * 101) == ALONE
-    assert put(accumulator, b"x" * 100) == ACT
+    assert put(accumulator, b"x" * 101) == SEND_SINGLY
+    assert put(accumulator, b"x" * 100) == WAKE
     assert len(taken(accumulator)) == 1
 
 
 def test_what_was_gathered_before_a_message_that_goes_alone_leaves_before_it():
     accumulator = gathering(max_bytes=1000)
     put(accumulator, member="first")
-    assert put(accumulator, b"x" * 2000, "large") == ALONE
+    assert put(accumulator, b"x" * 2000, "large") == SEND_SINGLY
     assert [batch.members for batch in taken(accumulator)] == [["first"]]
     put(accumulator, member="second")
-    assert accumulator.alone(KEY) == ALONE
+    assert put(accumulator, delay_level=3) == SEND_SINGLY
     assert [batch.members for batch in taken(accumulator)] == [["second"]]
-    assert accumulator.alone(KEY) == ALONE
+    assert put(accumulator, deliver_at_ms=1) == SEND_SINGLY
+    assert put(accumulator, key=("%RETRY%g", None, True, None)) == SEND_SINGLY
     assert accumulator.take() is None
-    assert accumulator.stats().direct == 3
+    assert accumulator.stats().direct == 4
 
 
 def test_only_messages_with_the_same_key_share_a_batch():
@@ -273,44 +291,44 @@ def test_only_messages_with_the_same_key_share_a_batch():
 def test_messages_beyond_the_total_go_alone_until_a_batch_is_done():
     size = OVERHEAD + 100
     accumulator = gathering(max_bytes=2 * size, total_max_bytes=3 * size)
-    assert [put(accumulator, b"x" * 100) for _ in range(4)] == [ACT, ACT, ACT, ALONE]
+    assert [put(accumulator, b"x" * 100) for _ in range(4)] == [WAKE, WAKE, WAKE, SEND_SINGLY]
     first, second = taken(accumulator)
     assert accumulator.held_bytes == 3 * size
-    assert put(accumulator, b"x" * 100) == ALONE
+    assert put(accumulator, b"x" * 100) == SEND_SINGLY
     accumulator.done(first)
-    assert put(accumulator, b"x" * 100) == ACT
+    assert put(accumulator, b"x" * 100) == WAKE
     accumulator.done(second)
     assert accumulator.held_bytes == size
 
 
 def test_a_total_smaller_than_any_message_batches_nothing_and_holds_nothing():
     accumulator = gathering(total_max_bytes=1)
-    assert put(accumulator) == ALONE
+    assert put(accumulator) == SEND_SINGLY
     assert (accumulator.held_bytes, accumulator.next_due()) == (0, None)
 
 
 # --- keys ---------------------------------------------------------------------------------------------------------------
 
 
-def test_the_keys_of_all_messages_are_united_each_once():
+def test_the_keys_of_all_messages_are_merged_each_once():
     accumulator = gathering()
     for keys in (["a", "b"], [], ["b", "c"]):
         put(accumulator, keys=keys)
     accumulator.flush()
-    assert list(accumulator.take().united) == ["a", "b", "c"]
+    assert list(accumulator.take().merged_keys) == ["a", "b", "c"]
 
 
 def test_a_batch_whose_keys_are_full_leaves_before_the_next_message_with_keys():
     accumulator = gathering(max_bytes=1 << 20)
     word = "é" * 4000  # 8,000 bytes
-    assert [put(accumulator, member=i, keys=[f"{i}{word}"]) for i in range(4)] == [ACT, STAYS, STAYS, ACT]
+    assert [put(accumulator, member=i, keys=[f"{i}{word}"]) for i in range(4)] == [WAKE, QUEUED, QUEUED, WAKE]
     assert [batch.members for batch in taken(accumulator)] == [[0, 1, 2]]
 
 
 def test_a_message_with_more_keys_than_a_batch_can_name_goes_alone():
     accumulator = gathering(max_bytes=1 << 20)
-    assert put(accumulator, keys=["k" * MAX_UNITED_BYTES]) == ALONE
-    assert put(accumulator, key=("t", "g" * 20_000, True, None), keys=["k" * 10_000]) == ALONE
+    assert put(accumulator, keys=["k" * MAX_MERGED_KEYS_BYTES]) == SEND_SINGLY
+    assert put(accumulator, key=("t", "g" * 20_000, True, None), keys=["k" * 10_000]) == SEND_SINGLY
     assert accumulator.held_bytes == 0
 
 
@@ -326,107 +344,76 @@ def some_ids(amount):
 
 def test_a_batch_is_encoded_in_the_order_of_its_messages_each_with_its_id():
     accumulator = gathering()
-    bodies = [b"one", b"two\x02\n", b"three"]
-    for body in bodies:
-        put(accumulator, body)
+    messages = [Message("t", b"one"), Message("t", b"two", keys=["k"]), Message("t", b"three"), Message("t", b"four", flag=1)]
+    for message in messages:
+        accumulator.add(message, "m")
     accumulator.flush()
-    batch = accumulator.take()
-    ids = some_ids(3)
+    batch, ids = accumulator.take(), some_ids(4)
     data = batch.encode(ids)
-    assert len(data) == batch.size
+    assert data == b"".join(map(entry, messages, ids))
     entries = split_batch(data)
-    assert [bytes(one.body) for one in entries] == bodies
+    assert [bytes(one.body) for one in entries] == [b"one", b"two", b"three", b"four"]
     assert [decode_properties(one.properties)["UNIQ_KEY"] for one in entries] == list(ids)
-
-
-def test_plain_entries_and_others_stand_in_the_order_of_their_messages():
-    mixed, spelled_out = gathering(), gathering()
-    for i, way in enumerate((put_plain, put, put_plain, put, put_plain)):
-        way(mixed, b"%d" % i * (i + 1))
-        put(spelled_out, b"%d" % i * (i + 1))
-    ids = some_ids(5)
-    for accumulator in (mixed, spelled_out):
-        accumulator.flush()
-    batch, expected = mixed.take(), spelled_out.take()
-    assert batch.encode(ids) == expected.encode(ids)
-    assert batch.size == expected.size == len(batch.encode(ids))
-    assert (len(batch.rare), len(expected.rare)) == (2, 5)
+    assert len(batch.special) == 2
 
 
 def test_the_only_message_of_a_batch_is_told_apart_with_its_flag_and_properties():
     accumulator = gathering()
-    put_plain(accumulator, b"plain")
-    accumulator.flush()
-    text = f"UNIQ_KEY\x01{'A' * ID_BYTES}\x02"
-    assert accumulator.take().only("A" * ID_BYTES) == (0, b"plain", text)
-    size, _, body, front, _ = entry(b"flagged")
-    accumulator.add(KEY, (size, BATCH_ENTRY_HEAD.pack(size, 0, 0, 7, len(body)), body, front, 0), "m")
-    accumulator.flush()
-    assert accumulator.take().only("A" * ID_BYTES) == (7, b"flagged", text)
+    text = f"WAIT\x01true\x02UNIQ_KEY\x01{'A' * 32}\x02"
+    for fields, expected in (({}, (0, b"x", text)), ({"flag": 7}, (7, b"x", text)), ({"keys": "k"}, (0, b"x", f"KEYS\x01k\x02{text}"))):
+        put(accumulator, **fields)
+        accumulator.flush()
+        assert accumulator.take().only("A" * 32) == expected
 
 
 # --- adaptive mode ------------------------------------------------------------------------------------------------------
 
 
-def test_an_adaptive_batch_leaves_at_the_end_of_the_turn_while_nothing_is_on_its_way():
-    accumulator = gathering(adaptive=True)
-    assert not accumulator.eager
-    assert put(accumulator, member="a") == ACT
-    assert accumulator.eager
-    put(accumulator, member="b")
-    accumulator.end_turn()
-    assert [batch.members for batch in taken(accumulator)] == [["a", "b"]]
-    assert not accumulator.eager
+def put_first(accumulator, body=b"x", *, key=KEY):
+    """Add the first message of a key, which leaves at once, and return it."""
+    assert put(accumulator, body, key=key) == SEND_AT_ONCE
+    return accumulator.lone(message_of(body, key))
 
 
-def test_an_adaptive_batch_gathers_while_one_of_its_key_is_on_its_way_and_leaves_with_the_answer():
+def test_the_first_message_leaves_at_once_and_what_comes_meanwhile_gathers_until_its_answer():
     accumulator = gathering(adaptive=True)
-    put(accumulator, member="a")
+    first = put_first(accumulator)
+    assert accumulator.held_bytes == 1
+    assert put(accumulator, member="b") == WAKE
+    other = put_first(accumulator, key=("u", None, True, None))
     accumulator.end_turn()
-    (flying,) = taken(accumulator)
-    put(accumulator, member="b")
-    put(accumulator, member="other", key=("u", None, True, None))
-    accumulator.end_turn()
-    assert [batch.members for batch in taken(accumulator)] == [["other"]]
-    put(accumulator, member="c")
-    accumulator.done(flying)
+    assert put(accumulator, member="c") == QUEUED
+    accumulator.done(other)
+    assert not accumulator.eager
+    accumulator.done(first)
     assert accumulator.take() is None
     assert accumulator.eager
-    put(accumulator, member="who was answered")  # may have more to send in the same turn
+    put(accumulator, member="answered just now")  # a task may send more in the same turn
     accumulator.end_turn()
-    assert [batch.members for batch in taken(accumulator)] == [["b", "c", "who was answered"]]
-
-
-def test_a_lone_message_leaves_at_once_and_what_comes_meanwhile_gathers():
-    accumulator = gathering(adaptive=True, max_bytes=1000, total_max_bytes=1500)
-    assert not accumulator.lone(KEY, 1001)
-    assert accumulator.lone(KEY, 900)
-    assert accumulator.held_bytes == 900
-    assert not accumulator.lone(KEY, 1)
-    put(accumulator, member="a")
-    assert not accumulator.lone(("u", None, True, None), 900)  # too much is held
-    accumulator.end_turn()
-    assert accumulator.take() is None
-    accumulator.lone_done(KEY, 900)
-    assert not accumulator.lone(KEY, 1)  # the open batch goes first
-    accumulator.end_turn()
+    assert not accumulator.eager
     (batch,) = taken(accumulator)
+    assert batch.members == ["b", "c", "answered just now"]
     accumulator.done(batch)
     assert accumulator.held_bytes == 0
-    assert accumulator.lone(KEY, 1)
-    assert accumulator.stats().histogram == {1: 3}
+    put_first(accumulator)
+    assert accumulator.stats().histogram == {1: 3, 2: 1}
 
 
-def test_no_message_is_lone_without_adaptive_mode():
-    assert not gathering().lone(KEY, 1)
+def test_a_message_for_which_there_is_no_room_is_sent_singly_in_adaptive_mode_too():
+    accumulator = gathering(adaptive=True, max_bytes=1000, total_max_bytes=1500)
+    assert put(accumulator, b"x" * 1001) == SEND_SINGLY
+    put_first(accumulator, b"x" * 900)
+    assert put(accumulator, b"x" * 900, key=("u", None, True, None)) == SEND_SINGLY
+
+
+def test_no_message_leaves_at_once_without_adaptive_mode():
+    assert put(gathering()) == WAKE
 
 
 def test_an_adaptive_batch_does_not_wait_for_an_answer_longer_than_its_delay():
     clock = ManualClock()
     accumulator = gathering(clock, adaptive=True, max_delay_ms=10)
-    put(accumulator)
-    accumulator.end_turn()
-    taken(accumulator)
+    put_first(accumulator)
     put(accumulator, member="late")
     clock.advance(0.01)
     accumulator.expire()
@@ -436,10 +423,12 @@ def test_an_adaptive_batch_does_not_wait_for_an_answer_longer_than_its_delay():
 def test_an_adaptive_batch_waits_for_the_last_answer_of_its_key():
     size = OVERHEAD + 1
     accumulator = gathering(adaptive=True, max_bytes=2 * size)
+    flying = put_first(accumulator)
     for member in range(5):
         put(accumulator, member=member)
     first, second = taken(accumulator)
-    accumulator.end_turn()  # the fifth message gathers: two batches are on their way
+    accumulator.done(flying)
+    accumulator.end_turn()  # the fifth message gathers: two batches are in flight
     assert accumulator.take() is None
     accumulator.done(first)
     assert accumulator.take() is None
@@ -485,7 +474,6 @@ class Gathering(RuleBasedStateMachine):
         self.next_member = 0
         self.expected = {}  # by key, what must still leave, in order
         self.flying = []
-        self.lonely = []
 
     def make(self, *, adaptive=False):
         self.accumulator = gathering(self.clock, max_bytes=self.LIMIT, total_max_bytes=self.TOTAL, adaptive=adaptive)
@@ -502,43 +490,35 @@ class Gathering(RuleBasedStateMachine):
             assert len(batch.encode(some_ids(len(left)))) == batch.size
             self.flying.append(batch)
 
-    @rule(key=_KEYS, length=st.integers(1, 1200), keys=st.none() | st.lists(st.text("ab", min_size=1, max_size=3), max_size=2))
-    def add(self, key, length, keys):
+    @rule(key=_KEYS, length=st.integers(1, 1200), keys=st.lists(st.text("ab", min_size=1, max_size=3), max_size=2), flag=st.integers(0, 1))
+    def add(self, key, length, keys, flag):
         held = self.accumulator.held_bytes
-        size = OVERHEAD + length
-        if keys is None:
-            outcome = put_plain(self.accumulator, b"x" * length, self.next_member, key=key)
+        message = message_of(b"x" * length, key, keys=keys, flag=flag)
+        size = ENCODER.entry(message)[0]
+        idle = not self.expected.get(key) and key not in [batch.key for batch in self.flying]
+        added = self.accumulator.add(message, self.next_member)
+        fits = size <= self.LIMIT and held + size <= self.TOTAL
+        if added is SEND_AT_ONCE:
+            assert self.adaptive
+            assert idle
+            self.flying.append(self.accumulator.lone(message))
+        elif added is SEND_SINGLY:
+            assert not fits
         else:
-            outcome = put(self.accumulator, b"x" * length, self.next_member, key=key, keys=keys)
-        assert (outcome == ALONE) == (size > self.LIMIT or held + size > self.TOTAL)
-        if outcome != ALONE:
+            assert fits
+            assert not (self.adaptive and idle)
             self.expected.setdefault(key, []).append((self.next_member, size))
         self.next_member += 1
-        if outcome == STAYS:
+        if added is QUEUED:
             assert self.accumulator.take() is None
         self.collect()
-        if outcome == ALONE:
+        if added is SEND_SINGLY:
             assert not self.expected.get(key)
 
-    @rule(key=_KEYS, size=st.integers(1, 1200))
-    def lone(self, key, size):
-        idle = not self.expected.get(key) and key not in [k for k, _ in self.lonely] and key not in [b.key for b in self.flying]
-        fits = size <= self.LIMIT and self.accumulator.held_bytes + size <= self.TOTAL
-        taken = self.accumulator.lone(key, size)
-        assert taken == (self.adaptive and idle and fits)
-        if taken:
-            self.lonely.append((key, size))
-            self.next_member += 1
-
-    @precondition(lambda self: self.lonely)
-    @rule()
-    def a_lone_message_is_answered_or_fails(self):
-        self.accumulator.lone_done(*self.lonely.pop())
-        self.collect()
-
     @rule(key=_KEYS)
-    def alone(self, key):
-        self.accumulator.alone(key)
+    def add_delayed(self, key):
+        assert put(self.accumulator, key=key, delay_level=1) == SEND_SINGLY
+        self.next_member += 1
         self.collect()
         assert not self.expected.get(key)
 
@@ -556,7 +536,7 @@ class Gathering(RuleBasedStateMachine):
         self.accumulator.end_turn()
         self.collect()
         if self.adaptive:
-            flying = {batch.key for batch in self.flying} | {key for key, _ in self.lonely}
+            flying = {batch.key for batch in self.flying}
             assert all(key in flying for key, entries in self.expected.items() if entries)
 
     @precondition(lambda self: self.flying)
@@ -574,21 +554,22 @@ class Gathering(RuleBasedStateMachine):
 
     @invariant()
     def held_bytes_are_those_of_messages_that_wait_or_are_on_their_way(self):
-        flying = sum(batch.size for batch in self.flying) + sum(size for _, size in self.lonely)
+        flying = sum(batch.size for batch in self.flying)
         assert self.accumulator.held_bytes == self.waiting() + flying <= self.TOTAL
 
     def teardown(self):
         self.flush()
         while self.flying:
             self.accumulator.done(self.flying.pop())
-        while self.lonely:
-            self.accumulator.lone_done(*self.lonely.pop())
         assert self.accumulator.held_bytes == 0
         assert self.accumulator.next_due() is None
-        assert self.accumulator._flying == self.accumulator.open == {}
+        assert self.accumulator.open == {}
+        if self.adaptive:
+            for key in self.expected:  # nothing counts as in flight any more
+                put_first(self.accumulator, key=key)
         stats = self.accumulator.stats()
         assert Counter(dict(stats.histogram)).total() == stats.batches
-        assert stats.messages + stats.direct >= self.next_member
+        assert stats.messages + stats.direct == self.next_member + (len(self.expected) if self.adaptive else 0)
 
 
 class AdaptiveGathering(Gathering):

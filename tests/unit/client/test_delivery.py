@@ -6,9 +6,9 @@ from tests.inside import broker_connections, faults, run_due
 
 from sprocketmq.client import Producer
 from sprocketmq.client.routes import Route
-from sprocketmq.client.send import delivery
-from sprocketmq.client.send.delivery import Publisher
+from sprocketmq.client.send import outbox, requests
 from sprocketmq.client.send.faults import FaultTable
+from sprocketmq.client.send.queue_choice import Publisher
 from sprocketmq.clock import ManualClock
 from sprocketmq.errors import BrokerBusy, BrokerError, ConfigError, ConnectFailed, MaybeStoredError, SendTimeout
 from sprocketmq.protocol.codes import RequestCode as Q
@@ -19,7 +19,7 @@ SENDS = (Q.SEND_MESSAGE_V2, Q.SEND_BATCH_MESSAGE)
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
-    monkeypatch.setattr(delivery, "RETRY_PAUSE_S", 0.001)
+    monkeypatch.setattr(requests, "RETRY_PAUSE_S", 0.001)
 
 
 def route(*brokers: str, queues: int = 2) -> Route:
@@ -247,7 +247,7 @@ async def test_all_tries_together_take_no_longer_than_the_time_of_the_send(two_b
 
 
 async def test_a_broker_that_accepts_no_connection_leaves_time_for_another(two_brokers, monkeypatch):
-    monkeypatch.setattr(delivery, "CONNECT_PATIENCE_S", 0.02)
+    monkeypatch.setattr(outbox, "CONNECT_PATIENCE_S", 0.02)
     async with Producer("pg", namesrv=two_brokers.namesrv.address, timeout_s=3) as producer:
         await producer.queues("t")
         pool = broker_connections(producer)
@@ -260,14 +260,12 @@ async def test_a_broker_that_accepts_no_connection_leaves_time_for_another(two_b
 
         monkeypatch.setattr(pool, "get", get)
         monkeypatch.setattr(pool, "peek", lambda address: None)
-        monkeypatch.setattr(producer, "_peek", pool.peek)
-        monkeypatch.setattr(producer._delivery, "_peek", pool.peek)
         results = await asyncio.gather(*(producer.send(Message("t", b"x"), timeout_s=1.5) for _ in range(8)))
     assert {result.broker_name for result in results} == {"broker-b"}
 
 
 async def test_messages_behind_a_broker_that_accepts_no_connection_do_not_wait_for_it_one_after_the_other(two_brokers, monkeypatch):
-    monkeypatch.setattr(delivery, "CONNECT_PATIENCE_S", 0.3)  # forty times that is more than the sends have
+    monkeypatch.setattr(outbox, "CONNECT_PATIENCE_S", 0.3)  # forty times that is more than the sends have
     async with Producer("pg", namesrv=two_brokers.namesrv.address) as producer:
         real = broker_connections(producer).get
 

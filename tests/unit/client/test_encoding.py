@@ -3,7 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sprocketmq.client.send.encoding import BatchResults, EncodedBatch, MessageEncoder, header, header_prefix
+from sprocketmq.client.send.encoding import EncodedBatch, MessageEncoder
+from sprocketmq.client.send.results import BatchResults
+from sprocketmq.client.send.send_header import header, header_prefix
 from sprocketmq.errors import BatchError, InvalidMessage, InvalidName, MessageTooLarge
 from sprocketmq.protocol.batch import MAX_BATCH_COUNT, encode_batch, split_batch
 from sprocketmq.protocol.compression import CompressionType, decompress

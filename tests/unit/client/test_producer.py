@@ -6,7 +6,7 @@ from tests.inside import bytes_in_flight, instance_of
 from tests.waiting import stays
 
 from sprocketmq.client import Producer, PullConsumer
-from sprocketmq.client.send import delivery
+from sprocketmq.client.send import requests
 from sprocketmq.errors import (
     BatchError,
     BatchPartlySent,
@@ -33,7 +33,7 @@ from sprocketmq.testing import eventually
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
-    monkeypatch.setattr(delivery, "RETRY_PAUSE_S", 0.001)
+    monkeypatch.setattr(requests, "RETRY_PAUSE_S", 0.001)
 
 
 @pytest.fixture

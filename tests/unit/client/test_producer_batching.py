@@ -7,7 +7,7 @@ from tests.inside import bytes_in_flight, run_due
 
 from sprocketmq.client import Producer
 from sprocketmq.client.consume.pull import PullConsumer
-from sprocketmq.client.send import delivery as delivery_module
+from sprocketmq.client.send import requests as requests_module
 from sprocketmq.client.send.batching import Batching
 from sprocketmq.clock import ManualClock
 from sprocketmq.embedded import LocalCluster
@@ -37,7 +37,7 @@ LATE = Batching(max_delay_ms=30_000)
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
-    monkeypatch.setattr(delivery_module, "RETRY_PAUSE_S", 0.001)
+    monkeypatch.setattr(requests_module, "RETRY_PAUSE_S", 0.001)
 
 
 @pytest.fixture
@@ -409,7 +409,7 @@ async def test_requests_that_cannot_be_written_fail_their_messages_and_nothing_s
     # A thousand batches that fail at once, one after the other.
     futures = [producer.submit(Message("t", b"x", tag=f"{i % 1000}")) for i in range(2000)]
     alone = producer.submit(Message("t", b"x"), timeout_s=30)
-    producer._send_gathered()
+    await producer.flush()
     assert {type(future.exception()) for future in (*futures, alone)} == {LocalProtocolError}
     monkeypatch.undo()
 

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.inside import instance_of
 from tests.waiting import next_millisecond
 
 from sprocketmq.broker.config import BrokerConfig
@@ -126,7 +127,7 @@ async def test_tags_select_messages_at_the_broker(real, producer):
 
 async def test_the_first_message_creates_the_topic_and_its_own_route_is_used_soon(real, producer):
     await producer.send(Message("born", b"x"))
-    await eventually(lambda: not producer._publishers["born"].provisional)
+    await eventually(lambda: "born" in instance_of(producer).routes)
     assert [(q.topic, q.queue_id) for q in await producer.queues("born")] == [("born", i) for i in range(4)]
 
 

@@ -1,88 +1,38 @@
-"""Messages as send requests: checked, turned into property strings, header text and batch bodies; built for speed.
+"""Messages encoded for sending: property strings, single messages, and batch bodies split by exact size."""
 
-The header of a send is JSON text whose front part depends on group, topic and queue only. It is made once for each queue; a message
-adds five fields. No dict is built for a message.
-"""
-
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
-from struct import Struct
 from struct import error as StructError
-from typing import overload
 
 import msgspec
 
-from sprocketmq.client.routes import DEFAULT_TOPIC_QUEUES
+from sprocketmq.client.send.message_checks import check_flag, check_member, check_priority, checked_keys, not_text
+from sprocketmq.client.send.queue_choice import PriorityQueue, queue_of
 from sprocketmq.errors import BatchError, InvalidMessage, InvalidName, LocalProtocolError, MessageTooLarge
 from sprocketmq.protocol.batch import MAX_BATCH_COUNT
 from sprocketmq.protocol.compression import CompressionType, compress, compression_flag
 from sprocketmq.protocol.ids import MessageIdFactory, MessageIds
-from sprocketmq.protocol.layout import BATCH_ENTRY_HEAD as ENTRY_HEAD
-from sprocketmq.protocol.message import NO_PROPERTIES, Message, MessageQueue, Receipt, SendResult, SendStatus, not_a_message
-from sprocketmq.protocol.names import DEFAULT_TOPIC, RETRY_PREFIX, check_send_topic, check_tag
-from sprocketmq.protocol.properties import (
-    DELAY,
-    KEYS,
-    MAX_PROPERTIES_LENGTH,
-    PRIORITY,
-    RESERVED,
-    SHARDING_KEY,
-    TAGS,
-    WAIT,
-    encode_properties,
-    priority_of,
-)
+from sprocketmq.protocol.layout import BATCH_ENTRY_HEAD, INT16
+from sprocketmq.protocol.message import Message
+from sprocketmq.protocol.names import check_send_topic, check_tag
+from sprocketmq.protocol.properties import DELAY, KEYS, MAX_PROPERTIES_LENGTH, PRIORITY, RESERVED, TAGS, WAIT, encode_properties
 
-_SHORT = Struct(">h")
 _json = msgspec.json.encode
 
-# Tags seen so far, kept as checked text; a producer with more different tags than this starts its table over.
+# The table of checked tags is emptied when it has this many.
 _MAX_TAGS = 4096
 
 # Properties that a message has a field for.
 _FIELDS = {TAGS: "tag", KEYS: "keys", WAIT: "wait_store_ok", DELAY: "delay_level", "TIMER_DELIVER_MS": "deliver_at_ms"}
 
-# The properties of a whole batch, with the keys of all its messages, may take 32,767 bytes; the broker adds some of its own.
-MAX_UNITED_BYTES = 28 << 10
+# The properties of a whole batch, with the keys of all its messages, may take 32,767 bytes; the broker adds its own properties.
+MAX_MERGED_KEYS_BYTES = 28 << 10
 
 
-class PriorityQueue(MessageQueue, frozen=True, order=True, gc=False):
-    """Where messages with a priority go: the queue with its number, or the last; without a broker's name at any broker."""
-
-
-def queue_of(message: Message) -> MessageQueue | None:
-    """Return the queue whose batches a message may join: that of its priority, its own, or None for any."""
-    if message.properties is NO_PROPERTIES or not isinstance(message.properties, Mapping):
-        return message.queue
-    asked = message.properties.get(PRIORITY)
-    if type(asked) is not str or SHARDING_KEY in message.properties or (priority := priority_of({PRIORITY: asked})) < 0:
-        return message.queue
-    return PriorityQueue(message.topic, message.queue.broker_name if message.queue is not None else "", priority)
-
-
-def header_prefix(group: str, queue: MessageQueue, *, batch: bool) -> bytes:
-    """Return the part of a V2 send header that is the same for every message of ``group`` to ``queue``."""
-    return b'{"a":%b,"b":%b,"c":"%b","d":"%d","e":"%d","j":"0","k":"false","m":"%b","n":%b,"f":"' % (
-        _json(group),
-        _json(queue.topic),
-        DEFAULT_TOPIC.encode(),
-        DEFAULT_TOPIC_QUEUES,
-        queue.queue_id,
-        b"true" if batch else b"false",
-        _json(queue.broker_name),
-    )
-
-
-def header(prefix: bytes, sys_flag: int, born_timestamp_ms: int, flag: int, properties: bytes) -> bytes:
-    """Return a whole send header as JSON text; ``properties`` is the property string as a JSON string."""
-    return b'%b%d","g":"%d","h":"%d","i":%b}' % (prefix, sys_flag, born_timestamp_ms, flag, properties)
-
-
-# A message in a batch: ``(size, head, body, front, united)``. Head, body, front, its id and 0x02 follow each other, ``size`` bytes in all;
-# ``united`` are the bytes its keys add to those of the batch.
+# A message in a batch: ``(size, head, body, prefix, merged)``. Head, body, prefix, id and 0x02 follow each other, ``size`` bytes in all;
+# ``merged`` is the number of bytes its keys add to the merged keys of the batch.
 Entry = tuple[int, bytes, bytes, bytes, int]
-# The front of an entry without keys and properties, and how many bytes such an entry has beside its body.
+# The prefix of an entry without keys and properties, and how many bytes such an entry has beside its body.
 Common = tuple[bytes, int]
 
 
@@ -100,15 +50,15 @@ class MessageEncoder:
         compression: CompressionType | None,
         compress_over_bytes: int,
     ) -> None:
-        self._ids = ids
+        self.ids = ids
         self._id_length = len(ids.next())
         self._max_bytes = max_message_bytes
         self._compression = compression
         self._compress_over = compress_over_bytes if compression is not None else max_message_bytes + 1
-        # Checked tags: the property string up to the id, and the same as a batch entry ends, with its length.
+        # By checked tag: the property string up to the id; and the same as part of a batch entry, with its length.
         self._heads: dict[str | None, str] = {}
         self._tails: dict[str | None, tuple[int, bytes, int]] = {}
-        # What the properties of batch requests have before the id, as JSON without quotes, by wait_store_ok and tag.
+        # By wait_store_ok and tag: the property string of a batch request up to the id, as JSON without quotes.
         self._outer: dict[tuple[bool, str | None], bytes] = {}
 
     # --- one message ---
@@ -143,39 +93,39 @@ class MessageEncoder:
             if len(text) * 4 > MAX_PROPERTIES_LENGTH and len(text.encode()) > MAX_PROPERTIES_LENGTH:
                 raise InvalidMessage(f"the properties take {len(text.encode())} bytes, the limit is {MAX_PROPERTIES_LENGTH}", index=index)
         except UnicodeEncodeError as e:
-            raise _not_text(e, index) from None
+            raise not_text(e, index) from None
         return text
 
     def single(self, message: Message) -> tuple[str, bytes]:
         """Return ``(UNIQ_KEY, property string as JSON)`` of a message sent by itself. Raises what ``properties`` raises."""
         if message.flag:
-            _check_flag(message.flag, None)
-        uniq_key = self._ids.next()
+            check_flag(message.flag, None)
+        uniq_key = self.ids.next()
         try:
             return uniq_key, _json(self.properties(message, uniq_key))
         except UnicodeEncodeError as e:
-            raise _not_text(e, None) from None
+            raise not_text(e, None) from None
 
     def _remember(self, tag: str | None, index: int | None) -> str:
         try:
             head = "UNIQ_KEY\x01" if tag is None else f"TAGS\x01{check_tag(tag)}\x02UNIQ_KEY\x01"
-            front = f"WAIT\x01true\x02{head}".encode()
+            prefix = f"WAIT\x01true\x02{head}".encode()
         except InvalidName as e:
             raise InvalidName(e.kind, e.name, e.reason, index=index) from None
         except UnicodeEncodeError as e:
-            raise _not_text(e, index) from None
-        size = len(front) + self._id_length + 1
+            raise not_text(e, index) from None
+        size = len(prefix) + self._id_length + 1
         if size > MAX_PROPERTIES_LENGTH:
-            return head  # too long to send; the caller says so
+            return head  # too long to send; the caller raises
         if len(self._heads) >= _MAX_TAGS:
             self._heads.clear()
             self._tails.clear()
         self._heads[tag] = head
-        self._tails[tag] = 2 + size, _SHORT.pack(size) + front, 0
+        self._tails[tag] = 2 + size, INT16.pack(size) + prefix, 0
         return head
 
     def _extra(self, message: Message, index: int | None) -> str:
-        """Return what the property string has before tag and id, checked."""
+        """Return the part of the property string before tag and id, checked."""
         text = ""
         if message.properties:
             if not isinstance(message.properties, Mapping):
@@ -187,13 +137,13 @@ class MessageEncoder:
                 if type(name) is not str or type(value) is not str:
                     raise InvalidMessage(f"the property {name!r} must be text with a text value, not {value!r}", index=index)
             if PRIORITY in message.properties:
-                _check_priority(message, index)
+                check_priority(message, index)
             try:
                 text = encode_properties(message.properties).decode()
             except LocalProtocolError as e:
                 raise InvalidMessage(f"bad property: {e}", index=index) from None
         if message.keys:
-            text += f"KEYS\x01{' '.join(_checked_keys(message.keys, index))}\x02"
+            text += f"KEYS\x01{' '.join(checked_keys(message.keys, index))}\x02"
         if message.delay_level:
             text += f"DELAY\x01{message.delay_level}\x02"
         elif message.deliver_at_ms is not None:
@@ -203,52 +153,52 @@ class MessageEncoder:
     # --- batches ---
 
     def entry(self, message: Message, index: int | None = None) -> Entry:
-        """Return a message as it stands in a batch body, whatever the limit. Raises InvalidMessage or InvalidName."""
+        """Return a message as an entry of a batch body, without looking at the limit. Raises InvalidMessage or InvalidName."""
         body = message.body
         n = len(body)
         if not n:
             self.body(message, index)
-        length, front, united = self._front(message, index)
+        length, prefix, merged = self._entry_prefix(message, index)
         size = 20 + n + length
         try:
-            return size, ENTRY_HEAD.pack(size, 0, 0, message.flag, n), body, front, united
+            return size, BATCH_ENTRY_HEAD.pack(size, 0, 0, message.flag, n), body, prefix, merged
         except StructError:
-            _check_flag(message.flag, index)
+            check_flag(message.flag, index)
             raise
 
     def common(self, tag: str | None) -> Common | None:
-        """Return what the entries of messages with this tag and nothing else have in common; None when no message had it lately."""
+        """Return what entries of messages with this tag and nothing else have in common; None for a tag not in the table."""
         known = self._tails.get(tag)
         return None if known is None else (known[1], 20 + known[0])
 
-    def _front(self, message: Message, index: int | None) -> tuple[int, bytes, int]:
-        """Return what an entry has behind its body: how many bytes in all, and what comes before the id; and ``united`` of ``entry``."""
+    def _entry_prefix(self, message: Message, index: int | None) -> tuple[int, bytes, int]:
+        """Return the length of what follows the body in an entry, the part of it before the id, and ``merged`` as in ``entry``."""
         try:
             known: tuple[int, bytes, int] | None = self._tails[message.tag]
         except (KeyError, TypeError):
             self._remember(message.tag, index)
             known = self._tails.get(message.tag)
         keys = message.keys
-        united = 0
+        merged = 0
         try:
             if known is None or message.properties or not message.wait_store_ok or message.delay_level or message.deliver_at_ms is not None:
                 text = self.properties(message, "", index).encode()
                 length = len(text) + self._id_length
-                front = text[:-1]
+                prefix = text[:-1]
                 if keys:
-                    united = len((keys if isinstance(keys, str) else " ".join(keys)).encode()) + 1
+                    merged = len((keys if isinstance(keys, str) else " ".join(keys)).encode()) + 1
             elif keys:
-                words = " ".join(_checked_keys(keys, index)).encode()
-                united = len(words) + 1
-                length = known[0] + 3 + united
-                front = b"KEYS\x01%b\x02%b" % (words, known[1][2:])
+                words = " ".join(checked_keys(keys, index)).encode()
+                merged = len(words) + 1
+                length = known[0] + 3 + merged
+                prefix = b"KEYS\x01%b\x02%b" % (words, known[1][2:])
             else:
                 return known
         except UnicodeEncodeError as e:
-            raise _not_text(e, index) from None
+            raise not_text(e, index) from None
         if length > MAX_PROPERTIES_LENGTH:
             raise InvalidMessage(f"the properties take {length} bytes, the limit is {MAX_PROPERTIES_LENGTH}", index=index)
-        return 2 + length, _SHORT.pack(length) + front, united
+        return 2 + length, INT16.pack(length) + prefix, merged
 
     def batch(self, messages: Sequence[Message]) -> list["EncodedBatch"]:
         """Encode ``messages`` into as few batch bodies as fit the limit, in order; sizes are exact, in bytes.
@@ -260,7 +210,7 @@ class MessageEncoder:
         if not messages:
             raise BatchError("the batch is empty: give at least one message")
         first = messages[0]
-        _check_member(first, first, 0)
+        check_member(first, first, 0)
         try:
             check_send_topic(first.topic)
         except InvalidName as e:
@@ -268,12 +218,12 @@ class MessageEncoder:
         topic, queue, wait = first.topic, first.queue, first.wait_store_ok
         with_priority = type(queue_of(first)) is PriorityQueue
         limit = self._max_bytes
-        tails, pack_head = self._tails, ENTRY_HEAD.pack
+        tails, pack_head = self._tails, BATCH_ENTRY_HEAD.pack
         batches: list[EncodedBatch] = []
-        # Four pieces an entry: head, body, properties up to the message's id, and its end with the id, which comes last.
+        # Four parts for each entry: head, body, prefix, and the id, which is filled in last.
         parts: list[bytes] = []
-        united: dict[str, None] = {}
-        united_bytes = more = used = start = index = 0
+        merged: dict[str, None] = {}
+        merged_bytes = more = used = start = index = 0
         common = first.tag
         try:
             for message in messages:
@@ -286,15 +236,15 @@ class MessageEncoder:
                     or with_priority
                     or message.properties
                 ):
-                    _check_member(first, message, index)
+                    check_member(first, message, index)
                 body = message.body
                 n = len(body)
                 tag = message.tag
                 keys: Collection[str] = ()
                 if wait and not message.keys and not message.properties and tag in tails:
-                    length, front, more = tails[tag]
+                    length, prefix, more = tails[tag]
                 else:
-                    length, front, more = self._front(message, index)
+                    length, prefix, more = self._entry_prefix(message, index)
                     if more:
                         keys = (message.keys,) if isinstance(message.keys, str) else message.keys
                 size = 20 + n + length
@@ -304,43 +254,44 @@ class MessageEncoder:
                 if (
                     used + size > limit
                     or index - start >= MAX_BATCH_COUNT
-                    or (keys and united_bytes and united_bytes + more > MAX_UNITED_BYTES)
+                    or (keys and merged_bytes and merged_bytes + more > MAX_MERGED_KEYS_BYTES)
                 ):
-                    batches.append(self._join(parts, common, united))
+                    batches.append(self._join(parts, common, merged))
                     parts.clear()
-                    united.clear()
-                    start, used, united_bytes, common = index, 0, 0, tag
+                    merged.clear()
+                    start, used, merged_bytes, common = index, 0, 0, tag
                 if keys:
-                    united_bytes += more
+                    merged_bytes += more
                     for key in keys:
-                        united[key] = None
+                        merged[key] = None
                 if tag is not common and tag != common:
                     common = None
-                parts += (pack_head(size, 0, 0, message.flag, n), body, front, b"")
+                parts += (pack_head(size, 0, 0, message.flag, n), body, prefix, b"")
                 used += size
                 index += 1
         except UnicodeEncodeError as e:
-            raise _not_text(e, index) from None
+            raise not_text(e, index) from None
         except StructError:
-            _check_flag(messages[index].flag, index)
+            check_flag(messages[index].flag, index)
             raise
         except (AttributeError, TypeError):
-            # Something that is no message at all, or a field of an impossible type.
-            _check_member(first, messages[index], index)
+            # Not a message, or a field of a wrong type.
+            check_member(first, messages[index], index)
             self.properties(messages[index], "", index)
             raise
-        batches.append(self._join(parts, common, united))
+        batches.append(self._join(parts, common, merged))
         return batches
 
     def _join(self, parts: list[bytes], tag: str | None, keys: Iterable[str]) -> "EncodedBatch":
-        ids = self._ids.take(len(parts) // 4)
+        ids = self.ids.take(len(parts) // 4)
         parts[3::4] = [prefix + end for prefix, ends in ids.pieces() for end in ends]
         return EncodedBatch(b"".join(parts), ids, tag, list(keys))
 
     def outer_properties(self, *, wait_store_ok: bool, tag: str | None = None, keys: Collection[str] = ()) -> bytes:
-        """Return the property string of a batch request as JSON: WAIT, an id of the batch's own, and what its messages are found by.
+        """Return the property string of a batch request as JSON: keys, tag, WAIT, and an id of the batch's own.
 
-        ``tag`` is that of all its messages, ``keys`` those of any. Topics that store a batch as one record filter and index by these.
+        ``tag`` is the one that all its messages have, ``keys`` those of any. Topics that store a batch as one record filter and index by
+        these.
         """
         same = self._outer.get((wait_store_ok, tag))
         if same is None:
@@ -350,117 +301,14 @@ class MessageEncoder:
                 self._outer.clear()
             self._outer[wait_store_ok, tag] = same
         found_by = _json(f"KEYS\x01{' '.join(keys)}\x02")[1:-1] if keys else b""
-        return b'"%b%b%b\\u0002"' % (found_by, same, self._ids.next().encode())
+        return b'"%b%b%b\\u0002"' % (found_by, same, self.ids.next().encode())
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """One batch body, and of its messages, in order: the ids; the tag that all have, or None; the keys, each once."""
+    """One batch body; the ids of its messages in order; the tag that all have, or None; the keys of all, each once."""
 
     body: bytes
     uniq_keys: MessageIds
     tag: str | None = None
     keys: Sequence[str] = ()
-
-
-def _checked_keys(keys: Collection[str], index: int | None) -> Collection[str]:
-    if isinstance(keys, str):
-        keys = (keys,)
-    elif type(keys) is not list and type(keys) is not tuple and not isinstance(keys, Collection):
-        raise InvalidMessage(f"the keys must be a list of words, not {keys!r}", index=index)
-    for key in keys:
-        # As nearly every key is: of all that separates words only the blank is printable.
-        if type(key) is str and key and key.isprintable() and " " not in key:
-            continue
-        if type(key) is not str or key.split() != [key] or "\x01" in key or "\x02" in key:
-            raise InvalidMessage(f"bad key {key!r}: a key is one word, as keys are stored separated by blanks", index=index)
-    return keys
-
-
-def _check_flag(flag: object, index: int | None) -> None:
-    if type(flag) is not int or not -(2**31) <= flag < 2**31:
-        raise InvalidMessage(f"the flag must be a whole number of 32 bits, not {flag!r}", index=index)
-
-
-def _check_priority(message: Message, index: int | None) -> None:
-    if priority_of(message.properties) < 0:
-        asked = message.properties[PRIORITY]
-        raise InvalidMessage(f"the property {PRIORITY!r} must be a whole number from 0 to 2,147,483,647, not {asked!r}", index=index)
-    if message.delay_level or message.deliver_at_ms is not None or SHARDING_KEY in message.properties:
-        raise InvalidMessage(f"a message that is delayed or has a {SHARDING_KEY} has no priority: leave out {PRIORITY!r}", index=index)
-
-
-def _not_text(error: UnicodeEncodeError, index: int | None) -> InvalidMessage:
-    return InvalidMessage(f"tag, keys and properties must be valid text: {error.reason}", index=index)
-
-
-def _check_member(first: Message, message: Message, index: int) -> None:
-    """Raise what keeps a message out of the batch that ``first`` begins, by the reference's rules in its order."""
-    if not isinstance(message, Message):
-        raise not_a_message(message, index)
-    if message.delay_level or message.deliver_at_ms is not None:
-        raise BatchError("it is to be delivered later: send delayed messages one by one, a batch takes none", index=index)
-    if str(message.topic).startswith(RETRY_PREFIX):
-        raise BatchError(f"topic {message.topic!r} is a retry topic: those take no batches", index=index)
-    if message.topic != first.topic:
-        raise BatchError(f"topic {message.topic!r} differs from {first.topic!r}: a batch has one topic", index=index)
-    if message.queue != first.queue:
-        raise BatchError(f"queue {message.queue} differs from {first.queue}: a batch goes to one queue", index=index)
-    if message is not first and queue_of(message) != queue_of(first):
-        raise BatchError("its priority differs from the first message's: a batch goes to one queue, which the priority names", index=index)
-    if message.wait_store_ok != first.wait_store_ok:
-        raise BatchError("wait_store_ok differs from the first message's: a batch has one", index=index)
-
-
-class BatchResults(Sequence[SendResult]):
-    """The results of a batch, one for each message, in order; each is built when it is asked for.
-
-    Compares equal to any sequence with the same results.
-    """
-
-    __slots__ = ("_length", "_receipts", "broker_name", "status", "topic")
-
-    def __init__(self, topic: str, broker_name: str = "") -> None:
-        self.topic = topic
-        self.broker_name = broker_name
-        self.status = SendStatus.SEND_OK
-        self._receipts: list[tuple[int, Receipt]] = []  # with the place of its first message
-        self._length = 0
-
-    def add(self, receipt: Receipt) -> None:
-        """Append the results of one batch request. The worst status of all requests becomes that of the whole."""
-        self._receipts.append((self._length, receipt))
-        self._length += len(receipt.msg_ids)
-        self.broker_name = receipt.broker_name
-        if receipt.status is not SendStatus.SEND_OK:
-            self.status = receipt.status
-
-    def __len__(self) -> int:
-        return self._length
-
-    @overload
-    def __getitem__(self, index: int) -> SendResult: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[SendResult]: ...
-    def __getitem__(self, index: int | slice) -> SendResult | list[SendResult]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self._length))]
-        at = index + self._length if index < 0 else index
-        if not 0 <= at < self._length:
-            raise IndexError(f"result {index} of a batch of {self._length}")
-        start, receipt = next(pair for pair in reversed(self._receipts) if pair[0] <= at)
-        return SendResult(receipt, at - start)
-
-    def __iter__(self) -> Iterator[SendResult]:
-        for _, receipt in self._receipts:
-            yield from map(SendResult, repeat(receipt), range(len(receipt.msg_ids)))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence):
-            return NotImplemented
-        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"<{self._length} results in {self.topic!r}, {self.status.name}>"

@@ -1,8 +1,7 @@
-"""The producer: one message, one future, or a batch at a time; retried elsewhere within one time budget."""
+"""The producer: its options, checks and calls. ``outbox.py`` takes the messages to the brokers."""
 
 import asyncio
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
 from typing import overload
@@ -12,27 +11,22 @@ import msgspec
 from sprocketmq.client.arguments import Compression, check_number, check_timeout, compression_type
 from sprocketmq.client.instance import CLOSING, OPEN, Instance
 from sprocketmq.client.lifecycle import Client
-from sprocketmq.client.send.batching import ALONE, OTHERWISE, Accumulator, Batch, Batching, BatchingStats, BatchKey, no_stats
-from sprocketmq.client.send.delivery import SINGLE, Delivery, Job, read_receipt
-from sprocketmq.client.send.encoding import BatchResults, MessageEncoder, header, queue_of
-from sprocketmq.client.send.flights import BatchFlight, Flight, OnSent, SingleFlight, Waiter
+from sprocketmq.client.send.accumulator import QUEUED, SEND_AT_ONCE, SEND_SINGLY, WAKE, Accumulator, Added
+from sprocketmq.client.send.batching import Batching, BatchingStats
+from sprocketmq.client.send.encoding import MessageEncoder
+from sprocketmq.client.send.faults import FaultTable
+from sprocketmq.client.send.gathering import Gathering
+from sprocketmq.client.send.outbox import Outbox, Room
+from sprocketmq.client.send.queue_choice import Publishers, queue_of
+from sprocketmq.client.send.requests import SendRequest
+from sprocketmq.client.send.results import BatchResults
+from sprocketmq.client.send.waiters import OnSent, Waiter
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
-from sprocketmq.errors import (
-    BatchPartlySent,
-    ClientClosed,
-    ConfigError,
-    ConnectFailed,
-    InvalidMessage,
-    NotAMessage,
-    RetriableError,
-    SendQueueFull,
-    SendTimeout,
-    SprocketError,
-)
-from sprocketmq.protocol.command import MAX_FRAME_LENGTH, Command
+from sprocketmq.errors import BatchPartlySent, ConfigError, NotAMessage, SprocketError
+from sprocketmq.protocol.command import MAX_FRAME_LENGTH
 from sprocketmq.protocol.ids import MessageIdFactory
 from sprocketmq.protocol.message import Message, MessageQueue, SendResult, unsendable
-from sprocketmq.protocol.names import RETRY_PREFIX, check_group, check_send_topic
+from sprocketmq.protocol.names import check_group
 
 SEND_TIMEOUT_S = 3.0
 # Tries after the first that reached a broker; see ``Producer``.
@@ -44,7 +38,7 @@ MAX_IN_FLIGHT_BYTES = 100 << 20
 
 DEFAULT_PRODUCER_GROUP = "DEFAULT_PRODUCER"
 
-# A frame has to hold the header too, with up to 32 KiB of properties.
+# A frame also holds the header, with up to 32 KiB of properties.
 _MAX_BODY_BYTES = MAX_FRAME_LENGTH - (256 << 10)
 
 
@@ -107,40 +101,25 @@ class Producer(Client):
         self._max_bytes = max_message_bytes
         self._compression = compression_type(compression)
         self._compress_over = compress_over_bytes
-        self._max_in_flight = max_in_flight
-        self._max_in_flight_bytes = max_in_flight_bytes
         self._clock = clock
-        self._now_ms = clock.time_ms
-        self._instance = Instance(namesrv, kind="Producer", clock=clock)
+        if batching is not None and not isinstance(batching, Batching):
+            raise ConfigError(f"batching must be a Batching, not {batching!r}")
+        self._batching = Batching() if auto_batch and batching is None else batching
+        publishers = Publishers(group, FaultTable(clock.monotonic) if latency_fault_tolerance else None)
+        self._publishers = publishers
+        self._by_topic = publishers.by_topic
+        self._instance = Instance(namesrv, kind="Producer", clock=clock, on_route=publishers.on_route)
         self._instance.producer_groups.append(group)
-        self._peek = self._instance.brokers.peek
-        self._delivery = Delivery(
+        self._room = Room(max_in_flight, max_in_flight_bytes)
+        self._outbox = Outbox(
             self._instance,
-            group,
+            publishers,
+            self._room,
             retries=retries,
-            latency_fault_tolerance=latency_fault_tolerance,
             retry_another_broker_when_not_store_ok=retry_another_broker_when_not_store_ok,
         )
-        self._instance.on_route = self._delivery.on_route
-        self._faults = self._delivery.faults
-        self._publishers = self._delivery.publishers
-        self._open = self._delivery.open
-        self._result = self._delivery.result
-        self._backlogs: dict[str, deque[Flight]] = {}
-        self._in_flight = 0
-        self._in_flight_bytes = 0
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
-        self._woken: list[asyncio.Future[None]] = []  # what they waited for has come; they are told after all others
-        # Told of messages that ``_accept`` took, when they are answered or have failed: how many, and the bytes of their bodies.
-        self._on_landed: Callable[[int, int], None] | None = None
-        if auto_batch and batching is None:
-            batching = Batching()
-        self._gathered: Accumulator[Waiter] | None = None
-        if batching is not None:
-            if not isinstance(batching, Batching):
-                raise ConfigError(f"batching must be a Batching, not {batching!r}")
-            self._gathered = Accumulator(batching, clock, max_message_bytes=max_message_bytes)
-        self._acting = self._turn_ending = self._due_set = False
+        self._accumulator: Accumulator[Waiter] | None = None
+        self._gathering: Gathering | None = None
 
     # --- life ---
 
@@ -151,11 +130,21 @@ class Producer(Client):
             if self._instance.state == OPEN:
                 return
             await self._instance.start()
-            self._loop = asyncio.get_running_loop()
-            self._ids = MessageIdFactory(self._instance.namesrv.local_ip, os.getpid(), self._clock)
-            self._encoder = MessageEncoder(
-                self._ids, max_message_bytes=self._max_bytes, compression=self._compression, compress_over_bytes=self._compress_over
+            self._prepare(self._instance.namesrv.local_ip)
+
+    def _prepare(self, local_ip: str) -> None:
+        """Make what needs the event loop, or the address of this machine for message ids."""
+        self._loop = asyncio.get_running_loop()
+        self._outbox.start(self._loop)
+        ids = MessageIdFactory(local_ip, os.getpid(), self._clock)
+        self._encoder = MessageEncoder(
+            ids, max_message_bytes=self._max_bytes, compression=self._compression, compress_over_bytes=self._compress_over
+        )
+        if self._batching is not None:
+            self._accumulator = Accumulator(
+                self._batching, self._clock, self._encoder, self._publishers.check, max_message_bytes=self._max_bytes
             )
+            self._gathering = Gathering(self._accumulator, self._encoder, self._outbox, self._instance, self._clock, self._timeout_s)
 
     async def close(self) -> None:
         """Refuse further messages, wait for those in flight (they end by their time-outs at the latest), unregister, disconnect."""
@@ -169,74 +158,31 @@ class Producer(Client):
                 await self._instance.close()
 
     def _left_open(self) -> str:
-        return f"{super()._left_open()} with {self._in_flight} message{'s' * (self._in_flight != 1)} on the way"
+        return f"{super()._left_open()} with {self.in_flight} message{'s' * (self.in_flight != 1)} on the way"
 
     # --- sending ---
 
     async def send(self, message: Message, *, timeout_s: float | None = None) -> SendResult:
         """Send one message and return where it was stored.
 
-        ``timeout_s`` replaces the producer's; a message with its own is never gathered into a batch. A task that is cancelled meanwhile
-        takes nothing back: the message may be stored. Every message of a batch that fails gets an error of the same type.
+        ``timeout_s`` replaces the producer's; a message with its own is never gathered into a batch. Cancelling the task does not take the
+        message back: it may be stored. Every message of a batch that fails gets an error of the same type.
         Raises InvalidMessage, InvalidName or MessageTooLarge before anything is sent; TopicNotFound; BrokerError when it was refused for
         good; a RetriableError (ConnectFailed, BrokerBusy, SendTimeout, NameserverUnavailable) when nothing was stored but may be later; and
-        MaybeStoredError when an answer was lost, so that nobody knows. Waits for ``room`` first, up to its whole time; then SendQueueFull.
+        MaybeStoredError when an answer was lost and the message may be stored or not. Waits for ``room`` first, up to its whole time; then
+        SendQueueFull.
         """
-        instance = self._instance
-        if get_ident() != instance.home or not instance.running():
-            instance.refuse()
-        if self._full:
+        self._instance.check()
+        if self._room.full:
             await self._wait_for_room(self._timeout_s if timeout_s is None else timeout_s)
+        future: asyncio.Future[SendResult] = self._loop.create_future()
+        request = self.accept(message, future, timeout_s)
         try:
-            lone: BatchKey | None = None
-            if timeout_s is None:
-                gathered = self._gathered
-                if gathered is not None:
-                    lone = self._lone(gathered, message)
-                    if lone is None:
-                        future: asyncio.Future[SendResult] = self._loop.create_future()
-                        if self._gather(gathered, message, future):
-                            return await future
-                timeout_s = self._timeout_s
-            check_timeout(timeout_s)
-            topic = message.topic
-            deadline = self._loop.time() + timeout_s
-            size = len(message.body)
-            self._in_flight += 1
-            self._in_flight_bytes += size
-            try:
-                body, sys_flag = self._encoder.body(message)
-                uniq_key, properties = self._encoder.single(message)
-                publisher = self._publishers.get(topic)
-                if publisher is None:
-                    publisher = await self._open(topic, timeout_s)
-                queue = message.queue
-                target = publisher.next() if queue is None else publisher.pinned(queue)
-                conn = self._peek(target.address)
-                failure: SprocketError | Command | None = None
-                started = self._loop.time()
-                if conn is not None and started < deadline:
-                    ext = header(target.prefix, sys_flag, self._now_ms(), message.flag, properties)
-                    try:
-                        response = await conn.request(SINGLE, ext=ext, body=body, timeout_s=deadline - started)
-                    except SprocketError as e:
-                        failure = e
-                    else:
-                        if self._faults is not None:
-                            self._faults.answered(target.broker_name, self._loop.time() - started)
-                        if not response.code:
-                            return self._result(response, publisher, target, uniq_key)
-                        failure = response
-                job = Job(publisher, queue, target, body, properties, sys_flag, message.flag, timeout_s, deadline)
-                response = await self._delivery.deliver(job, failure)
-                return self._result(response, publisher, job.target, uniq_key)
-            finally:
-                self._release(1, size)
-                self._wake()
-                if lone is not None:
-                    self._lone_done(lone, size)
-        except (AttributeError, TypeError, ConfigError) as e:
-            raise unsendable(message, e) from None
+            return await future
+        except asyncio.CancelledError:
+            if request is not None:
+                self._outbox.abandon(request)
+            raise
 
     @overload
     def submit(self, message: Message, *, timeout_s: float | None = None) -> "asyncio.Future[SendResult]": ...
@@ -249,43 +195,101 @@ class Producer(Client):
     ) -> "asyncio.Future[SendResult] | None":
         """Send one message and return the future of its result at once; or have ``callback`` called, which costs less.
 
-        ``callback(result, error)`` is called as soon as the outcome is known, one of the two being None; what it raises is logged, and
-        nobody else is harmed. Messages of one topic leave in the order of their calls, but for those that have to be tried again; with batching
+        ``callback(result, error)`` is called as soon as the outcome is known, one of the two being None; what it raises is logged and
+        affects no other message. Messages of one topic leave in the order of their calls, except those that are tried again; with batching
         those that may share a batch do (see ``Batching``). Raises what ``send`` raises before sending, and SendQueueFull when
         ``max_in_flight`` messages or ``max_in_flight_bytes`` bytes of bodies are not answered yet (see ``room``); the future raises the rest.
         """
         if get_ident() != self._instance.home:
             self._instance.refuse()
-        future: asyncio.Future[SendResult] | None = None
+        room = self._room
         try:
-            count = self._in_flight + 1
-            size = self._in_flight_bytes + len(message.body)
-            if count > self._max_in_flight:
-                raise SendQueueFull("messages", self._max_in_flight)
-            if size > self._max_in_flight_bytes and count > 1:
-                raise SendQueueFull("bytes", self._max_in_flight_bytes)
+            # Adds to a batch without ``accept``, which would cost 11 % (benchmarks/micro/client.py, submit_auto_batch_callbacks).
+            count = room.messages + 1
+            size = room.bytes + len(message.body)
+            if count > room.max_messages or (size > room.max_bytes and count > 1):
+                raise room.refusal()
+            future: asyncio.Future[SendResult] | None = None
             waiter: Waiter
             if callback is not None:
                 waiter = callback
             else:
                 waiter = future = self._loop.create_future()
-            gathered = self._gathered
-            if gathered is not None and timeout_s is None:
-                outcome = gathered.join(message, waiter)
-                if outcome != OTHERWISE:
-                    self._in_flight = count
-                    self._in_flight_bytes = size
-                    if outcome:
-                        self._act()
+            added = SEND_SINGLY
+            if self._accumulator is not None and timeout_s is None:
+                added = self._accumulator.add(message, waiter)
+                if added is QUEUED:
+                    room.messages = count
+                    room.bytes = size
                     return future
-                if not gathered.adaptive:  # as ``_accept`` does, without another try of the short form
-                    if not self._add(gathered, message, waiter):
-                        self._alone(message, waiter, self._timeout_s)
-                    return future
-            self._accept(message, waiter, timeout_s)
+            self._follow(added, message, waiter, timeout_s)
         except (AttributeError, TypeError, ConfigError) as e:
             raise unsendable(message, e) from None
         return future
+
+    def accept(self, message: Message, waiter: Waiter, timeout_s: float | None = None) -> SendRequest | None:
+        """Send one message whose outcome ``waiter`` gets, whether there is room or not; for ``send`` and for the blocking producer.
+
+        Returns the request, or None when the message is in a batch. Raises what ``submit`` raises, except SendQueueFull.
+        """
+        try:
+            added = SEND_SINGLY
+            if self._accumulator is not None and timeout_s is None:
+                added = self._accumulator.add(message, waiter)
+            return self._follow(added, message, waiter, timeout_s)
+        except (AttributeError, TypeError, ConfigError) as e:
+            raise unsendable(message, e) from None
+
+    def _follow(self, added: Added, message: Message, waiter: Waiter, timeout_s: float | None) -> SendRequest | None:
+        """Do what has to follow ``Accumulator.add``, or send a message by itself that was not added."""
+        room = self._room
+        size = len(message.body)
+        gathering = self._gathering
+        if added is QUEUED or added is WAKE:
+            room.messages += 1
+            room.bytes += size
+            if gathering is not None and added is WAKE:
+                room.holder = self
+                gathering.wake()
+            return None
+        if gathering is not None and added is SEND_SINGLY and timeout_s is None:
+            gathering.wake()  # the open batch of its key leaves first, to keep the order
+        request = self._single(message, waiter, timeout_s)
+        if gathering is not None and added is SEND_AT_ONCE:
+            request.gathered = gathering.accumulator.lone(message)
+            request.gathering = gathering
+        room.messages += 1
+        room.bytes += size
+        room.holder = self
+        self._outbox.launch(request)
+        return request
+
+    def _single(self, message: Message, waiter: Waiter, timeout_s: float | None) -> SendRequest:
+        """Return the request of a message that is sent by itself."""
+        if timeout_s is None:
+            timeout_s = self._timeout_s
+        else:
+            check_timeout(timeout_s)
+        topic, queue = message.topic, message.queue
+        if queue is not None or type(topic) is not str or topic not in self._by_topic:
+            self._publishers.check(topic, queue)
+        body, sys_flag = self._encoder.body(message)
+        uniq_key, properties = self._encoder.single(message)
+        return SendRequest(
+            topic,
+            queue,
+            body,
+            properties,
+            (waiter,),
+            (uniq_key,),
+            timeout_s,
+            self._loop.time() + timeout_s,
+            self._outbox,
+            1,
+            len(message.body),
+            sys_flag,
+            message.flag,
+        )
 
     async def send_batch(self, messages: Iterable[Message], *, timeout_s: float | None = None) -> BatchResults:
         """Send messages of one topic in as few requests as ``max_message_bytes`` allows, and return one result for each, in order.
@@ -296,9 +300,7 @@ class Producer(Client):
         later request failed, with the results of those before. A topic that keeps batches whole filters by the tag that all messages of
         a batch have: those of a batch with several tags reach only consumers that subscribe to everything. Waits for room as ``send`` does.
         """
-        instance = self._instance
-        if get_ident() != instance.home or not instance.running():
-            instance.refuse()
+        self._instance.check()
         if timeout_s is None:
             timeout_s = self._timeout_s
         check_timeout(timeout_s)
@@ -306,37 +308,29 @@ class Producer(Client):
             raise NotAMessage(f"send_batch takes a list of messages, not {type(messages).__name__}: send takes a single Message")
         batch = messages if isinstance(messages, list | tuple) else list(messages)
         encoded = self._encoder.batch(batch)
-        if self._full:
+        if self._room.full:
             await self._wait_for_room(timeout_s)
         first = batch[0]
         queue = queue_of(first)
-        size = sum([len(part.body) for part in encoded])
-        self._in_flight += 1
-        self._in_flight_bytes += size
         results = BatchResults(first.topic)
-        address = ""
+        size = sum([len(part.body) for part in encoded])
+        before: SendRequest | None = None
+        self._take_room(size)
         try:
-            publisher = self._publishers.get(first.topic)
-            if publisher is None:
-                publisher = await self._open(first.topic, timeout_s)
-            target = publisher.next() if queue is None else publisher.pinned(queue)
             for part in encoded:
                 properties = self._encoder.outer_properties(wait_store_ok=first.wait_store_ok, tag=part.tag, keys=part.keys)
-                address = target.address
-                deadline = self._loop.time() + timeout_s
-                job = Job(publisher, queue, target, part.body, properties, 0, 0, timeout_s, deadline, batch=True)
-                response = await self._delivery.deliver(job, None)
-                target = job.target
-                results.add(read_receipt(response, part.uniq_keys, first.topic, target))
+                request = self._request(first.topic, queue, part.body, properties, part.uniq_keys, timeout_s, batch=True)
+                if before is not None:
+                    request.publisher, request.target = before.publisher, before.target
+                before = request
+                results.add(await self._outbox.deliver(request))
         except SprocketError as e:
             if len(results):
+                address = before.target.address if before is not None and before.target is not None else ""
                 raise BatchPartlySent(results, len(batch), address=address, cause=e) from e
             raise
         finally:
-            self._release(1, size)
-            self._wake()
-        if publisher.provisional:
-            self._instance.refresh_soon(publisher.topic)
+            self._free_room(size)
         return results
 
     async def send_encoded(
@@ -357,29 +351,39 @@ class Producer(Client):
         ``properties`` is the property string of the request, with UNIQ_KEY. Nothing of either is checked, and nothing is compressed; the
         result has no ``msg_id``. Raises what ``send`` raises.
         """
-        instance = self._instance
-        if get_ident() != instance.home or not instance.running():
-            instance.refuse()
+        self._instance.check()
         if timeout_s is None:
             timeout_s = self._timeout_s
         check_timeout(timeout_s)
-        if self._full:
+        if self._room.full:
             await self._wait_for_room(timeout_s)
-        size = len(body)
-        self._in_flight += 1
-        self._in_flight_bytes += size
+        request = self._request(topic, queue, body, msgspec.json.encode(properties), ("",), timeout_s, batch=batch)
+        request.flag = flag
+        request.born_timestamp_ms = born_timestamp_ms
+        self._take_room(len(body))
         try:
-            deadline = self._loop.time() + timeout_s
-            publisher = self._publishers.get(topic) or await self._open(topic, timeout_s)
-            target = publisher.next() if queue is None else publisher.pinned(queue)
-            job = Job(
-                publisher, queue, target, body, msgspec.json.encode(properties), 0, flag, timeout_s, deadline, batch, born_timestamp_ms
-            )
-            response = await self._delivery.deliver(job, None)
-            return self._result(response, publisher, job.target, "")
+            return SendResult(await self._outbox.deliver(request), 0)
         finally:
-            self._release(1, size)
-            self._wake()
+            self._free_room(len(body))
+
+    def _request(
+        self,
+        topic: str,
+        queue: MessageQueue | None,
+        body: bytes | memoryview,
+        properties: bytes,
+        msg_ids: Sequence[str],
+        timeout_s: float,
+        *,
+        batch: bool,
+    ) -> SendRequest:
+        """Return a request whose room the caller takes, and which keeps no order with others."""
+        deadline = self._loop.time() + timeout_s
+        return SendRequest(
+            topic, queue, body, properties, (), msg_ids, timeout_s, deadline, self._outbox, count=0, batch=batch, in_order=False
+        )
+
+    # --- room ---
 
     async def flush(self) -> None:
         """Send what is gathered and wait until nothing is in flight: every message so far is answered or has failed, and callbacks know."""
@@ -387,306 +391,63 @@ class Producer(Client):
         await self._flush()
 
     async def _flush(self) -> None:
-        self._send_gathered()
-        await self._wait_below(1)
+        if self._gathering is not None:
+            self._gathering.flush()
+        await self._room.wait_below(1)
 
     async def room(self) -> None:
         """Wait until ``submit`` takes messages again: at once below the bounds, else when half of what is in flight is answered."""
         self._instance.check()
-        if self._full:
-            self._send_gathered()  # nothing can join those batches now
-            await self._wait_below(max(1, self._in_flight // 2))
-
-    @property
-    def _full(self) -> bool:
-        return self._in_flight >= self._max_in_flight or self._in_flight_bytes >= self._max_in_flight_bytes
+        if self._room.full:
+            if self._gathering is not None:
+                self._gathering.flush()  # nothing can join those batches now
+            await self._room.wait_below(max(1, self._room.messages // 2))
 
     async def _wait_for_room(self, timeout_s: float) -> None:
         check_timeout(timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
-                while self._full:  # others that waited may have been quicker
+                while self._room.full:  # others that waited may have been quicker
                     await self.room()
         except TimeoutError:
-            if self._in_flight >= self._max_in_flight:
-                raise SendQueueFull("messages", self._max_in_flight) from None
-            raise SendQueueFull("bytes", self._max_in_flight_bytes) from None
+            raise self._room.refusal() from None
         self._instance.check()
+
+    def _take_room(self, size: int) -> None:
+        self._room.messages += 1
+        self._room.bytes += size
+        self._room.holder = self
+
+    def _free_room(self, size: int) -> None:
+        self._room.give_back(1, size)
+        self._room.wake()
+
+    def watch_room(self, on_freed: Callable[[int, int], None]) -> None:
+        """Have ``on_freed(count, bytes)`` called for messages whose outcome is known, before their waiters get it."""
+        self._room.on_freed = on_freed
 
     @property
     def batching_stats(self) -> BatchingStats:
         """What AutoBatch has done so far; all zero without batching."""
-        return self._gathered.stats() if self._gathered is not None else no_stats()
+        return self._accumulator.stats() if self._accumulator is not None else BatchingStats()
 
     @property
     def in_flight(self) -> int:
         """Messages (and batch requests) that are not answered yet."""
-        return self._in_flight
+        return self._room.messages
+
+    @property
+    def max_in_flight(self) -> int:
+        """The most messages that may be in flight."""
+        return self._room.max_messages
+
+    @property
+    def max_in_flight_bytes(self) -> int:
+        """The most bytes of bodies that may be in flight."""
+        return self._room.max_bytes
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues a message to ``topic`` may be sent to. Raises TopicNotFound or NameserverUnavailable."""
         self._instance.check()
-        publisher = self._publishers.get(topic) or await self._open(topic, self._timeout_s)
+        publisher = self._by_topic.get(topic) or await self._outbox.open(topic, self._timeout_s)
         return list(publisher.route.publish_queues)
-
-    # --- inside ---
-
-    def _accept(self, message: Message, waiter: Waiter, timeout_s: float | None) -> None:
-        """Send one message whose outcome ``waiter`` gets. Raises what keeps it from being sent at all; ``waiter`` is left alone then."""
-        gathered = self._gathered
-        if gathered is None or timeout_s is not None:
-            self._alone(message, waiter, self._timeout_s if timeout_s is None else timeout_s)
-            return
-        lone = self._lone(gathered, message) if gathered.adaptive else None
-        if lone is not None:
-            try:
-                self._alone(message, waiter, self._timeout_s, lone)
-            except BaseException:
-                self._lone_done(lone, len(message.body))
-                raise
-        elif not self._gather(gathered, message, waiter):
-            self._alone(message, waiter, self._timeout_s)
-
-    def _alone(self, message: Message, waiter: Waiter, timeout_s: float, lone: BatchKey | None = None) -> None:
-        check_timeout(timeout_s)
-        topic, queue = message.topic, message.queue
-        publisher = self._publishers.get(topic)
-        if publisher is None:
-            check_send_topic(topic)
-        elif queue is not None:
-            publisher.pinned(queue)
-        body, sys_flag = self._encoder.body(message)
-        uniq_key, properties = self._encoder.single(message)
-        size = len(message.body)
-        flight = SingleFlight(
-            self,
-            topic,
-            queue,
-            body,
-            properties,
-            timeout_s,
-            waiter=waiter,
-            uniq_key=uniq_key,
-            size=size,
-            sys_flag=sys_flag,
-            flag=message.flag,
-            lone=lone,
-        )
-        self._in_flight += 1
-        self._in_flight_bytes += size
-        self._launch(flight)
-
-    def _lone(self, gathered: Accumulator[Waiter], message: Message) -> BatchKey | None:
-        """Return the key of a message that leaves at once, as nothing of its kind waits or is on its way; ``_lone_done`` takes it back."""
-        if not gathered.adaptive or message.delay_level or message.deliver_at_ms is not None:
-            return None
-        key = (message.topic, message.tag, message.wait_store_ok, queue_of(message))
-        try:
-            return key if gathered.lone(key, len(message.body)) else None
-        except TypeError:  # something that no key can have; whoever encodes the message says what
-            return None
-
-    def _lone_done(self, key: BatchKey, size: int) -> None:
-        if self._gathered is not None:
-            self._gathered.lone_done(key, size)
-            self._act()
-
-    def _gather(self, gathered: Accumulator[Waiter], message: Message, waiter: Waiter) -> bool:
-        """Put a message into a batch; False when it has to be sent by itself. Raises what keeps it from being sent at all."""
-        outcome = gathered.join(message, waiter)
-        if outcome == OTHERWISE:
-            return self._add(gathered, message, waiter)
-        self._in_flight += 1
-        self._in_flight_bytes += len(message.body)
-        if outcome:
-            self._act()
-        return True
-
-    def _add(self, gathered: Accumulator[Waiter], message: Message, waiter: Waiter) -> bool:
-        """Do what ``_gather`` does for a message that the short form has not taken."""
-        topic, queue = message.topic, message.queue
-        key = (topic, message.tag, message.wait_store_ok, queue_of(message))
-        try:
-            batch = gathered.open.get(key)
-        except TypeError:  # something that no key can have; what follows says what
-            batch = None
-        if batch is None:
-            publisher = self._publishers.get(topic) if type(topic) is str else None
-            if publisher is None:
-                check_send_topic(topic)
-            if queue is not None:
-                if not isinstance(queue, MessageQueue):
-                    raise InvalidMessage(f"the queue must be a MessageQueue, not {queue!r}")
-                if publisher is not None:
-                    publisher.pinned(queue)
-        entry = self._encoder.entry(message)
-        keys = (message.keys,) if type(message.keys) is str else message.keys
-        if message.delay_level or message.deliver_at_ms is not None or (batch is None and topic.startswith(RETRY_PREFIX)):
-            outcome = gathered.alone(key)
-        else:
-            plain = not (keys or message.properties or message.flag)
-            outcome = OTHERWISE if batch is None or plain else gathered.put(batch, entry, keys, waiter)
-            if outcome == OTHERWISE:
-                common = self._encoder.common(message.tag) if message.wait_store_ok else None
-                outcome = gathered.add(key, entry, waiter, keys=keys, plain=plain, common=common)
-        if outcome == ALONE:
-            self._act()
-            return False
-        self._in_flight += 1
-        self._in_flight_bytes += len(message.body)
-        if outcome:
-            self._act()
-        return True
-
-    def _act(self) -> None:
-        """Send the batches that are to leave, and see to it that the others leave in time."""
-        gathered = self._gathered
-        if gathered is None or self._acting:  # a batch may fail while it is launched; the loop below goes on with the next
-            return
-        batch = gathered.take()
-        if batch is not None:
-            self._acting = True
-            try:
-                while batch is not None:
-                    self._launch(BatchFlight(self, batch, self._timeout_s))
-                    batch = gathered.take()
-            finally:
-                self._acting = False
-        if gathered.eager:
-            if not self._turn_ending:
-                self._turn_ending = True
-                self._loop.call_soon(self._end_turn)
-        elif not self._due_set and (due := gathered.next_due()) is not None:
-            self._due_set = True
-            self._instance.timers.call_later(due - self._clock.monotonic(), self._expire)
-
-    def _end_turn(self) -> None:
-        self._turn_ending = False
-        if self._gathered is not None:
-            self._gathered.end_turn()
-            self._act()
-            for conn in self._instance.brokers.open_connections():
-                conn.flush()  # the turn is over: another one would only add to the latency
-
-    def _expire(self) -> None:
-        self._due_set = False
-        if self._gathered is not None:
-            self._gathered.expire()
-            self._act()
-
-    def _send_gathered(self) -> None:
-        if self._gathered is not None:
-            self._gathered.flush()
-            self._act()
-
-    def _launch(self, flight: Flight) -> None:
-        """Send a request now, or in its turn when the topic's route or a connection is not there yet."""
-        topic = flight.topic
-        publisher = self._publishers.get(topic)
-        if publisher is not None and topic not in self._backlogs:
-            queue = flight.queue
-            try:
-                target = publisher.next() if queue is None else publisher.pinned(queue)
-            except InvalidMessage as e:
-                flight.fail(e)
-                return
-            conn = self._peek(target.address)
-            if conn is not None:
-                flight.fire(publisher, target, conn)
-                return
-        backlog = self._backlogs.get(topic)
-        if backlog is None:
-            backlog = self._backlogs[topic] = deque()
-            working = self._instance.spawn(self._work_off(topic, backlog), f"first sends to {topic}")
-            working.add_done_callback(lambda _: self._worked_off(topic, backlog))
-        backlog.append(flight)
-
-    def _landed(self, count: int, size: int) -> None:
-        """Take note that the outcome of ``count`` accepted messages with bodies of ``size`` bytes is known, before anybody is told: callbacks
-        may want their room. ``_wake`` comes after them.
-        """
-        self._release(count, size)
-        if self._on_landed is not None:
-            self._on_landed(count, size)
-
-    def _batch_done(self, batch: Batch[Waiter]) -> None:
-        if self._gathered is not None:
-            self._gathered.done(batch)
-
-    async def _wait_below(self, amount: int) -> None:
-        # Once it was below, that is enough: callbacks may have submitted more before this task goes on.
-        if self._in_flight >= amount:
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._waiters.append((amount, waiter))
-            await waiter
-
-    def _release(self, count: int, size: int) -> None:
-        """Let ``count`` messages with bodies of ``size`` bytes no longer count as in flight; ``_wake`` tells those who waited for that."""
-        self._in_flight = left = self._in_flight - count
-        self._in_flight_bytes -= size
-        if self._waiters:
-            waiting, self._waiters = self._waiters, []
-            for amount, waiter in waiting:
-                if left < amount:
-                    self._woken.append(waiter)
-                else:
-                    self._waiters.append((amount, waiter))
-
-    def _wake(self) -> None:
-        if self._woken:
-            woken, self._woken = self._woken, []
-            for waiter in woken:
-                if not waiter.done():
-                    waiter.set_result(None)
-
-    async def _work_off(self, topic: str, backlog: "deque[Flight]") -> None:
-        """Send what was submitted before its topic's route or a connection was there, in order."""
-        pending: Flight | None = None
-        # Each broker that does not answer is waited for once; what else was to go there is tried elsewhere at once.
-        silent: dict[str, str] = {}
-        try:
-            while backlog:
-                publisher = self._publishers.get(topic) or await self._open(topic, backlog[0].timeout_s)
-                pending = backlog.popleft()
-                queue = pending.queue
-                try:
-                    target = publisher.next() if queue is None else publisher.pinned(queue)
-                    address = target.address
-                    pending.publisher, pending.target = publisher, target
-                    if address in silent and self._peek(address) is None:
-                        raise ConnectFailed(address, "broker", silent[address])
-                    conn = await self._delivery.connect(address, pending.deadline)
-                    if pending.deadline <= self._loop.time():
-                        raise SendTimeout(address, pending.timeout_s)
-                except ConfigError as e:
-                    pending.fail(e)
-                except SprocketError as e:
-                    if isinstance(e, ConnectFailed):
-                        silent[address] = e.reason
-                    pending.retry(e)
-                else:
-                    pending.fire(publisher, target, conn)
-                pending = None
-        except Exception as e:
-            if pending is not None:
-                backlog.appendleft(pending)
-            while backlog:
-                backlog.popleft().fail(e)
-        except asyncio.CancelledError:
-            if pending is not None:
-                backlog.appendleft(pending)
-            raise
-        finally:
-            del self._backlogs[topic]
-
-    def _worked_off(self, topic: str, backlog: "deque[Flight]") -> None:
-        """See to it that what is left is told: the task was cancelled then, perhaps before it ever ran."""
-        if self._backlogs.get(topic) is backlog:
-            del self._backlogs[topic]
-        while backlog:
-            closed = self._instance.state != OPEN
-            error = ClientClosed("the producer was closed before the message was sent") if closed else RetriableError(_CANCELLED)
-            backlog.popleft().fail(error)
-
-
-_CANCELLED = "the task that was to send the message was cancelled: it is not sent"

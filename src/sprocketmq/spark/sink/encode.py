@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sprocketmq.client.send.encoding import MAX_UNITED_BYTES
+from sprocketmq.client.send.encoding import MAX_MERGED_KEYS_BYTES
 from sprocketmq.errors import InvalidName
 from sprocketmq.protocol.layout import BATCH_ENTRY_HEAD_BYTES, BATCH_ENTRY_OVERHEAD, INT16, INT32
 from sprocketmq.protocol.names import RETRY_PREFIX, check_send_topic, check_tag
@@ -326,7 +326,7 @@ class RowEncoder:
                 last = int(np.searchsorted(bounds, bounds[first] + limits.batch_bytes, "right")) - 1
                 last = min(max(first + 1, last), stop, first + limits.batch_messages)
                 if key_bytes is not None:
-                    full = int(np.searchsorted(key_bytes, key_bytes[first - low] + MAX_UNITED_BYTES, "right")) - 1 + low
+                    full = int(np.searchsorted(key_bytes, key_bytes[first - low] + MAX_MERGED_KEYS_BYTES, "right")) - 1 + low
                     last = min(last, max(first + 1, full))
                 yield first, last
                 first = last

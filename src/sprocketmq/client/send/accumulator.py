@@ -1,0 +1,389 @@
+"""AutoBatch (RIP-27): which messages travel together, and when. Pure: no event loop, no sockets; time comes from a clock.
+
+::
+
+    add --QUEUED, WAKE--> open --full, due, end of turn, flush--> ready --take--> in flight --done--> gone
+     +--SEND_SINGLY--> the caller sends the message by itself
+     +--SEND_AT_ONCE--> the caller sends the message by itself --lone--> in flight --done--> gone
+
+``held_bytes`` counts every message from ``add`` to ``done``, whatever becomes of its batch.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import Generic, TypeVar
+
+from sprocketmq.client.send.batching import Batching, BatchingStats
+from sprocketmq.client.send.encoding import MAX_MERGED_KEYS_BYTES, MessageEncoder
+from sprocketmq.client.send.queue_choice import queue_of
+from sprocketmq.clock import Clock
+from sprocketmq.protocol.ids import MessageIds
+from sprocketmq.protocol.layout import BATCH_ENTRY_HEAD, INT16
+from sprocketmq.protocol.message import NO_PROPERTIES, Message, MessageQueue
+from sprocketmq.protocol.names import RETRY_PREFIX
+
+
+class Added(Enum):
+    """What became of an added message."""
+
+    QUEUED = "in an open batch"
+    WAKE = "in a batch, and the caller has to look at ``take``, ``next_due`` and ``eager``"
+    SEND_SINGLY = "not taken: it fits no batch, or too much is held"
+    SEND_AT_ONCE = "not taken: nothing of its key is open or in flight (adaptive mode)"
+
+
+QUEUED, WAKE, SEND_SINGLY, SEND_AT_ONCE = Added
+
+# Messages may share a batch when these are equal: topic, tag, wait_store_ok, and the queue the caller chose.
+BatchKey = tuple[str, str | None, bool, MessageQueue | None]
+
+_M = TypeVar("_M")
+
+
+class Batch(Generic[_M]):
+    """Messages of one key in the order they came: their encoded entries, and who waits for the outcome of each (``members``)."""
+
+    __slots__ = (
+        "bodies",
+        "key",
+        "limit",
+        "members",
+        "merged_keys",
+        "merged_keys_bytes",
+        "opened_at",
+        "overhead",
+        "prefix",
+        "queue",
+        "size",
+        "special",
+        "tag",
+        "topic",
+        "wait_store_ok",
+    )
+
+    def __init__(self, key: BatchKey) -> None:
+        self.key = key
+        self.topic, self.tag, self.wait_store_ok, self.queue = key
+        # When it was opened, and what it may grow to; 0 while it is not open.
+        self.opened_at = 0.0
+        self.limit = 0
+        self.size = 0
+        self.members: list[_M] = []
+        self.bodies: list[bytes] = []
+        # Of an entry without keys, properties and flag: the bytes between body and id, and how many bytes it has beside its body.
+        # Empty and 0 until they are known.
+        self.prefix = b""
+        self.overhead = 0
+        # Head and prefix of every other entry, by its index.
+        self.special: dict[int, tuple[bytes, bytes]] = {}
+        # The keys of all messages, each once, in order; and the most bytes that they and the tag can take.
+        self.merged_keys: dict[str, None] = {}
+        self.merged_keys_bytes = len((key[1] or "").encode())
+
+    @property
+    def body_bytes(self) -> int:
+        """The bytes of all bodies."""
+        return sum(map(len, self.bodies)) if self.special else self.size - self.overhead * len(self.bodies)
+
+    def encode(self, uniq_keys: MessageIds) -> bytes:
+        """Return the batch body, with one id for each message; ``size`` bytes."""
+        bodies, overhead = self.bodies, self.overhead
+        count = len(bodies)
+        parts: list[bytes] = [b""] * (4 * count)
+        lengths = list(map(len, bodies))
+        first = lengths[0]
+        if lengths.count(first) == count:  # most batches are of one kind
+            parts[0::4] = [BATCH_ENTRY_HEAD.pack(overhead + first, 0, 0, 0, first)] * count
+        else:
+            parts[0::4] = [BATCH_ENTRY_HEAD.pack(overhead + n, 0, 0, 0, n) for n in lengths]
+        parts[1::4] = bodies
+        # Most ids of a batch begin alike: that part is joined to the prefix.
+        prefixes: list[bytes] = []
+        ends: list[bytes] = []
+        for beginning, these in uniq_keys.pieces():
+            prefixes += [self.prefix + beginning] * len(these)
+            ends += these
+        parts[2::4] = prefixes
+        parts[3::4] = ends
+        for index, (head, prefix) in self.special.items():
+            parts[4 * index] = head
+            parts[4 * index + 2] = prefix + prefixes[index][len(self.prefix) :]
+        return b"".join(parts)
+
+    def only(self, uniq_key: str) -> tuple[int, bytes, str]:
+        """Return flag, body and property string, with its id, of the only message of a batch."""
+        head, prefix = self.special.get(0, (b"", self.prefix))
+        flag = BATCH_ENTRY_HEAD.unpack(head)[3] if head else 0
+        return flag, self.bodies[0], f"{prefix[2:].decode()}{uniq_key}\x02"
+
+
+class Accumulator(Generic[_M]):
+    """Gathers messages into batches by the rules of ``Batching``; the caller sends what ``take`` returns.
+
+    ``check`` raises what is wrong with a topic and a queue, before a batch is opened. ``max_message_bytes`` bounds batches as it bounds
+    single messages.
+    """
+
+    def __init__(
+        self,
+        batching: Batching,
+        clock: Clock,
+        encoder: MessageEncoder,
+        check: Callable[[str, MessageQueue | None], None],
+        *,
+        max_message_bytes: int,
+    ) -> None:
+        self._max_bytes = min(batching.max_bytes, max_message_bytes)
+        self._delay_s = batching.max_delay_ms / 1000
+        self._total = batching.total_max_bytes
+        self._adaptive = batching.adaptive
+        self._now = clock.monotonic
+        self._encoder = encoder
+        self._check = check
+        # Open batches in the order they were opened, which is the order they are due.
+        self.open: dict[BatchKey, Batch[_M]] = {}
+        # The open batch that was joined last; or one like the last that has left, not open yet; or one that no message matches.
+        self._none: Batch[_M] = Batch(("", None, True, None))
+        self._latest = self._none
+        self._eager: list[Batch[_M]] = []
+        self._ready: deque[Batch[_M]] = deque()
+        self._in_flight: dict[BatchKey, int] = {}  # kept in adaptive mode only
+        self.held_bytes = 0
+        self._batches = self._messages = self._direct = 0
+        self._sizes = [0] * 17
+        self._linger_s = self._longest_s = 0.0
+
+    def add(self, message: Message, member: _M) -> Added:
+        """Take a message into a batch of its key, and ``member``, who waits for its outcome.
+
+        A batch that has no room for the message leaves first; one that would have no room for another like it leaves at once. When the
+        message is not taken because it fits no batch, the open batch of its key leaves, so that the messages of a key are sent in order.
+        Raises InvalidMessage or InvalidName; then nothing has changed.
+        """
+        # Short cut for a body and at most one key, in a batch whose key was checked before. Without it a message costs three times as much
+        # (benchmarks/micro/client.py, submit_auto_batch_callbacks). Everything else goes to ``_add_any``.
+        batch = self._latest
+        if (
+            message.topic is not batch.topic
+            or message.tag is not batch.tag
+            or message.queue is not batch.queue
+            or message.wait_store_ok is not batch.wait_store_ok
+        ):
+            try:
+                another = self.open.get((message.topic, message.tag, message.wait_store_ok, message.queue))
+            except TypeError:  # something unhashable
+                return self._add_any(message, member)
+            if another is None:
+                return self._add_any(message, member)
+            self._latest = batch = another
+        body = message.body
+        overhead = batch.overhead
+        if (
+            not overhead
+            or not body
+            or (message.properties is not NO_PROPERTIES and message.properties)
+            or message.flag
+            or message.delay_level
+            or message.deliver_at_ms is not None
+        ):
+            return self._add_any(message, member)
+        size = overhead + len(body)
+        keys = message.keys
+        if keys:
+            if type(keys) is str:
+                key = keys
+            elif (type(keys) is tuple or type(keys) is list) and len(keys) == 1:
+                key = keys[0]
+            else:
+                return self._add_any(message, member)
+            # ``isprintable()`` rejects every whitespace character except ' '.
+            if type(key) is not str or not key or not key.isprintable() or " " in key:
+                return self._add_any(message, member)
+            word = key.encode()
+            merged = len(word) + 1
+            if batch.merged_keys_bytes + overhead + merged > MAX_MERGED_KEYS_BYTES:
+                return self._add_any(message, member)
+            size += 5 + merged  # KEYS, 0x01, the word, 0x02
+        used = batch.size + size
+        held = self.held_bytes + size
+        if held > self._total:
+            return self._add_any(message, member)
+        added = QUEUED
+        if used > batch.limit:
+            kind = batch.key
+            if batch.limit or size > self._max_bytes or kind in self.open or (self._adaptive and kind not in self._in_flight):
+                return self._add_any(message, member)  # full; or not to be opened here
+            self._open(batch)
+            added = WAKE
+        if keys:
+            n = len(body)
+            prefix = b"%bKEYS\x01%b\x02%b" % (INT16.pack(size - n - 22), word, batch.prefix[2:])
+            batch.special[len(batch.bodies)] = BATCH_ENTRY_HEAD.pack(size, 0, 0, 0, n), prefix
+            batch.merged_keys[key] = None
+            batch.merged_keys_bytes += merged
+        batch.bodies.append(body)
+        batch.members.append(member)
+        batch.size = used
+        self.held_bytes = held
+        if used + size > batch.limit:
+            self._leave(batch)
+            return WAKE
+        return added
+
+    def _add_any(self, message: Message, member: _M) -> Added:
+        topic, tag, wait, delayed = (
+            message.topic,
+            message.tag,
+            message.wait_store_ok,
+            message.delay_level or message.deliver_at_ms is not None,
+        )
+        key = (topic, tag, wait, queue_of(message))
+        try:
+            batch = self.open.get(key)
+            if batch is None and self._adaptive and not delayed and self._is_idle(key, len(message.body)):
+                return SEND_AT_ONCE
+        except TypeError:  # something unhashable, which the checks below name
+            batch = None
+        if batch is None:
+            self._check(topic, message.queue)
+        entry = self._encoder.entry(message)
+        size, head, body, prefix, merged = entry
+        limit = self._max_bytes
+        held = self.held_bytes + size
+        if (
+            size > limit
+            or held > self._total
+            or delayed
+            or (batch is None and topic.startswith(RETRY_PREFIX))
+            or (merged and merged + len((tag or "").encode()) > MAX_MERGED_KEYS_BYTES)
+        ):
+            self._direct += 1
+            if batch is not None:
+                self._leave(batch)
+            return SEND_SINGLY
+        added = QUEUED
+        if batch is not None and (batch.size + size > limit or (merged and batch.merged_keys_bytes + merged > MAX_MERGED_KEYS_BYTES)):
+            self._leave(batch)
+            batch = None
+        if batch is None:
+            batch = Batch(key)
+            self._open(batch)
+            if wait and (common := self._encoder.common(tag)) is not None:
+                batch.prefix, batch.overhead = common
+            added = WAKE
+        if merged or message.properties or message.flag:
+            batch.special[len(batch.bodies)] = head, prefix
+            if merged:
+                for word in (message.keys,) if type(message.keys) is str else message.keys:
+                    batch.merged_keys[word] = None
+                batch.merged_keys_bytes += merged
+        else:
+            batch.prefix, batch.overhead = prefix, size - len(body)
+        batch.bodies.append(body)
+        batch.members.append(member)
+        self.held_bytes = held
+        batch.size = used = batch.size + size
+        if used + size > limit:
+            self._leave(batch)
+            return WAKE
+        return added
+
+    def _is_idle(self, key: BatchKey, size: int) -> bool:
+        return key not in self.open and key not in self._in_flight and size <= self._max_bytes and self.held_bytes + size <= self._total
+
+    def lone(self, message: Message) -> Batch[_M]:
+        """Take note that a message leaves at once, after SEND_AT_ONCE; it counts as a batch of one until ``done``."""
+        batch: Batch[_M] = Batch((message.topic, message.tag, message.wait_store_ok, queue_of(message)))
+        batch.size = len(message.body)
+        self._in_flight[batch.key] = self._in_flight.get(batch.key, 0) + 1
+        self.held_bytes += batch.size
+        self._count(1, 0.0)
+        return batch
+
+    def take(self) -> Batch[_M] | None:
+        """Return the next batch that is to be sent now, or None. Each must be given to ``done`` once."""
+        return self._ready.popleft() if self._ready else None
+
+    def next_due(self) -> float | None:
+        """Return when (monotonic seconds) the oldest open batch has to leave; None when none is open."""
+        for batch in self.open.values():
+            return batch.opened_at + self._delay_s
+        return None
+
+    def expire(self) -> None:
+        """Let every batch leave whose delay is over."""
+        now = self._now()
+        while (due := self.next_due()) is not None and due <= now:
+            self._leave(next(iter(self.open.values())))
+
+    @property
+    def eager(self) -> bool:
+        """Whether batches wait for the end of the turn only: ``end_turn`` should be called as soon as the caller has nothing to add."""
+        return bool(self._eager)
+
+    def end_turn(self) -> None:
+        """Let those batches leave of whose key nothing is in flight (adaptive mode)."""
+        eager, self._eager = self._eager, []
+        for batch in eager:
+            if self.open.get(batch.key) is batch:
+                self._leave(batch)
+
+    def flush(self) -> None:
+        """Let every open batch leave."""
+        for batch in list(self.open.values()):
+            self._leave(batch)
+        self._eager.clear()
+
+    def done(self, batch: Batch[_M]) -> None:
+        """Take note that a batch was answered or has failed. In adaptive mode the open batch of its key is due when it was the last one."""
+        self.held_bytes -= batch.size
+        if not self._adaptive:
+            return
+        key = batch.key
+        self._in_flight[key] -= 1
+        if not self._in_flight[key]:
+            del self._in_flight[key]
+            waiting = self.open.get(key)
+            if waiting is not None:
+                # Not before the end of the turn: a task that was answered just now may have more to send.
+                self._eager.append(waiting)
+
+    def stats(self) -> BatchingStats:
+        """Return the counters as they are now."""
+        return BatchingStats(
+            batches=self._batches,
+            messages=self._messages,
+            direct=self._direct,
+            histogram={1 << bits: count for bits, count in enumerate(self._sizes) if count},
+            held_bytes=self.held_bytes,
+            linger_ms_mean=self._linger_s / self._batches * 1000 if self._batches else 0.0,
+            linger_ms_max=self._longest_s * 1000,
+        )
+
+    def _open(self, batch: Batch[_M]) -> None:
+        batch.opened_at = self._now()
+        batch.limit = self._max_bytes
+        self.open[batch.key] = batch
+        if self._adaptive and batch.key not in self._in_flight:
+            self._eager.append(batch)
+
+    def _leave(self, batch: Batch[_M]) -> None:
+        del self.open[batch.key]
+        if batch is self._latest:
+            self._latest = self._none
+            if batch.overhead and batch.queue is None:  # a queue is checked again, as routes change
+                following: Batch[_M] = Batch(batch.key)
+                following.prefix, following.overhead = batch.prefix, batch.overhead
+                self._latest = following
+        if self._adaptive:
+            self._in_flight[batch.key] = self._in_flight.get(batch.key, 0) + 1
+        self._ready.append(batch)
+        self._count(len(batch.members), self._now() - batch.opened_at)
+
+    def _count(self, messages: int, lingered: float) -> None:
+        self._batches += 1
+        self._messages += messages
+        self._sizes[messages.bit_length() - 1] += 1
+        self._linger_s += lingered
+        self._longest_s = max(self._longest_s, lingered)

@@ -1,0 +1,403 @@
+"""The one way of send requests to the brokers: room for them, the first try, further tries, and their end.
+
+``launch`` writes a request at once when the route and the connection are there. Otherwise a background task gets them first: one task
+for each topic, which keeps the order of its requests, or one for a request that needs no order or is tried again.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from sprocketmq.client.instance import OPEN, Instance
+from sprocketmq.client.send.queue_choice import Publisher, Publishers, Target
+from sprocketmq.client.send.requests import ENDED, SENT, SendRequest, State, read_failure
+from sprocketmq.client.send.results import STATUSES, read_receipt
+from sprocketmq.client.send.send_header import header
+from sprocketmq.client.send.waiters import copy_error, give_errors, give_results
+from sprocketmq.errors import (
+    ClientClosed,
+    ConfigError,
+    ConnectFailed,
+    MaybeStoredError,
+    RetriableError,
+    SendQueueFull,
+    SendTimeout,
+    SprocketError,
+    TopicNotFound,
+)
+from sprocketmq.net.client import Connection
+from sprocketmq.protocol.codes import RequestCode, ResponseCode
+from sprocketmq.protocol.command import Command
+from sprocketmq.protocol.message import Receipt, SendResult
+from sprocketmq.protocol.names import check_send_topic
+
+CONNECT_PATIENCE_S = 1.0
+
+_SINGLE, _BATCH = int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_MESSAGE)
+
+
+class Room:
+    """How many messages, and bytes of bodies, a producer has accepted and not answered yet; bounded by count and by bytes.
+
+    Hot paths take room by adding to ``messages`` and ``bytes``.
+    """
+
+    __slots__ = ("_told", "_waiting", "bytes", "holder", "max_bytes", "max_messages", "messages", "on_freed")
+
+    def __init__(self, max_messages: int, max_bytes: int) -> None:
+        self.max_messages = max_messages
+        self.max_bytes = max_bytes
+        self.messages = 0
+        self.bytes = 0
+        # Called with the count and the bytes of messages whose request has ended, before their waiters get the outcome.
+        self.on_freed: Callable[[int, int], None] | None = None
+        # Kept alive until the last message is answered: a producer that is dropped earlier still sends what it has accepted.
+        self.holder: object = None
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._told: list[asyncio.Future[None]] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether no message is accepted now."""
+        return self.messages >= self.max_messages or self.bytes >= self.max_bytes
+
+    def refusal(self) -> SendQueueFull:
+        """Return the error of a message for which there is no room."""
+        if self.messages >= self.max_messages:
+            return SendQueueFull("messages", self.max_messages)
+        return SendQueueFull("bytes", self.max_bytes)
+
+    def give_back(self, count: int, size: int) -> None:
+        """Free the room of ``count`` messages with ``size`` bytes of bodies. ``wake`` must follow, after their waiters got the outcome."""
+        self.messages = left = self.messages - count
+        self.bytes -= size
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for amount, waiter in waiting:
+                if left < amount:
+                    self._told.append(waiter)
+                else:
+                    self._waiting.append((amount, waiter))
+
+    def wake(self) -> None:
+        """Let those go on who waited for room that is free now."""
+        if not self.messages:
+            self.holder = None
+        if self._told:
+            told, self._told = self._told, []
+            for waiter in told:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    async def wait_below(self, amount: int) -> None:
+        """Wait until fewer than ``amount`` messages have been in it at one moment; callbacks may have added more since."""
+        if self.messages >= amount:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((amount, waiter))
+            await waiter
+
+
+class Outbox:
+    """Takes the requests of one producer to the brokers and gives their waiters the outcome, once.
+
+    ``retries`` counts further tries after one that a broker refused for now or did not answer. A message that was stored, but not as safely
+    as the broker was asked to, is sent to another broker too with ``retry_another_broker_when_not_store_ok``.
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        publishers: Publishers,
+        room: Room,
+        *,
+        retries: int,
+        retry_another_broker_when_not_store_ok: bool = False,
+    ) -> None:
+        self.room = room
+        self._instance = instance
+        self._brokers = instance.brokers
+        self._publishers = publishers
+        self._by_topic = publishers.by_topic
+        self._faults = publishers.faults
+        self._retries = retries
+        self._retry_not_ok = retry_another_broker_when_not_store_ok
+        self._now_ms = instance.clock.time_ms
+        # Requests that wait for their topic's route or for a connection, in order; each has a task.
+        self._backlogs: dict[str, deque[SendRequest]] = {}
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin, on the loop of the producer."""
+        self.loop = loop
+
+    # --- the way to a broker ---
+
+    def launch(self, request: SendRequest) -> None:
+        """Write a request now, or let a task do so when the route or the connection is not there yet. Its waiters get every error."""
+        topic = request.topic
+        publisher = self._by_topic.get(topic)
+        if publisher is not None and topic not in self._backlogs:
+            target = request.target
+            if target is None:
+                try:
+                    target = request.aim(publisher)
+                except ConfigError as e:
+                    self.fail(request, e)
+                    return
+            conn = self._brokers.peek(target.address)
+            if conn is not None:
+                self._write(request, target, conn)
+                return
+        if request.in_order:
+            self._queue(request)
+        else:
+            self._carry_on(request, 0.0)
+
+    async def deliver(self, request: SendRequest) -> Receipt:
+        """Launch a request, wait for its end, and return where it is stored. Raises its error; a caller that is cancelled abandons it."""
+        ended: asyncio.Future[SendResult] = self.loop.create_future()
+        request.waiters = (ended,)
+        self.launch(request)
+        try:
+            await ended
+        except asyncio.CancelledError:
+            self.abandon(request)
+            raise
+        assert request.receipt is not None
+        return request.receipt
+
+    def _write(self, request: SendRequest, target: Target, conn: Connection) -> None:
+        """Send a request on ``conn``; it fails when it cannot be written as a frame."""
+        request.state = SENT
+        request.sent_at = now = self.loop.time()
+        born = request.born_timestamp_ms
+        if born is None:
+            born = self._now_ms()
+        batch = request.batch
+        ext = header(target.batch_prefix if batch else target.prefix, request.sys_flag, born, request.flag, request.properties)
+        try:
+            conn.request_for(request, _BATCH if batch else _SINGLE, ext=ext, body=request.body, timeout_s=request.deadline - now)
+        except SprocketError as e:
+            self.fail(request, e)
+
+    async def _connect_and_write(self, request: SendRequest, unreachable: dict[str, str]) -> SprocketError | None:
+        """Get the route and the connection of a request and write it; return why there is no connection, None when the request left or ended.
+
+        A broker in ``unreachable`` (address, reason) is not waited for again.
+        """
+        publisher, target = request.publisher, request.target
+        if publisher is None or target is None:
+            try:
+                publisher = self._by_topic.get(request.topic) or await self.open(request.topic, request.deadline - self.loop.time())
+                target = request.aim(publisher)
+            except SprocketError as e:
+                self.fail(request, e)
+                return None
+        address = target.address
+        peek = self._brokers.peek
+        try:
+            if address in unreachable and peek(address) is None:
+                raise ConnectFailed(address, "broker", unreachable[address])
+            conn = peek(address) or await self.connect(address, request.deadline)
+            if request.deadline <= self.loop.time():
+                raise SendTimeout(address, request.timeout_s)
+        except ConfigError as e:
+            self.fail(request, e)
+            return None
+        except SprocketError as e:
+            if isinstance(e, ConnectFailed):
+                unreachable[address] = e.reason
+            return e
+        if not request.done():  # a task that waited for it may have been cancelled meanwhile
+            self._write(request, target, conn)
+        return None
+
+    async def open(self, topic: str, budget_s: float) -> Publisher:
+        """Return the queues of ``topic``, asking for its route when needed. Raises InvalidName, TopicNotFound or NameserverUnavailable."""
+        check_send_topic(topic)
+        return self._publishers.add(await self._instance.publish_route(topic, budget_s=budget_s))
+
+    async def connect(self, address: str, deadline: float) -> Connection:
+        """Return the connection to ``address``, opening it when there is none. Raises what the pool raises.
+
+        It waits a second, or a third of the time left until ``deadline`` if that is more: a broker that does not even refuse must leave
+        time for another. The attempt itself goes on, and a later call may find it successful.
+        """
+        remaining = max(0.0, deadline - self.loop.time())
+        limit = min(remaining, max(CONNECT_PATIENCE_S, remaining / 3))
+        try:
+            async with asyncio.timeout(limit):
+                return await self._brokers.get(address)
+        except TimeoutError:
+            raise ConnectFailed(address, "broker", f"no answer within {limit:.2g} s") from None
+
+    # --- requests that wait in order ---
+
+    def _queue(self, request: SendRequest) -> None:
+        topic = request.topic
+        backlog = self._backlogs.get(topic)
+        if backlog is None:
+            backlog = self._backlogs[topic] = deque()
+            task = self._instance.spawn(self._work_off(topic, backlog), f"first sends to {topic}")
+            task.add_done_callback(lambda _: self._worked_off(topic, backlog))
+        backlog.append(request)
+
+    async def _work_off(self, topic: str, backlog: "deque[SendRequest]") -> None:
+        """Send what came before its topic's route or a connection was there, in order."""
+        # Each broker that does not answer is waited for once; the others' requests to it are tried elsewhere at once.
+        unreachable: dict[str, str] = {}
+        try:
+            while backlog:
+                if topic not in self._by_topic:
+                    await self.open(topic, backlog[0].deadline - self.loop.time())
+                request = backlog[0]  # it stays in the backlog until it has left
+                error = None if request.done() else await self._connect_and_write(request, unreachable)
+                backlog.popleft()
+                if error is not None:
+                    self.failed(request, error)
+        except Exception as e:
+            while backlog:
+                self.fail(backlog.popleft(), copy_error(e))
+        finally:
+            del self._backlogs[topic]
+
+    def _worked_off(self, topic: str, backlog: "deque[SendRequest]") -> None:
+        """Fail what is left when the task was cancelled, perhaps before it ever ran."""
+        if self._backlogs.get(topic) is backlog:
+            del self._backlogs[topic]
+        while backlog:
+            self._interrupted(backlog.popleft())
+
+    # --- requests that wait alone ---
+
+    def _carry_on(self, request: SendRequest, pause_s: float) -> None:
+        task = self._instance.spawn(self._carry(request, pause_s), f"a send to {request.topic}")
+        task.add_done_callback(lambda task: self._carried(request, task))
+
+    async def _carry(self, request: SendRequest, pause_s: float | None) -> None:
+        """Write a request after a pause, getting route and connection first."""
+        while pause_s is not None and not request.done():
+            if pause_s:
+                await self._instance.timers.sleep(pause_s)
+            if request.done():
+                return
+            error = await self._connect_and_write(request, {})
+            if error is None:
+                return
+            pause_s = self._after(request, error)
+
+    def _carried(self, request: SendRequest, task: "asyncio.Task[None]") -> None:
+        if task.cancelled():  # perhaps before it ever ran
+            self._interrupted(request)
+        elif (error := task.exception()) is not None:
+            self.fail(request, error)
+
+    def _interrupted(self, request: SendRequest) -> None:
+        """Fail a request whose task was cancelled."""
+        if request.sent_at:
+            error: SprocketError = MaybeStoredError(f"the producer was closed while a message to {request.topic!r} was being sent")
+        elif self._instance.state != OPEN:
+            error = ClientClosed("the producer was closed before the message was sent")
+        else:
+            error = RetriableError("the task that was to send the message was cancelled: the message is not sent")
+        self.fail(request, error)
+
+    # --- how a try ends ---
+
+    def answered(self, request: SendRequest, response: Command) -> None:
+        """Take the answer to a request."""
+        if self._faults is not None and request.target is not None:
+            self._faults.answered(request.target.broker_name, self.loop.time() - request.sent_at)
+        if response.code:
+            self.failed(request, response)
+        else:
+            self._stored(request, response)
+
+    def failed(self, request: SendRequest, outcome: SprocketError | Command) -> None:
+        """Take the end of a try that did not succeed: end the request, or try again in the background."""
+        pause_s = self._after(request, outcome)
+        if pause_s is not None:
+            self._carry_on(request, pause_s)
+
+    def _after(self, request: SendRequest, outcome: SprocketError | Command) -> float | None:
+        """Return the pause before the next try of a request; None when there is none and the request has ended."""
+        request.state = State.WAITING
+        publisher, target = request.publisher, request.target
+        assert publisher is not None
+        assert target is not None
+        if isinstance(outcome, Command):
+            if outcome.code in STATUSES:
+                another = self._retry_not_ok and request.queue is None and publisher.has_other(target.broker_name)
+                if not another:
+                    self._stored(request, outcome)
+                    return None
+                request.weakly_stored = outcome, target
+            elif outcome.code == ResponseCode.GO_AWAY:
+                self._brokers.drop(target.address)
+        failure = read_failure(outcome, target.address, request.topic)
+        if failure.broker_at_fault and self._faults is not None:
+            self._faults.failed(target.broker_name)
+        now = self.loop.time()
+        try:
+            request.count_failure(failure, retries=self._retries, now=now)
+            self._instance.refresh_soon(request.topic)
+            return request.next_try(failure, now=now)
+        except SprocketError as e:
+            if isinstance(failure.error, TopicNotFound):  # the next send asks for the route again
+                self._by_topic.pop(request.topic, None)
+                self._instance.routes.pop(request.topic, None)
+            if request.weakly_stored is not None:
+                response, request.target = request.weakly_stored
+                self._stored(request, response)
+            else:
+                self.fail(request, e)
+            return None
+
+    # --- how a request ends ---
+
+    def _stored(self, request: SendRequest, response: Command) -> None:
+        publisher, target = request.publisher, request.target
+        assert publisher is not None
+        assert target is not None
+        try:
+            request.receipt = receipt = read_receipt(response, request.msg_ids, request.topic, target)
+        except SprocketError as e:
+            self.fail(request, e)
+            return
+        if publisher.provisional:
+            self._instance.refresh_soon(request.topic)
+        self._end(request)
+        try:
+            give_results(request.waiters, receipt)
+        finally:
+            self._told(request)
+
+    def fail(self, request: SendRequest, error: BaseException) -> None:
+        """End a request with an error; nothing happens when it has ended already."""
+        if request.state is ENDED:
+            return
+        self._end(request)
+        try:
+            give_errors(request.waiters, error)
+        finally:
+            self._told(request)
+
+    def abandon(self, request: SendRequest) -> None:
+        """End a request whose only waiter has been cancelled. It may be stored; it is not tried again."""
+        if request.state is not ENDED:
+            self._end(request)
+            self._told(request)
+
+    def _told(self, request: SendRequest) -> None:
+        self.room.wake()
+        if request.gathering is not None:
+            request.gathering.told()
+
+    def _end(self, request: SendRequest) -> None:
+        request.state = ENDED
+        if request.count:
+            room = self.room
+            room.give_back(request.count, request.size)
+            if room.on_freed is not None:
+                room.on_freed(request.count, request.size)
+        if request.gathered is not None and request.gathering is not None:
+            request.gathering.ended(request.gathered)

@@ -1,0 +1,148 @@
+"""Which queue a message goes to: the next of its topic, the one it names, or the one of its priority."""
+
+import random
+from collections.abc import Mapping
+
+from sprocketmq.client.routes import Route
+from sprocketmq.client.send.faults import FaultTable
+from sprocketmq.client.send.send_header import header_prefix
+from sprocketmq.errors import InvalidMessage
+from sprocketmq.protocol.message import NO_PROPERTIES, Message, MessageQueue
+from sprocketmq.protocol.names import check_send_topic
+from sprocketmq.protocol.properties import PRIORITY, SHARDING_KEY, priority_of
+
+
+class PriorityQueue(MessageQueue, frozen=True, order=True, gc=False):
+    """The queue of a priority: the queue with that number, or the last; of any broker when ``broker_name`` is empty."""
+
+
+def queue_of(message: Message) -> MessageQueue | None:
+    """Return the queue whose batches a message may join: the queue of its priority, its own, or None for any."""
+    if message.properties is NO_PROPERTIES or not isinstance(message.properties, Mapping):
+        return message.queue
+    asked = message.properties.get(PRIORITY)
+    if type(asked) is not str or SHARDING_KEY in message.properties or (priority := priority_of({PRIORITY: asked})) < 0:
+        return message.queue
+    return PriorityQueue(message.topic, message.queue.broker_name if message.queue is not None else "", priority)
+
+
+class Target:
+    """One queue to send to, its broker's address, and the header prefixes of its requests."""
+
+    __slots__ = ("address", "batch_prefix", "broker_name", "prefix", "queue_id")
+
+    def __init__(self, group: str, queue: MessageQueue, address: str) -> None:
+        self.address = address
+        self.broker_name = queue.broker_name
+        self.queue_id = queue.queue_id
+        self.prefix = header_prefix(group, queue, batch=False)
+        self.batch_prefix = header_prefix(group, queue, batch=True)
+
+
+class Publisher:
+    """The queues of one topic, round robin. Queues of brokers that ``faults`` isolates are used only when there are no others."""
+
+    __slots__ = ("_faults", "_group", "_next", "_pinned", "provisional", "route", "targets", "topic")
+
+    def __init__(self, group: str, route: Route, faults: FaultTable | None = None) -> None:
+        self.topic = route.topic
+        self._group = group
+        self._faults = faults
+        self.use(route)
+        # A random first queue spreads the first messages of many producers.
+        self._next = random.randrange(len(self.targets))
+
+    def use(self, route: Route) -> None:
+        """Take over a new route, which has at least one queue to write."""
+        self.route = route
+        self.provisional = route.provisional
+        masters = route.masters
+        self.targets = [Target(self._group, queue, masters[queue.broker_name]) for queue in route.publish_queues]
+        self._pinned: dict[MessageQueue, Target] = {}
+
+    def next(self) -> Target:
+        """Return the next queue, round robin, of an available broker if there is one."""
+        if self._faults:
+            target = self._scan("", self._faults)
+            if target is not None:
+                return target
+        return self._step()
+
+    def next_elsewhere(self, broker_name: str) -> Target:
+        """Return the next queue of another broker than ``broker_name``, of an available one if possible; of the same when it is alone."""
+        return (self._scan(broker_name, self._faults) if self._faults else None) or self._scan(broker_name, None) or self._step()
+
+    def has_other(self, broker_name: str) -> bool:
+        """Return whether another broker than ``broker_name`` has queues of the topic."""
+        return any(target.broker_name != broker_name for target in self.targets)
+
+    def _step(self) -> Target:
+        targets = self.targets
+        self._next = i = (self._next + 1) % len(targets)
+        return targets[i]
+
+    def _scan(self, avoided: str, faults: FaultTable | None) -> Target | None:
+        for _ in self.targets:
+            target = self._step()
+            if target.broker_name != avoided and (faults is None or faults.available(target.broker_name)):
+                return target
+        return None
+
+    def pinned(self, queue: MessageQueue) -> Target:
+        """Return the target of a chosen queue, or of a priority's queue.
+
+        Raises InvalidMessage for a queue of another topic, a negative number, or a broker that is not in the route.
+        """
+        if type(queue) is PriorityQueue:
+            broker_name = queue.broker_name or self.next().broker_name
+            last = max((one.queue_id for one in self.route.publish_queues if one.broker_name == broker_name), default=0)
+            queue = MessageQueue(queue.topic, broker_name, min(queue.queue_id, last))
+        target = self._pinned.get(queue)
+        if target is None:
+            if queue.topic != self.topic:
+                raise InvalidMessage(f"the queue belongs to topic {queue.topic!r}, the message to {self.topic!r}")
+            address = self.route.masters.get(queue.broker_name)
+            if address is None:
+                known = ", ".join(self.route.masters) or "none"
+                raise InvalidMessage(f"topic {self.topic!r} has no broker {queue.broker_name!r} that takes messages (it has: {known})")
+            if queue.queue_id < 0:
+                raise InvalidMessage(f"queue {queue.queue_id} does not exist: queues count from 0")
+            target = self._pinned[queue] = Target(self._group, queue, address)
+        return target
+
+
+class Publishers:
+    """The topics one producer has sent to, each with its queues. ``faults`` is None without latency fault tolerance."""
+
+    def __init__(self, group: str, faults: FaultTable | None) -> None:
+        self.by_topic: dict[str, Publisher] = {}
+        self.faults = faults
+        self._group = group
+
+    def add(self, route: Route) -> Publisher:
+        """Return the publisher of a route's topic, made from ``route`` when there is none yet."""
+        publisher = self.by_topic.get(route.topic)
+        if publisher is None:
+            publisher = self.by_topic[route.topic] = Publisher(self._group, route, self.faults)
+        return publisher
+
+    def on_route(self, route: Route) -> None:
+        """Take over a route that is new or has changed; a topic without queues to write is forgotten."""
+        publisher = self.by_topic.get(route.topic)
+        if publisher is None:
+            return
+        if route.publish_queues:
+            publisher.use(route)
+        else:
+            del self.by_topic[route.topic]
+
+    def check(self, topic: str, queue: MessageQueue | None) -> None:
+        """Raise InvalidName or InvalidMessage when a message to ``topic``, or to this queue of it, certainly cannot be sent."""
+        publisher = self.by_topic.get(topic) if type(topic) is str else None
+        if publisher is None:
+            check_send_topic(topic)
+        if queue is not None:
+            if not isinstance(queue, MessageQueue):
+                raise InvalidMessage(f"the queue must be a MessageQueue, not {queue!r}")
+            if publisher is not None:
+                publisher.pinned(queue)

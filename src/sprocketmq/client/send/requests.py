@@ -1,0 +1,223 @@
+"""One send request: the message or batch in it, where it goes, how often it was tried, and what happens after each try.
+
+::
+
+    WAITING --written to a connection--> SENT --the answer says stored, or the failure is final--> ENDED
+       ^                                   |
+       +--- refused for now, or no answer -+        WAITING --no time or no queue is left--> ENDED
+
+    how a try ended                          next
+    code 0, 10, 11, 12                       stored; 10 to 12 are tried on another broker once more when the producer asks for that
+    code in RETRY_CODES                      another broker, or the same after a pause; counts as a try
+    connection lost, no answer in time       the same, and from then on the outcome is unknown: MaybeStoredError instead of a failure
+    no connection to the broker              the same, but counts as no try: nothing was sent
+    another code, or another error           final
+
+``SendRequest`` decides and never waits; ``Outbox`` does what was decided.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NoReturn, Protocol
+
+import msgspec
+
+from sprocketmq.client.instance import response_error
+from sprocketmq.client.send.accumulator import Batch
+from sprocketmq.client.send.queue_choice import Publisher, Target
+from sprocketmq.client.send.results import STATUSES
+from sprocketmq.client.send.waiters import Waiter
+from sprocketmq.errors import (
+    BrokerBusy,
+    ConnectFailed,
+    ConnectionLost,
+    InvalidMessage,
+    MaybeStoredError,
+    NotRocketMQ,
+    RequestTimeout,
+    SprocketError,
+)
+from sprocketmq.protocol.codes import ResponseCode
+from sprocketmq.protocol.command import Command
+from sprocketmq.protocol.message import MessageQueue, Receipt
+
+RETRY_PAUSE_S = 0.1
+RETRY_PAUSE_MAX_S = 0.5
+
+# Answers after which another broker, or the same one a moment later, is asked (client-behaviour, section 3.1).
+RETRY_CODES = frozenset(
+    {
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+        ResponseCode.GO_AWAY,
+    }
+)
+# Those that concern the topic, not the broker.
+_TOPIC_CODES = frozenset({ResponseCode.TOPIC_NOT_EXIST, ResponseCode.NO_PERMISSION})
+
+
+class State(Enum):
+    """Where a request is. ``WAITING``: for a route, a connection, its turn or the end of a pause."""
+
+    WAITING = 0
+    SENT = 1
+    ENDED = 2
+
+
+SENT, ENDED = State.SENT, State.ENDED
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A try that did not store the message as asked: its error, whether another try may help, and whether the broker is to blame."""
+
+    error: SprocketError
+    passing: bool
+    broker_at_fault: bool
+
+
+def read_failure(outcome: SprocketError | Command, address: str, topic: str) -> Failure:
+    """Return what an answer other than SUCCESS, or a missing answer, means."""
+    if not isinstance(outcome, Command):
+        passing = isinstance(outcome, ConnectFailed | ConnectionLost | RequestTimeout | NotRocketMQ)
+        return Failure(outcome, passing, passing)
+    code = outcome.code
+    error = response_error(outcome, address, topic)
+    weakly_stored = code in STATUSES
+    passing = weakly_stored or code in RETRY_CODES
+    about_topic = code in _TOPIC_CODES
+    if passing and not about_topic:
+        error = BrokerBusy(code, outcome.remark, address=address)
+    return Failure(error, passing, passing and not weakly_stored and not about_topic)
+
+
+class Listener(Protocol):
+    """Who handles how the tries of a request end."""
+
+    def answered(self, request: "SendRequest", response: Command) -> None: ...
+
+    def failed(self, request: "SendRequest", error: SprocketError) -> None: ...
+
+
+class BatchListener(Protocol):
+    """Who handles the end of a request that carries a batch of an accumulator."""
+
+    def ended(self, batch: Batch[Waiter]) -> None:
+        """Take note that a batch was answered or has failed, before its waiters get the outcome."""
+        ...
+
+    def told(self) -> None:
+        """Go on after they got it."""
+        ...
+
+
+# A struct, as a class with a constructor in Python takes several times as long to make: there is one for each message without batching.
+class SendRequest(msgspec.Struct, eq=False):
+    """One request from the call to its outcome. A connection sees it as the ``Receiver`` of the answer.
+
+    ``deadline`` is a time of the event loop and covers all tries. ``count`` messages with ``size`` bytes of bodies take room in the outbox
+    until the request ends. ``in_order``: it may not leave before earlier requests of its topic that wait for a route or a connection.
+    """
+
+    topic: str
+    queue: MessageQueue | None
+    body: bytes | memoryview
+    properties: bytes
+    waiters: Sequence[Waiter]
+    msg_ids: Sequence[str]
+    timeout_s: float
+    deadline: float
+    listener: Listener
+    count: int = 1
+    size: int = 0
+    sys_flag: int = 0
+    flag: int = 0
+    batch: bool = False
+    in_order: bool = True
+    born_timestamp_ms: int | None = None  # None: the time of each try
+    # AutoBatch: the accumulator's batch in this request, and who handles its end.
+    gathered: Batch[Waiter] | None = None
+    gathering: "BatchListener | None" = None
+    # --- on its way ---
+    state: State = State.WAITING
+    publisher: Publisher | None = None
+    target: Target | None = None
+    sent_at: float = 0.0
+    tries: int = 0
+    failed_connects: int = 0
+    # The latest error after which the message may be stored.
+    unsure: SprocketError | None = None
+    # The latest answer that said stored, but not as safely as asked, and where.
+    weakly_stored: tuple[Command, Target] | None = None
+    receipt: Receipt | None = None
+
+    # --- what the connection calls (``Receiver``) ---
+
+    def done(self) -> bool:
+        """Return whether an answer is of no interest any more."""
+        return self.state is ENDED
+
+    def set_result(self, response: Command) -> None:
+        """Pass on an answer, whatever its code."""
+        self.listener.answered(self, response)
+
+    def set_exception(self, error: SprocketError) -> None:
+        """Pass on why there is no answer."""
+        self.listener.failed(self, error)
+
+    # --- decisions ---
+
+    def aim(self, publisher: Publisher) -> Target:
+        """Choose the queue of the first try. Raises InvalidMessage when the chosen queue does not exist."""
+        queue = self.queue
+        self.publisher = publisher
+        self.target = target = publisher.next() if queue is None else publisher.pinned(queue)
+        return target
+
+    def count_failure(self, failure: Failure, *, retries: int, now: float) -> None:
+        """Take note of a try that failed. Raises the error of the request when there is no other try."""
+        error = failure.error
+        if isinstance(error, ConnectFailed):
+            self.failed_connects += 1
+        else:
+            self.tries += 1
+        if isinstance(error, ConnectionLost | RequestTimeout):
+            self.unsure = error
+        if not failure.passing or self.tries > retries or self.deadline <= now:
+            self.give_up(error)
+
+    def next_try(self, failure: Failure, *, now: float) -> float:
+        """Choose the queue of the next try and return the pause before it, in seconds. Raises the error of the request when there is none."""
+        publisher, last = self.publisher, self.target
+        assert publisher is not None
+        assert last is not None
+        try:
+            target = publisher.next_elsewhere(last.broker_name) if self.queue is None else publisher.pinned(self.queue)
+        except InvalidMessage:
+            self.give_up(failure.error)
+        self.target = target
+        all_unreachable = self.failed_connects and self.failed_connects % max(1, len(publisher.route.masters)) == 0
+        if target.broker_name != last.broker_name and not all_unreachable:
+            return 0.0
+        pause: float = min(RETRY_PAUSE_MAX_S, RETRY_PAUSE_S * 2 ** (self.tries + self.failed_connects - 1))
+        if pause >= self.deadline - now:
+            self.give_up(failure.error)
+        return pause
+
+    def give_up(self, error: SprocketError) -> NoReturn:
+        """Raise the error of the request: MaybeStoredError when any try was not answered, else that of the last try."""
+        unsure = self.unsure
+        if unsure is None:
+            raise error
+        address: str = getattr(unsure, "address", self.target.address if self.target is not None else "")
+        raise MaybeStoredError(
+            f"no answer from broker {address} for a send to {self.topic!r} within {self.timeout_s:g} s ({unsure}): it may be stored or not",
+            address=address,
+            cause=unsure,
+        ) from error

@@ -1,0 +1,79 @@
+"""Those who wait for the outcome of a send: a task, a thread, or a callback."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import InvalidStateError as BlockingStateError
+
+from sprocketmq.protocol.message import Receipt, SendResult
+
+log = logging.getLogger(__name__)
+
+OnSent = Callable[[SendResult | None, BaseException | None], object]
+Waiter = asyncio.Future[SendResult] | Future[SendResult] | OnSent
+
+_NOT_WAITING = (asyncio.InvalidStateError, BlockingStateError)
+
+
+def give_results(waiters: Sequence[Waiter], receipt: Receipt) -> None:
+    """Give each waiter the result of its own message. An exception raised by a callback is logged and reaches nobody else."""
+    for index, waiter in enumerate(waiters):
+        result = SendResult(receipt, index)
+        if callable(waiter):
+            try:
+                waiter(result, None)
+            except (Exception, asyncio.CancelledError):
+                log.exception("the callback of a sent message raised")
+        else:
+            try:
+                waiter.set_result(result)
+            except _NOT_WAITING:
+                _notify_cancelled(waiter)
+            except AttributeError:  # a callback that is not callable: ``submit`` does not spend time on checking
+                log.exception("the callback of a sent message cannot be called")
+
+
+def give_errors(waiters: Sequence[Waiter], error: BaseException) -> None:
+    """Give each waiter an error of the same type with the same data, as tasks that raise one object would share its traceback."""
+    if len(waiters) == 1:
+        give_error(waiters[0], error)
+        return
+    for waiter in waiters:
+        give_error(waiter, copy_error(error))
+
+
+def give_error(waiter: Waiter, error: BaseException) -> None:
+    """Give one waiter an error. A callback is called in the loop's next turn, so that it may send again without recursion."""
+    if callable(waiter):
+        asyncio.get_running_loop().call_soon(_call_back, waiter, error)
+        return
+    try:
+        waiter.set_exception(error)
+    except _NOT_WAITING:
+        _notify_cancelled(waiter)
+    except AttributeError:
+        log.exception("the callback of a sent message cannot be called")
+
+
+def copy_error(error: BaseException) -> BaseException:
+    """Return an error of the same type with the same data and cause."""
+    kind = type(error)
+    copy = kind.__new__(kind)
+    copy.args = error.args
+    copy.__dict__.update(error.__dict__)
+    copy.__cause__ = error.__cause__
+    return copy
+
+
+def _call_back(callback: OnSent, error: BaseException) -> None:
+    try:
+        callback(None, error)
+    except (Exception, asyncio.CancelledError):
+        log.exception("the callback of a sent message raised")
+
+
+def _notify_cancelled(waiter: asyncio.Future[SendResult] | Future[SendResult]) -> None:
+    """Wake threads that wait for several futures, one of which was cancelled."""
+    if isinstance(waiter, Future) and waiter.cancelled():
+        waiter.set_running_or_notify_cancel()
