@@ -280,6 +280,39 @@ async def test_messages_behind_a_broker_that_accepts_no_connection_do_not_wait_f
     assert {result.broker_name for result in results} == {"broker-b"}
 
 
+async def test_a_send_does_not_wait_behind_one_that_has_more_time_for_a_connection(cluster, monkeypatch):
+    async with Producer("pg", namesrv=cluster.namesrv.address) as producer:
+        await producer.queues("t")
+        monkeypatch.setattr(broker_connections(producer), "get", lambda address, **options: asyncio.Event().wait())
+        patient = asyncio.ensure_future(producer.send(Message("t", b"x"), timeout_s=1000))
+        with pytest.raises(ConnectFailed):
+            await producer.send(Message("t", b"y"), timeout_s=0.05)
+        assert not patient.done()
+        patient.cancel()
+
+
+async def test_a_send_that_is_cancelled_before_it_left_is_not_sent(cluster, monkeypatch):
+    async with Producer("pg", namesrv=cluster.namesrv.address) as producer:
+        await producer.queues("t")
+        real, asked, go_on = broker_connections(producer).get, asyncio.Event(), asyncio.Event()
+
+        async def get(address, **options):
+            asked.set()
+            await go_on.wait()
+            return await real(address, **options)
+
+        monkeypatch.setattr(broker_connections(producer), "get", get)
+        sending = asyncio.ensure_future(producer.send(Message("t", b"cancelled")))
+        await asked.wait()
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        assert producer.in_flight == 0
+        go_on.set()
+        await producer.send(Message("t", b"x"))
+    assert cluster.broker.count(Q.SEND_MESSAGE_V2) == 1
+
+
 async def test_what_has_no_time_left_does_not_leave(cluster, monkeypatch):
     async with Producer("pg", namesrv=cluster.namesrv.address) as producer:
         await producer.queues("t")

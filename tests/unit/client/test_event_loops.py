@@ -267,6 +267,18 @@ async def test_a_dropped_producer_is_collected_at_once_and_disconnects(mq):
     assert all(conn.closed for conn in connections)
 
 
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+@pytest.mark.parametrize("options", [{}, {"batching": Batching(max_delay_ms=20)}])
+async def test_a_producer_that_is_dropped_sends_what_it_has_accepted(mq, options):
+    async def program() -> list[asyncio.Future]:
+        producer = Producer("pg", namesrv=mq.namesrv, **options)
+        await producer.start()
+        return [producer.submit(Message("t", b"x")) for _ in range(4)]
+
+    futures = await program()
+    assert [result.topic for result in await asyncio.gather(*futures)] == ["t"] * 4
+
+
 def test_the_warning_counts_the_messages_on_the_way(mq):
     async def program() -> None:
         producer = Producer("pg", namesrv=mq.namesrv, batching=Batching(max_delay_ms=30_000))

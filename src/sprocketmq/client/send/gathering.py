@@ -82,7 +82,6 @@ class Gathering:
             batch.members,
             ids,
             self._timeout_s,
-            self._outbox.loop.time() + self._timeout_s,
             self._outbox,
             count=count,
             size=batch.body_bytes,

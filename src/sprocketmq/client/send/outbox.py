@@ -42,7 +42,7 @@ class Room:
     Hot paths take room by adding to ``messages`` and ``bytes``.
     """
 
-    __slots__ = ("_told", "_waiting", "bytes", "holder", "max_bytes", "max_messages", "messages", "on_freed")
+    __slots__ = ("bytes", "holder", "max_bytes", "max_messages", "messages", "on_freed", "told", "waiting")
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
         self.max_messages = max_messages
@@ -53,8 +53,9 @@ class Room:
         self.on_freed: Callable[[int, int], None] | None = None
         # Kept alive until the last message is answered: a producer that is dropped earlier still sends what it has accepted.
         self.holder: object = None
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
-        self._told: list[asyncio.Future[None]] = []
+        # Who waits until fewer messages than an amount are in it; and those for whom that has come true, told by ``wake``.
+        self.waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self.told: list[asyncio.Future[None]] = []
 
     @property
     def full(self) -> bool:
@@ -71,20 +72,16 @@ class Room:
         """Free the room of ``count`` messages with ``size`` bytes of bodies. ``wake`` must follow, after their waiters got the outcome."""
         self.messages = left = self.messages - count
         self.bytes -= size
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
-            for amount, waiter in waiting:
-                if left < amount:
-                    self._told.append(waiter)
-                else:
-                    self._waiting.append((amount, waiter))
+        if self.waiting:
+            self.told += [waiter for amount, waiter in self.waiting if left < amount]
+            self.waiting = [(amount, waiter) for amount, waiter in self.waiting if left >= amount]
 
     def wake(self) -> None:
         """Let those go on who waited for room that is free now."""
         if not self.messages:
             self.holder = None
-        if self._told:
-            told, self._told = self._told, []
+        if self.told:
+            told, self.told = self.told, []
             for waiter in told:
                 if not waiter.done():
                     waiter.set_result(None)
@@ -93,7 +90,7 @@ class Room:
         """Wait until fewer than ``amount`` messages have been in it at one moment; callbacks may have added more since."""
         if self.messages >= amount:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append((amount, waiter))
+            self.waiting.append((amount, waiter))
             await waiter
 
 
@@ -132,10 +129,15 @@ class Outbox:
     # --- the way to a broker ---
 
     def launch(self, request: SendRequest) -> None:
-        """Write a request now, or let a task do so when the route or the connection is not there yet. Its waiters get every error."""
+        """Write a request now, or let a task do so when the route or the connection is not there yet. Its waiters get every error.
+
+        Its ``timeout_s`` begins now.
+        """
+        now = self.loop.time()
+        request.deadline = now + request.timeout_s
         topic = request.topic
         publisher = self._by_topic.get(topic)
-        if publisher is not None and topic not in self._backlogs:
+        if publisher is not None and not (self._backlogs and topic in self._backlogs):
             target = request.target
             if target is None:
                 try:
@@ -145,7 +147,7 @@ class Outbox:
                     return
             conn = self._brokers.peek(target.address)
             if conn is not None:
-                self._write(request, target, conn)
+                self._write(request, target, conn, now)
                 return
         if request.in_order:
             self._queue(request)
@@ -165,10 +167,10 @@ class Outbox:
         assert request.receipt is not None
         return request.receipt
 
-    def _write(self, request: SendRequest, target: Target, conn: Connection) -> None:
+    def _write(self, request: SendRequest, target: Target, conn: Connection, now: float) -> None:
         """Send a request on ``conn``; it fails when it cannot be written as a frame."""
         request.state = SENT
-        request.sent_at = now = self.loop.time()
+        request.sent_at = now
         born = request.born_timestamp_ms
         if born is None:
             born = self._now_ms()
@@ -198,7 +200,8 @@ class Outbox:
             if address in unreachable and peek(address) is None:
                 raise ConnectFailed(address, "broker", unreachable[address])
             conn = peek(address) or await self.connect(address, request.deadline)
-            if request.deadline <= self.loop.time():
+            now = self.loop.time()
+            if request.deadline <= now:
                 raise SendTimeout(address, request.timeout_s)
         except ConfigError as e:
             self.fail(request, e)
@@ -208,7 +211,7 @@ class Outbox:
                 unreachable[address] = e.reason
             return e
         if not request.done():  # a task that waited for it may have been cancelled meanwhile
-            self._write(request, target, conn)
+            self._write(request, target, conn, now)
         return None
 
     async def open(self, topic: str, budget_s: float) -> Publisher:
@@ -366,10 +369,14 @@ class Outbox:
         if publisher.provisional:
             self._instance.refresh_soon(request.topic)
         self._end(request)
+        room = self.room
         try:
             give_results(request.waiters, receipt)
         finally:
-            self._told(request)
+            if room.told or not room.messages:
+                room.wake()
+            if request.gathering is not None:
+                request.gathering.told()
 
     def fail(self, request: SendRequest, error: BaseException) -> None:
         """End a request with an error; nothing happens when it has ended already."""

@@ -173,10 +173,11 @@ class Producer(Client):
         SendQueueFull.
         """
         self._instance.check()
-        if self._room.full:
+        room = self._room
+        if room.messages >= room.max_messages or room.bytes >= room.max_bytes:
             await self._wait_for_room(self._timeout_s if timeout_s is None else timeout_s)
         future: asyncio.Future[SendResult] = self._loop.create_future()
-        request = self.accept(message, future, timeout_s)
+        request = self.accept(message, future, timeout_s, None, False)
         try:
             return await future
         except asyncio.CancelledError:
@@ -215,81 +216,83 @@ class Producer(Client):
                 waiter = callback
             else:
                 waiter = future = self._loop.create_future()
-            added = SEND_SINGLY
+            added = None
             if self._accumulator is not None and timeout_s is None:
                 added = self._accumulator.add(message, waiter)
                 if added is QUEUED:
                     room.messages = count
                     room.bytes = size
                     return future
-            self._follow(added, message, waiter, timeout_s)
+            self.accept(message, waiter, timeout_s, added)
         except (AttributeError, TypeError, ConfigError) as e:
             raise unsendable(message, e) from None
         return future
 
-    def accept(self, message: Message, waiter: Waiter, timeout_s: float | None = None) -> SendRequest | None:
-        """Send one message whose outcome ``waiter`` gets, whether there is room or not; for ``send`` and for the blocking producer.
+    def accept(
+        self,
+        message: Message,
+        waiter: Waiter,
+        timeout_s: float | None = None,
+        added: Added | None = None,
+        in_order: bool = True,
+    ) -> SendRequest | None:
+        """Send one message whose outcome ``waiter`` gets, without looking for room: the common part of ``send``, ``submit`` and the blocking
+        producer.
 
-        Returns the request, or None when the message is in a batch. Raises what ``submit`` raises, except SendQueueFull.
+        ``added`` is what the accumulator returned if it was asked already; ``in_order`` as in ``SendRequest``. Returns the request, or None
+        when the message is in a batch. Raises what ``submit`` raises, except SendQueueFull.
         """
+        room = self._room
+        gathering = self._gathering
         try:
-            added = SEND_SINGLY
-            if self._accumulator is not None and timeout_s is None:
-                added = self._accumulator.add(message, waiter)
-            return self._follow(added, message, waiter, timeout_s)
+            size = len(message.body)
+            if timeout_s is not None:
+                check_timeout(timeout_s)
+            else:
+                timeout_s = self._timeout_s
+                if gathering is not None:
+                    if added is None:
+                        added = gathering.accumulator.add(message, waiter)
+                    if added is QUEUED or added is WAKE:
+                        room.messages += 1
+                        room.bytes += size
+                        if added is WAKE:
+                            room.holder = self
+                            gathering.wake()
+                        return None
+                    if added is SEND_SINGLY:
+                        gathering.wake()  # the open batch of its key leaves first, to keep the order
+            topic, queue = message.topic, message.queue
+            if queue is not None or type(topic) is not str or topic not in self._by_topic:
+                self._publishers.check(topic, queue)
+            body, sys_flag = self._encoder.body(message)
+            uniq_key, properties = self._encoder.single(message)
+            request = SendRequest(
+                topic,
+                queue,
+                body,
+                properties,
+                (waiter,),
+                (uniq_key,),
+                timeout_s,
+                self._outbox,
+                1,
+                size,
+                sys_flag,
+                message.flag,
+                False,
+                in_order,
+            )
+            if gathering is not None and added is SEND_AT_ONCE:
+                request.gathered = gathering.accumulator.lone(message)
+                request.gathering = gathering
         except (AttributeError, TypeError, ConfigError) as e:
             raise unsendable(message, e) from None
-
-    def _follow(self, added: Added, message: Message, waiter: Waiter, timeout_s: float | None) -> SendRequest | None:
-        """Do what has to follow ``Accumulator.add``, or send a message by itself that was not added."""
-        room = self._room
-        size = len(message.body)
-        gathering = self._gathering
-        if added is QUEUED or added is WAKE:
-            room.messages += 1
-            room.bytes += size
-            if gathering is not None and added is WAKE:
-                room.holder = self
-                gathering.wake()
-            return None
-        if gathering is not None and added is SEND_SINGLY and timeout_s is None:
-            gathering.wake()  # the open batch of its key leaves first, to keep the order
-        request = self._single(message, waiter, timeout_s)
-        if gathering is not None and added is SEND_AT_ONCE:
-            request.gathered = gathering.accumulator.lone(message)
-            request.gathering = gathering
         room.messages += 1
         room.bytes += size
         room.holder = self
         self._outbox.launch(request)
         return request
-
-    def _single(self, message: Message, waiter: Waiter, timeout_s: float | None) -> SendRequest:
-        """Return the request of a message that is sent by itself."""
-        if timeout_s is None:
-            timeout_s = self._timeout_s
-        else:
-            check_timeout(timeout_s)
-        topic, queue = message.topic, message.queue
-        if queue is not None or type(topic) is not str or topic not in self._by_topic:
-            self._publishers.check(topic, queue)
-        body, sys_flag = self._encoder.body(message)
-        uniq_key, properties = self._encoder.single(message)
-        return SendRequest(
-            topic,
-            queue,
-            body,
-            properties,
-            (waiter,),
-            (uniq_key,),
-            timeout_s,
-            self._loop.time() + timeout_s,
-            self._outbox,
-            1,
-            len(message.body),
-            sys_flag,
-            message.flag,
-        )
 
     async def send_batch(self, messages: Iterable[Message], *, timeout_s: float | None = None) -> BatchResults:
         """Send messages of one topic in as few requests as ``max_message_bytes`` allows, and return one result for each, in order.
@@ -378,10 +381,7 @@ class Producer(Client):
         batch: bool,
     ) -> SendRequest:
         """Return a request whose room the caller takes, and which keeps no order with others."""
-        deadline = self._loop.time() + timeout_s
-        return SendRequest(
-            topic, queue, body, properties, (), msg_ids, timeout_s, deadline, self._outbox, count=0, batch=batch, in_order=False
-        )
+        return SendRequest(topic, queue, body, properties, (), msg_ids, timeout_s, self._outbox, count=0, batch=batch, in_order=False)
 
     # --- room ---
 

@@ -132,7 +132,6 @@ class SendRequest(msgspec.Struct, eq=False):
     waiters: Sequence[Waiter]
     msg_ids: Sequence[str]
     timeout_s: float
-    deadline: float
     listener: Listener
     count: int = 1
     size: int = 0
@@ -144,7 +143,8 @@ class SendRequest(msgspec.Struct, eq=False):
     # AutoBatch: the accumulator's batch in this request, and who handles its end.
     gathered: Batch[Waiter] | None = None
     gathering: "BatchListener | None" = None
-    # --- on its way ---
+    # --- on its way, which ``Outbox.launch`` begins ---
+    deadline: float = 0.0
     state: State = State.WAITING
     publisher: Publisher | None = None
     target: Target | None = None
