@@ -293,7 +293,7 @@ class Accumulator(Generic[_M]):
         return key not in self.open and key not in self._in_flight and size <= self._max_bytes and self.held_bytes + size <= self._total
 
     def lone(self, message: Message) -> Batch[_M]:
-        """Take note that a message leaves at once, after SEND_AT_ONCE; it counts as a batch of one until ``done``."""
+        """Record that a message leaves at once, after SEND_AT_ONCE; it counts as a batch of one until ``done``."""
         batch: Batch[_M] = Batch((message.topic, message.tag, message.wait_store_ok, queue_of(message)))
         batch.size = len(message.body)
         self._in_flight[batch.key] = self._in_flight.get(batch.key, 0) + 1
@@ -336,7 +336,7 @@ class Accumulator(Generic[_M]):
         self._eager.clear()
 
     def done(self, batch: Batch[_M]) -> None:
-        """Take note that a batch was answered or has failed. In adaptive mode the open batch of its key is due when it was the last one."""
+        """Record that a batch was answered or has failed. In adaptive mode the open batch of its key is due when it was the last one."""
         self.held_bytes -= batch.size
         if not self._adaptive:
             return

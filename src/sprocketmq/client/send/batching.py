@@ -15,8 +15,8 @@ class Batching:
 
     Messages of the same topic, tag and wait_store_ok (and queue, when they name one) travel together. A batch leaves when it has
     ``max_bytes`` of encoded messages (1 to 2 MiB; it never has more), or ``max_delay_ms`` (1 to 30,000) after its first message at the
-    latest. Messages that are larger, or that come while batches of ``total_max_bytes`` are not answered yet, are sent by themselves; a batch
-    of one travels as an ordinary message.
+    latest. Messages that are larger, or that come while batches of ``total_max_bytes`` are not answered yet, are sent by themselves; a
+    batch of one travels as an ordinary message.
 
     By default every message waits for others, which suits many senders; a single task that awaits each send then sends one message every
     ``max_delay_ms``. With ``adaptive=True`` a message leaves at once while no message that could share its batch is in flight; under load,

@@ -1,16 +1,16 @@
-"""Which brokers are slow or failing, and how long each is left alone: latency fault tolerance (docs/internals/client.md#a-send)."""
+"""Latency fault tolerance: which brokers are slow or failing, and how long each is avoided (docs/internals/client.md#a-send)."""
 
 from collections.abc import Callable
 
-# ``(latency, isolation)`` in seconds, the reference's numbers: from this latency on, a broker is left alone for so long.
+# ``(latency, isolation)`` in seconds, the reference's numbers: after an answer that took ``latency`` a broker is avoided for ``isolation``.
 ISOLATION_S = ((15.0, 30.0), (5.0, 10.0), (3.0, 6.0), (1.8, 5.0), (0.55, 2.0))
-# A send that failed counts as one that took so long.
+# The latency that a failed send counts as.
 FAILED_S = 10.0
 _FAST_S = ISOLATION_S[-1][0]
 
 
 def isolation_s(latency_s: float) -> float:
-    """Return for how many seconds a broker that took ``latency_s`` for an answer is left alone; 0 below 0.55 s."""
+    """Return for how many seconds a broker is avoided after an answer that took ``latency_s``; 0 below 0.55 s."""
     for bound, isolation in ISOLATION_S:
         if latency_s >= bound:
             return isolation
@@ -18,9 +18,9 @@ def isolation_s(latency_s: float) -> float:
 
 
 class FaultTable:
-    """Brokers by name that no message should be sent to for a while, if there are others.
+    """The brokers to avoid for a while if there are others, by name.
 
-    ``now`` returns monotonic seconds. An isolation only ever gets longer: answers that were on their way meanwhile do not end it early.
+    ``now`` returns monotonic seconds. An isolation is never shortened: fast answers to earlier requests do not end it.
     """
 
     __slots__ = ("_now", "_until")
@@ -30,20 +30,20 @@ class FaultTable:
         self._until: dict[str, float] = {}
 
     def __bool__(self) -> bool:
-        """Tell whether any broker may be isolated now; False means that all are available."""
+        """Return whether any broker may be isolated now; False means that all are available."""
         return bool(self._until)
 
     def answered(self, broker_name: str, latency_s: float) -> None:
-        """Take note of an answer."""
+        """Record an answer."""
         if latency_s >= _FAST_S:
             self._isolate(broker_name, isolation_s(latency_s))
 
     def failed(self, broker_name: str) -> None:
-        """Take note of a send that the broker did not answer, or refused because of its own state."""
+        """Record a send that the broker did not answer, or refused because of its own state."""
         self._isolate(broker_name, isolation_s(FAILED_S))
 
     def available(self, broker_name: str) -> bool:
-        """Tell whether messages may be sent to ``broker_name`` now."""
+        """Return whether messages may be sent to ``broker_name`` now."""
         until = self._until.get(broker_name)
         if until is None:
             return True

@@ -51,7 +51,7 @@ class Gathering:
         self.wake()
 
     def ended(self, batch: Batch[Waiter]) -> None:
-        """Take note that a batch was answered or has failed, before its waiters get the outcome."""
+        """Record that a batch was answered or has failed, before its waiters get the outcome."""
         self.accumulator.done(batch)
 
     def told(self) -> None:

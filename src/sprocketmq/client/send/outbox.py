@@ -182,7 +182,9 @@ class Outbox:
             self.fail(request, e)
 
     async def _connect_and_write(self, request: SendRequest, unreachable: dict[str, str]) -> SprocketError | None:
-        """Get the route and the connection of a request and write it; return why there is no connection, None when the request left or ended.
+        """Get the route and the connection of a request and write it.
+
+        Returns the error when there is no connection, None when the request left or has ended.
 
         A broker in ``unreachable`` (address, reason) is not waited for again.
         """

@@ -199,7 +199,8 @@ class Producer(Client):
         ``callback(result, error)`` is called as soon as the outcome is known, one of the two being None; what it raises is logged and
         affects no other message. Messages of one topic leave in the order of their calls, except those that are tried again; with batching
         those that may share a batch do (see ``Batching``). Raises what ``send`` raises before sending, and SendQueueFull when
-        ``max_in_flight`` messages or ``max_in_flight_bytes`` bytes of bodies are not answered yet (see ``room``); the future raises the rest.
+        ``max_in_flight`` messages or ``max_in_flight_bytes`` bytes of bodies are not answered yet (see ``room``); the future raises the
+        rest.
         """
         if get_ident() != self._instance.home:
             self._instance.refuse()
@@ -236,8 +237,7 @@ class Producer(Client):
         added: Added | None = None,
         in_order: bool = True,
     ) -> SendRequest | None:
-        """Send one message whose outcome ``waiter`` gets, without looking for room: the common part of ``send``, ``submit`` and the blocking
-        producer.
+        """Send one message whose outcome ``waiter`` gets, without looking for room: what ``send``, ``submit`` and ``sync.Producer`` share.
 
         ``added`` is what the accumulator returned if it was asked already; ``in_order`` as in ``SendRequest``. Returns the request, or None
         when the message is in a batch. Raises what ``submit`` raises, except SendQueueFull.

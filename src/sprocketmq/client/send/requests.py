@@ -45,7 +45,7 @@ from sprocketmq.protocol.message import MessageQueue, Receipt
 RETRY_PAUSE_S = 0.1
 RETRY_PAUSE_MAX_S = 0.5
 
-# Answers after which another broker, or the same one a moment later, is asked (client-behaviour, section 3.1).
+# Answers after which another broker, or the same one a moment later, is asked (docs/internals/client.md#a-send).
 RETRY_CODES = frozenset(
     {
         ResponseCode.TOPIC_NOT_EXIST,
@@ -109,7 +109,7 @@ class BatchListener(Protocol):
     """Who handles the end of a request that carries a batch of an accumulator."""
 
     def ended(self, batch: Batch[Waiter]) -> None:
-        """Take note that a batch was answered or has failed, before its waiters get the outcome."""
+        """Record that a batch was answered or has failed, before its waiters get the outcome."""
         ...
 
     def told(self) -> None:
@@ -181,7 +181,7 @@ class SendRequest(msgspec.Struct, eq=False):
         return target
 
     def count_failure(self, failure: Failure, *, retries: int, now: float) -> None:
-        """Take note of a try that failed. Raises the error of the request when there is no other try."""
+        """Record a try that failed. Raises the error of the request when there is no other try."""
         error = failure.error
         if isinstance(error, ConnectFailed):
             self.failed_connects += 1
@@ -193,7 +193,7 @@ class SendRequest(msgspec.Struct, eq=False):
             self.give_up(error)
 
     def next_try(self, failure: Failure, *, now: float) -> float:
-        """Choose the queue of the next try and return the pause before it, in seconds. Raises the error of the request when there is none."""
+        """Choose the queue of the next try and return the pause before it, in seconds. Raises the request's error when there is none."""
         publisher, last = self.publisher, self.target
         assert publisher is not None
         assert last is not None
