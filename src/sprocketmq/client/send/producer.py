@@ -172,8 +172,9 @@ class Producer(Client):
         MaybeStoredError when an answer was lost and the message may be stored or not. Waits for ``room`` first, up to its whole time; then
         SendQueueFull.
         """
-        self._instance.check()
-        room = self._room
+        instance, room = self._instance, self._room
+        if get_ident() != instance.home or not instance.running():
+            instance.refuse()
         if room.messages >= room.max_messages or room.bytes >= room.max_bytes:
             await self._wait_for_room(self._timeout_s if timeout_s is None else timeout_s)
         future: asyncio.Future[SendResult] = self._loop.create_future()
