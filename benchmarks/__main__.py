@@ -1,4 +1,7 @@
-"""Run every benchmark in turn; each writes its own JSON under ``benchmarks/results``. Exit code 1 when one misses its goal."""
+"""Run every benchmark in turn, then draw the chart of the README from what they measured.
+
+Each benchmark writes its own JSON under ``benchmarks/results``. Exit code 1 when one misses its goal.
+"""
 
 import subprocess
 import sys
@@ -28,6 +31,7 @@ BENCHMARKS = (
     "benchmarks.load.spark_triggers",
     "benchmarks.load.spark_memory",
     "benchmarks.load.demo",
+    "benchmarks.charts",
 )
 
 
