@@ -146,6 +146,31 @@ class Driver:
             lambda: progress.planned(self.checkpoint) > progress.committed(self.checkpoint), BATCH_S, "a micro-batch under way"
         )
 
+    async def suspend_while_reading(self) -> None:
+        """Suspend the driver in a micro-batch of which a task has begun to read: when it is killed now, that partition is read again."""
+        processes = [psutil.Process(self.process.pid), *jvms(self.process.pid)]
+
+        def suspended() -> bool:
+            if not self._is_reading():
+                return False
+            for process in processes:
+                process.suspend()
+            if self._is_reading():  # still, and it stays so
+                return True
+            for process in processes:
+                process.resume()
+            return False
+
+        await self.until(suspended, BATCH_S, "a task that reads")
+
+    def _is_reading(self) -> bool:
+        number = progress.planned(self.checkpoint)
+        # A micro-batch whose files are in the table's log is not run again, committed or not.
+        if number <= max(progress.committed(self.checkpoint), progress.last_number(self.table / "_spark_metadata")):
+            return False
+        planned_ns = (self.checkpoint / "offsets" / str(number)).stat().st_mtime_ns
+        return any(path.stat().st_mtime_ns > planned_ns and "\n" in path.read_text() for path in self.attempts.iterdir())
+
 
 class QueryEnded(Exception):
     """The process of the query ended when it should not have; the text has the end of its logs."""
@@ -394,7 +419,7 @@ async def test_one_kill_of_each_kind_loses_and_repeats_no_row(tmp_path: Path) ->
         await scene.driver.batches(1)
         await scene.kill_broker(rng)
         await scene.driver.batches(1)
-        await scene.driver.under_way()
+        await scene.driver.suspend_while_reading()
         await scene.kill_driver()
         scene.driver.start()
         await scene.finish()
