@@ -1,21 +1,31 @@
 """The batch body: inner messages back to back, without count or padding (docs/internals/messages.md#batch-body).
 
-``layout.py`` draws an entry.
+``layout.py`` draws an entry. Everything that encodes entries takes its heads and property lengths from here; rows of Spark are encoded in
+columns by ``spark/sink/batch_entries.py``. Callers that send many messages keep the parts of an entry apart and join them once per batch:
+
+    head | body | property field: the length of the property string, and the string
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
 
 from sprocketmq.errors import RemoteProtocolError
-from sprocketmq.protocol.layout import BATCH_ENTRY_HEAD, BATCH_ENTRY_LAYOUT, BATCH_ENTRY_OVERHEAD, INT16
+from sprocketmq.protocol.layout import BATCH_ENTRY_HEAD_BYTES, BATCH_ENTRY_LAYOUT, BATCH_ENTRY_OVERHEAD, INT16
 
 # The 16-bit INNER_NUM of the reference is the tightest bound a batch meets on its way.
 MAX_BATCH_COUNT = 32767
 
-_SIZE_FLAG_LENGTH = BATCH_ENTRY_LAYOUT.part("size", "flag", "body_length")  # without the two fields readers ignore
+_SIZE_FLAG_LENGTH = BATCH_ENTRY_LAYOUT.part("size", "flag", "body_length")  # magic and crc, which readers ignore, are written as 0
 _SIZE_LENGTH = BATCH_ENTRY_LAYOUT.part("size", "body_length")
+_FLAG = BATCH_ENTRY_LAYOUT.part("flag")
+
+# ``entry_head(size, flag, body_length)`` returns the head of an entry, ``property_length(length)`` the length field of its properties.
+# Both are methods of a Struct, not functions around one: they are called for every message. Both raise struct.error out of range.
+entry_head = _SIZE_FLAG_LENGTH.pack
+property_length = INT16.pack
+PROPERTY_LENGTH_BYTES = INT16.size
 
 
 class BatchEntry(NamedTuple):
@@ -37,17 +47,26 @@ class BatchColumns(NamedTuple):
 def encode_batch(messages: Iterable[tuple[int, bytes | memoryview, bytes]]) -> bytes:
     """Return the batch body of ``(flag, body, properties)`` tuples, in order."""
     parts: list[bytes | memoryview] = []
-    add = parts.append
-    pack_head = BATCH_ENTRY_HEAD.pack
-    pack_short = INT16.pack
     for flag, body, properties in messages:
         n = len(body)
         p = len(properties)
-        add(pack_head(22 + n + p, 0, 0, flag, n))
-        add(body)
-        add(pack_short(p))
-        add(properties)
+        parts += (entry_head(BATCH_ENTRY_OVERHEAD + n + p, flag, n), body, property_length(p), properties)
     return b"".join(parts)
+
+
+def entry_heads(bodies: Sequence[bytes], overhead: int) -> list[bytes]:
+    """Return the heads of entries without flags that have ``overhead`` bytes each besides their bodies."""
+    lengths = list(map(len, bodies))
+    first = lengths[0]
+    if lengths.count(first) == len(lengths):  # most batches have bodies of one length
+        return [entry_head(overhead + first, 0, first)] * len(lengths)
+    return [entry_head(overhead + n, 0, n) for n in lengths]
+
+
+def flag_of(head: bytes) -> int:
+    """Return the flag in the head of an entry."""
+    flag: int = _FLAG.unpack_from(head)[0]
+    return flag
 
 
 def split_batch(data: bytes | memoryview) -> list[BatchEntry]:
@@ -76,10 +95,12 @@ def split_batch(data: bytes | memoryview) -> list[BatchEntry]:
         (p,) = unpack_short(raw, props_at - 2)
         if props_at + p != end:
             raise RemoteProtocolError(f"batch entry {len(entries)} has an impossible property length {p}")
-        add(new(BatchEntry, (flag, view[pos + 20 : props_at - 2], raw[props_at:end])))
+        add(new(BatchEntry, (flag, view[pos + BATCH_ENTRY_HEAD_BYTES : props_at - 2], raw[props_at:end])))
         pos = end
     if pos != total:
-        raise RemoteProtocolError(f"batch entry {len(entries)} is cut short: {total - pos} bytes are left, an entry has at least 22")
+        raise RemoteProtocolError(
+            f"batch entry {len(entries)} is cut short: {total - pos} bytes are left, an entry has at least {BATCH_ENTRY_OVERHEAD}"
+        )
     if len(entries) > MAX_BATCH_COUNT:
         raise RemoteProtocolError(f"a batch has {len(entries)} messages, the limit is {MAX_BATCH_COUNT}")
     return entries
@@ -153,7 +174,9 @@ def scan_batch(data: bytes | memoryview) -> tuple[int, bytes]:
         strings.append(raw[pos + props : pos + size])
         pos += size
     if pos != total:
-        raise RemoteProtocolError(f"batch entry {len(strings)} is cut short: {total - pos} bytes are left, an entry has at least 22")
+        raise RemoteProtocolError(
+            f"batch entry {len(strings)} is cut short: {total - pos} bytes are left, an entry has at least {BATCH_ENTRY_OVERHEAD}"
+        )
     if len(strings) > MAX_BATCH_COUNT:
         raise RemoteProtocolError(f"a batch has {len(strings)} messages, the limit is {MAX_BATCH_COUNT}")
     return len(strings), b"".join(strings)

@@ -130,7 +130,6 @@ COPY_OF_FIRST = -1
 # +-------+------+-----+------+--------+-----------+------+-------------+
 
 BATCH_ENTRY_LAYOUT = Layout(("size", "i"), ("magic", "i"), ("crc", "i"), ("flag", "i"), ("body_length", "i"))
-BATCH_ENTRY_HEAD = BATCH_ENTRY_LAYOUT.struct
 BATCH_ENTRY_HEAD_BYTES = BATCH_ENTRY_LAYOUT.size
 BATCH_ENTRY_OVERHEAD = BATCH_ENTRY_HEAD_BYTES + INT16.size
 

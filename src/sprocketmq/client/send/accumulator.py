@@ -18,8 +18,9 @@ from sprocketmq.client.send.batching import Batching, BatchingStats
 from sprocketmq.client.send.encoding import MAX_MERGED_KEYS_BYTES, MessageEncoder
 from sprocketmq.client.send.queue_choice import queue_of
 from sprocketmq.clock import Clock
+from sprocketmq.protocol.batch import PROPERTY_LENGTH_BYTES, entry_head, entry_heads, flag_of, property_length
 from sprocketmq.protocol.ids import MessageIds
-from sprocketmq.protocol.layout import BATCH_ENTRY_HEAD, INT16
+from sprocketmq.protocol.layout import BATCH_ENTRY_OVERHEAD
 from sprocketmq.protocol.message import NO_PROPERTIES, Message, MessageQueue
 from sprocketmq.protocol.names import RETRY_PREFIX
 
@@ -88,15 +89,9 @@ class Batch(Generic[_M]):
 
     def encode(self, uniq_keys: MessageIds) -> bytes:
         """Return the batch body, with one id for each message; ``size`` bytes."""
-        bodies, overhead = self.bodies, self.overhead
-        count = len(bodies)
-        parts: list[bytes] = [b""] * (4 * count)
-        lengths = list(map(len, bodies))
-        first = lengths[0]
-        if lengths.count(first) == count:  # most batches are of one kind
-            parts[0::4] = [BATCH_ENTRY_HEAD.pack(overhead + first, 0, 0, 0, first)] * count
-        else:
-            parts[0::4] = [BATCH_ENTRY_HEAD.pack(overhead + n, 0, 0, 0, n) for n in lengths]
+        bodies = self.bodies
+        parts: list[bytes] = [b""] * (4 * len(bodies))
+        parts[0::4] = entry_heads(bodies, self.overhead)
         parts[1::4] = bodies
         # Most ids of a batch begin alike: that part is joined to the prefix.
         prefixes: list[bytes] = []
@@ -114,8 +109,8 @@ class Batch(Generic[_M]):
     def only(self, uniq_key: str) -> tuple[int, bytes, str]:
         """Return flag, body and property string, with its id, of the only message of a batch."""
         head, prefix = self.special.get(0, (b"", self.prefix))
-        flag = BATCH_ENTRY_HEAD.unpack(head)[3] if head else 0
-        return flag, self.bodies[0], f"{prefix[2:].decode()}{uniq_key}\x02"
+        flag = flag_of(head) if head else 0
+        return flag, self.bodies[0], f"{prefix[PROPERTY_LENGTH_BYTES:].decode()}{uniq_key}\x02"
 
 
 class Accumulator(Generic[_M]):
@@ -218,8 +213,8 @@ class Accumulator(Generic[_M]):
             added = WAKE
         if keys:
             n = len(body)
-            prefix = b"%bKEYS\x01%b\x02%b" % (INT16.pack(size - n - 22), word, batch.prefix[2:])
-            batch.special[len(batch.bodies)] = BATCH_ENTRY_HEAD.pack(size, 0, 0, 0, n), prefix
+            prefix = b"%bKEYS\x01%b\x02%b" % (property_length(size - n - BATCH_ENTRY_OVERHEAD), word, batch.prefix[PROPERTY_LENGTH_BYTES:])
+            batch.special[len(batch.bodies)] = entry_head(size, 0, n), prefix
             batch.merged_keys[key] = None
             batch.merged_keys_bytes += merged
         batch.bodies.append(body)

@@ -9,10 +9,10 @@ import msgspec
 from sprocketmq.client.send.message_checks import check_flag, check_member, check_priority, checked_keys, not_text
 from sprocketmq.client.send.queue_choice import PriorityQueue, queue_of
 from sprocketmq.errors import BatchError, InvalidMessage, InvalidName, LocalProtocolError, MessageTooLarge
-from sprocketmq.protocol.batch import MAX_BATCH_COUNT
+from sprocketmq.protocol.batch import MAX_BATCH_COUNT, PROPERTY_LENGTH_BYTES, entry_head, property_length
 from sprocketmq.protocol.compression import CompressionType, compress, compression_flag
 from sprocketmq.protocol.ids import MessageIdFactory, MessageIds
-from sprocketmq.protocol.layout import BATCH_ENTRY_HEAD, INT16
+from sprocketmq.protocol.layout import BATCH_ENTRY_HEAD_BYTES
 from sprocketmq.protocol.message import Message
 from sprocketmq.protocol.names import check_send_topic, check_tag
 from sprocketmq.protocol.properties import DELAY, KEYS, MAX_PROPERTIES_LENGTH, PRIORITY, RESERVED, TAGS, WAIT, encode_properties
@@ -121,7 +121,7 @@ class MessageEncoder:
             self._heads.clear()
             self._tails.clear()
         self._heads[tag] = head
-        self._tails[tag] = 2 + size, INT16.pack(size) + prefix, 0
+        self._tails[tag] = PROPERTY_LENGTH_BYTES + size, property_length(size) + prefix, 0
         return head
 
     def _extra(self, message: Message, index: int | None) -> str:
@@ -159,9 +159,9 @@ class MessageEncoder:
         if not n:
             self.body(message, index)
         length, prefix, merged = self._entry_prefix(message, index)
-        size = 20 + n + length
+        size = BATCH_ENTRY_HEAD_BYTES + n + length
         try:
-            return size, BATCH_ENTRY_HEAD.pack(size, 0, 0, message.flag, n), body, prefix, merged
+            return size, entry_head(size, message.flag, n), body, prefix, merged
         except StructError:
             check_flag(message.flag, index)
             raise
@@ -169,7 +169,7 @@ class MessageEncoder:
     def common(self, tag: str | None) -> Common | None:
         """Return what entries of messages with this tag and nothing else have in common; None for a tag not in the table."""
         known = self._tails.get(tag)
-        return None if known is None else (known[1], 20 + known[0])
+        return None if known is None else (known[1], BATCH_ENTRY_HEAD_BYTES + known[0])
 
     def _entry_prefix(self, message: Message, index: int | None) -> tuple[int, bytes, int]:
         """Return the length of what follows the body in an entry, the part of it before the id, and ``merged`` as in ``entry``."""
@@ -191,14 +191,14 @@ class MessageEncoder:
                 words = " ".join(checked_keys(keys, index)).encode()
                 merged = len(words) + 1
                 length = known[0] + 3 + merged
-                prefix = b"KEYS\x01%b\x02%b" % (words, known[1][2:])
+                prefix = b"KEYS\x01%b\x02%b" % (words, known[1][PROPERTY_LENGTH_BYTES:])
             else:
                 return known
         except UnicodeEncodeError as e:
             raise not_text(e, index) from None
         if length > MAX_PROPERTIES_LENGTH:
             raise InvalidMessage(f"the properties take {length} bytes, the limit is {MAX_PROPERTIES_LENGTH}", index=index)
-        return 2 + length, INT16.pack(length) + prefix, merged
+        return PROPERTY_LENGTH_BYTES + length, property_length(length) + prefix, merged
 
     def batch(self, messages: Sequence[Message]) -> list["EncodedBatch"]:
         """Encode ``messages`` into as few batch bodies as fit the limit, in order; sizes are exact, in bytes.
@@ -218,7 +218,7 @@ class MessageEncoder:
         topic, queue, wait = first.topic, first.queue, first.wait_store_ok
         with_priority = type(queue_of(first)) is PriorityQueue
         limit = self._max_bytes
-        tails, pack_head = self._tails, BATCH_ENTRY_HEAD.pack
+        tails, pack_head, head_bytes = self._tails, entry_head, BATCH_ENTRY_HEAD_BYTES
         batches: list[EncodedBatch] = []
         # Four parts for each entry: head, body, prefix, and the id, which is filled in last.
         parts: list[bytes] = []
@@ -247,7 +247,7 @@ class MessageEncoder:
                     length, prefix, more = self._entry_prefix(message, index)
                     if more:
                         keys = (message.keys,) if isinstance(message.keys, str) else message.keys
-                size = 20 + n + length
+                size = head_bytes + n + length
                 if not n or size > limit:
                     self.body(message, index)
                     raise MessageTooLarge(size, limit, index=index)
@@ -266,7 +266,7 @@ class MessageEncoder:
                         merged[key] = None
                 if tag is not common and tag != common:
                     common = None
-                parts += (pack_head(size, 0, 0, message.flag, n), body, prefix, b"")
+                parts += (pack_head(size, message.flag, n), body, prefix, b"")
                 used += size
                 index += 1
         except UnicodeEncodeError as e:

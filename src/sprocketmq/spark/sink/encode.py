@@ -1,6 +1,6 @@
 """Where rows become batches: Arrow batches are encoded into the bodies of batch sends, column by column, with one copy of each body.
 
-A batch body is entries back to back (protocol/batch.py draws one), and so is the data of an Arrow binary array. Heads, bodies and property
+A batch body is entries back to back (protocol/layout.py draws one), and so is the data of an Arrow binary array. Heads, bodies and property
 strings of all rows are columns; joined row by row they are one binary array whose data holds the batch bodies, and whose offsets are the
 places where it can be cut. Rows for different queues are first put side by side, in their order.
 """
@@ -16,12 +16,11 @@ import pyarrow.compute as pc
 
 from sprocketmq.client.send.encoding import MAX_MERGED_KEYS_BYTES
 from sprocketmq.errors import InvalidName
-from sprocketmq.protocol.layout import BATCH_ENTRY_HEAD_BYTES, BATCH_ENTRY_OVERHEAD, INT16, INT32
+from sprocketmq.protocol.layout import INT32
 from sprocketmq.protocol.names import RETRY_PREFIX, check_send_topic, check_tag
 from sprocketmq.protocol.properties import KEYS, MAX_PROPERTIES_LENGTH, RESERVED, RETRY_TOPIC, SHARDING_KEY, TAGS
 from sprocketmq.spark.arrow_arrays import (
     as_binary,
-    data_and_bounds,
     fixed_width,
     grouping_order,
     joined,
@@ -30,12 +29,12 @@ from sprocketmq.spark.arrow_arrays import (
     null_if_zero,
     property_strings,
 )
+from sprocketmq.spark.sink.batch_entries import encode_entries, property_lengths
 from sprocketmq.spark.sink.message_ids import RowIds
 from sprocketmq.spark.sink.routing import Router, row_priorities
 from sprocketmq.spark.sink.row_batches import EncodedRows, RowBatch
 from sprocketmq.spark.sink.row_fields import RowFields, RowRefused, refuse_separators
 from sprocketmq.spark.sink.row_properties import RowProperties
-from sprocketmq.storage.layout_arrays import BATCH_ENTRY_HEAD_DTYPE
 
 _MAX_I32 = 2**31 - 1
 # Bytes of rows that are encoded at a time, so that the first batches are sent while the rest is encoded.
@@ -260,19 +259,8 @@ class RowEncoder:
         before = joined(prefix, count)
         ids = self._message_ids(fields, bodies, before, flags)
         strings = joined([before, b"UNIQ_KEY\x01", ids, b"\x02"], count)
-        string_lengths = pc.binary_length(strings).to_numpy().astype(np.int64)
-        heads: Any = np.zeros(count, BATCH_ENTRY_HEAD_DTYPE)
-        heads["size"] = BATCH_ENTRY_OVERHEAD + lengths + string_lengths
-        heads["body_length"] = lengths
-        if flags is not None:
-            heads["flag"] = flags
-        # A property string that is too long does not fit its field: `_cut` refuses those rows.
-        sizes = np.minimum(string_lengths, MAX_PROPERTIES_LENGTH).astype(">i2")
-        entries = joined(
-            [fixed_width(heads.tobytes(), count, BATCH_ENTRY_HEAD_BYTES), bodies, fixed_width(sizes.tobytes(), count, INT16.size), strings],
-            count,
-        )
-        data, bounds = data_and_bounds(entries)
+        # A property string that is too long does not fit its length field: `_cut` refuses those rows.
+        data, bounds = encode_entries(flags, bodies, lengths, strings)
         return EncodedRows(data, bounds, lengths, fields.numbers, fields.batch, self._wait, flags, keys, tags)
 
     def _message_ids(self, fields: RowFields, bodies: pa.Array, before: pa.Array, flags: Any) -> pa.Array:
@@ -305,7 +293,7 @@ class RowEncoder:
         """Yield the bounds of batches of rows ``[low, high)``: as many rows as fit, at least one."""
         limits = self._limits
         bounds = rows.bounds
-        strings = bounds[low + 1 : high + 1] - bounds[low:high] - rows.lengths[low:high] - BATCH_ENTRY_OVERHEAD
+        strings = property_lengths(bounds[low : high + 1], rows.lengths[low:high])
         key_bytes = None
         if rows.keys is not None:
             key_bytes = np.concatenate([[0], np.cumsum(pc.binary_length(rows.keys.slice(low, high - low)).fill_null(0).to_numpy() + 1)])

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sprocketmq.protocol.layout import BATCH_ENTRY_HEAD_BYTES, BATCH_ENTRY_OVERHEAD
 from sprocketmq.protocol.message import MessageQueue
+from sprocketmq.spark.sink.batch_entries import body_of, properties_of
 
 
 @dataclass(slots=True)
@@ -58,15 +58,13 @@ class RowBatch:
         rows, at = self.rows, self.first
         if not self.single:
             return rows.data[rows.bounds[at] : rows.bounds[self.last]]
-        start = int(rows.bounds[at]) + BATCH_ENTRY_HEAD_BYTES
-        return rows.data[start : start + int(rows.lengths[at])]
+        return body_of(rows.data, int(rows.bounds[at]), int(rows.lengths[at]))
 
     def properties(self, new_id: Callable[[], str]) -> str:
         """Return the property string of the request: that of the single message, or the keys and tag of the batch with a new id."""
         rows, at = self.rows, self.first
         if self.single:
-            start = int(rows.bounds[at]) + BATCH_ENTRY_OVERHEAD + int(rows.lengths[at])
-            return str(rows.data[start : rows.bounds[at + 1]], "utf-8")
+            return properties_of(rows.data, int(rows.bounds[at]), int(rows.lengths[at]), int(rows.bounds[at + 1]))
         text = ""
         if rows.keys is not None:
             merged_keys = pc.unique(rows.keys.slice(at, len(self)).drop_null()).to_pylist()
