@@ -108,11 +108,12 @@ class Senders:
     async def one_way(self, producer: Producer, topic: str, number: int, rng: random.Random) -> None:
         """Nobody answers these, so nothing is promised; what comes back of them must still be right."""
         queue = MessageQueue(topic, BROKER, 0)
-        await producer.queues(topic)
+        async with AdminClient(namesrv=self.namesrv) as admin:
+            (broker,) = (await admin.route(topic)).broker_datas
+        address = broker.broker_addrs[0]
         pool = ConnectionPool(expected="broker")
         prefix = header_prefix("crash", queue, batch=False)
         try:
-            address = (await producer._open(topic, 5)).pinned(queue).address
             connection = await pool.get(address)
             while pool.peek(address) is connection:
                 _, body = self.note("one-way", number, rng)

@@ -92,7 +92,6 @@ INSIDE: dict[str, dict[str, str]] = {
         "unit/test_background_tasks.py": "_fut_waiter",
     },
     "something inside is damaged, lost, broken or replaced on purpose": {
-        "crash/test_kill.py": "_open",
         "spark/test_demo.py": "_left_running _write",
         "spark/test_session.py": "_home",
         "unit/broker/test_batch_topics.py": "_topics",
