@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class QueueRun(NamedTuple):
+class QueueChunk(NamedTuple):
     """Consecutive units of one queue, ready for its files: queue offsets ``[first_offset, next_offset)`` without a gap.
 
     ``units`` are 20-byte units, or for the topics whose queues are batch queues 46-byte ones, in log order.
@@ -20,7 +20,7 @@ class QueueRun(NamedTuple):
     queue_id: int
     first_offset: int
     next_offset: int
-    first_physical: int
+    first_log_offset: int
     units: bytes
 
 
@@ -28,7 +28,7 @@ class KeyEntries(NamedTuple):
     """What the key index stores of some records, in log order: the keys' hashes (0 to 2^31 - 1), places in the log, store times in ms."""
 
     hashes: "NDArray[np.int32]"
-    physicals: "NDArray[np.int64]"
+    log_offsets: "NDArray[np.int64]"
     times_ms: "NDArray[np.int64]"
 
 
@@ -38,7 +38,7 @@ class ParsedChunk(NamedTuple):
     start: int
     end: int
     records: int
-    last_physical: int
+    last_log_offset: int
     last_time_ms: int
-    runs: list[QueueRun]
+    queue_chunks: list[QueueChunk]
     keys: KeyEntries | None

@@ -153,7 +153,7 @@ def check_version(fs: FileSystem, root: str) -> Snapshot | None:
 def _check_log_is_gone(fs: FileSystem, root: str, names: set[str], snapshot: Snapshot | None) -> None:
     """Refuse a store whose commit log has no data although a checkpoint or a snapshot, written after it, knows of messages."""
     known = Checkpoint.load(fs, f"{root}/checkpoint") if "checkpoint" in names else Checkpoint()
-    if known.commitlog_timestamp_ms or (snapshot is not None and snapshot.position):
+    if known.commitlog_timestamp_ms or (snapshot is not None and snapshot.log_offset):
         witness = "checkpoint" if known.commitlog_timestamp_ms else DISPATCHED
         raise StoreDamaged(
             f"{root}/commitlog",

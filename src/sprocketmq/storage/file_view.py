@@ -80,7 +80,7 @@ class FileView:
 
 def occurrences(data: bytes, needle: bytes) -> Iterator[int]:
     """Yield the index of every occurrence of ``needle`` in ``data``, overlapping ones included."""
-    at = data.find(needle)
-    while at >= 0:
-        yield at
-        at = data.find(needle, at + 1)
+    pos = data.find(needle)
+    while pos >= 0:
+        yield pos
+        pos = data.find(needle, pos + 1)

@@ -65,11 +65,11 @@ class Maintenance:
 
     def _delete_queues(self, topic: str) -> None:
         with self._flush_lock:
-            deleted = {t: at for t, at in self._table.deleted.items() if at > self._log.min_offset}
+            deleted = {t: log_offset for t, log_offset in self._table.deleted.items() if log_offset > self._log.min_offset}
             # If a power failure shortened the log, later records of the topic would lie before its deletion.
             deleted[topic] = self.flush_log()
             remaining = tuple(q for q in self._snapshot.queues if q.topic != topic)
-            snapshot = Snapshot(self._snapshot.position, self._snapshot.last_record, remaining, deleted, self._snapshot.index)
+            snapshot = Snapshot(self._snapshot.log_offset, self._snapshot.last_record, remaining, deleted, self._snapshot.index)
             try:
                 snapshot.save(self._fs, self._root)
             except OSError as e:
@@ -135,7 +135,7 @@ class Maintenance:
         known = self._snapshot
         states = tuple(self._table.past_expired(state) for state in known.queues)
         if states != known.queues:
-            snapshot = Snapshot(known.position, known.last_record, states, known.deleted, known.index)
+            snapshot = Snapshot(known.log_offset, known.last_record, states, known.deleted, known.index)
             snapshot.save(self._fs, self._root)
             self._snapshot = snapshot
 
@@ -175,7 +175,7 @@ class Maintenance:
         """See ``MessageStore.flush``."""
         with self._flush_lock:
             end, last_log_offset, store_time = self._appender.committed
-            behind = end - self._snapshot.position >= self.settle_every_bytes or self._snapshot.position < self._log.min_offset
+            behind = end - self._snapshot.log_offset >= self.settle_every_bytes or self._snapshot.log_offset < self._log.min_offset
             flushed = self.flush_log()
             self._checkpoint.commitlog_timestamp_ms = store_time
             if not thorough and not behind:
@@ -206,6 +206,6 @@ class Maintenance:
         segment = self._log.locate(log_offset)
         if segment is None or end == segment.start:
             return (0, 0, 0)
-        at = log_offset - segment.start
-        size = INT32.unpack_from(segment.view, at)[0]
-        return log_offset, size, crc32(segment.view[at : at + size])
+        file_pos = log_offset - segment.start
+        size = INT32.unpack_from(segment.view, file_pos)[0]
+        return log_offset, size, crc32(segment.view[file_pos : file_pos + size])

@@ -1,4 +1,4 @@
-"""The ``dispatched`` file: which queue offsets the log had given out at one position, so that a start need not read the log again.
+"""The ``dispatched`` file: which queue offsets the log had given out at one point of the log, so that a start need not read the log again.
 
 It is ours alone (Apache's broker leaves it be) and derived like everything but the log: without it, or when it does not fit the
 log or the queues, they are all derived again.
@@ -7,19 +7,19 @@ log or the queues, they are all derived again.
 
     0        4         8          16         24      28       32            36            40            44           48
     +--------+---------+----------+----------+-------+--------+-------------+-------------+-------------+------------+---------------
-    | "SPMQ" | version | position | last     | its   | CRC of | number of   | number of   | number of   | bytes of   | plain queues,
+    | "SPMQ" | version | log end  | last     | its   | CRC of | number of   | number of   | number of   | bytes of   | plain queues,
     |        | i32 = 2 | i64      | record   | size  | its    | plain queues| batch queues| deletions   | index state| batch queues,
     |        |         |          | i64      | i32   | bytes  | i32         | i32         | i32         | i32        | ...
     +--------+---------+----------+----------+-------+--------+-------------+-------------+-------------+------------+---------------
-    plain queue: topic length i16, topic, queue id i32, min offset i64, next offset i64, last unit's physical offset i64, its size i32
+    plain queue: topic length i16, topic, queue id i32, min offset i64, next offset i64, last unit's log offset i64, its size i32
     batch queue: the same, then the numbers of its first unit and of the next one, i64 each
-    deletion:    topic length i16, topic, position i64: records of the topic before it have no queue
+    deletion:    topic length i16, topic, log offset i64: records of the topic before it have no queue
     index state: as the key index wrote it
     at the end:  the CRC of everything before it (i32)
 
 Version 1 has neither batch queues nor index state, and the number of deletions at byte 36; it is still read.
 
-``position`` is an end in the commit log: every record before it has its unit in a queue file, and both are on the disk.
+``log_offset`` is an end in the commit log: every record before it has its unit in a queue file, and both are on the disk.
 """
 
 from collections.abc import Iterable, Iterator
@@ -44,7 +44,7 @@ _UNITS = Struct(">qq")
 
 @dataclass(frozen=True)
 class QueueState:
-    """One queue as of the snapshot; ``last`` is its last unit's physical offset and size, (0, 0) without units.
+    """One queue as of the snapshot; ``last`` is its last unit's log offset and size, (0, 0) without units.
 
     ``units`` are the numbers of a batch queue's first and next unit; None for a plain queue.
     """
@@ -59,12 +59,12 @@ class QueueState:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The content of the file. ``last_record`` is (physical offset, size, CRC) of the record that ends at ``position``, size 0 if none.
+    """The content of the file. ``last_record`` is (log offset, size, CRC) of the record that ends at ``log_offset``, size 0 if none.
 
     One of version 1 says nothing of batch queues.
     """
 
-    position: int = 0
+    log_offset: int = 0
     last_record: tuple[int, int, int] = (0, 0, 0)
     queues: tuple[QueueState, ...] = ()
     deleted: dict[str, int] = field(default_factory=dict)
@@ -76,13 +76,13 @@ class Snapshot:
         plain = [queue for queue in self.queues if queue.units is None]
         batch = [queue for queue in self.queues if queue.units is not None]
         counts = (len(plain), len(batch), len(self.deleted), len(self.index))
-        parts = [_HEAD.pack(_MAGIC, VERSION, self.position, *self.last_record, *counts)]
+        parts = [_HEAD.pack(_MAGIC, VERSION, self.log_offset, *self.last_record, *counts)]
         for q in plain + batch:
             parts += (*_name(q.topic), _QUEUE.pack(q.queue_id, q.min_offset, q.next, *q.last))
             if q.units is not None:
                 parts.append(_UNITS.pack(*q.units))
-        for topic, position in self.deleted.items():
-            parts += (*_name(topic), INT64.pack(position))
+        for topic, log_offset in self.deleted.items():
+            parts += (*_name(topic), INT64.pack(log_offset))
         parts.append(self.index)
         data = b"".join(parts)
         return data + INT32.pack(crc32(data))
@@ -99,16 +99,16 @@ class Snapshot:
             batch_count = index_bytes = 0
             if version == 1:
                 reader = _Reader(data, _HEAD_V1.size)
-                _, _, position, last, size, crc, plain_count, deleted_count = _HEAD_V1.unpack_from(data)
+                _, _, log_offset, last, size, crc, plain_count, deleted_count = _HEAD_V1.unpack_from(data)
             else:
                 reader = _Reader(data, _HEAD.size)
-                _, _, position, last, size, crc, plain_count, batch_count, deleted_count, index_bytes = _HEAD.unpack_from(data)
+                _, _, log_offset, last, size, crc, plain_count, batch_count, deleted_count, index_bytes = _HEAD.unpack_from(data)
             queues = (*reader.queues(plain_count, batch=False), *reader.queues(batch_count, batch=True))
             deleted = {reader.name(): reader.take(INT64)[0] for _ in range(deleted_count)}
-            index = data[reader.at : reader.at + index_bytes]
+            index = data[reader.pos : reader.pos + index_bytes]
         except (StructError, UnicodeDecodeError):
             return None
-        return cls(position, (last, size, crc), queues, deleted, index, version)
+        return cls(log_offset, (last, size, crc), queues, deleted, index, version)
 
     @classmethod
     def load(cls, fs: FileSystem, root: str) -> "Snapshot | None":
@@ -133,18 +133,18 @@ class Snapshot:
 
 
 class _Reader:
-    def __init__(self, data: bytes, at: int) -> None:
+    def __init__(self, data: bytes, pos: int) -> None:
         self.data = data
-        self.at = at
+        self.pos = pos
 
     def take(self, layout: Struct) -> tuple[int, ...]:
-        self.at += layout.size
-        return layout.unpack_from(self.data, self.at - layout.size)
+        self.pos += layout.size
+        return layout.unpack_from(self.data, self.pos - layout.size)
 
     def name(self) -> str:
         (length,) = self.take(INT16)
-        self.at += length
-        return self.data[self.at - length : self.at].decode()
+        self.pos += length
+        return self.data[self.pos - length : self.pos].decode()
 
     def queues(self, count: int, *, batch: bool) -> Iterator[QueueState]:
         for _ in range(count):

@@ -65,7 +65,7 @@ class StoreRecovery:
             last_time = 0
         else:
             base = snapshot
-            queued = log.flushed_end = snapshot.position
+            queued = log.flushed_end = snapshot.log_offset
             last_time = self._last_ms
         indexed = self._load_index(base.index, clean=report.clean)
         report.scanned_from = min(queued, indexed)
@@ -121,11 +121,11 @@ class StoreRecovery:
             with contextlib.closing(concurrent.chunks()) as chunks:
                 for chunk in chunks:
                     report.records += chunk.records
-                    for run in chunk.runs:
-                        table.take_run(run, queued)
+                    for queue_chunk in chunk.queue_chunks:
+                        table.take_chunk(queue_chunk, queued)
                     if index is not None and chunk.keys is not None:
                         index.take_entries(chunk.keys, chunk.end)
-                    self._last_log_offset = chunk.last_physical
+                    self._last_log_offset = chunk.last_log_offset
                     self._last_ms = max(self._last_ms, chunk.last_time_ms)
             report.lost_workers = concurrent.lost_workers
             report.damaged = concurrent.damaged
@@ -152,20 +152,20 @@ class StoreRecovery:
         log = self._log
         if snapshot is None:
             return "there is no queue snapshot" if log.segments else ""
-        if snapshot.position < log.min_offset:
+        if snapshot.log_offset < log.min_offset:
             self._table.take_deletions(snapshot)  # nothing else records the topics deleted since
             return "the queue snapshot is older than this commit log"
         log_offset, size, crc = snapshot.last_record
         if size:
             segment = log.find(log_offset)
             record = parse_record(segment.view, segment.start, log_offset - segment.start, check_crc=False) if segment else None
-            if segment is None or record is None or record.size != size or log_offset + size > snapshot.position:
+            if segment is None or record is None or record.size != size or log_offset + size > snapshot.log_offset:
                 return "the queue snapshot does not belong to this commit log"
-            at = log_offset - segment.start
-            if crc32(segment.view[at : at + size]) != crc:
+            file_pos = log_offset - segment.start
+            if crc32(segment.view[file_pos : file_pos + size]) != crc:
                 return "the queue snapshot does not belong to this commit log"
             self._last_log_offset = log_offset
             self._last_ms = record.store_time_ms
-        if snapshot.position > log.min_offset + len(log.segments) * log.segment_bytes:
+        if snapshot.log_offset > log.min_offset + len(log.segments) * log.segment_bytes:
             return "the queue snapshot does not belong to this commit log"
         return self._table.restore(snapshot)

@@ -8,7 +8,7 @@ import pytest
 from sprocketmq.errors import InvalidMessage, MessageTooLarge
 from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.protocol.records import encode_record, pack_host
-from sprocketmq.storage.queues.reading import MAX_RUNS
+from sprocketmq.storage.queues.reading import MAX_BUFFERS
 from sprocketmq.storage.store import ReadStatus
 
 BIG = 1 << 30
@@ -139,14 +139,14 @@ def test_neighbours_in_the_log_come_as_one_view_of_the_mapping(bench: Any) -> No
 
 
 def test_many_small_runs_come_as_one_copy(bench: Any) -> None:
-    for i in range(2 * (MAX_RUNS + 5)):
+    for i in range(2 * (MAX_BUFFERS + 5)):
         bench.stage(b"%d" % i, queue=i % 2)
     bench.store.commit()
-    result = bench.store.read("orders", 0, 0, max_count=MAX_RUNS)
-    assert len(result.buffers) == MAX_RUNS
-    result = bench.store.read("orders", 0, 0, max_count=MAX_RUNS + 1)
-    assert (len(result.buffers), result.count) == (1, MAX_RUNS + 1)
-    assert len(bench.bodies(max_count=1000)) == MAX_RUNS + 5
+    result = bench.store.read("orders", 0, 0, max_count=MAX_BUFFERS)
+    assert len(result.buffers) == MAX_BUFFERS
+    result = bench.store.read("orders", 0, 0, max_count=MAX_BUFFERS + 1)
+    assert (len(result.buffers), result.count) == (1, MAX_BUFFERS + 1)
+    assert len(bench.bodies(max_count=1000)) == MAX_BUFFERS + 5
 
 
 def test_a_view_outlives_the_store(bench: Any) -> None:

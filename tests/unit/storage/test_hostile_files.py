@@ -516,7 +516,7 @@ def test_stores_on_read_only_media_are_refused_but_can_be_inspected(make_bench):
 
 
 def test_snapshots_with_any_numbers_in_them_are_read_or_refused(tmp_path):
-    good = Snapshot(position=10, deleted={"t": 5}).encode()[:-4]
+    good = Snapshot(log_offset=10, deleted={"t": 5}).encode()[:-4]
     rng = random.Random(7)
     for at in range(8, len(good)):
         for value in (b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", rng.randbytes(4)):

@@ -50,8 +50,8 @@ def check(topic: str, properties: list[bytes]) -> None:
 def compare(topic: str, properties: list[bytes]) -> None:
     found = entries(topic, properties)
     wanted = [(key_hash(key), i * 1000, i + 7) for i, p in enumerate(properties) for key in expected_keys(topic, p)]
-    assert list(zip(found.hashes.tolist(), found.physicals.tolist(), found.times_ms.tolist(), strict=True)) == wanted
-    assert (found.hashes.dtype, found.physicals.dtype, found.times_ms.dtype) == (np.int32, np.int64, np.int64)
+    assert list(zip(found.hashes.tolist(), found.log_offsets.tolist(), found.times_ms.tolist(), strict=True)) == wanted
+    assert (found.hashes.dtype, found.log_offsets.dtype, found.times_ms.dtype) == (np.int32, np.int64, np.int64)
 
 
 plain_text = st.text(st.characters(exclude_characters="\x01\x02"), min_size=1, max_size=40)

@@ -137,7 +137,7 @@ def units_by_queue(chunks: Iterator[ParsedChunk]) -> tuple[dict[tuple[bytes, int
     for chunk in chunks:
         records += chunk.records
         hashes += chunk.keys.hashes.tolist() if chunk.keys is not None else []
-        for run in chunk.runs:
+        for run in chunk.queue_chunks:
             found = queues.setdefault((run.topic, run.queue_id), [])
             if found and found[-1][1] == run.first_offset:
                 found[-1] = (found[-1][0], run.next_offset, found[-1][2] + run.units)

@@ -93,10 +93,10 @@ def expected_units(scanned: list[Scanned], batch_topics: frozenset[bytes]) -> di
 
 def units_of(chunk: ParsedChunk, batch_topics: frozenset[bytes]) -> dict[tuple[bytes, int], list[tuple[int, bytes]]]:
     found: dict[tuple[bytes, int], list[tuple[int, bytes]]] = {}
-    for run in chunk.runs:
+    for run in chunk.queue_chunks:
         size = 46 if run.topic in batch_topics else 20
         offset = run.first_offset
-        assert run.first_physical == int.from_bytes(run.units[:8], "big")
+        assert run.first_log_offset == int.from_bytes(run.units[:8], "big")
         for i in range(0, len(run.units), size):
             unit = run.units[i : i + size]
             found.setdefault((run.topic, run.queue_id), []).append((offset, unit))
@@ -114,18 +114,18 @@ def check(data: bytes, base: int, begin: int, limit: int, batch_topics: frozense
     assert chunk.start == base + begin
     assert chunk.end == (scanned[-1].log_offset + scanned[-1].size if scanned else base + begin)
     if scanned:
-        assert (chunk.last_physical, chunk.last_time_ms) == (scanned[-1].log_offset, scanned[-1].store_time_ms)
+        assert (chunk.last_log_offset, chunk.last_time_ms) == (scanned[-1].log_offset, scanned[-1].store_time_ms)
     assert units_of(chunk, batch_topics) == expected_units(scanned, batch_topics)
     hashes, physicals, times = [], [], []
     for topic, _, _, physical, _, _, sys_flag, time_ms, _, properties in map(astuple, scanned):
         if sys_flag & 12 != 12:
             found = entries_of_topics([topic], np.array([0]), [properties], np.array([physical]), np.array([time_ms]))
             hashes += found.hashes.tolist()
-            physicals += found.physicals.tolist()
+            physicals += found.log_offsets.tolist()
             times += found.times_ms.tolist()
     keys = chunk.keys
     assert (keys.hashes.tolist() if keys else []) == hashes
-    assert (keys.physicals.tolist() if keys else []) == physicals
+    assert (keys.log_offsets.tolist() if keys else []) == physicals
     assert (keys.times_ms.tolist() if keys else []) == times
     return chunk
 
@@ -208,7 +208,7 @@ def test_parked_messages_carry_their_delivery_time() -> None:
         "hosts": (V4, V4),
     }
     data = build([{**plan, "repeat": 20}])
-    [run] = check(data, 0, 0, len(data)).runs
+    [run] = check(data, 0, 0, len(data)).queue_chunks
     assert QUEUE_UNIT.unpack_from(run.units)[2] == 1_000_000 + 10_000
 
 
@@ -227,7 +227,7 @@ def test_one_layout_with_many_tags_is_read_by_columns() -> None:
         }
         data += build([plan], base=len(data))
     chunk = check(bytes(data), 0, 0, len(data))
-    codes = {unit[2] for run in chunk.runs for unit in QUEUE_UNIT.iter_unpack(run.units)}
+    codes = {unit[2] for run in chunk.queue_chunks for unit in QUEUE_UNIT.iter_unpack(run.units)}
     assert codes == {java_hash(f"T{i:03d}") for i in range(200) if i % 50}
 
 

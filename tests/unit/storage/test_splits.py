@@ -11,7 +11,7 @@ from sprocketmq.storage.bulk.parsing import parse_chunk
 from sprocketmq.storage.bulk.pipeline import TASK_BYTES
 from sprocketmq.storage.bulk.rebuild import open_log
 from sprocketmq.storage.bulk.splits import MAX_SPLIT_BYTES, MIN_SPLIT_BYTES, cut_splits, parts, split_bytes_for
-from sprocketmq.storage.bulk.spool import Spool, entry_pieces, group_pieces, last_entry, read_entries, read_runs
+from sprocketmq.storage.bulk.spool import Spool, entry_pieces, group_pieces, last_entry, read_chunks, read_entries
 from sprocketmq.storage.bulk.stitching import Answer, LogOrder
 from sprocketmq.storage.chunks import ParsedChunk
 from sprocketmq.storage.fs import REAL_FS
@@ -100,8 +100,8 @@ def test_what_goes_into_a_spool_comes_out_in_log_order(root: Path, tmp_path: Pat
     spooled = [spools[i % 2].add(chunk) for i, chunk in enumerate(chunks)]
     for spool in spools:
         spool.close()
-    runs = [run for group in range(3) for some in read_runs(REAL_FS, group_pieces(spooled, group)) for run in some]
-    assert sorted(runs) == sorted(run for chunk in chunks for run in chunk.runs)
+    runs = [run for group in range(3) for some in read_chunks(REAL_FS, group_pieces(spooled, group)) for run in some]
+    assert sorted(runs) == sorted(run for chunk in chunks for run in chunk.queue_chunks)
     queues: dict[tuple[bytes, int], int] = {}
     for run in runs:
         assert run.first_offset == queues.get((run.topic, run.queue_id), 0)

@@ -582,7 +582,7 @@ def test_a_snapshot_that_is_damaged_newer_or_ahead_is_found(make_bench):
     snapshot = Snapshot.decode(data)
     path.write_bytes(Snapshot(10**6, snapshot.last_record, snapshot.queues).encode())
     assert "knows the log up to 1000000" in found(verify(str(bench.root)), "snapshot ahead").what
-    path.write_bytes(Snapshot(snapshot.position - 1, snapshot.last_record, snapshot.queues).encode())
+    path.write_bytes(Snapshot(snapshot.log_offset - 1, snapshot.last_record, snapshot.queues).encode())
     assert "not where a record begins" in found(verify(str(bench.root)), "snapshot").what
 
 

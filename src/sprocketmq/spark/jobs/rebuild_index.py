@@ -214,7 +214,7 @@ class _SparkMaker:
         made = Made(
             log_end=order.end,
             records=sum(chunk.records for chunk in chunks),
-            last_physical=chunks[-1].last_physical if chunks else 0,
+            last_log_offset=chunks[-1].last_log_offset if chunks else 0,
             last_ms=max((chunk.last_time_ms for chunk in chunks), default=0),
             index_entries=sum(chunk.entries for chunk in chunks),
             damaged=order.damaged,

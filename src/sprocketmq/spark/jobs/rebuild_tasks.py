@@ -127,7 +127,7 @@ def build_files(
 
 def _build_queues(job: BuildTask, plan: Plan, segment_bytes: int) -> BuiltFiles:
     from sprocketmq.protocol.layout import BATCH_UNIT_BYTES, QUEUE_UNIT_BYTES
-    from sprocketmq.storage.bulk.spool import read_runs
+    from sprocketmq.storage.bulk.spool import read_chunks
     from sprocketmq.storage.inspect.unit_check import Segments, check_queue
     from sprocketmq.storage.queues.batch_queue import BatchConsumeQueue
 
@@ -136,12 +136,12 @@ def _build_queues(job: BuildTask, plan: Plan, segment_bytes: int) -> BuiltFiles:
     table = plan.new_table(CommitLog(REAL_FS, log, segment_bytes, preallocate=False), REAL_FS)
     given = 0
     try:
-        for runs in read_runs(REAL_FS, job.pieces):
-            for run in runs:
-                given += len(run.units) // (
-                    BATCH_UNIT_BYTES if run.topic.decode("utf-8", "replace") in plan.batch_topics else QUEUE_UNIT_BYTES
+        for chunks in read_chunks(REAL_FS, job.pieces):
+            for chunk in chunks:
+                given += len(chunk.units) // (
+                    BATCH_UNIT_BYTES if chunk.topic.decode("utf-8", "replace") in plan.batch_topics else QUEUE_UNIT_BYTES
                 )
-                table.take_run(run)
+                table.take_chunk(chunk)
         table.settle()
         states = table.sync()
     finally:
@@ -174,7 +174,7 @@ def _build_index_file(job: BuildTask, plan: Plan, log_begin: int) -> BuiltFiles:
             before = IndexHeader(end_ms=time_ms, end_log_offset=physical)
         index.begin(job.name, before)
         for entries in read_entries(REAL_FS, job.pieces):
-            index.add_entries(entries, int(entries.physicals[-1]))
+            index.add_entries(entries, int(entries.log_offsets[-1]))
         state = index.sync()
         if index.failure is not None:
             raise OSError(EIO, index.failure, path)

@@ -23,7 +23,7 @@ from sprocketmq.protocol.codes import (
 from sprocketmq.protocol.hashing import java_hash
 from sprocketmq.protocol.layout import FIXED_OVERHEAD, INT32, MAGIC_V1, MAGIC_V2, RECORD_LAYOUT
 from sprocketmq.protocol.names import SCHEDULE_TOPIC
-from sprocketmq.storage.chunks import KeyEntries, ParsedChunk, QueueRun
+from sprocketmq.storage.chunks import KeyEntries, ParsedChunk, QueueChunk
 from sprocketmq.storage.index.key_hashing import entries_of_topics
 from sprocketmq.storage.layout_arrays import BATCH_UNIT_DTYPE, QUEUE_UNIT_DTYPE, dtype_of, values_at
 from sprocketmq.storage.log.recovery import (
@@ -72,27 +72,27 @@ def find_record(view: memoryview, base: int, begin: int, limit: int) -> int:
     also -1 when so many forged ones are there that comparing their checksums would take long.
     """
     budget = _GUESS_BUDGET_BYTES
-    at = begin
-    while at < limit:
-        window = bytes(view[at + 4 : min(at + _SEARCH_BYTES, limit) + 7])
-        places = [i for magic in RECORD_MAGICS for i in _all(window, magic)]
-        for i in sorted(places):
-            if at + i < limit and (record := parse_record(view, base, at + i, check_crc=False)) is not None:
-                if parse_record(view, base, at + i, check_crc=True) is not None:
-                    return at + i
+    file_pos = begin
+    while file_pos < limit:
+        window = bytes(view[file_pos + 4 : min(file_pos + _SEARCH_BYTES, limit) + 7])
+        candidates = [i for magic in RECORD_MAGICS for i in _all(window, magic)]
+        for i in sorted(candidates):
+            if file_pos + i < limit and (record := parse_record(view, base, file_pos + i, check_crc=False)) is not None:
+                if parse_record(view, base, file_pos + i, check_crc=True) is not None:
+                    return file_pos + i
                 budget -= record.size
                 if budget < 0:
                     return -1
-        at += _SEARCH_BYTES
+        file_pos += _SEARCH_BYTES
     return -1
 
 
 def _all(data: bytes, needle: bytes) -> list[int]:
     found = []
-    at = data.find(needle)
-    while at >= 0:
-        found.append(at)
-        at = data.find(needle, at + 1)
+    pos = data.find(needle)
+    while pos >= 0:
+        found.append(pos)
+        pos = data.find(needle, pos + 1)
     return found
 
 
@@ -114,9 +114,9 @@ def parse_chunk(
         start=base + begin,
         end=records.end,
         records=records.count,
-        last_physical=int(records.physical[-1]),
+        last_log_offset=int(records.log_offset[-1]),
         last_time_ms=int(records.store_time[-1]),
-        runs=records.runs(batch_topics),
+        queue_chunks=records.queue_chunks(batch_topics),
         keys=entries,
     )
 
@@ -128,8 +128,8 @@ class _Records:
         self.view = view
         starts = _walk(view, begin, limit)
         data = np.frombuffer(view, np.uint8)
-        at = np.array(starts, np.int64)
-        heads = values_at(view, at, _HEAD)
+        file_pos = np.array(starts, np.int64)
+        heads = values_at(view, file_pos, _HEAD)
         size = heads["size"].astype(np.int64)
         body = heads["body_length"].astype(np.int64)
         sys_flag = heads["sys_flag"].astype(np.int64)
@@ -137,18 +137,18 @@ class _Records:
         good = (
             (heads["magic"] == MAGIC_V1)
             & ~odd
-            & (heads["log_offset"] == at + base)
+            & (heads["log_offset"] == file_pos + base)
             & (heads["queue_id"] >= 0)
             & (heads["queue_offset"] >= 0)
             & (body >= 0)
             & (body <= size - FIXED_OVERHEAD)
         )
         # Only good rows are read beyond the head; the others read their own first bytes instead.
-        topic_at = np.where(good, at + 88 + body, at)
-        topic_length = data[topic_at].astype(np.int64)
+        topic_pos = np.where(good, file_pos + 88 + body, file_pos)
+        topic_length = data[topic_pos].astype(np.int64)
         good &= (topic_length > 0) & (topic_length <= size - body - FIXED_OVERHEAD)
-        length_at = np.where(good, topic_at + 1 + topic_length, at)
-        properties_length = data[length_at].astype(np.int64) << 8 | data[length_at + 1]
+        length_pos = np.where(good, topic_pos + 1 + topic_length, file_pos)
+        properties_length = data[length_pos].astype(np.int64) << 8 | data[length_pos + 1]
         good &= (properties_length == size - body - topic_length - FIXED_OVERHEAD) & (properties_length < 1 << 15)
 
         count = _leading(good | odd)
@@ -160,31 +160,33 @@ class _Records:
                 break
             self.odd[row] = record
         crcs = [
-            _crc32(view[a:b]) for a, b in zip((at[:count] + 88).tolist(), np.where(good, topic_at, at + 88)[:count].tolist(), strict=True)
+            _crc32(view[a:b])
+            for a, b in zip((file_pos[:count] + 88).tolist(), np.where(good, topic_pos, file_pos + 88)[:count].tolist(), strict=True)
         ]
         same = (np.array(crcs, np.int64) & 0x7FFFFFFF) == heads["crc"][:count]
         count = _leading(same | (body[:count] <= 0) | odd[:count])
         # Sectors that were lost show in the last byte, except in the middle of long properties.
-        torn = good & (properties_length > 0) & ((properties_length >= SECTOR_BYTES) | (data[np.where(good, at + size - 1, at)] == 0))
+        last_byte = data[np.where(good, file_pos + size - 1, file_pos)]
+        torn = good & (properties_length > 0) & ((properties_length >= SECTOR_BYTES) | (last_byte == 0))
         for row in np.flatnonzero(torn[:count]).tolist():
-            properties = bytes(view[int(length_at[row]) + 2 : starts[row] + int(size[row])])
-            if sector_lost(properties, base + int(length_at[row]) + 2):
+            properties = bytes(view[int(length_pos[row]) + 2 : starts[row] + int(size[row])])
+            if sector_lost(properties, base + int(length_pos[row]) + 2):
                 count = row
                 break
         if (
             int(np.where(good, properties_length, 0)[:count].sum()) + sum(len(record.properties) for record in self.odd.values())
             > _MANY_PROPERTY_BYTES
         ):
-            words = _blanks(data, begin, length_at[:count] + 2, at[:count] + size[:count], good[:count])
+            words = _blanks(data, begin, length_pos[:count] + 2, file_pos[:count] + size[:count], good[:count])
             for row, record in self.odd.items():
                 if row < count:
                     words[row] = record.properties.count(b" ")
             count = min(count, max(1, int(np.searchsorted(np.cumsum(words), _MAX_WORDS))))
         inner = np.flatnonzero(good[:count] & ((sys_flag[:count] & SYSFLAG_INNER_BATCH) != 0))
         for row in inner.tolist():
-            properties = bytes(view[int(length_at[row]) + 2 : starts[row] + int(size[row])])
+            properties = bytes(view[int(length_pos[row]) + 2 : starts[row] + int(size[row])])
             covered = covered_offsets(properties, 0)[1]
-            if not is_whole_batch(view[starts[row] + 88 : int(topic_at[row])], covered, int(sys_flag[row])):
+            if not is_whole_batch(view[starts[row] + 88 : int(topic_pos[row])], covered, int(sys_flag[row])):
                 count = row
                 break
         self.count = count
@@ -194,16 +196,16 @@ class _Records:
         self.end = base + starts[count - 1] + int(size[count - 1])
         self.size = size[:count]
         self.sys_flag = sys_flag[:count]
-        self.physical = at[:count] + base
+        self.log_offset = file_pos[:count] + base
         self.queue_id = heads["queue_id"][:count].astype(np.int64)
         self.queue_offset = heads["queue_offset"][:count].astype(np.int64)
         self.store_time = heads["store_time_ms"][:count].astype(np.int64)
         self.covered = np.ones(count, np.int64)
         self.code = np.zeros(count, np.int64)
         self.usual = np.flatnonzero(good[:count])
-        self.topic_at = topic_at[:count] + 1
+        self.topic_pos = topic_pos[:count] + 1
         self.topic_length = topic_length[:count]
-        self.properties_at = length_at[:count] + 2
+        self.properties_pos = length_pos[:count] + 2
         self.properties_length = properties_length[:count]
         self.odd = {row: record for row, record in self.odd.items() if row < count}
         for row, record in self.odd.items():
@@ -230,7 +232,7 @@ class _Records:
         lengths = self.topic_length[self.usual]
         for length in np.flatnonzero(np.bincount(lengths)).tolist():
             rows = self.usual[lengths == length]
-            names = values_at(self.view, self.topic_at[rows], f"V{length}")
+            names = values_at(self.view, self.topic_pos[rows], f"V{length}")
             for _ in range(_MAX_COMPARED_TOPICS):
                 same = names == names[0]
                 self.topic[rows[same]] = number(names[0].tobytes())
@@ -238,7 +240,7 @@ class _Records:
                 if not len(rows):
                     break
             raw = names.tobytes()
-            self.topic[rows] = [number(raw[at : at + length]) for at in range(0, len(raw), length)]
+            self.topic[rows] = [number(raw[start : start + length]) for start in range(0, len(raw), length)]
 
     def read_properties(self, *, keys: bool) -> KeyEntries | None:
         """Fill in tag codes and what inner batches cover; return the key entries of all records, in log order."""
@@ -268,7 +270,7 @@ class _Records:
             for _ in range(_MAX_TABLES):
                 if len(rows) < _MIN_TABLE_ROWS or poor >= _MAX_POOR_LAYOUTS:
                     break
-                table = values_at(self.view, self.properties_at[rows], f"V{length}").view(np.uint8).reshape(len(rows), length)
+                table = values_at(self.view, self.properties_pos[rows], f"V{length}").view(np.uint8).reshape(len(rows), length)
                 layout = _Layout(table[0].tobytes())
                 fits = layout.fitting(table)
                 if fits.all():
@@ -290,12 +292,12 @@ class _Records:
                     if hashes.size:
                         each = hashes.shape[1]
                         times = np.repeat(self.store_time[taken], each)
-                        entries.append(KeyEntries(hashes.reshape(-1), np.repeat(self.physical[taken], each), times))
+                        entries.append(KeyEntries(hashes.reshape(-1), np.repeat(self.log_offset[taken], each), times))
             left.append(rows)
         if left:
             rows = np.concatenate(left)
-            begins = self.properties_at[rows].tolist()
-            ends = (self.properties_at[rows] + self.properties_length[rows]).tolist()
+            begins = self.properties_pos[rows].tolist()
+            ends = (self.properties_pos[rows] + self.properties_length[rows]).tolist()
             found = [bytes(self.view[begin:end]) for begin, end in zip(begins, ends, strict=True)]
             self.code[rows] = [unit_code(b"", text, 0) for text in found]
             texts.update(zip(rows.tolist(), found, strict=True))
@@ -305,8 +307,8 @@ class _Records:
         return _merged(entries)
 
     def _properties(self, row: int) -> bytes:
-        at = int(self.properties_at[row])
-        return bytes(self.view[at : at + int(self.properties_length[row])])
+        file_pos = int(self.properties_pos[row])
+        return bytes(self.view[file_pos : file_pos + int(self.properties_length[row])])
 
     def _keys_of(self, texts: dict[int, bytes]) -> list[KeyEntries]:
         """Return the key entries of single records, given by row and property string."""
@@ -319,13 +321,13 @@ class _Records:
             gathered += len(text)
             if gathered >= _KEY_SLICE_BYTES or i == len(strings):
                 some = rows[first:i]
-                found = entries_of_topics(self.names, self.topic[some], strings[first:i], self.physical[some], self.store_time[some])
+                found = entries_of_topics(self.names, self.topic[some], strings[first:i], self.log_offset[some], self.store_time[some])
                 entries.append(found)
                 first = i
                 gathered = 0
         return entries
 
-    def runs(self, batch_topics: frozenset[bytes]) -> list[QueueRun]:
+    def queue_chunks(self, batch_topics: frozenset[bytes]) -> list[QueueChunk]:
         """Return the units of all records that have one, by queue."""
         transaction = self.sys_flag & SYSFLAG_TRANSACTION_MASK
         wanted = (transaction == 0) | (transaction == SYSFLAG_TRANSACTION_COMMITTED)
@@ -341,32 +343,32 @@ class _Records:
         ends = [*borders.tolist(), len(rows)]
         units = self._units(rows)
         batch_units = self._batch_units(rows) if batch.any() else units
-        runs = []
+        found = []
         for begin, end in zip(begins, ends, strict=bool(begins)):
             row = int(rows[begin])
-            runs.append(
-                QueueRun(
+            found.append(
+                QueueChunk(
                     topic=self.names[self.topic[row]],
                     queue_id=int(self.queue_id[row]),
                     first_offset=int(first[begin]),
                     next_offset=int(first[end - 1] + covered[end - 1]),
-                    first_physical=int(self.physical[row]),
+                    first_log_offset=int(self.log_offset[row]),
                     units=(batch_units if batch[row] else units)[begin:end].tobytes(),
                 )
             )
-        runs.sort(key=lambda run: run.first_physical)  # queues come into being in the order of the log
-        return runs
+        found.sort(key=lambda queue_chunk: queue_chunk.first_log_offset)  # queues come into being in the order of the log
+        return found
 
     def _units(self, rows: _Ints) -> NDArray[Any]:
         units = np.empty(len(rows), QUEUE_UNIT_DTYPE)
-        units["log_offset"] = self.physical[rows]
+        units["log_offset"] = self.log_offset[rows]
         units["size"] = self.size[rows]
         units["tags_code"] = self.code[rows]
         return units
 
     def _batch_units(self, rows: _Ints) -> NDArray[Any]:
         units = np.zeros(len(rows), BATCH_UNIT_DTYPE)
-        units["log_offset"] = self.physical[rows]
+        units["log_offset"] = self.log_offset[rows]
         units["size"] = self.size[rows]
         units["tags_code"] = self.code[rows]
         units["store_time_ms"] = self.store_time[rows]
@@ -389,23 +391,23 @@ class _Layout:
 
     def __init__(self, text: bytes) -> None:
         fixed = np.ones(len(text), np.bool_)
-        places: dict[bytes, tuple[int, int]] = {}
-        at = 0
+        spans: dict[bytes, tuple[int, int]] = {}
+        pos = 0
         for piece in text.split(b"\x02"):
             name, mark, value = piece.partition(b"\x01")
-            begin = at + len(name) + 1
-            at += len(piece) + 1
+            begin = pos + len(name) + 1
+            pos += len(piece) + 1
             if mark:
                 fixed[begin : begin + len(value)] = False
                 # Named twice, a property is for the readers of single records to judge.
-                places[name] = (begin, begin + len(value)) if name not in places else (0, -1)
-        self.unique = places.get(b"UNIQ_KEY", (0, 0))
-        self.tag = places.get(b"TAGS", (0, 0))
-        begin, end = places.get(b"KEYS", (0, 0))
+                spans[name] = (begin, begin + len(value)) if name not in spans else (0, -1)
+        self.unique = spans.get(b"UNIQ_KEY", (0, 0))
+        self.tag = spans.get(b"TAGS", (0, 0))
+        begin, end = spans.get(b"KEYS", (0, 0))
         blanks = [i for i in range(begin, end) if text[i] == 0x20]
         fixed[blanks] = True
         self.words = [(a, b) for a, b in zip([begin, *(i + 1 for i in blanks)], [*blanks, end], strict=True) if b > a]
-        self.regular = (0, -1) not in places.values() and len(self.words) <= _MAX_TABLE_WORDS
+        self.regular = (0, -1) not in spans.values() and len(self.words) <= _MAX_TABLE_WORDS
         self._text = np.frombuffer(text, np.uint8)
         self._fixed = np.flatnonzero(fixed)
         self._free = np.flatnonzero(~fixed)
@@ -431,7 +433,7 @@ class _Layout:
     def key_hashes(self, columns: NDArray[np.uint32], seeds: _Seeds, topic: _Ints) -> NDArray[np.int32]:
         """Return the key hashes of rows given as columns: a row each, in it UNIQ_KEY, the words of KEYS, the tag."""
         plain = seeds.plain[topic]
-        hashes = [_hash(columns, place, plain) for place in (self.unique, *self.words) if place[1] > place[0]]
+        hashes = [_hash(columns, span, plain) for span in (self.unique, *self.words) if span[1] > span[0]]
         if self.tag[1] > self.tag[0]:
             hashes.append(_hash(columns, self.tag, seeds.tag[topic]))
         table = np.empty((columns.shape[1], len(hashes)), np.int32)
@@ -441,10 +443,10 @@ class _Layout:
         return table
 
 
-def _hash(columns: NDArray[np.uint32], place: tuple[int, int], seed: NDArray[np.uint32]) -> NDArray[np.uint32]:
+def _hash(columns: NDArray[np.uint32], span: tuple[int, int], seed: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """Return Java's string hash over some columns, going on from ``seed``."""
     h = seed.copy()
-    for column in columns[place[0] : place[1]]:
+    for column in columns[span[0] : span[1]]:
         h *= np.uint32(31)
         h += column
     return h
@@ -455,11 +457,11 @@ def _merged(entries: list[KeyEntries]) -> KeyEntries:
     entries = [some for some in entries if len(some.hashes)] or [_NO_ENTRIES]
     if len(entries) == 1:
         return entries[0]
-    physicals = np.concatenate([some.physicals for some in entries])
-    order = np.argsort(physicals, kind="stable")  # a record's entries are in one of them, in their order
+    log_offsets = np.concatenate([some.log_offsets for some in entries])
+    order = np.argsort(log_offsets, kind="stable")  # a record's entries are in one of them, in their order
     hashes = np.concatenate([some.hashes for some in entries])
     times = np.concatenate([some.times_ms for some in entries])
-    return KeyEntries(hashes[order], physicals[order], times[order])
+    return KeyEntries(hashes[order], log_offsets[order], times[order])
 
 
 def _walk(view: memoryview, begin: int, limit: int) -> list[int]:
@@ -469,30 +471,30 @@ def _walk(view: memoryview, begin: int, limit: int) -> list[int]:
     unpack = INT32.unpack_from
     total = len(view)
     limit = min(limit, total - FIXED_OVERHEAD + 1)
-    at = begin
+    file_pos = begin
     previous = repeated = 0
     probe = 64
-    while at < limit:
-        size = unpack(view, at)[0]
-        if size < FIXED_OVERHEAD or size > total - at:
+    while file_pos < limit:
+        size = unpack(view, file_pos)[0]
+        if size < FIXED_OVERHEAD or size > total - file_pos:
             break
         if size == previous:
             repeated += 1
             if repeated >= 8:
                 # Many of one size: look at a stride of them at once.
-                many = min(probe, (limit - at - 1) // size + 1, (total - at) // size)
-                sizes = np.ndarray((many,), ">i4", view, at, (size,))
+                many = min(probe, (limit - file_pos - 1) // size + 1, (total - file_pos) // size)
+                sizes = np.ndarray((many,), ">i4", view, file_pos, (size,))
                 same = _leading(sizes == size)
-                starts.extend(range(at, at + same * size, size))
-                at += same * size
+                starts.extend(range(file_pos, file_pos + same * size, size))
+                file_pos += same * size
                 repeated = 0
                 probe = min(probe * 2, 1 << 16) if same == many else 64
                 continue
         else:
             previous = size
             repeated = 0
-        add(at)
-        at += size
+        add(file_pos)
+        file_pos += size
     return starts
 
 

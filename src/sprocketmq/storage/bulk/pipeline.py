@@ -175,15 +175,15 @@ def cut_tasks(log: CommitLog, start: int, task_bytes: int) -> Iterator[Task]:
     """Cut the log from ``start`` on into tasks, leaving out what nothing was ever written to."""
     for segment in log.segments:
         end = segment.start + segment.size
-        at = max(start, segment.start)
-        while at < end:
-            data = segment.file.data_after(at - segment.start)
+        log_offset = max(start, segment.start)
+        while log_offset < end:
+            data = segment.file.data_after(log_offset - segment.start)
             if data is None or segment.start + data >= end:
                 break
-            at = max(at, segment.start + data - (segment.start + data) % task_bytes)
-            limit = min(at - at % task_bytes + task_bytes, end)
-            yield Task(segment.file.path, segment.start, segment.size, at, limit)
-            at = limit
+            log_offset = max(log_offset, segment.start + data - (segment.start + data) % task_bytes)
+            limit = min(log_offset - log_offset % task_bytes + task_bytes, end)
+            yield Task(segment.file.path, segment.start, segment.size, log_offset, limit)
+            log_offset = limit
 
 
 class LogPipeline:
@@ -372,4 +372,4 @@ class LogPipeline:
 def _size(chunk: ParsedChunk) -> int:
     """Return about how much memory a chunk takes."""
     entries = len(chunk.keys.hashes) if chunk.keys is not None else 0
-    return entries * 20 + sum(len(run.units) + 200 for run in chunk.runs)
+    return entries * 20 + sum(len(queue_chunk.units) + 200 for queue_chunk in chunk.queue_chunks)

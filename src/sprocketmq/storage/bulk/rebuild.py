@@ -89,7 +89,7 @@ class Made:
 
     log_end: int = 0
     records: int = 0
-    last_physical: int = 0
+    last_log_offset: int = 0
     last_ms: int = 0
     states: "tuple[QueueState, ...]" = ()
     index: "IndexState | None" = None
@@ -230,10 +230,10 @@ class _Here:
             with closing(pipeline.chunks()) as chunks:
                 for chunk in chunks:
                     made.records += chunk.records
-                    made.last_physical, made.last_ms = chunk.last_physical, max(made.last_ms, chunk.last_time_ms)
+                    made.last_log_offset, made.last_ms = chunk.last_log_offset, max(made.last_ms, chunk.last_time_ms)
                     if plan.queues:
-                        for run in chunk.runs:
-                            table.take_run(run)
+                        for queue_chunk in chunk.queue_chunks:
+                            table.take_chunk(queue_chunk)
                     if index is not None and chunk.keys is not None:
                         made.index_entries += len(chunk.keys.hashes)
                         index.add_entries(chunk.keys, chunk.end)
@@ -341,10 +341,10 @@ class _Rebuild:
         checkpoint.commitlog_timestamp_ms = made.last_ms
         if {QUEUES, BATCH_QUEUES} <= set(self._report.what):
             checkpoint.queues_timestamp_ms = made.last_ms
-            checkpoint.queues_physical_offset = made.last_physical
+            checkpoint.queues_physical_offset = made.last_log_offset
         if INDEX in self._report.what:
             checkpoint.index_timestamp_ms = made.last_ms
-        checkpoint.confirm_offset = made.last_physical
+        checkpoint.confirm_offset = made.last_log_offset
         return checkpoint
 
     def _put_in_place(self, made: Made) -> None:
@@ -356,12 +356,12 @@ class _Rebuild:
             fs.unlink(f"{root}/{SNAPSHOT_NAME}")
             fs.fsync_dir(root)
         for name in what:
-            new, place = f"{self._work}/{name}", f"{root}/{name}"
-            if name != CHECKPOINT and fs.exists(place):
-                if isinstance(fs, RealFileSystem) and fs.exchange(new, place):
+            new, path = f"{self._work}/{name}", f"{root}/{name}"
+            if name != CHECKPOINT and fs.exists(path):
+                if isinstance(fs, RealFileSystem) and fs.exchange(new, path):
                     continue  # at no moment there is neither
-                fs.rename(place, f"{self._work}/old-{name}")
-            fs.rename(new, place)
+                fs.rename(path, f"{self._work}/old-{name}")
+            fs.rename(new, path)
         fs.fsync_dir(root)
         snapshot = self._new_snapshot(made)
         if note and snapshot is not None:
@@ -378,12 +378,12 @@ class _Rebuild:
         return replace(old, index=index.encode())
 
     def _last_record(self, made: Made) -> tuple[int, int, int]:
-        segment = self._log.find(made.last_physical)
+        segment = self._log.find(made.last_log_offset)
         if not made.records or segment is None:
             return (0, 0, 0)
-        at = made.last_physical - segment.start
-        size = INT32.unpack_from(segment.view, at)[0]
-        return made.last_physical, size, crc32(segment.view[at : at + size])
+        file_pos = made.last_log_offset - segment.start
+        size = INT32.unpack_from(segment.view, file_pos)[0]
+        return made.last_log_offset, size, crc32(segment.view[file_pos : file_pos + size])
 
     def _copy(self, old: str, new: str) -> None:
         fs = self._fs
@@ -396,10 +396,10 @@ class _Rebuild:
                 copy = fs.open(f"{new}/{entry.name}", create=True)
                 try:
                     copy.truncate(entry.size)
-                    at = source.data_after(0)
-                    while at is not None and (data := source.pread(_COPY_BYTES, at)):
-                        copy.pwrite(data, at)
-                        at = source.data_after(at + len(data))
+                    file_pos = source.data_after(0)
+                    while file_pos is not None and (data := source.pread(_COPY_BYTES, file_pos)):
+                        copy.pwrite(data, file_pos)
+                        file_pos = source.data_after(file_pos + len(data))
                     copy.fdatasync()
                 finally:
                     copy.close()

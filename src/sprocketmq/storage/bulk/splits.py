@@ -20,7 +20,7 @@ _SPLITS_A_TASK = 4
 
 
 class Split(NamedTuple):
-    """The stretch ``[begin, limit)`` of log positions in the segment file at ``path``, which has ``size`` bytes and begins at ``base``.
+    """The stretch ``[begin, limit)`` of log offsets in the segment file at ``path``, which has ``size`` bytes and begins at ``base``.
 
     So many bytes of it are parsed at once: ``part_bytes``.
     """
@@ -65,20 +65,20 @@ def parts(fs: FileSystem, split: Split, *, batch_topics: frozenset[bytes], keys:
     finally:
         file.close()
     base = split.base
-    at, end = split.begin - base, split.limit - base
-    known = at == 0  # a segment begins with a record
-    while at < end:
-        limit = min(at - at % split.part_bytes + split.part_bytes, end)
-        start = at if known else find_record(view, base, at, limit)
+    file_pos, end = split.begin - base, split.limit - base
+    known = file_pos == 0  # a segment begins with a record
+    while file_pos < end:
+        limit = min(file_pos - file_pos % split.part_bytes + split.part_bytes, end)
+        start = file_pos if known else find_record(view, base, file_pos, limit)
         known = False
         while start >= 0 and not known:
             chunk = parse_chunk(view, base, start, limit, batch_topics=batch_topics, keys=keys)
             if not chunk.records:
                 break
             start = chunk.end - base
-            yield Answer(base + at, chunk.end, chunk)
-            at = start
-            known = at >= limit
+            yield Answer(base + file_pos, chunk.end, chunk)
+            file_pos = start
+            known = file_pos >= limit
         if not known:
-            yield Answer(base + at, base + limit, None)
-            at = limit
+            yield Answer(base + file_pos, base + limit, None)
+            file_pos = limit

@@ -4,8 +4,8 @@
 
     chunk 0                                    chunk 1
     +---------+---------+-----+---------------+---------+----
-    | group 0 | group 1 | ... | key entries   | group 0 | ...         a group: its queue runs as MessagePack, nothing without any
-    +---------+---------+-----+---------------+---------+----         key entries: all hashes (i32), all places (i64), all times (i64)
+    | group 0 | group 1 | ... | key entries   | group 0 | ...         a group: its queue chunks as MessagePack, nothing without any
+    +---------+---------+-----+---------------+---------+----         key entries: all hashes (i32), all log offsets (i64), all times (i64)
 
 Whoever makes a group's queues, or one index file, reads its pieces of every chunk in log order and nothing else. Numbers are in the byte
 order of x86 and ARM. Import it late: it brings numpy.
@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from sprocketmq.protocol.hashing import crc32
-from sprocketmq.storage.chunks import KeyEntries, ParsedChunk, QueueRun
+from sprocketmq.storage.chunks import KeyEntries, ParsedChunk, QueueChunk
 from sprocketmq.storage.fs import FileSystem
 
 _HASH = np.dtype("<i4")
@@ -26,7 +26,7 @@ _LONG = np.dtype("<i8")
 ENTRY_BYTES = 20
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[QueueRun]).decode
+_decode = msgspec.msgpack.Decoder(list[QueueChunk]).decode
 
 
 class SpooledChunk(NamedTuple):
@@ -38,7 +38,7 @@ class SpooledChunk(NamedTuple):
     start: int
     end: int
     records: int
-    last_physical: int
+    last_log_offset: int
     last_time_ms: int
     path: str
     borders: tuple[int, ...]
@@ -46,10 +46,10 @@ class SpooledChunk(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """``length`` bytes, or key entries, of a file: from byte ``at`` on, or behind ``skip`` of the ``of`` entries that begin there."""
+    """``length`` bytes, or key entries, of a file: from byte ``file_pos`` on, or behind ``skip`` of the ``of`` entries that begin there."""
 
     path: str
-    at: int
+    file_pos: int
     length: int
     skip: int = 0
     of: int = 0
@@ -61,25 +61,25 @@ class Spool:
     def __init__(self, fs: FileSystem, path: str, groups: int) -> None:
         self._file = fs.open(path, create=True)
         self._groups = groups
-        self._at = 0
+        self._end = 0
 
     def add(self, chunk: ParsedChunk) -> SpooledChunk:
         """Append a chunk and return where it is. Raises OSError."""
-        groups: list[list[QueueRun]] = [[] for _ in range(self._groups)]
-        for run in chunk.runs:
-            groups[(crc32(run.topic) + run.queue_id) % self._groups].append(run)
-        pieces = [_encode(runs) if runs else b"" for runs in groups]
-        borders = [self._at]
+        groups: list[list[QueueChunk]] = [[] for _ in range(self._groups)]
+        for queue_chunk in chunk.queue_chunks:
+            groups[(crc32(queue_chunk.topic) + queue_chunk.queue_id) % self._groups].append(queue_chunk)
+        pieces = [_encode(group) if group else b"" for group in groups]
+        borders = [self._end]
         for piece in pieces:
             borders.append(borders[-1] + len(piece))
         entries = 0
         if chunk.keys is not None:
             entries = len(chunk.keys.hashes)
-            columns = ((chunk.keys.hashes, _HASH), (chunk.keys.physicals, _LONG), (chunk.keys.times_ms, _LONG))
+            columns = ((chunk.keys.hashes, _HASH), (chunk.keys.log_offsets, _LONG), (chunk.keys.times_ms, _LONG))
             pieces += [np.ascontiguousarray(column, kind).tobytes() for column, kind in columns]
         data = b"".join(pieces)
-        self._file.pwrite(data, self._at)
-        self._at += len(data)
+        self._file.pwrite(data, self._end)
+        self._end += len(data)
         return SpooledChunk(*chunk[:5], self._file.path, tuple(borders), entries)
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class Spool:
 
 
 def group_pieces(chunks: Iterable[SpooledChunk], group: int) -> list[Piece]:
-    """Return where the runs of a group are, in log order."""
+    """Return where the queue chunks of a group are, in log order."""
     return [
         Piece(chunk.path, chunk.borders[group], chunk.borders[group + 1] - chunk.borders[group])
         for chunk in chunks
@@ -113,38 +113,38 @@ def entry_pieces(chunks: Iterable[SpooledChunk], per_file: int) -> list[list[Pie
     return files
 
 
-def read_runs(fs: FileSystem, pieces: Iterable[Piece]) -> Iterator[list[QueueRun]]:
-    """Yield the runs of pieces. Raises OSError."""
-    for piece, data in _reads(fs, ((piece, piece.at, piece.length) for piece in pieces)):
+def read_chunks(fs: FileSystem, pieces: Iterable[Piece]) -> Iterator[list[QueueChunk]]:
+    """Yield the queue chunks of pieces. Raises OSError."""
+    for piece, data in _reads(fs, ((piece, piece.file_pos, piece.length) for piece in pieces)):
         yield _decode(data) if piece.length else []
 
 
 def read_entries(fs: FileSystem, pieces: Iterable[Piece]) -> Iterator[KeyEntries]:
     """Yield the key entries of pieces. Raises OSError."""
-    for piece, data in _reads(fs, ((piece, piece.at, piece.of * ENTRY_BYTES) for piece in pieces)):
+    for piece, data in _reads(fs, ((piece, piece.file_pos, piece.of * ENTRY_BYTES) for piece in pieces)):
         some = slice(piece.skip, piece.skip + piece.length)
         hashes = np.frombuffer(data, _HASH, piece.of)[some]
-        physicals = np.frombuffer(data, _LONG, piece.of, 4 * piece.of)[some]
-        yield KeyEntries(hashes, physicals, np.frombuffer(data, _LONG, piece.of, 12 * piece.of)[some])
+        log_offsets = np.frombuffer(data, _LONG, piece.of, 4 * piece.of)[some]
+        yield KeyEntries(hashes, log_offsets, np.frombuffer(data, _LONG, piece.of, 12 * piece.of)[some])
 
 
 def last_entry(fs: FileSystem, piece: Piece) -> tuple[int, int]:
-    """Return time (ms) and place of the last key entry of a piece. Raises OSError."""
+    """Return time (ms) and log offset of the last key entry of a piece. Raises OSError."""
     entries = next(read_entries(fs, [piece]))
-    return int(entries.times_ms[-1]), int(entries.physicals[-1])
+    return int(entries.times_ms[-1]), int(entries.log_offsets[-1])
 
 
 def _reads(fs: FileSystem, pieces: Iterable[tuple[Piece, int, int]]) -> Iterator[tuple[Piece, bytes]]:
     path = ""
     file = None
     try:
-        for piece, at, length in pieces:
+        for piece, file_pos, length in pieces:
             if file is None or piece.path != path:
                 if file is not None:
                     file.close()
                 path = piece.path
                 file = fs.open(path, read_only=True)
-            data = file.pread(length, at)
+            data = file.pread(length, file_pos)
             if len(data) != length:
                 raise OSError(5, f"the file ends {length - len(data)} bytes too early", path)
             yield piece, data

@@ -29,7 +29,7 @@ S = TypeVar("S", bound=Stretch)
 
 
 class Answer(NamedTuple, Generic[S]):
-    """What became of the stretch ``[begin, limit)`` of log positions; None when nobody has read it."""
+    """What became of the stretch ``[begin, limit)`` of log offsets; None when nobody has read it."""
 
     begin: int
     limit: int
@@ -56,39 +56,39 @@ class LogOrder(Generic[S]):
         ``take`` gives the answers in log order, None after the last. ``read`` gets a segment and the range ``[begin, limit)`` of it to read
         here, a record being expected at ``begin``: for stretches that no answer has, or that begin elsewhere.
         """
-        position = self._start
+        log_offset = self._start
         answer = take()
-        while (segment := self._log.find(position)) is not None:
-            if answer is not None and answer.limit <= position:
+        while (segment := self._log.find(log_offset)) is not None:
+            if answer is not None and answer.limit <= log_offset:
                 answer = take()
                 continue
             stretch = None
-            if answer is not None and answer.begin <= position:
+            if answer is not None and answer.begin <= log_offset:
                 stretch = answer.stretch
-                if stretch is None or not stretch.records or stretch.start != position:
-                    stretch = read(segment, position - segment.start, answer.limit - segment.start)
+                if stretch is None or not stretch.records or stretch.start != log_offset:
+                    stretch = read(segment, log_offset - segment.start, answer.limit - segment.start)
             if stretch is not None and stretch.records:
-                position = self.end = stretch.end
+                log_offset = self.end = stretch.end
                 self.last_time = stretch.last_time_ms
                 yield stretch
                 continue
-            following = self._follow(segment, position)
+            following = self._follow(segment, log_offset)
             if following is None:
                 break
-            position = following
+            log_offset = following
 
-    def _follow(self, segment: Segment, position: int) -> int | None:
-        """Return where the log goes on when no record that counts begins at ``position`` of ``segment``; None at the log's end."""
-        inside = position - segment.start
+    def _follow(self, segment: Segment, log_offset: int) -> int | None:
+        """Return where the log goes on when no record that counts begins at ``log_offset`` of ``segment``; None at the log's end."""
+        inside = log_offset - segment.start
         if is_blank(segment.view, inside):
             self.end = segment.start + segment.size
             return self.end
-        scan = LogScan(self._log, position, check_crc=True, resync=self._resync, last_time=self.last_time)
+        scan = LogScan(self._log, log_offset, check_crc=True, resync=self._resync, last_time=self.last_time)
         records = next(scan.batches(), None)
         self.damaged += scan.damaged
         if records is None:
             self.end = scan.end
             return None
         first = records[0].log_offset
-        assert first > position, f"two readers disagree about the record at {position}"
+        assert first > log_offset, f"two readers disagree about the record at {log_offset}"
         return first

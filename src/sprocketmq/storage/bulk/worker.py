@@ -12,7 +12,7 @@ from struct import Struct
 
 import msgspec
 
-from sprocketmq.storage.chunks import KeyEntries, ParsedChunk, QueueRun
+from sprocketmq.storage.chunks import KeyEntries, ParsedChunk, QueueChunk
 from sprocketmq.storage.fs import REAL_FS
 
 FRAME = Struct("<I")
@@ -26,7 +26,7 @@ class Setup(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Task(msgspec.Struct, array_like=True, frozen=True):
-    """A stretch ``[begin, limit)`` of the segment file at ``path``, which has ``size`` bytes and begins at log position ``base``."""
+    """A stretch ``[begin, limit)`` of the segment file at ``path``, which has ``size`` bytes and begins at log offset ``base``."""
 
     path: str
     base: int
@@ -41,9 +41,9 @@ class _Answer(msgspec.Struct, array_like=True, frozen=True):
     start: int
     end: int
     records: int
-    last_physical: int
+    last_log_offset: int
     last_time_ms: int
-    runs: list[QueueRun]
+    queue_chunks: list[QueueChunk]
     keys: tuple[bytes, bytes, bytes] | None
 
 
@@ -59,7 +59,7 @@ def encode_frame(value: Setup | Task) -> bytes:
 
 def encode_chunk(chunk: ParsedChunk) -> bytes:
     """Return a chunk as one frame of the worker's output."""
-    keys = None if chunk.keys is None else (chunk.keys.hashes.data, chunk.keys.physicals.data, chunk.keys.times_ms.data)
+    keys = None if chunk.keys is None else (chunk.keys.hashes.data, chunk.keys.log_offsets.data, chunk.keys.times_ms.data)
     data = _encode((*chunk[:6], keys))
     return FRAME.pack(len(data)) + data
 
@@ -71,9 +71,9 @@ def decode_chunk(data: bytes | memoryview) -> ParsedChunk:
     answer = _decode_answer(data)
     keys = None
     if answer.keys is not None:
-        hashes, physicals, times = answer.keys
-        keys = KeyEntries(np.frombuffer(hashes, np.int32), np.frombuffer(physicals, np.int64), np.frombuffer(times, np.int64))
-    return ParsedChunk(answer.start, answer.end, answer.records, answer.last_physical, answer.last_time_ms, answer.runs, keys)
+        hashes, log_offsets, times = answer.keys
+        keys = KeyEntries(np.frombuffer(hashes, np.int32), np.frombuffer(log_offsets, np.int64), np.frombuffer(times, np.int64))
+    return ParsedChunk(answer.start, answer.end, answer.records, answer.last_log_offset, answer.last_time_ms, answer.queue_chunks, keys)
 
 
 def read_task(view: memoryview, task: Task, setup: Setup) -> ParsedChunk:

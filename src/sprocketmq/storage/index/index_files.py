@@ -60,12 +60,12 @@ class IndexFiles:
         """Add entries in log order, except those that are there already."""
         from sprocketmq.storage.index import index_arrays
 
-        done, self.newest_record = index_arrays.known(entries.physicals, self.newest_record)
-        while done < len(entries.physicals):
+        done, self.newest_record = index_arrays.known(entries.log_offsets, self.newest_record)
+        while done < len(entries.log_offsets):
             file = self._writable()
             part = slice(done, done + file.room)
             hashes, log_offsets, times_ms = entries
-            file.add(entries._replace(hashes=hashes[part], physicals=log_offsets[part], times_ms=times_ms[part]))
+            file.add(entries._replace(hashes=hashes[part], log_offsets=log_offsets[part], times_ms=times_ms[part]))
             done = part.stop
 
     def add_plainly(self, entries: Sequence[tuple[int, int, int]], newest_record: tuple[int, int]) -> None:

@@ -23,7 +23,7 @@ def snapshot_items(view: FileView) -> Iterator[Item]:
         return
     head = (
         Field("version", 4, 4, version),
-        Field("position", 8, 8, snapshot.position),
+        Field("position", 8, 8, snapshot.log_offset),
         Field("last_record", 16, 16, list(snapshot.last_record)),
         Field("queues", 32, 4, len(snapshot.queues)),
         Field("deletions", 36, 4, len(snapshot.deleted)),

@@ -61,7 +61,7 @@ def verify(root: str, *, fs: FileSystem = REAL_FS, progress: Progress | None = N
     small = SmallFileChecks(store, findings, in_use=in_use)
     small.load_snapshot(refused=refused == f"{store.root}/{DISPATCHED}")
     snapshot = small.snapshot
-    log = LogCheck(store, findings, in_use=in_use, noted_end=snapshot.position if snapshot is not None else 0)
+    log = LogCheck(store, findings, in_use=in_use, noted_end=snapshot.log_offset if snapshot is not None else 0)
     segments = log.check_names()
     log_min = segments[0][0] if segments else 0
     deleted = snapshot.deleted if snapshot is not None else {}

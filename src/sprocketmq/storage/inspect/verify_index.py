@@ -92,7 +92,7 @@ class IndexChecks:
         start = int(window.log_offsets[0])
         taken = self._entries_between(start, window.end)
         # Log offset and hash in one number; a window is far shorter than 2^32.
-        wanted = ((expected.physicals - start) << 31) | expected.hashes.astype(np.int64)
+        wanted = ((expected.log_offsets - start) << 31) | expected.hashes.astype(np.int64)
         done = 0
         met = np.zeros(len(wanted), bool)
         for file, first, found in taken:
@@ -107,7 +107,7 @@ class IndexChecks:
                 continue
             wrong = np.flatnonzero(~np.isin(actual, wanted))
             for i in wrong[:5].tolist():
-                known = np.isin(log_offsets[i], expected.physicals)
+                known = np.isin(log_offsets[i], expected.log_offsets)
                 why = "belongs to no key of the message there" if known else "points to where no message with keys is"
                 what = f"entry {numbers + i} (hash {found['key_hash'][skip + i]}, place {log_offsets[i]}) {why}"
                 self._findings.add(ERROR, "index entry", file.path, file.entry_at(numbers + i), what, self._repair)
@@ -118,8 +118,8 @@ class IndexChecks:
         if not met.all():
             tags = [_only_tag(text) for text in properties]
             tagged = entries_of_topics(list(topics), owners, tags, window.log_offsets[keyed], window.times_ms[keyed])
-            of_tags = np.isin(wanted[~met], ((tagged.physicals - start) << 31) | tagged.hashes.astype(np.int64))
-            self._count_missing(expected.physicals[~met], of_tags)
+            of_tags = np.isin(wanted[~met], ((tagged.log_offsets - start) << 31) | tagged.hashes.astype(np.int64))
+            self._count_missing(expected.log_offsets[~met], of_tags)
 
     def _check_times(self, file: IndexFileCheck, first: int, found: NDArray[Any], times_ms: _Longs) -> None:
         seconds = np.clip((times_ms - file.begin_ms) // 1000, 0, 0x7FFFFFFF)

@@ -61,16 +61,16 @@ class SmallFileChecks:
             return
         path = f"{self._store.root}/{DISPATCHED}"
         severity = NOTE if self._in_use else ERROR
-        if snapshot.position > log.log_end:
-            what = f"it knows the log up to {snapshot.position}, but the log ends at {log.log_end}"
+        if snapshot.log_offset > log.log_end:
+            what = f"it knows the log up to {snapshot.log_offset}, but the log ends at {log.log_end}"
             self._findings.add(
                 severity, "snapshot ahead", path, 8, what, "" if self._in_use else "what is missing at the log's end is lost"
             )
             return
-        if snapshot.position and log.records and not log.noted_end_met:
-            boundary = snapshot.position % max(self._store.segment_bytes, 1) == 0
-            if not boundary and snapshot.position > (self._store.segments[0][0] if self._store.segments else 0):
-                what = f"its position {snapshot.position} is not where a record begins: the next start reads the whole log"
+        if snapshot.log_offset and log.records and not log.noted_end_met:
+            boundary = snapshot.log_offset % max(self._store.segment_bytes, 1) == 0
+            if not boundary and snapshot.log_offset > (self._store.segments[0][0] if self._store.segments else 0):
+                what = f"its position {snapshot.log_offset} is not where a record begins: the next start reads the whole log"
                 self._findings.add(WARNING, "snapshot", path, 8, what, self._repair())
         for state in snapshot.queues:
             queue = queues.get(state.topic, state.queue_id)

@@ -355,15 +355,15 @@ class CommitLog:
 
     # --- deleting ---
 
-    def drop_before(self, position: int) -> list[str]:
-        """Delete the segments that end at ``position`` or before it, oldest first, and return their paths.
+    def drop_before(self, log_offset: int) -> list[str]:
+        """Delete the segments that end at ``log_offset`` or before it, oldest first, and return their paths.
 
         The last segment stays, and so does what is not known to be on the disk. Buffers handed out stay readable. Call ``release_dropped``
         afterwards to get the space back. Raises OSError; what went before it is out of the log.
         """
         paths: list[str] = []
-        position = min(position, self.flushed_end)
-        while len(self.segments) > 1 and self.segments[1].start <= position:
+        log_offset = min(log_offset, self.flushed_end)
+        while len(self.segments) > 1 and self.segments[1].start <= log_offset:
             if paths:
                 self._fs.fsync_dir(self.directory)  # a power failure must not bring back an older one
             segment = self.segments[0]
@@ -393,16 +393,16 @@ class CommitLog:
 
     # --- reading ---
 
-    def locate(self, physical: int) -> Segment | None:
-        """Return the segment that holds stream offset ``physical``, or None outside the written log."""
-        return self.find(physical) if physical < self.committed_end else None
+    def locate(self, log_offset: int) -> Segment | None:
+        """Return the segment that holds log offset ``log_offset``, or None outside the written log."""
+        return self.find(log_offset) if log_offset < self.committed_end else None
 
-    def find(self, physical: int) -> Segment | None:
-        """Return the segment that has room for stream offset ``physical``, written or not."""
+    def find(self, log_offset: int) -> Segment | None:
+        """Return the segment that has room for log offset ``log_offset``, written or not."""
         segments = self.segments
         if not segments:
             return None
-        index = (physical - segments[0].start) // self.segment_bytes
+        index = (log_offset - segments[0].start) // self.segment_bytes
         return segments[index] if 0 <= index < len(segments) else None
 
     def close(self) -> None:

@@ -38,15 +38,15 @@ class Target(Protocol):
 
 
 def explode(
-    queue: Target, entries: Iterable[BatchEntry] | BatchColumns, queue_id: int, offset: int, physical: int, shared: bytes
+    queue: Target, entries: Iterable[BatchEntry] | BatchColumns, queue_id: int, offset: int, log_offset: int, shared: bytes
 ) -> Exploded:
-    """Return the records of a batch that begins at queue offset ``offset`` and at place ``physical`` of the log."""
+    """Return the records of a batch that begins at queue offset ``offset`` and at place ``log_offset`` of the log."""
     if isinstance(entries, BatchColumns):
-        return _explode_columns(queue, entries, queue_id, offset, physical, shared)
+        return _explode_columns(queue, entries, queue_id, offset, log_offset, shared)
     parts: list[Buffer] = []
     add = parts.append
     strings: list[bytes] = []
-    physicals: list[int] = []
+    log_offsets: list[int] = []
     sizes: list[int] = []
     pack_head = _HEAD.pack
     crc = _crc32
@@ -58,7 +58,7 @@ def explode(
         n = len(body)
         p = len(properties)
         size = overhead + n + p
-        add(pack_head(size, MAGIC_V1, crc(body) & 0x7FFFFFFF, queue_id, flag, offset, physical, shared, n))
+        add(pack_head(size, MAGIC_V1, crc(body) & 0x7FFFFFFF, queue_id, flag, offset, log_offset, shared, n))
         add(body)
         if p != known_length:
             known_length = p
@@ -66,20 +66,20 @@ def explode(
         add(topic_and_length)
         add(properties)
         strings.append(properties)
-        physicals.append(physical)
+        log_offsets.append(log_offset)
         sizes.append(size)
-        physical += size
+        log_offset += size
         offset += 1
-    return b"".join(parts), strings, physicals, physical, _units(physicals, sizes, strings)
+    return b"".join(parts), strings, log_offsets, log_offset, _units(log_offsets, sizes, strings)
 
 
-def _explode_columns(queue: Target, columns: BatchColumns, queue_id: int, offset: int, physical: int, shared: bytes) -> Exploded:
+def _explode_columns(queue: Target, columns: BatchColumns, queue_id: int, offset: int, log_offset: int, shared: bytes) -> Exploded:
     flags, bodies, strings = columns
     count = len(bodies)
     n, p = len(bodies[0]), len(strings[0])
     size = queue.overhead + n + p
-    end = physical + count * size
-    physicals = list(range(physical, end, size))
+    end = log_offset + count * size
+    log_offsets = list(range(log_offset, end, size))
     topic_and_length = queue.topic_field + _pack_short(p)
     crcs = [crc & 0x7FFFFFFF for crc in map(_crc32, bodies)]
     pack = _record_layout(len(topic_and_length), n, p).pack
@@ -92,21 +92,21 @@ def _explode_columns(queue: Target, columns: BatchColumns, queue_id: int, offset
         repeat(queue_id),
         flags,
         range(offset, offset + count),
-        physicals,
+        log_offsets,
         repeat(shared),
         repeat(n),
         bodies,
         repeat(topic_and_length),
         strings,
     )
-    return b"".join(records), list(strings), physicals, end, _units(physicals, [size] * count, strings)
+    return b"".join(records), list(strings), log_offsets, end, _units(log_offsets, [size] * count, strings)
 
 
-def _units(physicals: list[int], sizes: list[int], strings: Sequence[bytes]) -> bytes:
+def _units(log_offsets: list[int], sizes: list[int], strings: Sequence[bytes]) -> bytes:
     """Return the queue units of records."""
-    count = len(physicals)
+    count = len(log_offsets)
     fields = [0] * (3 * count)
-    fields[0::3] = physicals
+    fields[0::3] = log_offsets
     fields[1::3] = sizes
     if b"TAGS\x01" in b"".join(strings):
         fields[2::3] = _tags_codes(strings)

@@ -36,7 +36,7 @@ class _Job(NamedTuple):
 
 
 class Preallocator:
-    """One worker that makes room for one log. ``reserved_end`` is the place in the log its blocks reach to.
+    """One worker that makes room for one log. ``reserved_end`` is the log offset its blocks reach to.
 
     ``busy`` tells whether a job runs, ``named`` is the start of the last segment it created whose name is on disk, ``failure`` why a name
     may not be.
@@ -80,7 +80,7 @@ class Preallocator:
         return self._ready is not None
 
     def extend(self, file: File, segment_start: int, segment_bytes: int, begin: int) -> None:
-        """Ask for more blocks in the current segment, from place ``begin`` of the log on; nothing happens while a job runs."""
+        """Ask for more blocks in the current segment, from log offset ``begin`` on; nothing happens while a job runs."""
         end = min(begin + STEP_BYTES, segment_start + segment_bytes)
         self._ask(_Job(self._generation, "", file, segment_start, segment_bytes, begin, end))
 
@@ -185,9 +185,9 @@ class Preallocator:
         self.named = segment_start
 
     def _reserve(self, file: File, job: _Job) -> None:
-        at = job.begin
-        while at < job.end and job.generation == self._generation:
-            length = min(_CALL_BYTES, job.end - at)
-            file.fallocate(at - job.segment_start, length)
-            at += length
-            self.reserved_end = at
+        log_offset = job.begin
+        while log_offset < job.end and job.generation == self._generation:
+            length = min(_CALL_BYTES, job.end - log_offset)
+            file.fallocate(log_offset - job.segment_start, length)
+            log_offset += length
+            self.reserved_end = log_offset

@@ -201,10 +201,10 @@ def is_blank(view: memoryview, pos: int) -> bool:
     return bool(magic == MAGIC_BLANK and size == len(view) - pos)
 
 
-def parse_records(data: bytes, physical: int, room: int, *, check_crc: bool) -> tuple[list[Scanned], int, int]:
+def parse_records(data: bytes, log_offset: int, room: int, *, check_crc: bool) -> tuple[list[Scanned], int, int]:
     """Return the records at the beginning of ``data``, how many bytes they take, and how many the next one needs to be judged.
 
-    ``data`` is a piece of a segment that begins at log position ``physical``, ``room`` what the segment has from there on. The records
+    ``data`` is a piece of a segment that begins at log offset ``log_offset``, ``room`` what the segment has from there on. The records
     end at the first thing that is none, or that ``data`` does not hold whole; when its bytes could be a record, their number is told.
     """
     records: list[Scanned] = []
@@ -221,17 +221,17 @@ def parse_records(data: bytes, physical: int, room: int, *, check_crc: bool) -> 
         size, magic, crc, queue_id, queue_offset, own, sys_flag, store_time, n = unpack(data, pos)
         end = pos + size
         if end > total:
-            whole = magic in (MAGIC_V1, MAGIC_V2) and own == physical + pos and size <= room - pos
+            whole = magic in (MAGIC_V1, MAGIC_V2) and own == log_offset + pos and size <= room - pos
             return records, pos, size if whole else 0
         topic_at = pos + 89 + n
         if magic != MAGIC_V1 or sys_flag & SYSFLAG_ANY_HOST_V6:
-            record = parse_record(view, physical, pos, check_crc=check_crc)
+            record = parse_record(view, log_offset, pos, check_crc=check_crc)
             if record is None:
                 return records, pos, 0
             add(record)
             pos = end
             continue
-        if own != physical + pos or n < 0 or topic_at + 2 > end or queue_id < 0 or queue_offset < 0:
+        if own != log_offset + pos or n < 0 or topic_at + 2 > end or queue_id < 0 or queue_offset < 0:
             return records, pos, 0
         rest = data[topic_at:end]
         topic_length = data[topic_at - 1]
@@ -258,7 +258,7 @@ def parse_records(data: bytes, physical: int, room: int, *, check_crc: bool) -> 
                 known_pair = b"\x02TAGS\x01" + tag + b"\x02"
                 known_code = code
         properties = rest[props_at:]
-        if check_crc and b"\0" in properties and sector_lost(properties, physical + topic_at + props_at):
+        if check_crc and b"\0" in properties and sector_lost(properties, log_offset + topic_at + props_at):
             return records, pos, 0
         count = 1
         if sys_flag & SYSFLAG_INNER_BATCH:
@@ -271,12 +271,12 @@ def parse_records(data: bytes, physical: int, room: int, *, check_crc: bool) -> 
 
 
 def parse_record(view: memoryview, base: int, pos: int, *, check_crc: bool) -> Scanned | None:
-    """Return the record at ``pos`` of a view whose first byte has log position ``base``, or None when no whole, valid one is there."""
+    """Return the record at ``pos`` of a view whose first byte has log offset ``base``, or None when no whole, valid one is there."""
     room = len(view) - pos
     if room < FIXED_OVERHEAD:
         return None
-    size, magic, crc, queue_id, queue_offset, physical, sys_flag = _HEAD.unpack_from(view, pos)
-    if (magic != MAGIC_V1 and magic != MAGIC_V2) or physical != base + pos or size < FIXED_OVERHEAD or size > room:  # noqa: PLR1714
+    size, magic, crc, queue_id, queue_offset, log_offset, sys_flag = _HEAD.unpack_from(view, pos)
+    if (magic != MAGIC_V1 and magic != MAGIC_V2) or log_offset != base + pos or size < FIXED_OVERHEAD or size > room:  # noqa: PLR1714
         return None
     time_at = pos + (68 if sys_flag & SYSFLAG_BORN_HOST_V6 else 56)
     body_at = time_at + (44 if sys_flag & SYSFLAG_STORE_HOST_V6 else 32)
@@ -311,26 +311,26 @@ def parse_record(view: memoryview, base: int, pos: int, *, check_crc: bool) -> S
         queue_offset, count = covered_offsets(properties, queue_offset)
         if check_crc and not is_whole_batch(view[body_at : body_at + body_length], count, sys_flag):
             return None
-    return Scanned(topic, queue_id, queue_offset, physical, size, code, sys_flag, store_time, count, properties)
+    return Scanned(topic, queue_id, queue_offset, log_offset, size, code, sys_flag, store_time, count, properties)
 
 
-def record_view(log: CommitLog, physical: int, end: int) -> memoryview | None:
+def record_view(log: CommitLog, log_offset: int, end: int) -> memoryview | None:
     """Return the record at a place of the log, or None when none begins there or it goes past ``end``; its CRC is not compared."""
-    segment = log.locate(physical) if physical < end else None
+    segment = log.locate(log_offset) if log_offset < end else None
     if segment is None:
         return None
-    at = physical - segment.start
-    record = parse_record(segment.view, segment.start, at, check_crc=False)
-    return None if record is None or physical + record.size > end else segment.view[at : at + record.size]
+    file_pos = log_offset - segment.start
+    record = parse_record(segment.view, segment.start, file_pos, check_crc=False)
+    return None if record is None or log_offset + record.size > end else segment.view[file_pos : file_pos + record.size]
 
 
-def sector_lost(properties: bytes, physical: int) -> bool:
-    """Tell whether the properties of a record, which begin at log offset ``physical``, are zero where a disk sector begins in them.
+def sector_lost(properties: bytes, log_offset: int) -> bool:
+    """Tell whether the properties of a record, which begin at log offset ``log_offset``, are zero where a disk sector begins in them.
 
     That is what a power failure in the middle of a write leaves. The CRC covers the body alone, and everything before the properties
     would not add up.
     """
-    first = -physical % SECTOR_BYTES
+    first = -log_offset % SECTOR_BYTES
     return any(not properties[at : at + SECTOR_BYTES].strip(b"\0") for at in range(first, len(properties), SECTOR_BYTES))
 
 

@@ -21,9 +21,9 @@ MAX_COUNT = 0x7FFF
 # place of the record, size, tag code, store time, first queue offset, count, compacted offset, reserved
 BatchUnit = tuple[int, int, int, int, int, int, int, int]
 
-_PHYSICAL_AT = BATCH_UNIT_LAYOUT.offset("log_offset")
-_TIME_AT = BATCH_UNIT_LAYOUT.offset("store_time_ms")
-_BASE_AT = BATCH_UNIT_LAYOUT.offset("queue_offset")
+_LOG_OFFSET_POS = BATCH_UNIT_LAYOUT.offset("log_offset")
+_TIME_POS = BATCH_UNIT_LAYOUT.offset("store_time_ms")
+_BASE_POS = BATCH_UNIT_LAYOUT.offset("queue_offset")
 _BLOCK_UNITS = 256
 # First offsets of blocks a queue remembers: enough for a million units; with more the oldest knowledge goes.
 _MAX_BLOCKS = 4096
@@ -64,10 +64,10 @@ class BatchConsumeQueue(UnitQueue):
 
     # --- the owning thread ---
 
-    def add(self, physical: int, size: int, code: int, store_time_ms: int, count: int) -> None:
+    def add(self, log_offset: int, size: int, code: int, store_time_ms: int, count: int) -> None:
         """Append the unit of a record that covers the next ``count`` queue offsets."""
         tail = self.tail[1]
-        tail += BATCH_UNIT.pack(physical, size, code, store_time_ms, self.next, count, COMPACTED, 0)
+        tail += BATCH_UNIT.pack(log_offset, size, code, store_time_ms, self.next, count, COMPACTED, 0)
         self.next += count
 
     def commit(self) -> None:
@@ -99,7 +99,7 @@ class BatchConsumeQueue(UnitQueue):
 
         ``offset`` must lie within [min_offset, committed). Where units are damaged the answer may be any unit.
         """
-        return self._last_at_most(offset, _BASE_AT)
+        return self._last_at_most(offset, _BASE_POS)
 
     def find_time(self, timestamp_ms: int, *, upper: bool) -> int:
         """Return the number of the first unit stored at ``timestamp_ms`` or later, the last unit when there is none.
@@ -107,45 +107,45 @@ class BatchConsumeQueue(UnitQueue):
         With ``upper`` of the last one stored then or earlier, the first unit when there is none. The queue must not be empty. As in the
         reference, from the last unit's own time on the answer is the last unit.
         """
-        number, _ = self._last_at_most(timestamp_ms, _TIME_AT)
+        number, _ = self._last_at_most(timestamp_ms, _TIME_POS)
         if upper or number == self._end_unit - 1:
             return number
         # The last one before the time, and from there the next: equal times may stretch over many units.
-        before, _ = self._last_at_most(timestamp_ms - 1, _TIME_AT)
+        before, _ = self._last_at_most(timestamp_ms - 1, _TIME_POS)
         return before if self.unit(before)[3] >= timestamp_ms else before + 1
 
-    def _last_at_most(self, value: int, at: int) -> tuple[int, bytes | bytearray]:
-        """Return the number of the last unit whose field at byte ``at`` is at most ``value``, the first unit when there is none.
+    def _last_at_most(self, value: int, field_pos: int) -> tuple[int, bytes | bytearray]:
+        """Return the number of the last unit whose field at byte ``field_pos`` is at most ``value``, the first unit when there is none.
 
         The units from it on that were read to find it come along, at least its own.
         """
         low, end = self.min_unit, self._end_unit
         start = max(self.tail[0], low)
-        if start >= end or self._field(start, at) > value:
+        if start >= end or self._field(start, field_pos) > value:
             # Blocks begin at multiples of their size, so what is remembered of them stays right while the queue grows.
             first = low // _BLOCK_UNITS + 1
-            block = bisect_right(range(first, -(-min(start, end) // _BLOCK_UNITS)), value, key=lambda b: self._block_field(b, at))
+            block = bisect_right(range(first, -(-min(start, end) // _BLOCK_UNITS)), value, key=lambda b: self._block_field(b, field_pos))
             start = max((first + block - 1) * _BLOCK_UNITS, low)
             end = min(start + _BLOCK_UNITS, end)
         units = self.read_units(start, end)
-        found = bisect_right(range(end - start), value, key=lambda i: INT64.unpack_from(units, i * BATCH_UNIT_BYTES + at)[0])
+        found = bisect_right(range(end - start), value, key=lambda i: INT64.unpack_from(units, i * BATCH_UNIT_BYTES + field_pos)[0])
         if not found and start > low:  # only where units are damaged
             return start - 1, self.read_units(start - 1, end)
         return start + max(found - 1, 0), units[max(found - 1, 0) * BATCH_UNIT_BYTES :]
 
-    def _block_field(self, block: int, at: int) -> int:
-        if at != _BASE_AT:
-            return self._field(block * _BLOCK_UNITS, at)
+    def _block_field(self, block: int, field_pos: int) -> int:
+        if field_pos != _BASE_POS:
+            return self._field(block * _BLOCK_UNITS, field_pos)
         base = self._bases.get(block)
         if base is None:
-            base = self._field(block * _BLOCK_UNITS, at)
+            base = self._field(block * _BLOCK_UNITS, field_pos)
             if len(self._bases) >= _MAX_BLOCKS:
                 self._bases.clear()
             self._bases[block] = base
         return base
 
-    def _field(self, number: int, at: int) -> int:
-        return int(INT64.unpack_from(self.read_units(number, number + 1), at)[0])
+    def _field(self, number: int, field_pos: int) -> int:
+        return int(INT64.unpack_from(self.read_units(number, number + 1), field_pos)[0])
 
     def replace_from(self, number: int, units: bytes, *, to_end: bool) -> None:
         """Replace committed units that turned out to be damaged; with ``to_end`` no others follow but those staged. Raises OSError."""
@@ -167,9 +167,9 @@ class BatchConsumeQueue(UnitQueue):
         self.synced = min(self.synced, number)
 
     def first_in_log(self, log_min: int) -> int:
-        """Return the number of the first unit whose record begins at log position ``log_min`` or later, ``end_unit`` when there is none."""
+        """Return the number of the first unit whose record begins at log offset ``log_min`` or later, ``end_unit`` when there is none."""
         low = self.min_unit
-        return low + bisect_left(range(low, self._end_unit), log_min, key=lambda number: self._field(number, _PHYSICAL_AT))
+        return low + bisect_left(range(low, self._end_unit), log_min, key=lambda number: self._field(number, _LOG_OFFSET_POS))
 
     # --- recovery ---
 
@@ -200,25 +200,25 @@ class BatchConsumeQueue(UnitQueue):
 
         As the reference does, only the last three files are looked at, up to the first invalid unit.
         """
-        offset = number = last_physical = 0
+        offset = number = last_log_offset = 0
         for start in sorted(self.files())[-3:]:
             number = start // BATCH_UNIT_BYTES
-            for physical, size, _, _, base, count, _, _ in BATCH_UNIT.iter_unpack(self._read(start, start + self._file_bytes)):
-                if physical < 0 or size <= 0 or base < 0 or count <= 0:
-                    return (offset, number) if last_physical < log_min else (0, 0)
+            for log_offset, size, _, _, base, count, _, _ in BATCH_UNIT.iter_unpack(self._read(start, start + self._file_bytes)):
+                if log_offset < 0 or size <= 0 or base < 0 or count <= 0:
+                    return (offset, number) if last_log_offset < log_min else (0, 0)
                 number += 1
                 offset = base + count
-                last_physical = physical
-        return (offset, number) if last_physical < log_min else (0, 0)
+                last_log_offset = log_offset
+        return (offset, number) if last_log_offset < log_min else (0, 0)
 
     def intact(self, last: tuple[int, int]) -> bool:
-        """Tell whether the files can hold all units and the last one is ``last`` (physical offset and size) and ends the queue."""
+        """Tell whether the files can hold all units and the last one is ``last`` (log offset and size) and ends the queue."""
         if self.min_unit == self._end_unit:
             return True
         if not self.has_files(self.min_unit, self._end_unit):
             return False
-        physical, size, _, _, base, count, _, _ = self.unit(self._end_unit - 1)
-        return (physical, size) == last and base + count == self.next
+        log_offset, size, _, _, base, count, _, _ = self.unit(self._end_unit - 1)
+        return (log_offset, size) == last and base + count == self.next
 
     # --- the flushing thread ---
 
@@ -229,6 +229,6 @@ class BatchConsumeQueue(UnitQueue):
         if not last:
             # Empty: all expired, or nothing committed yet.
             return QueueState(self.topic, self.queue_id, self.min_offset, self.min_offset, (0, 0), (end, end))
-        physical, size, _, _, base, count, _, _ = BATCH_UNIT.unpack(last)
+        log_offset, size, _, _, base, count, _, _ = BATCH_UNIT.unpack(last)
         low = min(self.min_offset, base + count)
-        return QueueState(self.topic, self.queue_id, low, base + count, (physical, size), (min(self.min_unit, end), end))
+        return QueueState(self.topic, self.queue_id, low, base + count, (log_offset, size), (min(self.min_unit, end), end))

@@ -44,7 +44,7 @@ class ConsumeQueue(UnitQueue):
         self.next = self.committed
 
     def unit(self, offset: int) -> tuple[int, int, int]:
-        """Return ``(physical offset, size, tag code)`` of one queue offset."""
+        """Return ``(log offset, size, tag code)`` of one queue offset."""
         return QUEUE_UNIT.unpack(self.read_units(offset, offset + 1))
 
     # --- recovery ---
@@ -74,18 +74,18 @@ class ConsumeQueue(UnitQueue):
 
         As the reference does, only the last three files are looked at, each up to its first invalid unit.
         """
-        end = last_physical = 0
+        end = last_log_offset = 0
         for start in sorted(self.files())[-3:]:
             end = start // QUEUE_UNIT_BYTES
-            for physical, size, _ in QUEUE_UNIT.iter_unpack(self._read(start, start + self._file_bytes)):
-                if physical < 0 or size <= 0:
-                    return end if last_physical < log_min else 0
+            for log_offset, size, _ in QUEUE_UNIT.iter_unpack(self._read(start, start + self._file_bytes)):
+                if log_offset < 0 or size <= 0:
+                    return end if last_log_offset < log_min else 0
                 end += 1
-                last_physical = physical
-        return end if last_physical < log_min else 0
+                last_log_offset = log_offset
+        return end if last_log_offset < log_min else 0
 
     def intact(self, last: tuple[int, int]) -> bool:
-        """Tell whether the files can hold [min_offset, next) and the last unit is ``last`` (physical offset and size)."""
+        """Tell whether the files can hold [min_offset, next) and the last unit is ``last`` (log offset and size)."""
         if self.next == self.min_offset:
             return True
         return self.has_files(self.min_offset, self.next) and self.unit(self.next - 1)[:2] == last
@@ -96,5 +96,5 @@ class ConsumeQueue(UnitQueue):
         return end > self.min_offset
 
     def _state_at(self, end: int, last: bytes) -> QueueState:
-        physical, size = QUEUE_UNIT.unpack(last)[:2] if last else (0, 0)
-        return QueueState(self.topic, self.queue_id, min(self.min_offset, end), end, (physical, size))
+        log_offset, size = QUEUE_UNIT.unpack(last)[:2] if last else (0, 0)
+        return QueueState(self.topic, self.queue_id, min(self.min_offset, end), end, (log_offset, size))

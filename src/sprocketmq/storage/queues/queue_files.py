@@ -110,8 +110,8 @@ class UnitQueue:
         if in_files:
             self._write(number, units[:in_files], self._pooled)
         if in_files < len(units):
-            at = (max(number, tail_start) - tail_start) * self.unit_bytes
-            tail[at : at + len(units) - in_files] = units[in_files:]
+            tail_pos = (max(number, tail_start) - tail_start) * self.unit_bytes
+            tail[tail_pos : tail_pos + len(units) - in_files] = units[in_files:]
         self.synced = min(self.synced, number)
 
     def _slice(self, units: bytearray, start: int, stop: int) -> bytearray:
@@ -131,12 +131,12 @@ class UnitQueue:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _write(self, number: int, units: bytes | bytearray, open_file: Callable[[str], File]) -> None:
-        at = number * self.unit_bytes
+        stream_pos = number * self.unit_bytes
         done = 0
         while done < len(units):
-            file_start = (at + done) - (at + done) % self._file_bytes
-            room = file_start + self._file_bytes - (at + done)
-            open_file(self._path(file_start)).pwrite(units[done : done + room], at + done - file_start)
+            file_start = (stream_pos + done) - (stream_pos + done) % self._file_bytes
+            room = file_start + self._file_bytes - (stream_pos + done)
+            open_file(self._path(file_start)).pwrite(units[done : done + room], stream_pos + done - file_start)
             done += room
 
     def _path(self, file_start: int) -> str:
@@ -172,8 +172,8 @@ class UnitQueue:
 
     def has_files(self, first: int, end: int) -> bool:
         """Tell whether all files that units ``[first, end)`` are in are there with their full length."""
-        at = first * self.unit_bytes
-        needed = range(at - at % self._file_bytes, end * self.unit_bytes, self._file_bytes)
+        stream_pos = first * self.unit_bytes
+        needed = range(stream_pos - stream_pos % self._file_bytes, end * self.unit_bytes, self._file_bytes)
         if len(needed) == 1:  # as most of thousands of queues have; looking through a directory takes longer
             try:
                 return self._pool.get(self._path(needed[0])).size() == self._file_bytes
@@ -246,9 +246,9 @@ class UnitQueue:
                 if wait:
                     open_file(self._path(file_start)).fdatasync()
             if self._has_units(end):
-                at = (end - 1) * self.unit_bytes
-                file_start = at - at % self._file_bytes
-                last = units[-self.unit_bytes :] or open_file(self._path(file_start)).pread(self.unit_bytes, at - file_start)
+                stream_pos = (end - 1) * self.unit_bytes
+                file_start = stream_pos - stream_pos % self._file_bytes
+                last = units[-self.unit_bytes :] or open_file(self._path(file_start)).pread(self.unit_bytes, stream_pos - file_start)
                 if wait and file_start > self._named:
                     self._fs.fsync_dir(self._directory)
                     self._named = file_start

@@ -16,7 +16,7 @@ from sprocketmq.errors import FatalError, InvalidMessage
 from sprocketmq.protocol.codes import SYSFLAG_INNER_BATCH, SYSFLAG_TRANSACTION_COMMITTED, SYSFLAG_TRANSACTION_MASK
 from sprocketmq.protocol.layout import BATCH_UNIT, BATCH_UNIT_BYTES, INT64, QUEUE_UNIT, QUEUE_UNIT_BYTES
 from sprocketmq.protocol.names import MAX_INTERNAL_TOPIC_LENGTH, SCHEDULE_TOPIC, name_problem
-from sprocketmq.storage.chunks import QueueRun
+from sprocketmq.storage.chunks import QueueChunk
 from sprocketmq.storage.config import ConfigFile, StoreConfig
 from sprocketmq.storage.fs import NO_ROOM, FileSystem
 from sprocketmq.storage.log.commit_log import CommitLog
@@ -58,7 +58,7 @@ class _Held(NamedTuple):
 class QueueTable:
     """All queues of one store, by topic and queue id.
 
-    ``deleted`` says for deleted topics from which log position on their records have queues again. ``batch_topics`` are the topics whose
+    ``deleted`` says for deleted topics from which log offset on their records have queues again. ``batch_topics`` are the topics whose
     queues are batch queues. One thread changes the table; ``sync`` may run in one other thread at the same time.
     """
 
@@ -162,9 +162,9 @@ class QueueTable:
             queue.state = state
             if name_problem(state.topic, MAX_INTERNAL_TOPIC_LENGTH) or not queue.intact(state.last):
                 return f"the queue files of {name} are missing or damaged"
-            if state.last[1] and state.last[0] >= snapshot.position:
+            if state.last[1] and state.last[0] >= snapshot.log_offset:
                 # The flush took units along of records that came meanwhile; the log will say whether they made it to the disk.
-                queue.go_back(self._first_offset_behind(queue, snapshot.position))
+                queue.go_back(self._first_offset_behind(queue, snapshot.log_offset))
             self.queues[state.topic, state.queue_id] = queue
         return ""
 
@@ -174,12 +174,12 @@ class QueueTable:
         self._deletions_noted = True
 
     @staticmethod
-    def _first_offset_behind(queue: Queue, physical: int) -> int:
-        """Return the queue offset of the first unit whose record begins at ``physical`` or behind it; there must be one."""
+    def _first_offset_behind(queue: Queue, log_offset: int) -> int:
+        """Return the queue offset of the first unit whose record begins at ``log_offset`` or behind it; there must be one."""
         if isinstance(queue, BatchConsumeQueue):
-            return queue.unit(queue.first_in_log(physical))[4]
+            return queue.unit(queue.first_in_log(log_offset))[4]
         low = queue.min_offset
-        return low + bisect_left(range(low, queue.next), physical, key=lambda q: queue.unit(q)[0])
+        return low + bisect_left(range(low, queue.next), log_offset, key=lambda q: queue.unit(q)[0])
 
     def take_records(self, records: list[Scanned]) -> None:
         """Give records from the log, in its order, their queue units."""
@@ -189,7 +189,7 @@ class QueueTable:
             records = [self._with_unit_code(record) if record.topic == _SCHEDULE else record for record in records]
         for record in records:
             topic, queue_id, offset = record.topic, record.queue_id, record.queue_offset
-            physical, size, code = record.log_offset, record.size, record.tags_code
+            log_offset, size, code = record.log_offset, record.size, record.tags_code
             sys_flag = record.sys_flag
             if sys_flag & _NO_UNIT and not self._has_unit(topic, sys_flag):
                 continue
@@ -197,20 +197,20 @@ class QueueTable:
             if queue is not None and offset == queue.next:
                 tail = queue.tail[1]
                 if queue.unit_bytes == QUEUE_UNIT_BYTES:
-                    tail += pack(physical, size, code)
+                    tail += pack(log_offset, size, code)
                     queue.next = offset + 1
                 else:
                     count = record.count
-                    tail += BATCH_UNIT.pack(physical, size, code, record.store_time_ms, offset, count, COMPACTED, 0)
+                    tail += BATCH_UNIT.pack(log_offset, size, code, record.store_time_ms, offset, count, COMPACTED, 0)
                     queue.next = offset + count
                 continue
             name = topic.decode("utf-8", "replace")
             if name in self.batch_topics:
-                unit = BATCH_UNIT.pack(physical, size, code, record.store_time_ms, offset, record.count, COMPACTED, 0)
+                unit = BATCH_UNIT.pack(log_offset, size, code, record.store_time_ms, offset, record.count, COMPACTED, 0)
                 end = offset + record.count
             else:
-                unit, end = pack(physical, size, code), offset + 1
-            queue = self._queue_for(name, queue_id, physical, offset, end, unit)
+                unit, end = pack(log_offset, size, code), offset + 1
+            queue = self._queue_for(name, queue_id, log_offset, offset, end, unit)
             if queue is not None:
                 queues[topic, queue_id] = queue
             elif (topic, queue_id) in queues:  # the next record decides about this one, even if it is the one expected
@@ -238,31 +238,34 @@ class QueueTable:
         """Tell whether a record from the log has a unit in a queue of its topic."""
         return not record.sys_flag & _NO_UNIT or self._has_unit(record.topic, record.sys_flag)
 
-    def take_run(self, run: QueueRun, since: int = 0) -> None:
-        """Give consecutive records of one queue their units, which the run brings; the outcome is that of ``take_records``.
+    def take_chunk(self, chunk: QueueChunk, since: int = 0) -> None:
+        """Add the units of consecutive records of one queue. The result is the same as that of ``take_records``.
 
-        The run may begin before a deletion of its topic, or at offsets the queue has given out before. Records before the place ``since``
-        of the log are left out.
+        The chunk may begin before a deletion of its topic, or at offsets that the queue has already assigned. Records before log offset
+        ``since`` are left out.
         """
-        topic = run.topic.decode("utf-8", "replace")
+        topic = chunk.topic.decode("utf-8", "replace")
         unit_bytes = BATCH_UNIT_BYTES if topic in self.batch_topics else QUEUE_UNIT_BYTES
-        units = memoryview(run.units)
+        units = memoryview(chunk.units)
         count = len(units) // unit_bytes
         since = max(since, self.deleted.get(topic, 0))
-        first, offset = 0, run.first_offset
-        if run.first_physical < since:
+        first, offset = 0, chunk.first_offset
+        if chunk.first_log_offset < since:
             first = bisect_left(range(count), since, key=lambda i: INT64.unpack_from(units, i * unit_bytes)[0])
             if first == count:
                 return
             offset = offset + first if unit_bytes == QUEUE_UNIT_BYTES else INT64.unpack_from(units, first * unit_bytes + 28)[0]
-        if run.next_offset > _MAX_QUEUE_OFFSET:
+        if chunk.next_offset > _MAX_QUEUE_OFFSET:
             return
         rest = bytes(units[first * unit_bytes :])
-        if run.topic == _SCHEDULE and self._levels_ms != DELAY_LEVELS_MS:
+        if chunk.topic == _SCHEDULE and self._levels_ms != DELAY_LEVELS_MS:
             rest = b"".join(
-                QUEUE_UNIT.pack(at, size, self.unit_code(_SCHEDULE, run.queue_id, code)) for at, size, code in QUEUE_UNIT.iter_unpack(rest)
+                QUEUE_UNIT.pack(log_offset, size, self.unit_code(_SCHEDULE, chunk.queue_id, code))
+                for log_offset, size, code in QUEUE_UNIT.iter_unpack(rest)
             )
-        queue = self._queue_for(topic, run.queue_id, max(run.first_physical, since), offset, run.next_offset, rest, sure=count - first > 1)
+        queue = self._queue_for(
+            topic, chunk.queue_id, max(chunk.first_log_offset, since), offset, chunk.next_offset, rest, sure=count - first > 1
+        )
         if queue is not None:
             self._made_visible(queue)
 
@@ -272,14 +275,14 @@ class QueueTable:
         queue.visible = queue.committed
 
     def _queue_for(
-        self, topic: str, queue_id: int, physical: int, offset: int, next_offset: int, units: bytes, *, sure: bool = False
+        self, topic: str, queue_id: int, log_offset: int, offset: int, next_offset: int, units: bytes, *, sure: bool = False
     ) -> Queue | None:
         """Give the units of ``[offset, next_offset)`` to the queue they belong to and return it, or None when none took them.
 
         A record with another offset than the next one is either damaged, as no CRC covers it, or the first one behind damage, or of a
         topic that was deleted and made again. It waits until the next one of the queue follows it, or does not; ``sure`` says that it does.
         """
-        if physical < self.deleted.get(topic, 0) or next_offset > _MAX_QUEUE_OFFSET:
+        if log_offset < self.deleted.get(topic, 0) or next_offset > _MAX_QUEUE_OFFSET:
             return None
         queue = self.queues.get((topic, queue_id))
         if queue is None:

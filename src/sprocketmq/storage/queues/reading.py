@@ -35,7 +35,7 @@ _BATCH_UNIT_WORK = 10
 # Units that replace damaged ones are written in portions of this many.
 _REPAIR_UNITS = 4096
 # A read that finds more runs than this gives one joined copy: sending thousands of small pieces costs more than copying them.
-MAX_RUNS = 64
+MAX_BUFFERS = 64
 _NOTHING = memoryview(b"")
 _NEVER = 1 << 63
 
@@ -120,23 +120,23 @@ class QueueReader:
         queue_id = queue.queue_id
         count = 0
         total = 0
-        position = offset
+        next_offset = offset
         missing = False
         overhead = queue.overhead
         buffers: list[memoryview] = []
         segment: Segment | None = None
-        view = run_view = _NOTHING
-        segment_start = segment_end = run_start = start = last = 0
+        view = group_view = _NOTHING
+        segment_start = segment_end = group_start = start = last = 0
         end = -1
         unchecked = False
         written_from = self._written_from
         stop = min(offset + (max_count if tag_codes is None else max(self._filter_messages, max_count)), high)
         identity = _IDENTITY.unpack_from
-        for physical, size, code in QUEUE_UNIT.iter_unpack(queue.read_units(offset, stop)):
+        for log_offset, size, code in QUEUE_UNIT.iter_unpack(queue.read_units(offset, stop)):
             if tag_codes is not None and code not in tag_codes and code >= _LOWEST_TAG_CODE and size > 0:
-                position += 1
+                next_offset += 1
                 continue
-            if physical == end and physical >= written_from:
+            if log_offset == end and log_offset >= written_from:
                 # In a run of neighbours the place of each unit confirms the size of the one before; the last one is looked at.
                 if total + size > max_bytes:
                     break
@@ -145,8 +145,8 @@ class QueueReader:
                 if unchecked and not self._has_size(last, end - last):
                     return self._read_doubting(queue, offset, max_count, max_bytes, tag_codes)
                 unchecked = False
-                if segment is None or not segment_start <= physical < segment_end:
-                    segment = self._log.locate(physical)
+                if segment is None or not segment_start <= log_offset < segment_end:
+                    segment = self._log.locate(log_offset)
                     if segment is not None:
                         segment_start, segment_end = segment.start, segment.start + segment.size
                         view = segment.view
@@ -155,43 +155,43 @@ class QueueReader:
                 if (
                     segment is None
                     or size < overhead
-                    or physical + size > segment_end
+                    or log_offset + size > segment_end
                     or (
-                        (found := identity(view, physical - segment_start)) != (size, MAGIC_V1, queue_id, position, physical)
-                        and found != (size, MAGIC_V2, queue_id, position, physical)
+                        (found := identity(view, log_offset - segment_start)) != (size, MAGIC_V1, queue_id, next_offset, log_offset)
+                        and found != (size, MAGIC_V2, queue_id, next_offset, log_offset)
                     )
                 ):
-                    if self._repair(queue, position, stop):
+                    if self._repair(queue, next_offset, stop):
                         return self._read_messages(queue, offset, max_count, max_bytes, tag_codes)
                     missing = True
-                    position += 1
+                    next_offset += 1
                     continue
-                if physical != end:  # the run of neighbours in the log ends here
+                if log_offset != end:  # the run of neighbours in the log ends here
                     if count:
                         if total + size > max_bytes:
                             break
-                        buffers.append(run_view[start - run_start : end - run_start])
-                    start = physical
-                    run_view = view
-                    run_start = segment_start
+                        buffers.append(group_view[start - group_start : end - group_start])
+                    start = log_offset
+                    group_view = view
+                    group_start = segment_start
                 elif total + size > max_bytes:
                     break
-            last = physical
-            end = physical + size
+            last = log_offset
+            end = log_offset + size
             total += size
             count += 1
-            position += 1
+            next_offset += 1
             if count == max_count:
                 break
         if unchecked and not self._has_size(last, end - last):
             return self._read_doubting(queue, offset, max_count, max_bytes, tag_codes)
         if not count:
             status = ReadStatus.MESSAGE_WAS_REMOVING if missing else ReadStatus.NO_MATCHED_MESSAGE
-            return ReadResult(status, position, low, high, [], 0, position - offset)
-        buffers.append(run_view[start - run_start : end - run_start])
-        if len(buffers) > MAX_RUNS:
+            return ReadResult(status, next_offset, low, high, [], 0, next_offset - offset)
+        buffers.append(group_view[start - group_start : end - group_start])
+        if len(buffers) > MAX_BUFFERS:
             buffers = [memoryview(b"".join(buffers))]
-        return ReadResult(ReadStatus.FOUND, position, low, high, buffers, count, position - offset)
+        return ReadResult(ReadStatus.FOUND, next_offset, low, high, buffers, count, next_offset - offset)
 
     def _read_doubting(
         self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int, tag_codes: frozenset[int] | None
@@ -200,10 +200,10 @@ class QueueReader:
         self._written_from = _NEVER
         return self._read_messages(queue, offset, max_count, max_bytes, tag_codes)
 
-    def _has_size(self, physical: int, size: int) -> bool:
+    def _has_size(self, log_offset: int, size: int) -> bool:
         """Tell whether the record at a place in the log says it has this size."""
-        segment = self._log.locate(physical)
-        return segment is not None and INT32.unpack_from(segment.view, physical - segment.start)[0] == size
+        segment = self._log.locate(log_offset)
+        return segment is not None and INT32.unpack_from(segment.view, log_offset - segment.start)[0] == size
 
     def _read_batches(
         self, queue: BatchConsumeQueue, offset: int, max_count: int, max_bytes: int, stop_count: int, tag_codes: frozenset[int] | None
@@ -214,7 +214,7 @@ class QueueReader:
         reach = max(self._filter_batched_messages, max_count)
         first = number
         last = min(queue.end_unit, number + reach)
-        position = offset if number < queue.end_unit else high
+        next_offset = offset if number < queue.end_unit else high
         count = total = 0
         units = units[: (last - number) * BATCH_UNIT_BYTES]
         missing = seen = full = False
@@ -222,8 +222,8 @@ class QueueReader:
         pieces: list[tuple[Segment, int, int]] = []
         while number < last and not full:
             for unit in BATCH_UNIT.iter_unpack(units or queue.read_units(number, min(number + _UNITS_AT_ONCE, last))):
-                physical, size, code, _, base, covered, _, _ = unit
-                if base == position:
+                log_offset, size, code, _, base, covered, _, _ = unit
+                if base == next_offset:
                     before = -1
                 if count and (count + covered > max_count or total + size > max_bytes or count >= stop_count):
                     full = True
@@ -243,28 +243,28 @@ class QueueReader:
                 before = number
                 seen = True
                 number += 1
-                position = base + covered
+                next_offset = base + covered
                 if tag_codes is not None and code not in tag_codes and code >= _LOWEST_TAG_CODE:
                     continue
                 count += covered
                 total += size
-                if pieces and pieces[-1][2] == physical and pieces[-1][0] is segment:
-                    pieces[-1] = (segment, pieces[-1][1], physical + size)
+                if pieces and pieces[-1][2] == log_offset and pieces[-1][0] is segment:
+                    pieces[-1] = (segment, pieces[-1][1], log_offset + size)
                 else:
-                    pieces.append((segment, physical, physical + size))
+                    pieces.append((segment, log_offset, log_offset + size))
             units = b""
         if before >= 0 and not self._has_count(queue, before) and self._repair_batches(queue, before):
             return self._read_batches(queue, offset, max_count, max_bytes, stop_count, tag_codes)
         if not count:
             status = ReadStatus.NO_MATCHED_MESSAGE if seen else ReadStatus.MESSAGE_WAS_REMOVING
             if missing and not seen:
-                position = high if number >= queue.end_unit else queue.unit(number)[4]
+                next_offset = high if number >= queue.end_unit else queue.unit(number)[4]
             work = _BATCH_UNIT_WORK * (number - first)
-            return ReadResult(status, min(max(position, offset + 1), high), low, high, [], 0, work)
+            return ReadResult(status, min(max(next_offset, offset + 1), high), low, high, [], 0, work)
         buffers = [segment.view[start - segment.start : end - segment.start] for segment, start, end in pieces]
-        if len(buffers) > MAX_RUNS:
+        if len(buffers) > MAX_BUFFERS:
             buffers = [memoryview(b"".join(buffers))]
-        return ReadResult(ReadStatus.FOUND, position, low, high, buffers, count, _BATCH_UNIT_WORK * (number - first))
+        return ReadResult(ReadStatus.FOUND, next_offset, low, high, buffers, count, _BATCH_UNIT_WORK * (number - first))
 
     def _find(self, queue: BatchConsumeQueue, offset: int) -> tuple[int, bytes | bytearray]:
         """Return the number of the unit to begin a read of ``offset`` with, and units from there on, as far as they were read to find it.
@@ -334,15 +334,15 @@ class QueueReader:
         return self._message_time(queue, offset)
 
     def _message_time(self, queue: ConsumeQueue, offset: int) -> int:
-        physical, size, _ = queue.unit(offset)
-        if not self._is_record(queue, offset, physical, size):
+        log_offset, size, _ = queue.unit(offset)
+        if not self._is_record(queue, offset, log_offset, size):
             self._repair(queue, offset, offset + 1)
-            physical, size, _ = queue.unit(offset)
-            if not self._is_record(queue, offset, physical, size):
+            log_offset, size, _ = queue.unit(offset)
+            if not self._is_record(queue, offset, log_offset, size):
                 return -1
-        segment = self._log.locate(physical)
+        segment = self._log.locate(log_offset)
         assert segment is not None
-        return _store_time(segment, physical)
+        return _store_time(segment, log_offset)
 
     # --- units and records ---
 
@@ -358,20 +358,20 @@ class QueueReader:
             return [unit[:3] for unit in BATCH_UNIT.iter_unpack(units) if unit[4] < end]
         return list(QUEUE_UNIT.iter_unpack(queue.read_units(offset, min(offset + count, queue.visible))))
 
-    def _is_record(self, queue: ConsumeQueue, offset: int, physical: int, size: int) -> bool:
+    def _is_record(self, queue: ConsumeQueue, offset: int, log_offset: int, size: int) -> bool:
         """Tell whether the log has the record of ``offset`` of the queue at this place and with this size."""
-        segment = self._log.locate(physical)
-        if segment is None or size < queue.overhead or physical + size > segment.start + segment.size:
+        segment = self._log.locate(log_offset)
+        if segment is None or size < queue.overhead or log_offset + size > segment.start + segment.size:
             return False
-        return _identifies(segment, queue.queue_id, offset, physical, size)
+        return _identifies(segment, queue.queue_id, offset, log_offset, size)
 
     def _batch_segment(self, queue: BatchConsumeQueue, unit: BatchUnit) -> Segment | None:
         """Return the segment that holds the record a unit tells of; None when there is no such record."""
-        physical, size, _, _, base, covered, _, _ = unit
-        segment = self._log.locate(physical)
-        if segment is None or covered <= 0 or size < queue.overhead or physical + size > segment.start + segment.size:
+        log_offset, size, _, _, base, covered, _, _ = unit
+        segment = self._log.locate(log_offset)
+        if segment is None or covered <= 0 or size < queue.overhead or log_offset + size > segment.start + segment.size:
             return None
-        return segment if _identifies(segment, queue.queue_id, base, physical, size) else None
+        return segment if _identifies(segment, queue.queue_id, base, log_offset, size) else None
 
     def _has_count(self, queue: BatchConsumeQueue, number: int) -> bool:
         """Tell whether a unit covers as many queue offsets as its record."""
@@ -396,9 +396,9 @@ class QueueReader:
         begin = 0
         step = 1
         while offset - step >= queue.min_offset:  # the nearest earlier unit that holds tells where in the log to begin
-            physical, size, _ = queue.unit(offset - step)
-            if self._is_record(queue, offset - step, physical, size):
-                begin = physical + size
+            log_offset, size, _ = queue.unit(offset - step)
+            if self._is_record(queue, offset - step, log_offset, size):
+                begin = log_offset + size
                 break
             step *= 2
         found: dict[int, bytes] = {}
@@ -410,8 +410,8 @@ class QueueReader:
                 break
         lost = []
         for q in range(offset, stop):
-            physical, size, _ = queue.unit(q)
-            if self._is_record(queue, q, physical, size):
+            log_offset, size, _ = queue.unit(q)
+            if self._is_record(queue, q, log_offset, size):
                 continue  # whatever record with a damaged offset claims to be this one
             if q in found:
                 queue.rewrite(q, found[q])
@@ -433,7 +433,7 @@ class QueueReader:
                 break
             step *= 2
         changed = False
-        at = first
+        next_unit = first
         units = bytearray()
         to_end = True
         for record in _in_line(self._scan(queue, begin), expected):
@@ -447,19 +447,19 @@ class QueueReader:
                 COMPACTED,
                 0,
             )
-            same = at < queue.end_unit and queue.read_units(at, at + 1) == derived
-            if same and at > number:
+            same = next_unit < queue.end_unit and queue.read_units(next_unit, next_unit + 1) == derived
+            if same and next_unit > number:
                 to_end = False
                 break
             changed |= not same
             units += derived
-            at += 1
-            if at - first >= _REPAIR_UNITS and at <= queue.end_unit:
+            next_unit += 1
+            if next_unit - first >= _REPAIR_UNITS and next_unit <= queue.end_unit:
                 queue.replace_from(first, bytes(units), to_end=False)
-                first = at
+                first = next_unit
                 units.clear()
         # Records that are lost have no unit any more: those behind them moved up.
-        changed |= to_end and at != queue.end_unit
+        changed |= to_end and next_unit != queue.end_unit
         queue.replace_from(first, bytes(units), to_end=to_end)
         if not changed:
             queue.bad |= {number}
@@ -480,13 +480,13 @@ def _in_line(records: Iterator[Scanned], expected: int) -> Iterator[Scanned]:
         yield held
 
 
-def _identifies(segment: Segment, queue_id: int, offset: int, physical: int, size: int) -> bool:
+def _identifies(segment: Segment, queue_id: int, offset: int, log_offset: int, size: int) -> bool:
     """Tell whether the record at a place says that it is this one."""
-    own_size, magic, *rest = _IDENTITY.unpack_from(segment.view, physical - segment.start)
-    return own_size == size and magic in (MAGIC_V1, MAGIC_V2) and rest == [queue_id, offset, physical]
+    own_size, magic, *rest = _IDENTITY.unpack_from(segment.view, log_offset - segment.start)
+    return own_size == size and magic in (MAGIC_V1, MAGIC_V2) and rest == [queue_id, offset, log_offset]
 
 
-def _store_time(segment: Segment, physical: int) -> int:
-    at = physical - segment.start
-    born_v6 = INT32.unpack_from(segment.view, at + 36)[0] & SYSFLAG_BORN_HOST_V6
-    return int(INT64.unpack_from(segment.view, at + (68 if born_v6 else 56))[0])
+def _store_time(segment: Segment, log_offset: int) -> int:
+    file_pos = log_offset - segment.start
+    born_v6 = INT32.unpack_from(segment.view, file_pos + 36)[0] & SYSFLAG_BORN_HOST_V6
+    return int(INT64.unpack_from(segment.view, file_pos + (68 if born_v6 else 56))[0])

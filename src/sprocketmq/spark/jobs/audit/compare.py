@@ -15,7 +15,7 @@ from sprocketmq.spark.jobs.audit.key_comparison import IndexReader, KeyCompariso
 from sprocketmq.spark.jobs.audit.queue_comparison import QueueComparison, open_queue
 from sprocketmq.storage.bulk.splits import Split
 from sprocketmq.storage.bulk.stitching import Answer
-from sprocketmq.storage.chunks import ParsedChunk, QueueRun
+from sprocketmq.storage.chunks import ParsedChunk, QueueChunk
 from sprocketmq.storage.fs import FileSystem
 from sprocketmq.storage.inspect.queue_units import OpenFiles, QueueUnits
 from sprocketmq.storage.layout_arrays import BATCH_UNIT_DTYPE, QUEUE_UNIT_DTYPE
@@ -68,7 +68,7 @@ class Comparison:
 
     def _reset(self) -> None:
         self._start = -1
-        self._records = self._last_physical = self._last_ms = 0
+        self._records = self._last_log_offset = self._last_ms = 0
         self._queues: dict[tuple[str, int], QueueComparison] = {}
         self._keys = KeyComparison()
 
@@ -78,9 +78,9 @@ class Comparison:
             self._start = chunk.start
         self._end = chunk.end
         self._records += chunk.records
-        self._last_physical, self._last_ms = chunk.last_physical, chunk.last_time_ms
-        for run in chunk.runs:
-            self._take_run(run)
+        self._last_log_offset, self._last_ms = chunk.last_log_offset, chunk.last_time_ms
+        for queue_chunk in chunk.queue_chunks:
+            self._take_chunk(queue_chunk)
         if self._index is not None and chunk.keys is not None:
             self._keys.take(chunk, chunk.keys, self._index, self._split, self._log_view)
 
@@ -88,7 +88,7 @@ class Comparison:
         """Return the chain so far and begin another."""
         queues = {key: log.facts() for key, log in self._queues.items()}
         keys = self._keys.facts() if self._index is not None else None
-        chain = Chain(self._start, self._end, self._records, self._last_physical, self._last_ms, queues, keys)
+        chain = Chain(self._start, self._end, self._records, self._last_log_offset, self._last_ms, queues, keys)
         self._reset()
         return chain
 
@@ -120,22 +120,22 @@ class Comparison:
             )
         return check
 
-    def _take_run(self, run: QueueRun) -> None:
-        name = run.topic.decode("utf-8", "replace")
-        check = self._check(run.topic, name, run.queue_id)
-        units = np.frombuffer(run.units, BATCH_UNIT_DTYPE if check.batch else QUEUE_UNIT_DTYPE)
-        first = run.first_offset
+    def _take_chunk(self, chunk: QueueChunk) -> None:
+        name = chunk.topic.decode("utf-8", "replace")
+        check = self._check(chunk.topic, name, chunk.queue_id)
+        units = np.frombuffer(chunk.units, BATCH_UNIT_DTYPE if check.batch else QUEUE_UNIT_DTYPE)
+        first = chunk.first_offset
         deleted = self._target.deleted.get(name, 0)
-        if deleted > run.first_physical:  # messages before their topic's deletion have no units
+        if deleted > chunk.first_log_offset:  # messages before their topic's deletion have no units
             skip = int(np.searchsorted(units["log_offset"].astype(np.int64), deleted))
             units = units[skip:]
             if not len(units):
                 return
             first = int(units["queue_offset"][0]) if check.batch else first + skip
-        log = self._queues.get((name, run.queue_id))
+        log = self._queues.get((name, chunk.queue_id))
         if log is None:
-            log = self._queues[name, run.queue_id] = QueueComparison()
+            log = self._queues[name, chunk.queue_id] = QueueComparison()
         if check.batch:
-            log.compare_batch(check, self._files, units, run.next_offset)
+            log.compare_batch(check, self._files, units, chunk.next_offset)
         else:
-            log.compare_plain(check, self._files, first, units, codes=run.topic != _SCHEDULE)
+            log.compare_plain(check, self._files, first, units, codes=chunk.topic != _SCHEDULE)

@@ -74,7 +74,7 @@ class Chain(NamedTuple):
     start: int
     end: int
     records: int
-    last_physical: int
+    last_log_offset: int
     last_time_ms: int
     queues: dict[tuple[str, int], QueueFacts]
     keys: KeyFacts | None

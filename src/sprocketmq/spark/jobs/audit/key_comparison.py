@@ -91,7 +91,7 @@ class KeyComparison:
     def take(self, chunk: ParsedChunk, keys: KeyEntries, index: IndexReader, split: Split, view: Any) -> None:
         """Compare the keys of a chunk with the entries that point into it. Raises OSError."""
         # Log offset and hash in one number; a chunk is far shorter than 2^32 bytes.
-        wanted = ((keys.physicals - chunk.start) << 31) | keys.hashes.astype(np.int64)
+        wanted = ((keys.log_offsets - chunk.start) << 31) | keys.hashes.astype(np.int64)
         met = np.zeros(len(wanted), np.bool_)
         done = 0
         for file, first, found in index.between(chunk.start, chunk.end):
@@ -121,14 +121,14 @@ class KeyComparison:
         self._wrong_times += int(((found["seconds"] != seconds) & (np.arange(first, first + len(found)) > 1)).sum())
 
     def _count_missing(self, keys: KeyEntries, rows: _Longs, index: IndexReader, split: Split, view: Any) -> None:
-        places = keys.physicals[rows]
+        places = keys.log_offsets[rows]
         before = places < index.begin
         behind = places > index.end
         self._before += int(before.sum())
         self._behind += int(behind.sum())
         tags: dict[int, int] = {}
         for row in rows[~before & ~behind].tolist():
-            log_offset, hash_ = int(keys.physicals[row]), int(keys.hashes[row])
+            log_offset, hash_ = int(keys.log_offsets[row]), int(keys.hashes[row])
             if log_offset not in tags:
                 tags[log_offset] = _tag_hash(view(), split.base, log_offset)
             if tags[log_offset] == hash_:
