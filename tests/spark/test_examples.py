@@ -1,6 +1,7 @@
-"""The examples of Spark run as they are printed: those with a session in the one of the tests, the declared pipeline by Spark's command."""
+"""The Spark examples and the Spark program of the README run as printed: in the session of the tests, or by Spark's own command."""
 
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -32,6 +33,17 @@ def test_a_topic_is_read_as_a_table_and_in_sql(spark, capsys):
     said = capsys.readouterr().out
     assert "| new|   20|" in said
     assert "Row(orders=30)" in said
+
+
+def test_the_readmes_spark_program_runs(spark, rocketmq, capfd):
+    with sync.Producer("numbers", namesrv=rocketmq.namesrv) as producer:
+        producer.send_batch([Message("numbers", b"%d" % number, tag="demo") for number in range(1, 1001)])
+    readme = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
+    program = next(text for text in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "sprocketmq.spark" in text)
+    assert "127.0.0.1:9876" in program
+    exec(program.replace("127.0.0.1:9876", rocketmq.namesrv), {})
+    assert "500500" in capfd.readouterr().out
+    assert len(rocketmq.messages("copies", count=1000)) == 1000
 
 
 @pytest.mark.usefixtures("state_store")

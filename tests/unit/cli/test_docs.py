@@ -12,15 +12,15 @@ import pytest
 from sprocketmq.testing.serving import ServeProcess
 
 ROOT = Path(__file__).parents[3]
-# In the order in which somebody reads them. Programs of the README are not whole: they run in test_examples, or beside a program.
+# In the order in which somebody reads them.
 GUIDES = {
-    "README.md": ("console",),
+    "README.md": ("console", "python"),
     "docs/guide/getting-started.md": ("console", "python"),
     "docs/guide/administration.md": ("console", "python"),
     "docs/guide/cli.md": ("console",),
 }
-# A server is there already; measuring takes a while, and has tests of its own.
-LEFT_OUT = ("sprocketmq serve", "sprocketmq bench")
+# A server is running already; measuring takes a while and has its own tests; tests/spark/test_examples.py runs the program for Spark.
+LEFT_OUT = ("sprocketmq serve", "sprocketmq bench", "from sprocketmq.spark")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
