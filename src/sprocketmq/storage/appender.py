@@ -64,7 +64,7 @@ class Appender:
         self.committed = (0, 0, 0)
 
     def start(self, last_log_offset: int, last_ms: int) -> None:
-        """Go on behind the recovered log, given its last record. Raises StoreFailed when the log cannot be flushed."""
+        """Continue behind the recovered log, given its last record. Raises StoreFailed when the log cannot be flushed."""
         log = self._log
         self._last_log_offset = last_log_offset
         self._last_ms = last_ms
@@ -84,7 +84,7 @@ class Appender:
         return self._last_ms
 
     def has_staged(self, topic: str) -> bool:
-        """Tell whether messages of a topic are staged."""
+        """Return whether messages of a topic are staged."""
         return any(queue.topic == topic for queue in self._touched)
 
     def stage_message(
@@ -394,18 +394,18 @@ class Appender:
         return first, log_offsets
 
     def _roll(self, size: int) -> int:
-        """Go on in the next segment and return where it begins. Raises MessageTooLarge when no segment has room for ``size`` bytes."""
+        """Continue in the next segment and return its log offset. Raises MessageTooLarge when no segment has room for ``size`` bytes."""
         log = self._log
         if size + _BLANK_BYTES > log.segment_bytes:
             raise MessageTooLarge(size, log.segment_bytes - _BLANK_BYTES)
         return log.roll()
 
     def commit(self) -> None:
-        """Write everything staged at once; then readers see it, and a killed process loses nothing of it.
+        """Write everything staged at once and make it visible to readers. After that, killing the process loses none of it.
 
         With SYNC_FLUSH readers see it once ``publish`` was called after a flush, unless ``read_uncommitted`` is set.
 
-        Raises StoreWriteFailed when the disk refuses (full, broken): nothing staged is stored then, and its offsets are assigned again.
+        Raises StoreWriteFailed when the write fails (disk full or broken): nothing staged is stored then, and its offsets are assigned again.
         Raises StoreFailed after a failed flush: the store takes no more messages.
         """
         log = self._log

@@ -1,8 +1,8 @@
-"""The ``checkpoint`` file: how far derived data had come when it was last on the disk.
+"""The ``checkpoint`` file: up to which point derived data was on disk at the last flush.
 
 ``protocol/layout.py`` draws it.
 
-Our own recovery goes by the queue snapshot (``snapshot.py``); these fields tell Apache's broker where to begin when it opens the store.
+SprocketMQ recovers from the queue snapshot (``snapshot.py``); these fields tell Apache's broker where to start when it opens the store.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Checkpoint:
 
     @classmethod
     def load(cls, fs: FileSystem, path: str) -> "Checkpoint":
-        """Return what the file says; zeros when it is missing, unreadable, too short or holds impossible (negative) values."""
+        """Return the content of the file; zeros when it is missing, unreadable, too short or holds impossible (negative) values."""
         try:
             raw = fs.read(path)
         except OSError:

@@ -1,6 +1,6 @@
-"""What reading a stretch of the commit log yields for the files derived from it: whole arrays, not one object per message.
+"""What parsing a range of the commit log yields for the derived files: arrays instead of one object per message.
 
-Workers make these (``pipeline.py``), queues and key index take them. Arrays are numpy's, in the machine's byte order.
+Workers produce these (``pipeline.py``), the queues and the key index consume them. They are numpy arrays in native byte order.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,7 +25,7 @@ class QueueChunk(NamedTuple):
 
 
 class KeyEntries(NamedTuple):
-    """What the key index stores of some records, in log order: the keys' hashes (0 to 2^31 - 1), places in the log, store times in ms."""
+    """What the key index stores of some records, in log order: key hashes (0 to 2^31 - 1), log offsets, store times in ms."""
 
     hashes: "NDArray[np.int32]"
     log_offsets: "NDArray[np.int64]"
@@ -33,7 +33,7 @@ class KeyEntries(NamedTuple):
 
 
 class ParsedChunk(NamedTuple):
-    """The records of the log between positions ``start`` and ``end``, as units and, when asked for, keys."""
+    """The records between log offsets ``start`` and ``end``: queue units and, if requested, index keys."""
 
     start: int
     end: int

@@ -31,7 +31,7 @@ _scalar = msgspec.json.Encoder().encode
 FLUSH_MODES = ("ASYNC_FLUSH", "SYNC_FLUSH")
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 MAX_DELAY_LEVELS = 256
-# Looking at so many takes 1.3 ms, in which a broker does nothing else.
+# Examining this many units takes 1.3 ms, during which the broker does nothing else.
 MAX_FILTER_UNITS = 16_000
 # Some file systems take larger files, but none is of use: a segment is deleted as a whole, and has its size from the start.
 MAX_SEGMENT_BYTES = 1 << 40
@@ -57,14 +57,14 @@ def delay_levels_ms(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class StoreConfig:
-    """How a store is laid out and kept; names and defaults are the reference's. Raises ConfigError for values that cannot work.
+    """The settings of a store; names and defaults are the reference's. Raises ConfigError for invalid values.
 
-    An existing store keeps the file sizes it was written with, whatever is asked for here. ``preallocate`` reserves disk blocks of the
-    commit log ahead of the writes. A filtered read looks no further than ``max_filter_units`` queue units of 20
-    bytes reach; a batch queue's have 46, and it is their messages that count.
+    An existing store keeps the file sizes it was written with, whatever is set here. ``preallocate`` reserves disk blocks of the
+    commit log ahead of the writes. A filtered read examines at most ``max_filter_units`` queue units of 20 bytes;
+    units of a batch queue have 46 bytes, and their messages are counted.
 
-    With SYNC_FLUSH readers see what is on the disk, with ``read_uncommitted`` what is written. ``pipeline_workers`` processes read the
-    log when queues and index are made anew (0: one a core, at most 4); ``enable_build_consume_queue_concurrently`` off does it in this
+    With SYNC_FLUSH readers see what is on disk, with ``read_uncommitted`` what is written. ``pipeline_workers`` processes read the
+    log when queues and index are rebuilt (0: one per core, at most 4); ``enable_build_consume_queue_concurrently`` off does it in this
     process. Segments expire ``file_reserved_hours`` after their last write, in the hours ``delete_when`` names (``"04;16"``); the
     ratios are used parts of the disk: past ``disk_max_used_ratio`` expired files go at any hour, past ``disk_clean_forcibly_ratio``
     any but the newest go, past ``disk_warning_ratio`` messages are refused as well. ``message_delay_level`` has the delays of levels 1,

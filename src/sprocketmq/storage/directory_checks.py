@@ -1,7 +1,7 @@
-"""What a directory must not be before a store opens in it: looked at first, so that nothing has been changed when the answer is no.
+"""Checks on a directory before a store opens in it. They run first, so that nothing is changed when the directory is refused.
 
-Derived files are rebuilt without a word; what is refused here is truth that this engine could not keep: another directory's files, queues
-and settings in a RocksDB database, messages that only a tier or a compaction has, a format of the future, a log that is gone.
+Derived files are simply rebuilt. Refused is what this engine would lose or cannot read: a directory with other files, queues and settings
+in a RocksDB database, messages that exist only in tiered storage or a compacted log, a newer format, a missing log.
 """
 
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ from sprocketmq.storage.snapshot import FILE_NAME as DISPATCHED
 from sprocketmq.storage.snapshot import VERSION as DISPATCHED_VERSION
 from sprocketmq.storage.snapshot import Snapshot
 
-# Any of these says that a directory is a store.
+# A directory with any of these is a store.
 STORE_NAMES = frozenset(
     {
         *("commitlog", "consumequeue", "batchconsumequeue", "consumequeue_ext", "index", "config", "checkpoint", "abort", "abort.bak"),
         *("lock", "damaged", "rebuilding", "rocksdbstore", "timerwheel", "timerlog", "compaction", DISPATCHED, f"{DISPATCHED}.tmp"),
     }
 )
-# What may lie in an empty directory: the root of a disk has the first.
+# Names that may be in an empty directory: a disk's root directory has this one.
 _HARMLESS_NAMES = frozenset({"lost+found"})
 # A RocksDB database has this file in its directory.
 _ROCKSDB_MARK = "CURRENT"
@@ -40,8 +40,8 @@ _MAGIC_AND_VERSION = Struct(">4si")
 def check_directory(fs: FileSystem, root: str) -> None:
     """Raise when a store must not open in ``root``; a missing or empty directory is fine. Changes nothing.
 
-    Raises StoreNotSupported for what is no store, or one that this engine cannot take over; StoreDamaged when the commit log is gone
-    although other files know of messages in it; OSError when the directory cannot be read.
+    Raises StoreNotSupported for a directory that is not a store or cannot be opened by this engine; StoreDamaged when the commit log is
+    missing although other files refer to messages in it; OSError when the directory cannot be read.
     """
     entries = fs.list(root)
     names = {entry.name for entry in entries}
@@ -88,7 +88,7 @@ def _check_rocksdb(fs: FileSystem, root: str, names: set[str]) -> None:
 
 
 def _has_queue_files(fs: FileSystem, root: str) -> bool:
-    """Tell whether file queues are there as well, as when a broker writes both."""
+    """Return whether there are file queues as well: a broker can write both."""
     return any(
         entry.is_dir and fs.list(f"{root}/{kind}/{entry.name}")
         for kind in ("consumequeue", "batchconsumequeue")
@@ -97,7 +97,7 @@ def _has_queue_files(fs: FileSystem, root: str) -> bool:
 
 
 def _check_elsewhere(fs: FileSystem, root: str, names: set[str]) -> None:
-    """Refuse stores some of whose messages are not in the commit log any more, but kept by a tier or a compaction."""
+    """Refuse stores with messages that are only in tiered storage or in a compacted log, not in the commit log."""
     if "config" in names and fs.exists(f"{root}/{_TIERED}") and _has_tiers(fs, f"{root}/{_TIERED}"):
         raise StoreNotSupported(
             f"{root}/{_TIERED}",
@@ -115,7 +115,7 @@ def _check_elsewhere(fs: FileSystem, root: str, names: set[str]) -> None:
 
 
 def _has_tiers(fs: FileSystem, path: str) -> bool:
-    """Tell whether the metadata of tiered storage names any file; when it cannot be read it may."""
+    """Return whether the metadata of tiered storage names any file; True when it cannot be read."""
     try:
         found = loads(fs.read(path))
     except (OSError, SprocketError):
@@ -130,7 +130,7 @@ def _data_below(fs: FileSystem, directory: str) -> Iterator[bool]:
 
 
 def check_version(fs: FileSystem, root: str) -> Snapshot | None:
-    """Return the store's snapshot, None when it has none or a damaged one. Raises StoreNotSupported for one of a version to come."""
+    """Return the store's snapshot, None when it is missing or damaged. Raises StoreNotSupported for one of a newer version."""
     path = f"{root}/{DISPATCHED}"
     try:
         data = fs.read(path)
@@ -139,7 +139,7 @@ def check_version(fs: FileSystem, root: str) -> Snapshot | None:
     snapshot = Snapshot.decode(data)
     if snapshot is None and len(data) > _MAGIC_AND_VERSION.size + INT32.size:
         magic, version = _MAGIC_AND_VERSION.unpack_from(data)
-        # Only with the checksum of the whole right was it written so; else its version is as damaged as the rest.
+        # Only if the checksum is right was this version written; otherwise the file is damaged.
         if magic == b"SPMQ" and version > DISPATCHED_VERSION and crc32(data[: -INT32.size]) == INT32.unpack(data[-INT32.size :])[0]:
             raise StoreNotSupported(
                 path,
@@ -151,7 +151,7 @@ def check_version(fs: FileSystem, root: str) -> Snapshot | None:
 
 
 def _check_log_is_gone(fs: FileSystem, root: str, names: set[str], snapshot: Snapshot | None) -> None:
-    """Refuse a store whose commit log has no data although a checkpoint or a snapshot, written after it, knows of messages."""
+    """Refuse a store whose commit log is empty although a checkpoint or a snapshot refers to messages in it."""
     known = Checkpoint.load(fs, f"{root}/checkpoint") if "checkpoint" in names else Checkpoint()
     if known.commitlog_timestamp_ms or (snapshot is not None and snapshot.log_offset):
         witness = "checkpoint" if known.commitlog_timestamp_ms else DISPATCHED

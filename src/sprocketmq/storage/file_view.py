@@ -1,4 +1,4 @@
-"""A file read through one window of a mebibyte, for code that looks at files piece by piece: many small reads, few system calls."""
+"""A file read through a window of 1 MiB, for code with many small reads: few system calls."""
 
 from collections.abc import Iterator
 from typing import Self

@@ -1,6 +1,6 @@
-"""The one place where storage meets the operating system; a simulated file system can stand in its place.
+"""The only module of storage that calls the operating system; a simulated file system can replace it.
 
-Every call raises OSError as the system does. Nothing here knows a format. Paths are plain strings: ``os`` turns ``Path`` into them
+Every call raises OSError as the system does. Nothing here depends on a file format. Paths are plain strings: ``os`` turns ``Path`` into them
 anyway, and a queue's file is opened often.
 """
 
@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 Buffer = bytes | bytearray | memoryview
 
-# What a system says when it has no room: no blocks left, the user's quota used up, or the file longer than files may be.
+# The errors of a full disk: no blocks left, the user's quota used up, or the file longer than files may be.
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 # The kernel takes at most this many pieces in one gathering write (IOV_MAX of Linux and macOS).
@@ -36,7 +36,7 @@ class File(Protocol):
     path: str
 
     def pwrite(self, data: Buffer, offset: int) -> None:
-        """Write all of ``data`` at ``offset``; an OSError leaves it open how much was written."""
+        """Write all of ``data`` at ``offset``; after an OSError it is unknown how much was written."""
         ...
 
     def pwritev(self, pieces: Sequence[Buffer], offset: int) -> None:
@@ -52,7 +52,7 @@ class File(Protocol):
         ...
 
     def data_after(self, offset: int) -> int | None:
-        """Return where the first possibly non-zero bytes at or after ``offset`` are, or None when only holes follow."""
+        """Return the position of the first possibly non-zero byte at or after ``offset``, or None when only holes follow."""
         ...
 
     def fdatasync(self) -> None:
@@ -76,7 +76,7 @@ class File(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the descriptor back; twice is fine."""
+        """Close the descriptor. May be called twice."""
         ...
 
 
@@ -98,7 +98,7 @@ class FileSystem(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def identity(self, path: str) -> tuple[int, int]:
-        """Return what is equal for two paths of one file (device and inode)."""
+        """Return device and inode, which are equal for two paths of the same file."""
         ...
 
     def make_dirs(self, path: str) -> None:
@@ -120,7 +120,7 @@ class FileSystem(Protocol):
         ...
 
     def sync_all(self) -> None:
-        """Return once everything written anywhere is on the disk, as far as the disk took it: errors are not told."""
+        """Return once everything written anywhere is on the disk, without reporting errors."""
         ...
 
     def usage(self, path: str) -> tuple[int, int]:
@@ -145,12 +145,12 @@ class RealFile:
         written = _pwrite(self._fd, data, offset)
         if written != len(data):
             view = memoryview(data)
-            while written < len(view):  # a signal or a full disk cut it short; the next call says which
+            while written < len(view):  # interrupted by a signal or a full disk; the next call tells which
                 written += _progress(os.pwrite(self._fd, view[written:], offset + written))
 
     def pwritev(self, pieces: Sequence[Buffer], offset: int) -> None:
-        for at in range(0, len(pieces), MAX_PIECES):
-            group = pieces[at : at + MAX_PIECES]
+        for first in range(0, len(pieces), MAX_PIECES):
+            group = pieces[first : first + MAX_PIECES]
             total = sum(map(len, group))
             written = os.pwritev(self._fd, group, offset)
             if written != total:
@@ -167,9 +167,9 @@ class RealFile:
         return data
 
     def map(self, length: int) -> memoryview:
-        if self._fd < 0:  # which would be a mapping of nothing
+        if self._fd < 0:  # mmap would return an anonymous mapping
             raise OSError(errno.EBADF, "the file is closed", self.path)
-        # The view keeps the mapping alive, so nobody has to close it while buffers of it wait in a socket.
+        # The view keeps the mapping alive, so nobody has to close it while a socket still sends buffers of it.
         return memoryview(mmap.mmap(self._fd, length, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ))
 
     def data_after(self, offset: int) -> int | None:
@@ -223,7 +223,7 @@ class RealFileSystem:
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
         if read_only:
-            # Without O_NONBLOCK the opening of a named pipe that somebody put there would wait for a writer.
+            # Without O_NONBLOCK, opening a named pipe in place of the file would wait for a writer.
             return RealFile(path, os.open(path, os.O_RDONLY | os.O_NONBLOCK))
         return RealFile(path, os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644))
 

@@ -7,7 +7,7 @@ from sprocketmq.storage.fs import File, FileSystem
 
 _CONTENT = b"lock"
 
-# The system's record locks belong to a process: they keep other processes out, but not a second store of our own.
+# POSIX record locks belong to a process: they exclude other processes, but not a second store in this process.
 _held: set[tuple[int, int]] = set()
 _held_guard = threading.RLock()  # re-entrant: a simulated file system may open another store inside a call
 
@@ -42,7 +42,7 @@ class DirectoryLock:
             _held.add(self._identity)
 
     def release(self) -> None:
-        """Let others have the directory; twice is fine. The file stays, as a deleted one could be locked by two at once."""
+        """Unlock the directory. May be called twice. The file stays, as two processes could lock a deleted one."""
         with _held_guard:
             if self._file is not None:
                 self._file.close()
@@ -51,7 +51,7 @@ class DirectoryLock:
 
 
 def _pid_of(fs: FileSystem, root: str) -> int | None:
-    """Return the process id in the abort marker: whose store it is, when that is known."""
+    """Return the process id in the abort marker, the owner of the store, if it is known."""
     try:
         text = fs.read(f"{root}/abort").strip()
     except OSError:

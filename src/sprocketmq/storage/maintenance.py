@@ -1,4 +1,4 @@
-"""Upkeep of an open store: flushing, snapshots and the checkpoint, deleting topics and expired files."""
+"""Maintenance of an open store: flushing, snapshots and the checkpoint, deleting topics and expired files."""
 
 import contextlib
 import threading
@@ -32,14 +32,14 @@ class Maintenance:
         self._table = table
         self._index = index
         self._appender = appender
-        self._min_known = 0  # where the log began when the queues were last corrected
+        self._min_known = 0  # the log's first offset when the queues were last corrected
         self._checkpoint = Checkpoint()
         self._snapshot = Snapshot()
         self._flush_lock = threading.Lock()
         self._log_lock = threading.Lock()
 
     def start(self, snapshot: Snapshot, checkpoint: Checkpoint) -> None:
-        """Go on from what recovery read or made."""
+        """Continue from the result of recovery."""
         self._snapshot = snapshot
         self._checkpoint = checkpoint
         self._min_known = self._log.min_offset

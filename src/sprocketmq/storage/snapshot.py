@@ -1,7 +1,7 @@
-"""The ``dispatched`` file: which queue offsets the log had given out at one point of the log, so that a start need not read the log again.
+"""The ``dispatched`` file: the ends of all queues as of one log offset, so that a start need not read the log before it again.
 
-It is ours alone (Apache's broker leaves it be) and derived like everything but the log: without it, or when it does not fit the
-log or the queues, they are all derived again.
+Only SprocketMQ uses it; Apache's broker ignores it. It is derived from the log: if it is missing, or does not match the log or the queues,
+all queues are derived again.
 
 ::
 
@@ -19,7 +19,7 @@ log or the queues, they are all derived again.
 
 Version 1 has neither batch queues nor index state, and the number of deletions at byte 36; it is still read.
 
-``log_offset`` is an end in the commit log: every record before it has its unit in a queue file, and both are on the disk.
+``log_offset`` is the end of a record in the commit log: every record before it has its unit in a queue file, and both are on disk.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""The MessageStore: what the broker calls. Messages go in by topic and queue, and come out by queue offset, time or log offset.
+"""The MessageStore, which the broker calls: messages are stored by topic and queue, and read by queue offset, time or log offset.
 
 It only connects its parts: ``Appender`` (staging and commits), ``QueueReader`` (reads by queue offset and time), ``StoreRecovery``
 (opening) and ``Maintenance`` (flushes, deletion). One thread stages, commits and reads; ``flush`` may run in another thread at the same
@@ -30,7 +30,7 @@ __all__ = ["MessageStore", "ReadResult", "ReadStatus", "RecoveryReport", "StoreC
 
 
 class MessageStore:
-    """The store in one directory: commit log, consume queues, key index and what recovery needs.
+    """The store in one directory: commit log, consume queues, key index and recovery files.
 
     Call ``open`` first and ``close`` last. ``store_host`` (``pack_host`` of the broker's address) goes into every record. The methods that
     stage and commit are those of ``Appender``, without a call in between; ``index`` is None when the configuration has none.
@@ -70,7 +70,7 @@ class MessageStore:
         """Lock the directory, recover its contents and report the result. ``progress`` gets the bytes of log read and their total.
 
         Missing or damaged derived files are rebuilt. Raises StoreLocked when another broker has the directory, StoreNotWritable when it
-        cannot be created or written, StoreNotSupported when it is no store or one of a kind that only Apache's broker reads, StoreDamaged
+        cannot be created or written, StoreNotSupported when it is not a store or one that only Apache's broker reads, StoreDamaged
         when the commit log itself is beyond recovery.
         """
         began = self._clock.monotonic()
@@ -300,7 +300,7 @@ class MessageStore:
         """Return the topics that have queues, sorted."""
         return sorted({topic for topic, _ in self._table.queues})
 
-    # --- upkeep ---
+    # --- maintenance ---
 
     def delete_topic(self, topic: str) -> None:
         """Drop the queues of a topic; its records stay in the log until they expire, and no restart brings the queues back.
@@ -336,19 +336,19 @@ class MessageStore:
         return self._maintenance.settle_every_bytes
 
     def flush(self, *, thorough: bool = False) -> int:
-        """Bring the commit log to disk and return the flushed end; with ``thorough`` also queues and index, and save a snapshot.
+        """Flush the commit log to disk and return the flushed end; with ``thorough`` also flush queues and index, and save a snapshot.
 
         After a kill the next start reads the log from the last thorough flush on. A flush is thorough by itself when the log has grown by
         256 MiB since (with more than 4,096 queues: 64 KiB per queue). May run in another thread than the rest.
 
         Raises StoreWriteFailed when the log is flushed and a full disk has no room for the queues, which the next thorough flush retries.
-        Raises StoreFailed when the disk fails; then the store takes no more messages: what the page cache still holds of them is unknown,
-        and only a restart finds out.
+        Raises StoreFailed when the disk fails. The store then takes no more messages: the state of the page cache is unknown until a restart
+        reads the files.
         """
         return self._maintenance.flush(thorough=thorough)
 
     def flush_log(self) -> int:
-        """Bring the commit log to disk and return the flushed end; it does not wait for a running ``flush`` of queues.
+        """Flush the commit log to disk and return the flushed end, without waiting for a running ``flush`` of queues.
 
         May run in a thread of its own. Raises StoreFailed as ``flush`` does.
         """

@@ -1,7 +1,7 @@
-"""Recovering a store when it is opened: which derived files can be trusted, and what the commit log adds to them.
+"""Recovering a store when it is opened: deciding which derived files are valid, and completing them from the commit log.
 
-The snapshot says up to which log offset queue files and index were complete on disk. The log is read from there on; without a
-snapshot that fits, all of it.
+The snapshot records up to which log offset queue files and index were complete on disk. The log is read from there on; without a
+matching snapshot, all of it.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from sprocketmq.storage.snapshot import Snapshot
 
 
 class RecoveredState(NamedTuple):
-    """The outcome: what was found and done, the snapshot and checkpoint to go on from, and offset and store time of the last record."""
+    """The result: the report, the snapshot and checkpoint to continue from, and log offset and store time of the last record."""
 
     report: RecoveryReport
     snapshot: Snapshot
@@ -93,7 +93,7 @@ class StoreRecovery:
         return self._index.load(state, clean=clean)
 
     def _read_log(self, queued: int, last_time: int, report: RecoveryReport, progress: Callable[[int, int], None] | None) -> int:
-        """Give records to the queues and the index that do not have them yet, and return the end of the log.
+        """Pass records to the queues and the index that lack them, and return the end of the log.
 
         The queues have everything before log offset ``queued``. Several processes read a long stretch.
         """
@@ -148,7 +148,7 @@ class StoreRecovery:
         return report.log_end
 
     def _restore(self, snapshot: Snapshot | None) -> str:
-        """Take the queues from the snapshot; return why that is not possible, or an empty string."""
+        """Restore the queues from the snapshot; return why that is not possible, or an empty string."""
         log = self._log
         if snapshot is None:
             return "there is no queue snapshot" if log.segments else ""

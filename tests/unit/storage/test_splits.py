@@ -123,6 +123,6 @@ def test_a_spool_that_is_too_short_is_an_error(root: Path, tmp_path: Path) -> No
     spool.close()
     data = (tmp_path / "spool").read_bytes()
     (tmp_path / "spool").write_bytes(data[:-1])
-    with pytest.raises(OSError, match="ends 1 bytes too early"):
+    with pytest.raises(OSError, match="is 1 bytes too short"):
         list(read_entries(REAL_FS, entry_pieces([spooled], 1000)[0]))
     log.close()

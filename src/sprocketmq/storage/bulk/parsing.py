@@ -1,9 +1,9 @@
-"""Reading a stretch of the commit log with arrays instead of objects: the fast twin of ``recovery.parse_records``.
+"""Parsing a range of the commit log with arrays instead of objects: the fast counterpart of ``recovery.parse_records``.
 
-The sizes of the records are walked, as each says where the next begins; everything else is done for all of them at once: heads are
-gathered into a structured array, lengths and places checked, topics told apart, records grouped by queue, units packed. Property
-strings of one length are rows of a table, and rows that have the same names at the same places are decoded by columns. Bodies are only
-touched for their CRC. What is rare goes through ``recovery.parse_record`` one by one: the second record version and IPv6 hosts.
+The sizes of the records are walked one by one, as each gives the start of the next. Everything else is done for all of them at once:
+heads are gathered into a structured array, lengths and log offsets checked, topics distinguished, records grouped by queue, units packed.
+Property strings of one length form a table, and rows with the same names at the same positions are decoded by columns. Bodies are only
+read for their CRC. Rare records go through ``recovery.parse_record`` one by one: the second record version and IPv6 hosts.
 
 This module brings numpy; import it late.
 """
@@ -44,20 +44,20 @@ _ROLLED_BACK = SYSFLAG_TRANSACTION_MASK
 _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
 _SEARCH_BYTES = 1 << 16
 _GUESS_BUDGET_BYTES = 256 << 20
-# Topics of one name length are told apart by comparing all of them with one; past so many a dictionary does it.
+# Topics of one name length are distinguished by comparing all of them with one; beyond this many, with a dictionary.
 _MAX_COMPARED_TOPICS = 16
-# A table of property strings is worth it from so many rows on, and one length gets so many tables; the rest goes record by record.
+# A table of property strings needs at least this many rows, and one length gets at most this many tables; the rest is read one by one.
 _MIN_TABLE_ROWS = 40
 _MAX_TABLES = 4
-# After so many layouts that hardly any row shared, the properties of a stretch are too different for tables.
+# After this many layouts that hardly any row shared, the properties of a range are too different for tables.
 _MAX_POOR_LAYOUTS = 8
-# Keys of the rest are cut out of so many property bytes at a time: hostile ones hold a key in every second byte.
+# Keys of the rest are extracted from this many property bytes at a time: hostile ones hold a key in every second byte.
 _KEY_SLICE_BYTES = 1 << 18
 
-# A chunk with more properties than this ends where they hold so many words: each may be a key, and take 20 bytes on its way.
+# A chunk with more property bytes than this ends after _MAX_WORDS words: each may be a key, which takes 20 bytes in an answer.
 _MANY_PROPERTY_BYTES = 1 << 20
 _MAX_WORDS = 1 << 18
-# A layout with more words in its KEYS is not worth a table, whose columns are hashed one by one.
+# A layout with more words in its KEYS gets no table, as the columns are hashed one by one.
 _MAX_TABLE_WORDS = 16
 
 _NO_ENTRIES = KeyEntries(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))
@@ -66,10 +66,10 @@ _Ints = NDArray[np.int64]
 
 
 def find_record(view: memoryview, base: int, begin: int, limit: int) -> int:
-    """Return where the first valid record in ``[begin, limit)`` of ``view`` begins, or -1; ``view`` begins at log offset ``base``.
+    """Return the position of the first valid record in ``[begin, limit)`` of ``view``, or -1; ``view`` begins at log offset ``base``.
 
-    A body can hold bytes that make a valid record at just this place, so this is a guess until a reader coming from before agrees. It is
-    also -1 when so many forged ones are there that comparing their checksums would take long.
+    A body can contain the bytes of a valid record, so this is a guess until the records before it end there. The result is also -1 when
+    there are so many forged records that comparing their checksums would take too long.
     """
     budget = _GUESS_BUDGET_BYTES
     file_pos = begin
@@ -99,10 +99,10 @@ def _all(data: bytes, needle: bytes) -> list[int]:
 def parse_chunk(
     view: memoryview, base: int, begin: int, limit: int, *, batch_topics: frozenset[bytes] = frozenset(), keys: bool = True
 ) -> ParsedChunk:
-    """Return what the records that begin in ``[begin, limit)`` of ``view`` yield; the last may end behind ``limit``.
+    """Parse the records that begin in ``[begin, limit)`` of ``view``; the last may end behind ``limit``.
 
-    ``view`` is a whole segment and begins at log offset ``base``; a record is expected at ``begin``. The chunk ends at the first byte
-    that starts no valid record (body CRC included), and earlier when it has very many keys. Queues of ``batch_topics`` get 46-byte units.
+    ``view`` is a whole segment and begins at log offset ``base``; a record is expected at ``begin``. The chunk ends where the next
+    record is not valid (body CRC included), and earlier when it has very many keys. Queues of ``batch_topics`` get 46-byte units.
     Without ``keys`` none are gathered.
     """
     records = _Records(view, base, begin, limit)
@@ -122,7 +122,7 @@ def parse_chunk(
 
 
 class _Records:
-    """The valid records at the beginning of a stretch, as columns; ``odd`` are those parsed one by one, by row."""
+    """The valid records at the beginning of a range, as columns; ``odd`` are those parsed one by one, by row."""
 
     def __init__(self, view: memoryview, base: int, begin: int, limit: int) -> None:
         self.view = view
@@ -216,7 +216,7 @@ class _Records:
             self.covered[row] = record.count
 
     def find_topics(self) -> None:
-        """Tell the topics apart: ``names``, and by row the index of its name in them."""
+        """Distinguish the topics: fill ``names``, and for each row the index of its topic in it."""
         self.names: list[bytes] = []
         self.topic = np.zeros(self.count, np.int64)
         numbers: dict[bytes, int] = {}
@@ -243,7 +243,7 @@ class _Records:
             self.topic[rows] = [number(raw[start : start + length]) for start in range(0, len(raw), length)]
 
     def read_properties(self, *, keys: bool) -> KeyEntries | None:
-        """Fill in tag codes and what inner batches cover; return the key entries of all records, in log order."""
+        """Fill in tag codes and the queue offsets of inner batches; return the key entries of all records, in log order."""
         rest = self.usual
         parked = self.names.index(_SCHEDULE_TOPIC) if _SCHEDULE_TOPIC in self.names else -1
         special = ((self.sys_flag[rest] & SYSFLAG_INNER_BATCH) != 0) | (self.topic[rest] == parked)
@@ -356,7 +356,7 @@ class _Records:
                     units=(batch_units if batch[row] else units)[begin:end].tobytes(),
                 )
             )
-        found.sort(key=lambda queue_chunk: queue_chunk.first_log_offset)  # queues come into being in the order of the log
+        found.sort(key=lambda queue_chunk: queue_chunk.first_log_offset)  # queues are created in log order
         return found
 
     def _units(self, rows: _Ints) -> NDArray[Any]:
@@ -379,7 +379,7 @@ class _Records:
 
 
 class _Seeds:
-    """What the hashes of a topic's keys begin with, by topic: of ``TOPIC#`` and of ``TOPIC#T#``."""
+    """The initial values of key hashes by topic: the hashes of ``TOPIC#`` and of ``TOPIC#T#``."""
 
     def __init__(self, plain: NDArray[np.uint32], tag: NDArray[np.uint32]) -> None:
         self.plain = plain
@@ -387,7 +387,7 @@ class _Seeds:
 
 
 class _Layout:
-    """Where names, separators and the values that matter are in a property string; other strings may have them at the same places."""
+    """Positions of names, separators and relevant values in a property string, which other strings may share."""
 
     def __init__(self, text: bytes) -> None:
         fixed = np.ones(len(text), np.bool_)
@@ -399,7 +399,7 @@ class _Layout:
             pos += len(piece) + 1
             if mark:
                 fixed[begin : begin + len(value)] = False
-                # Named twice, a property is for the readers of single records to judge.
+                # A string with a repeated name is left to the code for single records.
                 spans[name] = (begin, begin + len(value)) if name not in spans else (0, -1)
         self.unique = spans.get(b"UNIQ_KEY", (0, 0))
         self.tag = spans.get(b"TAGS", (0, 0))
@@ -416,7 +416,7 @@ class _Layout:
         self._words = np.array([i for a, b in self.words for i in range(a, b)], np.int64)
 
     def fitting(self, table: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Tell which rows have the same names and separators at the same places, and only ASCII in the values that are hashed."""
+        """Return which rows have the same names and separators at the same positions, and only ASCII in the values that are hashed."""
         if not self.regular:
             return np.zeros(len(table), np.bool_)
         fits: NDArray[np.bool_] = (table[:, self._fixed] == self._text[self._fixed]).all(axis=1)
@@ -431,20 +431,20 @@ class _Layout:
         return codes
 
     def key_hashes(self, columns: NDArray[np.uint32], seeds: _Seeds, topic: _Ints) -> NDArray[np.int32]:
-        """Return the key hashes of rows given as columns: a row each, in it UNIQ_KEY, the words of KEYS, the tag."""
+        """Return the key hashes of rows given as columns, one row each: UNIQ_KEY, the words of KEYS, the tag."""
         plain = seeds.plain[topic]
         hashes = [_hash(columns, span, plain) for span in (self.unique, *self.words) if span[1] > span[0]]
         if self.tag[1] > self.tag[0]:
             hashes.append(_hash(columns, self.tag, seeds.tag[topic]))
         table = np.empty((columns.shape[1], len(hashes)), np.int32)
         for i, column in enumerate(hashes):
-            # |h| is its two's complement when negative; -2^31 has none and becomes 0.
+            # The absolute value; -2^31 has none and becomes 0.
             table[:, i] = np.abs(column.view(np.int32)) & np.int32(0x7FFFFFFF)
         return table
 
 
 def _hash(columns: NDArray[np.uint32], span: tuple[int, int], seed: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Return Java's string hash over some columns, going on from ``seed``."""
+    """Return Java's string hash over some columns, continued from ``seed``."""
     h = seed.copy()
     for column in columns[span[0] : span[1]]:
         h *= np.uint32(31)
@@ -453,7 +453,7 @@ def _hash(columns: NDArray[np.uint32], span: tuple[int, int], seed: NDArray[np.u
 
 
 def _merged(entries: list[KeyEntries]) -> KeyEntries:
-    """Return several rows of entries as one, in log order."""
+    """Merge key entries into one array set, in log order."""
     entries = [some for some in entries if len(some.hashes)] or [_NO_ENTRIES]
     if len(entries) == 1:
         return entries[0]
@@ -465,7 +465,7 @@ def _merged(entries: list[KeyEntries]) -> KeyEntries:
 
 
 def _walk(view: memoryview, begin: int, limit: int) -> list[int]:
-    """Return where records begin, from ``begin`` on and before ``limit``, as far as each size leads to the next."""
+    """Return the positions of records in ``[begin, limit)``, following the record sizes as far as they are plausible."""
     starts: list[int] = []
     add = starts.append
     unpack = INT32.unpack_from

@@ -1,15 +1,15 @@
-"""Reading a long stretch of the commit log with several processes, in order.
+"""Reading a long range of the commit log with several processes, in order.
 
 ::
 
-      the log      |  task 0  |  task 1  |  task 2  |  task 3  | ...    cut every 4 MiB, wherever that falls
+      the log      |  task 0  |  task 1  |  task 2  |  task 3  | ...    cut every 4 MiB, even inside a record
                         |          |          |          |
       workers        parse      parse      parse      parse             this process and others; where a task's first record begins
                         |          |          |          |              is a guess, as a cut can fall into a body
       ring         [ chunk 0 ][        ][ chunk 2 ][        ] ...       in as they come, out by number
                         |
       this process  does it begin where the one before ended?  ->  queues, key index
-                    no: read again from the right place
+                    no: read again from the right offset
 
 A chunk counts only when it begins exactly where the records before it end; ``stitching.py`` has the rules.
 """
@@ -34,16 +34,16 @@ from sprocketmq.storage.fs import will_need
 from sprocketmq.storage.log.commit_log import CommitLog, Segment
 from sprocketmq.storage.log.recovery import DamagedRange, data_end
 
-# The reference cuts its log into pieces of this size for the same purpose, and has as many in its ring.
+# Both as in the reference.
 TASK_BYTES = 4 << 20
 RING_SLOTS = 16
 MAX_DEFAULT_WORKERS = 4
-# Tasks a worker has at a time: it goes on while this process is busy with something else for some milliseconds.
+# Tasks a worker has at a time, so that it is not idle while this process is busy for some milliseconds.
 _TASKS_AHEAD = 4
-# Answers wait in memory up to this much; beyond, only the one that is next in order is read.
+# Answers are kept in memory up to this much; beyond it, only the next one in order is read.
 _MAX_WAITING_BYTES = 48 << 20
 _READ_BYTES = 1 << 20
-# The system is asked to fetch the log so far ahead of the cutting.
+# Read-ahead of the log, relative to the task being cut.
 _AHEAD_BYTES = 32 << 20
 # 4 MiB of the smallest records, or of properties that are nothing but keys, give some 60 MiB.
 _MAX_ANSWER_BYTES = 256 << 20
@@ -55,7 +55,7 @@ Progress = Callable[[int, int], None]
 
 
 class Ring(Generic[T]):
-    """Numbered items, put in any order and taken in ascending order without a gap; a bounded number of them ahead of the next."""
+    """A reorder buffer: numbered items are put in any order within a bounded window and taken in ascending order."""
 
     __slots__ = ("_slots", "next")
 
@@ -64,7 +64,7 @@ class Ring(Generic[T]):
         self.next = 0
 
     def has_room(self, number: int) -> bool:
-        """Tell whether an item of this number may be put now."""
+        """Return whether an item with this number may be put now."""
         return number < self.next + len(self._slots)
 
     def put(self, number: int, item: T) -> None:
@@ -73,17 +73,17 @@ class Ring(Generic[T]):
         self._slots[number % len(self._slots)] = item
 
     def take(self) -> T | None:
-        """Return the item whose turn it is and go on to the next, or None when it is not there yet."""
-        at = self.next % len(self._slots)
-        item = self._slots[at]
+        """Return the next item and advance, or None when it is not there yet."""
+        slot = self.next % len(self._slots)
+        item = self._slots[slot]
         if item is not None:
-            self._slots[at] = None
+            self._slots[slot] = None
             self.next += 1
         return item
 
 
 def workers_for(wanted: int) -> int:
-    """Return how many processes are to read, this one included: ``wanted``, or for 0 one a core and at most 4."""
+    """Return how many processes read, this one included: ``wanted``, or for 0 one per core and at most 4."""
     if wanted:
         return wanted
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -91,7 +91,7 @@ def workers_for(wanted: int) -> int:
 
 
 class _Answer(msgspec.Struct):
-    """What became of a task: its chunk, or None when this process has to read it."""
+    """The result of a task: its chunk, or None when this process has to read it."""
 
     task: Task
     chunk: ParsedChunk | None
@@ -102,8 +102,8 @@ class _Worker:
     """One process and the numbers of the tasks it has, in order."""
 
     def __init__(self, setup: Setup) -> None:
-        # The child finds this package wherever we found it; -P keeps what lies in the current directory out of its way. One thread is
-        # what it has work for, and idle ones of numpy's algebra library cost it memory and time to start.
+        # The child imports this package from the same path; -P keeps the current directory off it. It needs one thread: idle threads of
+        # numpy's BLAS library cost memory and start-up time.
         paths = os.pathsep.join(path for path in sys.path if path)
         environment = {**os.environ, "PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
@@ -119,8 +119,10 @@ class _Worker:
         self.output = self.process.stdout.fileno()
         os.set_blocking(self.output, False)
         if _F_SETPIPE_SZ is not None:
-            with contextlib.suppress(OSError):  # beyond what this user may have
-                fcntl.fcntl(self.output, _F_SETPIPE_SZ, _READ_BYTES)  # room for an answer or two, or its writer would wait for us
+            with contextlib.suppress(OSError):  # over the user's pipe limit
+                fcntl.fcntl(
+                    self.output, _F_SETPIPE_SZ, _READ_BYTES
+                )  # room for an answer or two; otherwise the worker waits for this process
         self.tasks: deque[tuple[int, Task]] = deque()
         self._received = bytearray(_READ_BYTES)
         self._filled = 0
@@ -132,11 +134,11 @@ class _Worker:
         self.tasks.append((number, task))
 
     def _send(self, data: bytes) -> None:
-        # Frames are far shorter than a pipe holds and few are on their way, so this never waits.
+        # Frames are far shorter than the pipe's capacity and few are in flight, so this never blocks.
         os.write(self.input, data)
 
     def receive(self) -> tuple[list[ParsedChunk], bool]:
-        """Return the chunks that have arrived by now, and whether the process is still there. Raises MsgspecError for nonsense."""
+        """Return the chunks received so far, and whether the process is alive. Raises MsgspecError for malformed data."""
         buffer = self._received
         with memoryview(buffer) as view:
             try:
@@ -145,24 +147,24 @@ class _Worker:
                 return [], True
         self._filled += count
         frames = []
-        at = 0
-        while self._filled - at >= FRAME.size:
-            end = at + FRAME.size + FRAME.unpack_from(buffer, at)[0]
+        pos = 0
+        while self._filled - pos >= FRAME.size:
+            end = pos + FRAME.size + FRAME.unpack_from(buffer, pos)[0]
             if end > self._filled:
-                if end - at > _MAX_ANSWER_BYTES:
-                    raise msgspec.DecodeError(f"an answer of {end - at} bytes is none")
-                if end - at > len(buffer):
-                    buffer += bytes(end - at - len(buffer))
+                if end - pos > _MAX_ANSWER_BYTES:
+                    raise msgspec.DecodeError(f"an answer of {end - pos} bytes is over the limit of {_MAX_ANSWER_BYTES}")
+                if end - pos > len(buffer):
+                    buffer += bytes(end - pos - len(buffer))
                 break
-            frames.append(decode_chunk(memoryview(buffer)[at + FRAME.size : end]))
-            at = end
-        if at:
-            buffer[: self._filled - at] = buffer[at : self._filled]
-            self._filled -= at
+            frames.append(decode_chunk(memoryview(buffer)[pos + FRAME.size : end]))
+            pos = end
+        if pos:
+            buffer[: self._filled - pos] = buffer[pos : self._filled]
+            self._filled -= pos
         return frames, count > 0
 
     def close(self) -> None:
-        """End the process, which only reads, and wait for its end."""
+        """Kill the process, which only reads, and wait for its end."""
         process = self.process
         for pipe in (process.stdin, process.stdout):
             assert pipe is not None
@@ -172,7 +174,7 @@ class _Worker:
 
 
 def cut_tasks(log: CommitLog, start: int, task_bytes: int) -> Iterator[Task]:
-    """Cut the log from ``start`` on into tasks, leaving out what nothing was ever written to."""
+    """Cut the log from ``start`` on into tasks, leaving out holes."""
     for segment in log.segments:
         end = segment.start + segment.size
         log_offset = max(start, segment.start)
@@ -190,7 +192,7 @@ class LogPipeline:
     """Read the records of a log from ``start`` to its end as chunks, in log order.
 
     ``end``, ``damaged`` and ``resync`` are those of ``LogScan``. ``workers`` processes read: this one, when it has nothing else to do, and
-    others started for it. One that dies, or says nothing for ``stall_s``, is done without; ``lost_workers`` counts them.
+    others started for it. One that dies or does not answer for ``stall_s`` is dropped; ``lost_workers`` counts them.
     """
 
     def __init__(
@@ -236,11 +238,11 @@ class LogPipeline:
         return self._order.damaged
 
     def lag(self) -> tuple[int, int]:
-        """Return how far the dispatched records are behind: bytes to the log's end, ms of store time to the newest record read."""
+        """Return the lag of the records yielded so far: bytes to the log's end, ms of store time to the newest record read."""
         return max(self._total_end - self.end, 0), max(self._newest_ms - self._order.last_time, 0)
 
     def chunks(self) -> Generator[ParsedChunk, None, None]:
-        """Yield what the log holds, in order. The processes end with the iteration or when it is closed; use it once."""
+        """Yield the log in order. The processes end when the iteration ends or is closed. Use it only once."""
         try:
             self._start_workers()
             for chunk in self._order.stretches(self._next_answer, self._read_again):
@@ -282,15 +284,15 @@ class LogPipeline:
 
     def _start_workers(self) -> None:
         if not sys.executable or getattr(sys, "frozen", False):
-            return  # a program packed into one file would start itself again
+            return  # a frozen program would start itself again
         for _ in range(self._wanted - 1):
             try:
                 self.workers.append(_Worker(self._setup))
-            except OSError:  # no more processes to be had: those we have will do, or none
+            except OSError:  # process limit reached: go on with those started
                 self.lost_workers += 1
 
     def _hand_out(self) -> None:
-        """Give every worker what it may have ahead, as far as the ring has room."""
+        """Give every worker up to _TASKS_AHEAD tasks, as far as the ring has room."""
         while self.workers and self._upcoming is not None and self._ring.has_room(self._upcoming[0]):
             worker = min(self.workers, key=lambda w: len(w.tasks))
             if len(worker.tasks) >= _TASKS_AHEAD:
@@ -314,7 +316,7 @@ class LogPipeline:
             if self._upcoming is not None and self._may_read(self._upcoming[0]):
                 number, task = self._upcoming
                 self._upcoming = next(self._tasks, None)
-                # Alone, this process knows where the task's first record begins when its turn has come.
+                # Without workers, this process knows where the task's first record begins when the task is next in order.
                 self._put(number, task, self._read_here(task) if self.workers else None)
             elif any(worker.tasks for worker in self.workers):
                 if not self._receive(self._stall_s):
@@ -336,7 +338,7 @@ class LogPipeline:
         return read_task(segment.view, task, self._setup) if segment is not None else None
 
     def _receive(self, timeout_s: float) -> bool:
-        """Put answers that arrive in time into the ring; tell whether there were any. The tasks of a worker that ended come back here."""
+        """Put answers that arrive in time into the ring and return whether there were any. Tasks of a dead worker are read here."""
         busy = [worker for worker in self.workers if worker.tasks]
         if self._waiting_bytes > _MAX_WAITING_BYTES:
             busy = [worker for worker in busy if worker.tasks[0][0] == self._ring.next]
@@ -355,7 +357,7 @@ class LogPipeline:
                     number, task = worker.tasks.popleft()
                     self._newest_ms = max(self._newest_ms, chunk.last_time_ms)
                     self._put(number, task, chunk)
-            except (msgspec.MsgspecError, IndexError):  # it talks nonsense
+            except (msgspec.MsgspecError, IndexError):  # malformed answer
                 alive = False
             if not alive:
                 self._lose(worker)
@@ -370,6 +372,6 @@ class LogPipeline:
 
 
 def _size(chunk: ParsedChunk) -> int:
-    """Return about how much memory a chunk takes."""
+    """Return the approximate memory size of a chunk."""
     entries = len(chunk.keys.hashes) if chunk.keys is not None else 0
     return entries * 20 + sum(len(queue_chunk.units) + 200 for queue_chunk in chunk.queue_chunks)

@@ -1,7 +1,7 @@
-"""Making derived files anew from the commit log: queues, batch queues, key index, checkpoint; in place or in another directory.
+"""Rebuilding derived files from the commit log: queues, batch queues, key index, checkpoint; in place or in another directory.
 
-The new files are made beside the old ones and take their places when all of them are complete and on the disk: until then an interrupted
-run changes nothing, and from then on it leaves what the next start derives again. The commit log is only read. Stores written by Apache's
+The new files are created beside the old ones and replace them when all are complete and on disk. An interrupted rebuild changes nothing
+before that; after it, the next start derives what is missing. The commit log is only read. Stores written by Apache's
 broker can be rebuilt, and that broker accepts the result: files keep the old sizes, and the checkpoint says that all is on disk.
 """
 
@@ -38,7 +38,7 @@ INDEX = "index"
 CHECKPOINT = "checkpoint"
 DERIVED = (QUEUES, BATCH_QUEUES, INDEX, CHECKPOINT)
 WORK_DIRECTORY = "rebuilding"
-# What the commands that rebuild call the other directory.
+# The command line option for another target directory.
 TARGET_OPTION = "--to"
 
 _COPY_BYTES = 1 << 20
@@ -46,7 +46,7 @@ _COPY_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be made of a log, and how: ``config.root`` is where the new files go, its sizes are those of the old files."""
+    """What to rebuild from a log, and how: ``config.root`` is the directory of the new files, its file sizes are those of the old files."""
 
     source: str
     what: tuple[str, ...]
@@ -65,7 +65,7 @@ class Plan:
         return INDEX in self.what
 
     def new_table(self, log: CommitLog, fs: FileSystem) -> "QueueTable":
-        """Return a table without queues that makes its files where the new ones go."""
+        """Return an empty queue table for the new files."""
         from sprocketmq.storage.queues.queue_table import QueueTable
 
         table = QueueTable(fs, log, self.config)
@@ -74,7 +74,7 @@ class Plan:
         return table
 
     def new_index(self, log_begin: int, fs: FileSystem, clock: Clock) -> "KeyIndex":
-        """Return an index without files that makes its files where the new ones go, for the log from ``log_begin`` on. Raises OSError."""
+        """Return an empty key index for the new files, for the log from ``log_begin`` on. Raises OSError."""
         from sprocketmq.storage.index.key_index import KeyIndex
 
         slots, entries = self.config.max_hash_slots, self.config.max_index_entries
@@ -85,7 +85,7 @@ class Plan:
 
 @dataclass
 class Made:
-    """What was made: the states of all queues and of the index, on the disk, and what the log held up to ``log_end``."""
+    """The files created: the states of all queues and of the index on disk, and counts for the log up to ``log_end``."""
 
     log_end: int = 0
     records: int = 0
@@ -99,13 +99,13 @@ class Made:
     lost_workers: int = 0
 
 
-# Makes the new files of a plan from a log and brings them to the disk. Raises OSError, StoreNotWritable.
+# Creates the new files of a plan from a log and syncs them to disk. Raises OSError, StoreNotWritable.
 Maker = Callable[[Plan, CommitLog], Made]
 
 
 @dataclass
 class RebuildReport:
-    """What a rebuild read and made."""
+    """The result of a rebuild."""
 
     source: str
     target: str
@@ -136,10 +136,10 @@ def rebuild(
 ) -> RebuildReport:
     """Make the derived files ``what`` of the store ``source`` anew from its commit log, in place or under ``target``.
 
-    In place needs the store for itself (StoreLocked while a broker has it). With a ``target`` the source is only read, also while a
-    broker runs on it; then what the log holds at that moment counts. ``config`` gives file sizes where no old file tells them. ``workers``
-    processes read the log, this one included (0: one a core, at most 4). ``progress`` gets bytes read and their total, about. A ``maker``
-    makes the files in place of these processes.
+    In place it needs exclusive access (StoreLocked while a broker runs). With a ``target`` the source is only read, even while a broker
+    runs on it; the result reflects the log at that moment. ``config`` gives file sizes if no old file determines them. ``workers``
+    processes read the log, this one included (0: one per core, at most 4). ``progress`` gets approximate bytes read and their total. A
+    ``maker`` creates the files instead of these processes.
 
     Raises ConfigError for unknown names and a target that has such files, StoreDamaged when there is no commit log or a file in its
     middle is missing, StoreNotSupported in place of what a broker would not open, StoreNotWritable when the disk refuses.
@@ -253,7 +253,7 @@ class _Here:
 
 
 class _Rebuild:
-    """One run. New files gather in ``work``; in place they then take the places of the old ones."""
+    """One rebuild. New files are created in ``work``; in place they then replace the old ones."""
 
     def __init__(self, fs: FileSystem, log: CommitLog, report: RebuildReport, config: StoreConfig, *, in_place: bool) -> None:
         from sprocketmq.storage.queues.queue_table import QueueTable
@@ -285,7 +285,7 @@ class _Rebuild:
             self._put_in_place(made)
         finally:
             self._old.pool.forget()
-            with suppress(OSError):  # the next run removes what is left
+            with suppress(OSError):  # the next rebuild removes what is left
                 fs.remove_tree(self._work)
 
     def _plan(self) -> Plan:
@@ -348,18 +348,18 @@ class _Rebuild:
         return checkpoint
 
     def _put_in_place(self, made: Made) -> None:
-        """Let the new files take the places of the old ones, and our own note of how far they go with them."""
+        """Replace the old files by the new ones, and the snapshot with them."""
         fs, root, what = self._fs, self._report.target, self._report.what
         note = self._in_place and set(what) != {CHECKPOINT}
         if note and self._snapshot is not None:
-            # While files change places the note would be wrong; without it a start derives everything again.
+            # While files are exchanged the snapshot would be wrong; without it a start derives everything again.
             fs.unlink(f"{root}/{SNAPSHOT_NAME}")
             fs.fsync_dir(root)
         for name in what:
             new, path = f"{self._work}/{name}", f"{root}/{name}"
             if name != CHECKPOINT and fs.exists(path):
                 if isinstance(fs, RealFileSystem) and fs.exchange(new, path):
-                    continue  # at no moment there is neither
+                    continue  # atomic: one of the two always exists
                 fs.rename(path, f"{self._work}/old-{name}")
             fs.rename(new, path)
         fs.fsync_dir(root)

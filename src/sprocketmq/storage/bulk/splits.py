@@ -1,7 +1,7 @@
-"""A commit log cut into splits that are read apart from each other, maybe on other machines. Import it late: ``parts`` bring numpy.
+"""A commit log cut into splits that are parsed independently, possibly on other machines. Import it late: ``parts`` brings numpy.
 
-A split is a stretch of one segment, many times what is parsed at once. Where its first record begins is a guess, and behind damage each of
-its parts begins with a new one; ``stitching.py`` tells which of the parts count.
+A split is a range of one segment and is parsed in parts. The start of its first record is a guess, and behind damage each part begins
+with a new guess; ``stitching.py`` decides which parts are accepted.
 """
 
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ from sprocketmq.storage.log.commit_log import CommitLog
 
 MIN_SPLIT_BYTES = 16 << 20
 MAX_SPLIT_BYTES = 256 << 20
-# Splits for each task that runs at a time: more of them even out what tasks take, fewer cost less to start.
+# Splits per concurrent task: more of them balance the load better, fewer cost less to start.
 _SPLITS_A_TASK = 4
 
 
 class Split(NamedTuple):
     """The stretch ``[begin, limit)`` of log offsets in the segment file at ``path``, which has ``size`` bytes and begins at ``base``.
 
-    So many bytes of it are parsed at once: ``part_bytes``.
+    ``part_bytes`` of it are parsed at a time.
     """
 
     path: str
@@ -34,13 +34,13 @@ class Split(NamedTuple):
 
 
 def split_bytes_for(log_bytes: int, at_a_time: int) -> int:
-    """Return how long splits should be when so many are read at a time; a multiple of what is parsed at once."""
+    """Return the length of splits for ``at_a_time`` concurrent tasks, a multiple of TASK_BYTES."""
     wanted = log_bytes // max(at_a_time * _SPLITS_A_TASK, 1)
     return min(max(wanted - wanted % TASK_BYTES, MIN_SPLIT_BYTES), MAX_SPLIT_BYTES)
 
 
 def cut_splits(log: CommitLog, split_bytes: int) -> list[Split]:
-    """Cut a log into splits of at most ``split_bytes``, leaving out what nothing was ever written to."""
+    """Cut a log into splits of at most ``split_bytes``, leaving out holes."""
     splits: list[Split] = []
     part_bytes = min(TASK_BYTES, split_bytes)
     for task in cut_tasks(log, log.min_offset, part_bytes):
@@ -53,7 +53,7 @@ def cut_splits(log: CommitLog, split_bytes: int) -> list[Split]:
 
 
 def parts(fs: FileSystem, split: Split, *, batch_topics: frozenset[bytes], keys: bool) -> Iterator[Answer[ParsedChunk]]:
-    """Yield what the parts of a split hold, in order and without a gap between them. Raises OSError when its file cannot be read.
+    """Yield the parsed parts of a split, in order and without gaps. Raises OSError when its file cannot be read.
 
     ``batch_topics`` and ``keys`` are those of ``parse_chunk``.
     """

@@ -1,14 +1,14 @@
-"""What splits of a log gave, kept in files until queues and key index are made of it: by split, then chunk, then group of queues.
+"""Intermediate files of a distributed rebuild: the parsed chunks of each split, by group of queues, until queues and key index are built.
 
 ::
 
     chunk 0                                    chunk 1
     +---------+---------+-----+---------------+---------+----
-    | group 0 | group 1 | ... | key entries   | group 0 | ...         a group: its queue chunks as MessagePack, nothing without any
+    | group 0 | group 1 | ... | key entries   | group 0 | ...         a group: its queue chunks as MessagePack, empty if none
     +---------+---------+-----+---------------+---------+----         key entries: all hashes (i32), all log offsets (i64), all times (i64)
 
-Whoever makes a group's queues, or one index file, reads its pieces of every chunk in log order and nothing else. Numbers are in the byte
-order of x86 and ARM. Import it late: it brings numpy.
+A task that builds a group's queues, or one index file, reads only its pieces of every chunk, in log order. Numbers are little-endian.
+Import this module late: it brings numpy.
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,7 +30,7 @@ _decode = msgspec.msgpack.Decoder(list[QueueChunk]).decode
 
 
 class SpooledChunk(NamedTuple):
-    """A chunk of the log whose content is in the file at ``path``: group g between ``borders[g]`` and ``borders[g + 1]``, keys behind.
+    """A parsed chunk in the file at ``path``: group g is between ``borders[g]`` and ``borders[g + 1]``, the keys follow.
 
     The other fields are those of ``ParsedChunk``; ``entries`` is the number of its key entries.
     """
@@ -46,7 +46,7 @@ class SpooledChunk(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """``length`` bytes, or key entries, of a file: from byte ``file_pos`` on, or behind ``skip`` of the ``of`` entries that begin there."""
+    """``length`` bytes, or key entries, of a file: from ``file_pos`` on; for entries, ``of`` entries begin there and ``skip`` are skipped."""
 
     path: str
     file_pos: int
@@ -64,7 +64,7 @@ class Spool:
         self._end = 0
 
     def add(self, chunk: ParsedChunk) -> SpooledChunk:
-        """Append a chunk and return where it is. Raises OSError."""
+        """Append a chunk and return its location. Raises OSError."""
         groups: list[list[QueueChunk]] = [[] for _ in range(self._groups)]
         for queue_chunk in chunk.queue_chunks:
             groups[(crc32(queue_chunk.topic) + queue_chunk.queue_id) % self._groups].append(queue_chunk)
@@ -88,7 +88,7 @@ class Spool:
 
 
 def group_pieces(chunks: Iterable[SpooledChunk], group: int) -> list[Piece]:
-    """Return where the queue chunks of a group are, in log order."""
+    """Return the pieces with the queue chunks of a group, in log order."""
     return [
         Piece(chunk.path, chunk.borders[group], chunk.borders[group + 1] - chunk.borders[group])
         for chunk in chunks
@@ -97,7 +97,7 @@ def group_pieces(chunks: Iterable[SpooledChunk], group: int) -> list[Piece]:
 
 
 def entry_pieces(chunks: Iterable[SpooledChunk], per_file: int) -> list[list[Piece]]:
-    """Return for each index file, which takes ``per_file`` entries, where its entries are, in log order."""
+    """Return the pieces of each index file, which takes ``per_file`` entries, in log order."""
     files: list[list[Piece]] = []
     room = 0
     for chunk in chunks:
@@ -146,7 +146,7 @@ def _reads(fs: FileSystem, pieces: Iterable[tuple[Piece, int, int]]) -> Iterator
                 file = fs.open(path, read_only=True)
             data = file.pread(length, file_pos)
             if len(data) != length:
-                raise OSError(5, f"the file ends {length - len(data)} bytes too early", path)
+                raise OSError(5, f"the file is {length - len(data)} bytes too short", path)
             yield piece, data
     finally:
         if file is not None:

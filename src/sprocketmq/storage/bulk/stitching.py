@@ -1,8 +1,8 @@
-"""Putting stretches of the commit log that were read apart from each other back into order: what counts, and where the log ends.
+"""Joining ranges of the commit log that were parsed independently: which records are valid, and where the log ends.
 
-A stretch counts only when it begins exactly where the records before it end. Its reader had to guess where its first record begins, as a
-cut can fall into a body, and bytes in a body that look like a record must not get in. Where something is no record, ``LogScan`` decides
-what is damage and where the log goes on: the outcome is that of reading the log record by record.
+A stretch is accepted only if it begins exactly where the records before it end. Its parser had to guess the start of its first record,
+as a cut can fall into a body, and bytes in a body that look like a record must not be taken for one. Where there is no valid record,
+``LogScan`` decides what is damage and where the log continues, so the result equals that of reading the log record by record.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from sprocketmq.storage.log.recovery import DamagedRange, LogScan, is_blank
 
 
 class Stretch(Protocol):
-    """What reading a stretch of the log gives: ``records`` records from ``start`` to ``end``, the last stored at ``last_time_ms``."""
+    """The result of parsing a range of the log: ``records`` records from ``start`` to ``end``, the last stored at ``last_time_ms``."""
 
     @property
     def start(self) -> int: ...
@@ -29,7 +29,7 @@ S = TypeVar("S", bound=Stretch)
 
 
 class Answer(NamedTuple, Generic[S]):
-    """What became of the stretch ``[begin, limit)`` of log offsets; None when nobody has read it."""
+    """The parsed range ``[begin, limit)`` of log offsets; ``stretch`` is None when it was not parsed."""
 
     begin: int
     limit: int
@@ -37,9 +37,9 @@ class Answer(NamedTuple, Generic[S]):
 
 
 class LogOrder(Generic[S]):
-    """One walk through a log from ``start`` on; ``end`` is where the last record that counts ended, ``damaged`` what was skipped.
+    """One pass over a log from ``start`` on. ``end`` is the end of the last accepted record, ``damaged`` the ranges skipped.
 
-    With ``resync`` damage is skipped when later records are found, else the first thing that is no record ends the log.
+    With ``resync`` damage is skipped if valid records follow; otherwise the first bytes that are not a record end the log.
     """
 
     def __init__(self, log: CommitLog, start: int, *, resync: bool, last_time: int = 0) -> None:
@@ -51,10 +51,10 @@ class LogOrder(Generic[S]):
         self.damaged: list[DamagedRange] = []
 
     def stretches(self, take: Callable[[], Answer[S] | None], read: Callable[[Segment, int, int], S]) -> Iterator[S]:
-        """Yield what the log holds, in order.
+        """Yield the accepted stretches, in log order.
 
-        ``take`` gives the answers in log order, None after the last. ``read`` gets a segment and the range ``[begin, limit)`` of it to read
-        here, a record being expected at ``begin``: for stretches that no answer has, or that begin elsewhere.
+        ``take`` returns the answers in log order, None after the last. ``read`` parses the range ``[begin, limit)`` of a segment, with a
+        record expected at ``begin``: it is called for ranges that no answer has, or whose stretch begins elsewhere.
         """
         log_offset = self._start
         answer = take()
@@ -78,7 +78,7 @@ class LogOrder(Generic[S]):
             log_offset = following
 
     def _follow(self, segment: Segment, log_offset: int) -> int | None:
-        """Return where the log goes on when no record that counts begins at ``log_offset`` of ``segment``; None at the log's end."""
+        """Return where the log continues when no valid record begins at ``log_offset`` of ``segment``; None at the log's end."""
         inside = log_offset - segment.start
         if is_blank(segment.view, inside):
             self.end = segment.start + segment.size

@@ -1,8 +1,8 @@
-"""A process that reads stretches of the commit log for another one: ``python -m sprocketmq.storage.bulk.worker``.
+"""A worker process that parses ranges of the commit log for its parent: ``python -m sprocketmq.storage.bulk.worker``.
 
-It maps the segments read-only and talks in frames over its standard input and output: a length of 4 bytes, then MessagePack. The first
-frame in is a ``Setup``, all others are a ``Task``; each task is answered by one ``ParsedChunk``, in order. The process ends when its input
-closes, so after its parent was killed it finishes at most its current task.
+It maps the segments read-only and exchanges frames over standard input and output: a length of 4 bytes, then MessagePack. The first
+input frame is a ``Setup``, all others are a ``Task``; each task is answered by one ``ParsedChunk``, in order. The process ends when its
+input is closed, so after its parent was killed it finishes at most its current task.
 """
 
 import os
@@ -19,7 +19,7 @@ FRAME = Struct("<I")
 
 
 class Setup(msgspec.Struct, array_like=True, frozen=True):
-    """What holds for all tasks: the topics whose queues are batch queues, and whether key entries are wanted."""
+    """The settings of all tasks: the topics whose queues are batch queues, and whether key entries are wanted."""
 
     batch_topics: list[bytes]
     keys: bool
@@ -36,7 +36,7 @@ class Task(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Answer(msgspec.Struct, array_like=True, frozen=True):
-    """A ``ParsedChunk`` on its way; arrays are bytes in the machine's order."""
+    """A ``ParsedChunk`` in transit; arrays are bytes in native byte order."""
 
     start: int
     end: int
@@ -52,7 +52,7 @@ _decode_answer = msgspec.msgpack.Decoder(_Answer).decode
 
 
 def encode_frame(value: Setup | Task) -> bytes:
-    """Return a setup or a task as the worker's input takes it."""
+    """Return a setup or a task as one frame of the worker's input."""
     data = _encode(value)
     return FRAME.pack(len(data)) + data
 
@@ -77,9 +77,9 @@ def decode_chunk(data: bytes | memoryview) -> ParsedChunk:
 
 
 def read_task(view: memoryview, task: Task, setup: Setup) -> ParsedChunk:
-    """Return the records that begin in the task's stretch of the segment ``view``.
+    """Parse the records that begin in the task's range of the segment ``view``.
 
-    Where the first of them begins is a guess, as the stretch may begin inside a record; the parent knows whether it is right.
+    The start of the first one is a guess, as the range may begin inside a record; the parent checks whether it is right.
     """
     from sprocketmq.storage.bulk.parsing import find_record, parse_chunk
 
@@ -92,9 +92,9 @@ def read_task(view: memoryview, task: Task, setup: Setup) -> ParsedChunk:
 
 def main() -> None:
     """Answer tasks until the input closes."""
-    # An interrupt from the keyboard reaches the whole group of processes; the parent decides, and closes the input.
+    # Ctrl-C reaches the whole process group; the parent handles it and closes the input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    from sprocketmq.storage.bulk import parsing  # noqa: F401  (so that the first task is as quick as the others)
+    from sprocketmq.storage.bulk import parsing  # noqa: F401  (so that the first task is as fast as the others)
 
     read = sys.stdin.buffer.read
 

@@ -1,4 +1,4 @@
-"""The CommitLog: every message of every topic in one append-only stream, the store's only truth.
+"""The CommitLog: every message of every topic in one append-only stream, the store's single source of truth.
 
 ::
 
@@ -7,7 +7,7 @@
     | record | record | record   ... | record | BLANK    |  | record | record | ...      zeros: not written yet |
     +--------+--------+-----   ------+--------+----------+  +--------+--------+------    ----------------------+
                                               | size i32 | the bytes left in the segment, this field included
-                                              | magic i32| 0xCBD43194; what follows it is never looked at
+                                              | magic i32| 0xCBD43194; what follows it is never read
 
 A record never crosses segments: one of L bytes goes to the next segment when fewer than L + 8 bytes are left. Records are staged in
 memory and written by ``commit`` in one gathering write; nothing staged is visible, and nothing visible is only in memory.
@@ -22,16 +22,16 @@ from sprocketmq.storage.fs import Buffer, File, FileSystem, RealFileSystem
 from sprocketmq.storage.log.preallocation import Preallocator
 from sprocketmq.storage.log.segments import check_row, segment_entries, segment_name, segment_size_of
 
-# Blocks are reserved this far ahead of the writes: a full disk then refuses a whole commit instead of cutting it, and a young store
-# does not take a gigabyte. From the second step on that happens in the background, begun when so much is left.
+# Blocks are reserved this far ahead of the writes: a full disk then rejects a whole commit instead of tearing it, and a new store
+# does not take a gigabyte. From the second step on, a background thread does it, started when PREALLOCATE_LOW_BYTES are left.
 PREALLOCATE_STEP_BYTES = 16 << 20
 PREALLOCATE_LOW_BYTES = 8 << 20
-# The next segment is made when so much of the current one is left.
+# The next segment is created when this much of the current one is left.
 NEXT_SEGMENT_BYTES = 64 << 20
 _LOOK_STEP_BYTES = 1 << 20
 _NEVER = 1 << 63
 _ZEROS = bytes(1 << 18)
-# Leftovers up to this long are written over; longer ones are cut off, which costs the system less.
+# Stale data up to this length is overwritten with zeros; longer stale data is truncated, which is cheaper.
 _MAX_ZEROED_BYTES = 16 << 20
 
 
@@ -59,9 +59,9 @@ class Segment:
         self.file.close()
 
     def release(self) -> bool:
-        """Close the file and unmap it, when nobody asks for anything of it any more; False while buffers cut from it are in use.
+        """Close the file and unmap it; return False while buffers cut from it are in use.
 
-        The last one to let go of a gigabyte waits 0.2 s for the system to clear it away, which should not be the thread that serves.
+        Unmapping a gigabyte takes 0.2 s, so this should not run in the thread that serves requests.
         """
         self.file.close()
         if self._view is not None:
@@ -78,13 +78,13 @@ class Segment:
 
 
 class CommitLog:
-    """The row of segments, where the log ends, and what is staged behind that end.
+    """The segments, the end of the log, and the records staged behind that end.
 
     One thread stages, commits and reads; ``flush`` may run in another at the same time.
 
     ``committed_end`` is the end of what readers may see, ``staged_end`` where the next record goes, ``limit`` the end of the segment
-    it goes to, ``pieces`` the staged records of that segment. The store's append code uses these directly. ``dropped`` are segments whose
-    space is still to be given back.
+    it goes to, ``pieces`` the staged records of that segment. The store's append code uses these directly. ``dropped`` are deleted segments whose
+    disk space is not freed yet.
     """
 
     __slots__ = (
@@ -110,7 +110,7 @@ class CommitLog:
     def __init__(self, fs: FileSystem, directory: str, segment_bytes: int, *, preallocate: bool) -> None:
         self._fs = fs
         self.directory = directory
-        # Only the machine's own file system is worth a thread; others (simulated ones) want their calls in a fixed order.
+        # Only the real file system gets a background thread; simulated ones need their calls in a fixed order.
         self.ahead = Preallocator(fs, directory, background=type(fs) is RealFileSystem) if preallocate else None
         self.segment_bytes = segment_bytes
         self.segments: list[Segment] = []
@@ -136,8 +136,8 @@ class CommitLog:
     def load(self) -> None:
         """Open the segments on disk; where the log ends is not known before recovery has called ``end_at``.
 
-        The segment length is taken from the files when they tell it, so a store opens with whatever setting it was written. A last
-        file without a byte is removed, a shorter one gets its full length back. Raises StoreDamaged when a file in the middle is
+        The segment length is taken from existing files if they determine it, so a store opens whatever setting it was written with. An
+        empty last file is removed, a short one is extended to its full length. Raises StoreDamaged when a file in the middle is
         missing, OSError when files cannot be opened.
         """
         found = segment_entries(self._fs.list(self.directory))
@@ -173,7 +173,7 @@ class CommitLog:
             if segment.start == end and not data:
                 break
             if removed:
-                self._fs.fsync_dir(self.directory)  # else a power failure may bring back a later one without this one
+                self._fs.fsync_dir(self.directory)  # otherwise a power failure may restore a later one without this one
             removed += 1
             self.segments.pop()
             segment.close()
@@ -221,9 +221,9 @@ class CommitLog:
         return self.staged_end
 
     def commit(self) -> None:
-        """Write everything staged; when it returns a killed process loses nothing of it.
+        """Write everything staged. After it returns, killing the process loses none of it.
 
-        Raises StoreWriteFailed when the disk refuses: then nothing staged counts, and what had been written of it is erased. Raises
+        Raises StoreWriteFailed if the write fails: the staged records are discarded, and what was written of them is erased. Raises
         StoreFailed when erasing fails too, or after a failed flush; then the log takes nothing more.
         """
         if self.failure is not None:
@@ -245,7 +245,7 @@ class CommitLog:
         except OSError as e:
             self._erase_uncommitted()
             raise StoreWriteFailed(self.directory, e.strerror or str(e)) from e
-        if self.failure is not None:  # a flush failed while this was written: nothing is acknowledged after that
+        if self.failure is not None:  # a flush failed meanwhile: nothing is acknowledged after that
             self._refuse(self.failure)
         self.committed_end = self._chunk_start = end
         self.pieces = []
@@ -324,17 +324,17 @@ class CommitLog:
         self._allocated_end = max(allocated_end, self.committed_end)
 
     def _erase_uncommitted(self) -> None:
-        """Take back what a failed commit may have written: a later restart must not find records nobody was told of."""
+        """Erase what a failed commit may have written: a restart must not find records that were never acknowledged."""
         try:
             self.end_at(self.committed_end, cut=False)
         except OSError as e:
-            self.failure = f"a failed append could not be taken back: {e.strerror or e}"
+            self.failure = f"a failed append could not be undone: {e.strerror or e}"
             self.discard()
 
     def flush(self) -> int:
-        """Return once everything committed before the call is on the disk, and up to which offset that is.
+        """Flush everything committed before the call to disk and return the log offset of its end.
 
-        Raises StoreFailed when the disk fails: what the system then still holds is unknown, so the log takes nothing more.
+        Raises StoreFailed if the disk fails. The state of the page cache is then unknown, so the log accepts no more records.
         """
         end = self.committed_end
         if self.failure is not None:
@@ -359,7 +359,7 @@ class CommitLog:
         """Delete the segments that end at ``log_offset`` or before it, oldest first, and return their paths.
 
         The last segment stays, and so does what is not known to be on the disk. Buffers handed out stay readable. Call ``release_dropped``
-        afterwards to get the space back. Raises OSError; what went before it is out of the log.
+        afterwards to free the space. Raises OSError; the segments deleted before the error are gone.
         """
         paths: list[str] = []
         log_offset = min(log_offset, self.flushed_end)
@@ -369,18 +369,18 @@ class CommitLog:
             segment = self.segments[0]
             self._fs.unlink(segment.file.path)
             self._names_changed = True
-            self.segments = self.segments[1:]  # a flush under way goes through the list it has
+            self.segments = self.segments[1:]  # a concurrent flush iterates over the old list
             self.dropped.append(segment)
             paths.append(segment.file.path)
         return paths
 
     def settle_dropped(self) -> None:
-        """Make deletions last: from then on no power failure brings the segments back. Raises OSError."""
+        """Sync the directory, so that no power failure restores deleted segments. Raises OSError."""
         if self.dropped:
             self._fs.fsync_dir(self.directory)
 
     def release_dropped(self) -> None:
-        """Make deletions last and give their space back, except where readers still hold buffers; may run in another thread.
+        """Sync deletions and free their space, except where readers still hold buffers; may run in another thread.
 
         Call it again from time to time. Raises OSError.
         """
@@ -416,10 +416,10 @@ class CommitLog:
 
 
 def _write_zeros(file: File, start: int, length: int) -> bool:
-    """Write zeros in place, which needs no room and keeps reserved blocks; tell whether the disk took them."""
+    """Overwrite a range with zeros, which needs no free space and keeps reserved blocks; return whether it worked."""
     try:
-        for at in range(0, length, len(_ZEROS)):
-            file.pwrite(_ZEROS[: length - at], start + at)
+        for done in range(0, length, len(_ZEROS)):
+            file.pwrite(_ZEROS[: length - done], start + done)
     except OSError:
         return False
     return True
@@ -428,10 +428,10 @@ def _write_zeros(file: File, start: int, length: int) -> bool:
 def _data_length(file: File, start: int, end: int) -> int:
     """Return how far behind ``start`` the last non-zero byte before ``end`` is, 0 when there is none; holes cost nothing."""
     length = 0
-    at = file.data_after(start)
-    while at is not None and at < end:
-        data = file.pread(min(len(_ZEROS), end - at), at)
-        if data != _ZEROS[: len(data)]:  # reserved blocks look like data to the system; comparing is 20 times as fast as stripping
-            length = at + len(data.rstrip(b"\0")) - start
-        at = file.data_after(at + len(data)) if data else None
+    file_pos = file.data_after(start)
+    while file_pos is not None and file_pos < end:
+        data = file.pread(min(len(_ZEROS), end - file_pos), file_pos)
+        if data != _ZEROS[: len(data)]:  # SEEK_DATA reports reserved blocks as data; comparing is 20 times faster than stripping
+            length = file_pos + len(data.rstrip(b"\0")) - start
+        file_pos = file.data_after(file_pos + len(data)) if data else None
     return length

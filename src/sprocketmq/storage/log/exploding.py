@@ -1,6 +1,6 @@
-"""Making records of a batch: each message of a plain topic gets one of its own.
+"""Turning a batch into records: each message of a plain topic gets its own record.
 
-This is the hottest loop of the broker, so a batch whose messages have all the same lengths, as most have, is taken in columns.
+This is the broker's hottest loop. A batch whose messages all have the same lengths, which is the common case, is processed in columns.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,21 +17,21 @@ from sprocketmq.protocol.layout import INT16, MAGIC_V1, QUEUE_UNIT_LAYOUT, RECOR
 from sprocketmq.protocol.properties import find_property
 from sprocketmq.storage.fs import Buffer
 
-# What all messages of a batch share is packed once: the 48 bytes from sys_flag to prepared_offset.
+# The fields that all messages of a batch share are packed once: the 48 bytes from sys_flag to prepared_offset.
 _SHARED = ("sys_flag", "born_time_ms", "born_host", "store_time_ms", "store_host", "reconsume_times", "prepared_offset")
 _OWN = ("size", "magic", "crc", "queue_id", "flag", "queue_offset", "log_offset")
 BATCH_SHARED = RECORD_LAYOUT.part(*_SHARED, start="sys_flag")
-# The head of a record, its shared fields given as one piece.
+# The record head, with the shared fields passed as one byte string.
 _HEAD = Struct(f"{RECORD_LAYOUT.format(*_OWN)}{BATCH_SHARED.size}si")
 _UNIT_CODES = "".join(field.code for field in QUEUE_UNIT_LAYOUT.fields.values())
 _pack_short = INT16.pack
 
-# The records as one piece, the property strings, where each record begins, where the last one ends, and the queue units.
+# (all records, their property strings, their log offsets, log offset of the end, their queue units)
 Exploded = tuple[bytes, list[bytes], list[int], int, bytes]
 
 
 class Target(Protocol):
-    """The queue of the batch: the bytes of its records besides body and properties, and its topic as a record has it."""
+    """The queue a batch goes to: record bytes besides body and properties, and the topic field of its records."""
 
     overhead: int
     topic_field: bytes
@@ -40,7 +40,7 @@ class Target(Protocol):
 def explode(
     queue: Target, entries: Iterable[BatchEntry] | BatchColumns, queue_id: int, offset: int, log_offset: int, shared: bytes
 ) -> Exploded:
-    """Return the records of a batch that begins at queue offset ``offset`` and at place ``log_offset`` of the log."""
+    """Return the records of a batch that begins at queue offset ``offset`` and at ``log_offset``."""
     if isinstance(entries, BatchColumns):
         return _explode_columns(queue, entries, queue_id, offset, log_offset, shared)
     parts: list[Buffer] = []
@@ -83,7 +83,7 @@ def _explode_columns(queue: Target, columns: BatchColumns, queue_id: int, offset
     topic_and_length = queue.topic_field + _pack_short(p)
     crcs = [crc & 0x7FFFFFFF for crc in map(_crc32, bodies)]
     pack = _record_layout(len(topic_and_length), n, p).pack
-    # The arguments that do not change are repeated without end: the columns end it.
+    # Constant arguments repeat forever; map() stops at the end of the columns.
     records = map(
         pack,
         repeat(size),
@@ -121,11 +121,11 @@ def _tags_codes(strings: Iterable[bytes]) -> list[int]:
         if properties.find(pair) >= 0:
             codes.append(code)
             continue
-        # Another tag than the last one, at the front, or none at all.
+        # The tag differs from the last one, stands first in the string, or is missing.
         before, found, after = properties.partition(b"TAGS\x01")
         tag = None
         if found:
-            inside = before and before[-1] != 2  # of another name or value
+            inside = before and before[-1] != 2  # TAGS is part of another name or value
             tag = find_property(properties, b"TAGS") if inside else after.partition(b"\x02")[0]
         if tag:
             code = tags_code_raw(tag)

@@ -1,4 +1,4 @@
-"""Room for the commit log ahead of its writes, made in a thread of its own, so that neither blocks nor a new segment cost the appender.
+"""Reserves disk blocks and creates segments ahead of the commit log in a background thread, so that the appender does not wait for either.
 
 ::
 
@@ -8,9 +8,9 @@
     +---------------------------+---------------------+-------------+  +--------------+---------------------------+
                                 ^ end of the log      ^ reserved_end    made when the end of segment N comes near
 
-Blocks are reserved because a full disk should refuse a whole commit rather than cut it in two. Nothing here is a promise: where the
-appender gets to a place first, or the disk refuses here, it asks the disk itself and learns what is the matter. The next segment
-is in the directory but not in the log; after a stop it is the all-zero last file Apache's broker leaves as well.
+Blocks are reserved so that a full disk rejects a whole commit rather than tearing it. This is best effort: when the appender arrives
+first, or reserving fails here, the appender reserves the blocks itself and gets the error. The next segment is in the directory but not
+in the log; after a stop it is an all-zero last file, as Apache's broker leaves one too.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from sprocketmq.storage.fs import File, FileSystem
 
-# How much one job reserves, in system calls of a size that a thread that wants to stop need not wait long for.
+# How much one job reserves, and in system calls of which size: short ones, so that stopping does not wait long.
 STEP_BYTES = 64 << 20
 _CALL_BYTES = 16 << 20
 
@@ -36,12 +36,12 @@ class _Job(NamedTuple):
 
 
 class Preallocator:
-    """One worker that makes room for one log. ``reserved_end`` is the log offset its blocks reach to.
+    """The background worker of one log. ``reserved_end`` is the log offset its blocks reach to.
 
     ``busy`` tells whether a job runs, ``named`` is the start of the last segment it created whose name is on disk, ``failure`` why a name
     may not be.
 
-    All calls come from the thread that appends. Without ``background`` each job is done at once, in the call that asks for it: a
+    All calls come from the thread that appends. Without ``background`` each job runs synchronously in the call that requests it: a
     simulated file system needs its calls in a fixed order.
     """
 
@@ -76,7 +76,7 @@ class Preallocator:
 
     @property
     def ready(self) -> bool:
-        """Whether the next segment waits to be taken."""
+        """Whether the next segment is ready for ``take``."""
         return self._ready is not None
 
     def extend(self, file: File, segment_start: int, segment_bytes: int, begin: int) -> None:
@@ -94,7 +94,7 @@ class Preallocator:
 
         Waits at most for blocks that are being reserved at this moment.
         """
-        if self._ready is None and self.busy:  # overtaken: what there is must do, and nobody may touch the file behind the taker's back
+        if self._ready is None and self.busy:  # the appender was faster: stop the job, which must not touch the file any more
             self._generation += 1
             with self._lock:
                 pass
@@ -105,7 +105,7 @@ class Preallocator:
         return ready[1]
 
     def reset(self, *, keep: bool = False) -> None:
-        """Forget everything asked for and give up the next segment, with ``keep`` leaving its file; waits for a system call that runs."""
+        """Cancel the job and drop the next segment, with ``keep`` leaving its file. Waits for a system call in progress."""
         self._generation += 1
         with self._lock:
             ready, self._ready = self._ready, None
@@ -146,19 +146,19 @@ class Preallocator:
     def _run(self, job: _Job) -> None:
         try:
             if job.file is None and job.generation == self._generation:
-                # Else a power failure may keep this name without that of the segment before it.
+                # Otherwise a power failure may keep this name without that of the segment before it.
                 self._fs.fsync_dir(self._directory)
             with self._lock:
                 made = job.generation == self._generation and self._make_room(job)
             if made:
                 self._sync_name(job.segment_start)
         except OSError:
-            pass  # the appender finds out when it gets there, and says so
+            pass  # the appender gets the same error when it arrives there, and reports it
         finally:
             self.busy = False
 
     def _make_room(self, job: _Job) -> bool:
-        """Do what a job is about, and tell whether it made a segment."""
+        """Run a job and return whether it created a segment."""
         file = job.file
         if file is not None:
             self._reserve(file, job)

@@ -1,8 +1,8 @@
-"""Reading the commit log from a position to its end: what recovery, rebuild and repair of derived files are made of.
+"""Scanning the commit log from a log offset to its end, for recovery, rebuild and repair of derived files.
 
-A scan accepts a record only when everything about it fits: magic number, lengths that add up, its own position written in it and,
-when asked, the body's CRC. Where something does not fit the log either ends or is damaged: the scan looks for a later record, and only
-when there is none the log ends at the last good one. So damage in the middle costs the damaged records and never what follows.
+A scan accepts a record only if its magic number, its lengths, the log offset stored in it and, on request, the body's CRC are all
+correct. Where they are not, the log either ends or is damaged: the scan searches for a later record, and only if there is none the log
+ends at the last valid one. Damage in the middle therefore costs the damaged records and never the ones behind it.
 """
 
 from collections.abc import Iterator
@@ -37,13 +37,13 @@ _SEARCH_BYTES = 1 << 20
 # so past this many bytes only short ones are believed: some seconds instead of hours.
 SEARCH_BUDGET_BYTES = 4 << 30
 _ALWAYS_SEARCHED_BYTES = 64 << 10
-# Disks write this much as a whole.
+# Disks write a sector atomically.
 SECTOR_BYTES = 512
 # The log is parsed in windows that double up to the size the reference cuts its log into; the first is small as most starts find
 # nothing to read.
 _FIRST_WINDOW_BYTES = 1 << 16
 _WINDOW_BYTES = 4 << 20
-# From this much log on it is worth reading it with other processes; starting them takes as long as reading 64 MiB here.
+# A longer log is read by several processes. Starting them takes as long as reading 64 MiB in this one.
 CONCURRENT_BYTES = 64 << 20
 
 # The unit of a parked message holds its delivery time instead of a tag code. Records do not say how long their level was: the queues of
@@ -80,7 +80,7 @@ class DamagedRange(NamedTuple):
 
 @dataclass
 class RecoveryReport:
-    """What opening a store found and did."""
+    """The result of recovering a store when it is opened."""
 
     clean: bool = True  # the last broker stopped in order
     rebuilt: bool = False  # the queues were derived from the whole log
@@ -96,9 +96,9 @@ class RecoveryReport:
 
 
 class LogScan:
-    """Walk the records of a log from ``start`` on; ``end`` is where the last one ended, ``damaged`` what was skipped.
+    """Iterates over the records of a log from ``start`` on. ``end`` is the end of the last one, ``damaged`` the ranges skipped.
 
-    With ``resync`` damage is skipped when later records are found, else the first thing that is no record ends the log. Records found
+    With ``resync`` damage is skipped if valid records follow; otherwise the first bytes that are not a record end the log. Records found
     behind damage must not be older than ``last_time`` or what was read before. ``stop`` bounds the scan.
     """
 
@@ -151,10 +151,10 @@ class LogScan:
                     pos = self._next_record(segment, pos)
 
     def _next_record(self, segment: Segment, pos: int) -> int:
-        """Return where the next valid record of the segment begins, or its size."""
+        """Return the position of the next valid record in the segment, or the segment's size."""
         at = segment.file.data_after(pos + 1)
         while at is not None and at < segment.size:
-            # Magic numbers stand 4 bytes into a record; windows overlap so that one across their border is seen.
+            # The magic number is at byte 4 of a record; windows overlap so that one across a border is found.
             window = bytes(segment.view[max(at - 7, pos + 1) : at + _SEARCH_BYTES])
             begin = max(at - 7, pos + 1)
             found = [i for magic in RECORD_MAGICS for i in _all(window, magic)]
@@ -162,7 +162,7 @@ class LogScan:
                 candidate = begin + i - 4
                 if candidate <= pos:
                     continue
-                # An older time is a remnant of a log that once was longer, not what followed the damage.
+                # An older record is a remnant of a log that used to be longer, not one that followed the damage.
                 record = parse_record(segment.view, segment.start, candidate, check_crc=False)
                 if record is None or record.store_time_ms < self._last_time:
                     continue
@@ -204,8 +204,8 @@ def is_blank(view: memoryview, pos: int) -> bool:
 def parse_records(data: bytes, log_offset: int, room: int, *, check_crc: bool) -> tuple[list[Scanned], int, int]:
     """Return the records at the beginning of ``data``, how many bytes they take, and how many the next one needs to be judged.
 
-    ``data`` is a piece of a segment that begins at log offset ``log_offset``, ``room`` what the segment has from there on. The records
-    end at the first thing that is none, or that ``data`` does not hold whole; when its bytes could be a record, their number is told.
+    ``data`` is a part of a segment that begins at ``log_offset``; the segment has ``room`` bytes from there on. Parsing stops at the first
+    bytes that are not a record, or at a record that ``data`` does not hold completely; the third value is then the bytes it needs.
     """
     records: list[Scanned] = []
     add = records.append
@@ -315,7 +315,7 @@ def parse_record(view: memoryview, base: int, pos: int, *, check_crc: bool) -> S
 
 
 def record_view(log: CommitLog, log_offset: int, end: int) -> memoryview | None:
-    """Return the record at a place of the log, or None when none begins there or it goes past ``end``; its CRC is not compared."""
+    """Return the record at a log offset, or None when none begins there or it goes past ``end``; its CRC is not compared."""
     segment = log.locate(log_offset) if log_offset < end else None
     if segment is None:
         return None

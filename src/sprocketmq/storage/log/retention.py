@@ -1,4 +1,4 @@
-r"""When messages leave the store, and when the disk is too full for new ones. Decisions only: nothing here touches a file.
+r"""Decides which segments to delete, and when the disk is too full for new messages. Pure: nothing here touches a file.
 
 ::
 
@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from sprocketmq.storage.config import StoreConfig
 
-# A round gives up no more than this many segments, so that a wrong clock or a misread disk cannot empty a store at once.
+# A round deletes at most this many segments, so that a wrong clock or a wrong disk usage cannot empty a store at once.
 MAX_SEGMENTS_PER_ROUND = 10
 # A request to delete now stays in force for this many rounds.
 MANUAL_ROUNDS = 20
@@ -32,7 +32,7 @@ _HOUR_MS = 3_600_000
 
 
 class SegmentAge(NamedTuple):
-    """One segment of the commit log: its first byte's place in the log, its length, and when it was last written (wall clock, ms)."""
+    """One segment of the commit log: the log offset of its first byte, its length, and when it was last written (wall clock, ms)."""
 
     start: int
     size: int
@@ -40,7 +40,7 @@ class SegmentAge(NamedTuple):
 
 
 class Cause(Enum):
-    """Why segments may go; the words are for the log."""
+    """Why segments are deleted; the values appear in the log."""
 
     NONE = "nothing is due"
     HOUR = "they expired and this is an hour to delete in"
@@ -50,7 +50,7 @@ class Cause(Enum):
 
 
 class Plan(NamedTuple):
-    """What one round may do: give up ``segments`` in this order, because of ``cause``; take messages or not (``writable``)."""
+    """The decision of one round: delete ``segments`` in this order because of ``cause``; accept messages or not (``writable``)."""
 
     segments: tuple[SegmentAge, ...]
     cause: Cause

@@ -1,4 +1,4 @@
-"""A row of equally long files that together are one long stream of bytes: commit log and consume queue are both such rows.
+"""Sequences of files of equal length that together form one stream of bytes: the commit log and the consume queues.
 
 A file's name is the stream offset of its first byte, as 20 decimal digits. Every file has its full length from the start, filled with
 zeros; nothing in it says how much of it is used.
@@ -34,8 +34,8 @@ def segment_entries(entries: list[Entry]) -> list[tuple[int, Entry]]:
 def segment_size_of(segments: list[tuple[int, Entry]]) -> int | None:
     """Return the segment length a directory was written with, or None when it has too little to tell.
 
-    Two names tell it by their distance, which damage to a file's content or length cannot change; one file tells it by its length.
-    Where all distances are a multiple of the one length all files have, files are missing in between.
+    With two or more files it is the distance of their names, which damage to a file's content or length cannot change; with one file, its
+    length. If all files have one length and all distances are a multiple of it, it is that length, and files are missing in between.
     """
     if len(segments) >= 2:
         distance = min(b[0] - a[0] for a, b in pairwise(segments))
@@ -58,9 +58,9 @@ def check_row(directory: str, segments: list[tuple[int, Entry]], size: int) -> N
 
 
 class FilePool:
-    """Keep the most recently used files open, up to a limit, and open the others again when they are asked for.
+    """Keeps the most recently used files open, up to a limit, and reopens the others on demand.
 
-    For one thread. A file it returned is only valid until the next call.
+    For one thread. A returned file is valid only until the next call.
     """
 
     __slots__ = ("_files", "_fs", "_limit")
@@ -89,12 +89,12 @@ class FilePool:
         return file
 
     def drop(self, path: str) -> None:
-        """Close one file: it is about to go."""
+        """Close one file that is about to be deleted."""
         file = self._files.pop(path, None)
         if file is not None:
             file.close()
 
     def forget(self, prefix: str = "") -> None:
-        """Close the files whose path starts with ``prefix``: they are about to go, or everything is."""
+        """Close the files whose path starts with ``prefix``, all without one."""
         for path in [path for path in self._files if path.startswith(prefix)]:
             self._files.pop(path).close()

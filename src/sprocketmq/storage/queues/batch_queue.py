@@ -1,9 +1,9 @@
-"""The BatchConsumeQueue: per topic and queue one 46-byte unit a record, so that a whole batch costs one unit, one lookup and one read.
+"""The BatchConsumeQueue: one 46-byte unit per record, so that a whole batch costs one unit, one lookup and one read.
 
 ``protocol/layout.py`` draws the unit.
 
-Which queue offset a unit has is in the unit alone, so an offset is found by bisection: first over the first unit of every 256, whose
-offsets are remembered once read, then in one block of 256. That takes the same few microseconds however many files there are.
+Only the unit itself stores its queue offset, so an offset is found by bisection: first over the first unit of every 256, whose offsets
+are cached, then in one block of 256. That takes a few microseconds, independent of the number of files.
 """
 
 from bisect import bisect_left, bisect_right
@@ -18,14 +18,14 @@ UNIT_COVERS = BATCH_UNIT_LAYOUT.part("queue_offset", "count")  # the first queue
 COMPACTED = -1  # the compacted offset of a topic that is not compacted
 MAX_COUNT = 0x7FFF
 
-# place of the record, size, tag code, store time, first queue offset, count, compacted offset, reserved
+# log offset of the record, size, tag code, store time, first queue offset, count, compacted offset, reserved
 BatchUnit = tuple[int, int, int, int, int, int, int, int]
 
 _LOG_OFFSET_POS = BATCH_UNIT_LAYOUT.offset("log_offset")
 _TIME_POS = BATCH_UNIT_LAYOUT.offset("store_time_ms")
 _BASE_POS = BATCH_UNIT_LAYOUT.offset("queue_offset")
 _BLOCK_UNITS = 256
-# First offsets of blocks a queue remembers: enough for a million units; with more the oldest knowledge goes.
+# First offsets of blocks cached per queue: enough for a million units; the cache is cleared when it is full.
 _MAX_BLOCKS = 4096
 
 
@@ -117,12 +117,12 @@ class BatchConsumeQueue(UnitQueue):
     def _last_at_most(self, value: int, field_pos: int) -> tuple[int, bytes | bytearray]:
         """Return the number of the last unit whose field at byte ``field_pos`` is at most ``value``, the first unit when there is none.
 
-        The units from it on that were read to find it come along, at least its own.
+        Also return the units read from it on, at least its own.
         """
         low, end = self.min_unit, self._end_unit
         start = max(self.tail[0], low)
         if start >= end or self._field(start, field_pos) > value:
-            # Blocks begin at multiples of their size, so what is remembered of them stays right while the queue grows.
+            # Blocks begin at multiples of their size, so cached offsets stay valid while the queue grows.
             first = low // _BLOCK_UNITS + 1
             block = bisect_right(range(first, -(-min(start, end) // _BLOCK_UNITS)), value, key=lambda b: self._block_field(b, field_pos))
             start = max((first + block - 1) * _BLOCK_UNITS, low)
@@ -148,7 +148,7 @@ class BatchConsumeQueue(UnitQueue):
         return int(INT64.unpack_from(self.read_units(number, number + 1), field_pos)[0])
 
     def replace_from(self, number: int, units: bytes, *, to_end: bool) -> None:
-        """Replace committed units that turned out to be damaged; with ``to_end`` no others follow but those staged. Raises OSError."""
+        """Replace damaged committed units; with ``to_end`` only staged units follow them. Raises OSError."""
         self._bases.clear()
         if not to_end:
             self.rewrite(number, units)
@@ -174,11 +174,11 @@ class BatchConsumeQueue(UnitQueue):
     # --- recovery ---
 
     def skip_to(self, offset: int) -> None:
-        """Let ``offset`` be the next one; offsets in between have no record and no unit."""
+        """Make ``offset`` the next one. The skipped offsets have no record and no unit."""
         self.next = self.committed = self.visible = offset
 
     def go_back(self, offset: int) -> None:
-        """Let ``offset`` be the next one again; drop units that cover it or later ones, and all units when it is before the first."""
+        """Make ``offset`` the next one again. Units that cover it or later offsets are dropped; all units, if it is at or before the min offset."""
         if offset <= self.min_offset or self.min_unit == self._end_unit:
             self.begin_at(offset)
             return
@@ -198,7 +198,7 @@ class BatchConsumeQueue(UnitQueue):
     def end_of_expired(self, log_min: int) -> tuple[int, int]:
         """Return the queue offset and the unit number behind the last unit on disk when that points before ``log_min``, else (0, 0).
 
-        As the reference does, only the last three files are looked at, up to the first invalid unit.
+        Like the reference, this reads only the last three files, up to the first invalid unit.
         """
         offset = number = last_log_offset = 0
         for start in sorted(self.files())[-3:]:

@@ -1,4 +1,4 @@
-"""The ConsumeQueue: per topic and queue one array of 20-byte units, so that a queue offset finds its record in O(1).
+"""The ConsumeQueue: an array of 20-byte units per queue, which maps a queue offset to its record in O(1).
 
 ``protocol/layout.py`` draws the unit. A queue offset is the number of its unit.
 """
@@ -22,7 +22,7 @@ class ConsumeQueue(UnitQueue):
         return self.committed
 
     def start_at(self, offset: int, *, min_offset: int | None = None) -> None:
-        """Let the queue end at ``offset``, all units before it being in the files; ``min_offset`` defaults to it (an empty queue)."""
+        """Set the end of the queue to ``offset``; all units before it are in the files. ``min_offset`` defaults to it (an empty queue)."""
         self.next = self.committed = self.visible = self.written = self.synced = offset
         self.min_offset = offset if min_offset is None else min_offset
         self.tail = (offset, bytearray())
@@ -50,13 +50,13 @@ class ConsumeQueue(UnitQueue):
     # --- recovery ---
 
     def skip_to(self, offset: int) -> None:
-        """Let ``offset`` be the next one; offsets in between have no record and get filler units."""
+        """Make ``offset`` the next one. The skipped offsets have no record and get filler units."""
         tail = self.tail[1]
         tail += FILLER * (offset - self.next)
         self.next = self.committed = self.visible = offset
 
     def go_back(self, offset: int) -> None:
-        """Let ``offset`` be the next one again; units from it on are dropped, and all of them when it was 0 or before the first."""
+        """Make ``offset`` the next one again. Units from it on are dropped; all units, if it is at or before the min offset."""
         if offset <= self.min_offset:
             self.begin_at(offset)
             return
@@ -72,7 +72,7 @@ class ConsumeQueue(UnitQueue):
     def end_of_expired(self, log_min: int) -> int:
         """Return the queue offset behind the last unit on disk when that points before ``log_min``, else 0.
 
-        As the reference does, only the last three files are looked at, each up to its first invalid unit.
+        Like the reference, this reads only the last three files, each up to its first invalid unit.
         """
         end = last_log_offset = 0
         for start in sorted(self.files())[-3:]:

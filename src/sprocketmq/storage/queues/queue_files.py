@@ -1,8 +1,8 @@
-"""What plain and batch queues have in common: a growing row of units in equally long files, its newest part in memory.
+"""The common base of plain and batch queues: a growing sequence of units in files of equal length, with the newest units in memory.
 
-Units have numbers; unit k is at byte ``k * unit_bytes`` of the queue's stream of files. Everything here follows from the commit log. New
-units gather in memory, where readers see them at once, and go to the file in larger writes; a killed process loses only what recovery
-derives again.
+Units are numbered; unit k is at byte ``k * unit_bytes`` of the queue's stream of files. Everything here is derived from the commit log.
+New units collect in memory, where readers see them at once, and are written to the file in larger writes; a killed process loses only
+what recovery derives again.
 """
 
 import contextlib
@@ -21,9 +21,9 @@ class UnitQueue:
     """One queue. ``min_offset <= visible <= committed <= next``, all queue offsets.
 
     Readers see [min_offset, visible), the log has everything before ``committed``, the next message gets ``next``. ``tail`` is ``(number of
-    its first unit, units)``: what may not be in the files yet. The owning thread alone changes it; replacing the pair in one step lets the
-    flushing thread take a consistent look at any time. ``written`` is the unit number the files reach, ``synced`` the one known to be on
-    the disk. A queue whose topic name is ``unusual`` or whose units are not plain ones is not for the fast way of appending.
+    its first unit, units)``: the units that may not be in the files yet. Only the owning thread changes it, and it replaces the pair in one
+    step, so the flushing thread always reads a consistent pair. ``written`` is the unit number the files reach, ``synced`` the one known to be on
+    the disk. A queue with a long topic name or with batch units is ``unusual``: the fast path of appending does not handle it.
     """
 
     __slots__ = (
@@ -77,14 +77,14 @@ class UnitQueue:
     # --- the owning thread ---
 
     def commit(self) -> None:
-        """Let what is staged count; when much has gathered in memory, write it out."""
+        """Commit the staged units, and write them out when TAIL_LIMIT_BYTES have collected in memory."""
         self.committed = self.next
         if len(self.tail[1]) >= TAIL_LIMIT_BYTES:
             with contextlib.suppress(OSError):  # the log has the messages; the units wait in memory for a later try
                 self.write_out()
 
     def write_out(self) -> None:
-        """Write the committed units to the files and keep them out of memory from then on. Raises OSError; nothing is lost then."""
+        """Write the committed units to the files and drop them from memory. Raises OSError; the units then stay in memory."""
         start, tail = self.tail
         end = self.end_unit
         begin = max(self.written, start)
@@ -104,7 +104,7 @@ class UnitQueue:
         return data
 
     def rewrite(self, number: int, units: bytes) -> None:
-        """Replace units that turned out to be damaged. Raises OSError."""
+        """Replace damaged units. Raises OSError."""
         tail_start, tail = self.tail
         in_files = max(0, min(len(units) // self.unit_bytes, tail_start - number)) * self.unit_bytes
         if in_files:
@@ -153,7 +153,7 @@ class UnitQueue:
         """Return the paths of the files that hold only units before ``number``, oldest first and never the one written to."""
         end = min(number, self.end_unit - 1) * self.unit_bytes
         if end < self._file_bytes:
-            return []  # which of thousands of young queues spares a look at each directory
+            return []  # avoids listing the directories of thousands of short queues
         return [self._path(start) for start in sorted(self.files()) if start + self._file_bytes <= end]
 
     def drop_files(self, number: int) -> list[str]:
@@ -174,7 +174,7 @@ class UnitQueue:
         """Tell whether all files that units ``[first, end)`` are in are there with their full length."""
         stream_pos = first * self.unit_bytes
         needed = range(stream_pos - stream_pos % self._file_bytes, end * self.unit_bytes, self._file_bytes)
-        if len(needed) == 1:  # as most of thousands of queues have; looking through a directory takes longer
+        if len(needed) == 1:  # the common case; listing the directory would take longer
             try:
                 return self._pool.get(self._path(needed[0])).size() == self._file_bytes
             except OSError:
@@ -183,7 +183,7 @@ class UnitQueue:
         return all(files.get(start) == self._file_bytes for start in needed)
 
     def cut(self) -> None:
-        """Make everything in the files behind the last committed unit zeros: leftovers must not look like units to any reader.
+        """Zero everything in the files behind the last committed unit, so that no reader takes stale data for units.
 
         All units must have been written out, except those a full disk did not take. Raises OSError.
         """
@@ -213,15 +213,15 @@ class UnitQueue:
     def sync(self, *, wait: bool = True) -> QueueState:
         """Bring the units committed at the call to the disk and return what is there then. Raises OSError.
 
-        Without ``wait`` they only get as far as the system, and the caller syncs for all queues at once. It writes with descriptors of its
-        own. Should the owning thread write the same units meanwhile, both write the same bytes.
+        Without ``wait`` the units only reach the page cache, and the caller syncs all queues at once. This method opens its own descriptors.
+        If the owning thread writes the same units meanwhile, both write the same bytes.
         """
         if self.state is not None and not self.dirty:
             return self.state
         end = self.end_unit
         start, tail = self.tail
         begin = max(self.written, start)
-        # The owner may have moved both on since ``end`` was read: then there is nothing left for us to write.
+        # The owning thread may have advanced both since ``end`` was read: then nothing is left to write here.
         units = bytes(tail[(begin - start) * self.unit_bytes : max(end - start, 0) * self.unit_bytes])
         end = begin + len(units) // self.unit_bytes
         first = min(self.synced, end) * self.unit_bytes

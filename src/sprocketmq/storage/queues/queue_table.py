@@ -1,7 +1,7 @@
-"""The queues of a store: which there are, which records of the log belong to them, and how they get to the disk.
+"""All queues of a store: creating and removing them, deriving their units from the log, and syncing them to disk.
 
-Plain queues (``consumequeue/``) have one unit a message, batch queues (``batchconsumequeue/``) one a record. All of it follows from the
-commit log; what is on the disk only saves reading that again.
+Plain queues (``consumequeue/``) have one unit per message, batch queues (``batchconsumequeue/``) one per record. All of it is derived from
+the commit log; the files only save reading the log again.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from sprocketmq.storage.snapshot import QueueState, Snapshot
 # Prepared and rolled back halves of transactions and inner batches have no unit in a plain queue.
 _NO_UNIT = SYSFLAG_INNER_BATCH | SYSFLAG_TRANSACTION_MASK
 _SCHEDULE = SCHEDULE_TOPIC.encode()
-# A record that claims a later queue offset than this beyond the known end is not believed.
+# A record whose queue offset is further than this beyond the known end is taken for damaged.
 _MAX_QUEUE_GAP = 1 << 20
 _MAX_QUEUE_OFFSET = 1 << 56
 # With more changed queues than this, syncing the whole system once is faster than each file: thousands would take most of a minute.
@@ -47,7 +47,7 @@ def first_unit(queue: Queue) -> int:
 
 
 class _Held(NamedTuple):
-    """A record whose queue offset was not the one expected; the next record of the queue tells which of the two is right."""
+    """A record with an unexpected queue offset; the next record of the queue decides which of the two is right."""
 
     expected: int
     offset: int
@@ -58,7 +58,7 @@ class _Held(NamedTuple):
 class QueueTable:
     """All queues of one store, by topic and queue id.
 
-    ``deleted`` says for deleted topics from which log offset on their records have queues again. ``batch_topics`` are the topics whose
+    ``deleted`` maps deleted topics to the log offset from which on their records belong to queues again. ``batch_topics`` are the topics whose
     queues are batch queues. One thread changes the table; ``sync`` may run in one other thread at the same time.
     """
 
@@ -77,10 +77,10 @@ class QueueTable:
         self.corrected_to = 0  # where the log began when all min offsets were last corrected
         self._levels_ms = config.delay_levels_ms
 
-    # --- what is there ---
+    # --- creating and removing ---
 
     def create(self, topic: str, queue_id: int) -> Queue:
-        """Make the queue for the first message of its kind; its files come with the first units.
+        """Create a queue for its first message; its files are created with the first units.
 
         Raises InvalidMessage for a topic or queue id that cannot be a directory name.
         """
@@ -105,7 +105,7 @@ class QueueTable:
         return f"{self._root}/{kind}/{topic}/{queue_id}"
 
     def declare_batch_topic(self, topic: str) -> None:
-        """Let the queues of ``topic`` be batch queues from now on; its directory tells a later start.
+        """Make the queues of ``topic`` batch queues from now on; its directory records that for a later start.
 
         Raises FatalError when it has plain queues already, InvalidMessage for a name that cannot be a directory's.
         """
@@ -121,7 +121,7 @@ class QueueTable:
             self._fs.fsync_dir(f"{self._root}/{BATCH_ROOT}")
 
     def remove(self, topic: str) -> None:
-        """Forget the queues of a deleted topic and remove their files. Raises OSError; leftovers do no harm then."""
+        """Drop the queues of a deleted topic and remove their files. Raises OSError; files left behind then do no harm."""
         for key in [key for key in self.queues if key[0] == topic]:
             del self.queues[key]
         self.batch_topics -= {topic}
@@ -135,9 +135,9 @@ class QueueTable:
     # --- opening ---
 
     def load(self, *, clean: bool) -> bool:
-        """Look what is on the disk, without reading much of it, and tell whether there are queues.
+        """List the queues on disk without reading much of them, and return whether there are any.
 
-        After a stop that was not ``clean`` a queue's only file may be as long as the writes to it went.
+        After a stop that was not ``clean``, the only file of a queue may be shorter than its full length.
         """
         self.on_disk = self._directories()
         self.batch_topics = self._find_batch_topics()
@@ -146,7 +146,7 @@ class QueueTable:
         return bool(self.on_disk)
 
     def restore(self, snapshot: Snapshot) -> str:
-        """Take the queues as a snapshot has them; return why that is not possible, or an empty text."""
+        """Restore the queues from a snapshot; return why that is not possible, or an empty string."""
         if snapshot.version == 1 and self.batch_topics:
             return "the queue snapshot does not know batch queues"
         self.take_deletions(snapshot)
@@ -163,13 +163,13 @@ class QueueTable:
             if name_problem(state.topic, MAX_INTERNAL_TOPIC_LENGTH) or not queue.intact(state.last):
                 return f"the queue files of {name} are missing or damaged"
             if state.last[1] and state.last[0] >= snapshot.log_offset:
-                # The flush took units along of records that came meanwhile; the log will say whether they made it to the disk.
+                # The flush included units of records committed meanwhile; the log shows whether those records reached the disk.
                 queue.go_back(self._first_offset_behind(queue, snapshot.log_offset))
             self.queues[state.topic, state.queue_id] = queue
         return ""
 
     def take_deletions(self, snapshot: Snapshot) -> None:
-        """Take which topics were deleted, and where, as a snapshot has it."""
+        """Restore the deleted topics and the log offsets of their deletion from a snapshot."""
         self.deleted = dict(snapshot.deleted)
         self._deletions_noted = True
 
@@ -182,7 +182,7 @@ class QueueTable:
         return low + bisect_left(range(low, queue.next), log_offset, key=lambda q: queue.unit(q)[0])
 
     def take_records(self, records: list[Scanned]) -> None:
-        """Give records from the log, in its order, their queue units."""
+        """Add the queue units of records, which come in log order."""
         queues: dict[tuple[bytes, int], Queue] = {}
         pack = QUEUE_UNIT.pack
         if self._levels_ms != DELAY_LEVELS_MS:
@@ -213,13 +213,13 @@ class QueueTable:
             queue = self._queue_for(name, queue_id, log_offset, offset, end, unit)
             if queue is not None:
                 queues[topic, queue_id] = queue
-            elif (topic, queue_id) in queues:  # the next record decides about this one, even if it is the one expected
+            elif (topic, queue_id) in queues:  # the next record decides about this one, even if it has the expected offset
                 self._made_visible(queues.pop((topic, queue_id)))
         for queue in queues.values():
             self._made_visible(queue)
 
     def _has_unit(self, topic: bytes, sys_flag: int) -> bool:
-        """Tell whether a record that is no ordinary one has a queue unit: inner batches have in batch queues, committed transactions do."""
+        """Return whether a special record has a queue unit: inner batches have one in batch queues, committed transactions always."""
         if sys_flag & SYSFLAG_INNER_BATCH and topic.decode("utf-8", "replace") not in self.batch_topics:
             return False
         return sys_flag & SYSFLAG_TRANSACTION_MASK in (0, SYSFLAG_TRANSACTION_COMMITTED)
@@ -228,14 +228,14 @@ class QueueTable:
         return replace_fields(record, tags_code=self.unit_code(record.topic, record.queue_id, record.tags_code))
 
     def unit_code(self, topic: bytes, queue_id: int, code: int) -> int:
-        """Return the code of a record's unit, ``code`` being what the log says of it: only other delay levels than usual change it."""
+        """Return the tag code for a record's unit, given the ``code`` derived from the log: they differ only with non-default delay levels."""
         ours, usual = self._levels_ms, DELAY_LEVELS_MS
         if ours == usual or topic != _SCHEDULE or code <= 0x7FFFFFFF:
             return code
         return code + ours[min(queue_id, len(ours) - 1)] - usual[min(queue_id, len(usual) - 1)]
 
     def has_unit(self, record: Scanned) -> bool:
-        """Tell whether a record from the log has a unit in a queue of its topic."""
+        """Return whether a record from the log has a unit in a queue of its topic."""
         return not record.sys_flag & _NO_UNIT or self._has_unit(record.topic, record.sys_flag)
 
     def take_chunk(self, chunk: QueueChunk, since: int = 0) -> None:
@@ -277,10 +277,10 @@ class QueueTable:
     def _queue_for(
         self, topic: str, queue_id: int, log_offset: int, offset: int, next_offset: int, units: bytes, *, sure: bool = False
     ) -> Queue | None:
-        """Give the units of ``[offset, next_offset)`` to the queue they belong to and return it, or None when none took them.
+        """Add the units of ``[offset, next_offset)`` to their queue and return it, or None when they were not added.
 
-        A record with another offset than the next one is either damaged, as no CRC covers it, or the first one behind damage, or of a
-        topic that was deleted and made again. It waits until the next one of the queue follows it, or does not; ``sure`` says that it does.
+        A record whose offset is not the next one is either damaged (no CRC covers the offset), or the first one behind damage, or of a topic
+        that was deleted and created again. It is held until the next record of the queue confirms it or not; ``sure`` means confirmed.
         """
         if log_offset < self.deleted.get(topic, 0) or next_offset > _MAX_QUEUE_OFFSET:
             return None
@@ -307,7 +307,7 @@ class QueueTable:
 
     @staticmethod
     def _follows(held: _Held, offset: int) -> bool:
-        """Tell whether a record with ``offset`` shows that the held one before it was right: it is the next, or both lie behind gaps."""
+        """Return whether a record with ``offset`` confirms the held one before it: it is the next one, or both lie behind gaps."""
         if held.offset - held.expected > _MAX_QUEUE_GAP:
             return False
         return held.next_offset == offset or held.expected < held.offset < held.next_offset < offset
@@ -327,9 +327,9 @@ class QueueTable:
             queue.skip_to(offset)
 
     def take_held(self) -> None:
-        """Decide about the records that nothing followed, at the end of the log: those behind a gap count.
+        """Decide about held records at the end of the log, where no record follows: those behind a gap are accepted.
 
-        So does one at the beginning of a queue, its topic may have been deleted and made again, unless the store has noted its deletions.
+        So is one with queue offset 0, as its topic may have been deleted and created again, unless the snapshot lists deletions.
         """
         for key, held in self._held.items():
             queue = self.queues.get(key)
@@ -341,20 +341,20 @@ class QueueTable:
         self._held.clear()
 
     def forget_leftovers(self) -> None:
-        """Drop what a deletion that was cut short has left of topics that have no messages since. Raises OSError."""
+        """Remove what an interrupted deletion left of topics without messages since. Raises OSError."""
         used = {topic for topic, _ in self.queues}
         for topic in [topic for topic in self.deleted if topic in self.batch_topics and topic not in used]:
             self.remove(topic)
 
     def settle(self) -> None:
-        """Write out what the log gave, and drop everything else from the queue files. Raises OSError."""
+        """Write out the units derived from the log and remove everything else from the queue files. Raises OSError."""
         self.take_held()
         for kind, topic, queue_id in self.on_disk:
             queue = self.queues.get((topic, queue_id))
             if queue is not None and kind == self._kind(queue):
                 continue
             directory = self._directory(kind, topic, queue_id)
-            # Of a topic deleted behind the log's beginning the log has all that came later, and that made no such queue.
+            # If a topic was deleted behind the log's beginning, the log has all its later records, and they created no such queue.
             deleted = self.deleted.get(topic, 0) > self._log.min_offset
             if deleted or (kind == BATCH_ROOT) != (topic in self.batch_topics) or not self.keep_expired(topic, queue_id):
                 self.pool.forget(directory + "/")
@@ -364,7 +364,7 @@ class QueueTable:
                 queue.write_out()
             except OSError as e:
                 if e.errno not in NO_ROOM:
-                    raise  # else the units wait in memory, and a full disk keeps no store from opening
+                    raise  # else the units stay in memory: a store opens on a full disk
             queue.cut()
 
     @staticmethod
@@ -372,7 +372,7 @@ class QueueTable:
         return BATCH_ROOT if isinstance(queue, BatchConsumeQueue) else PLAIN_ROOT
 
     def keep_expired(self, topic: str, queue_id: int) -> bool:
-        """Take a queue all of whose messages have left the log: their offsets must not be given out again. False when it has none."""
+        """Add a queue whose messages have all left the log, so that their offsets are not assigned again. False when it has none."""
         queue = self._new(topic, queue_id)
         if isinstance(queue, BatchConsumeQueue):
             end, number = queue.end_of_expired(self._log.min_offset)
@@ -390,11 +390,14 @@ class QueueTable:
             pass
 
     def correct_in_steps(self, count: int) -> Iterator[list[Queue]]:
-        """Do that for ``count`` queues at a time, and yield these. Meanwhile ``correct`` the others before their units are read."""
+        """Correct the min offsets of ``count`` queues at a time and yield these queues.
+
+        Between the steps call ``correct`` for any other queue before its units are read.
+        """
         log_min = self._log.min_offset
         queues = list(self.queues.values())
-        for at in range(0, len(queues), count):
-            group = queues[at : at + count]
+        for first in range(0, len(queues), count):
+            group = queues[first : first + count]
             for queue in group:
                 self._correct_min_offset(queue, log_min)
             yield group
@@ -405,7 +408,7 @@ class QueueTable:
         self._correct_min_offset(queue, self._log.min_offset)
 
     def past_expired(self, state: QueueState) -> QueueState:
-        """Return a snapshot's state of a queue without what has left the log since."""
+        """Return a snapshot's state of a queue without the units of records that have left the log since."""
         queue = self.queues.get((state.topic, state.queue_id))
         if queue is None or queue.min_offset <= state.min_offset:
             return state
@@ -443,10 +446,10 @@ class QueueTable:
         return found
 
     def _adopt_file_size(self, kind: str, unit_bytes: int, *, trusted: bool) -> None:
-        """Go on with the file size most queues on disk have: Apache's broker opens no store with mixed sizes.
+        """Use the file size of most queues on disk, as Apache's broker opens no store with mixed sizes.
 
-        Unless ``trusted``, a file shorter than configured that is alone in its queue may have lost its end in a power failure: it takes two
-        queues of the same size to be believed.
+        Unless ``trusted``, a file shorter than configured that is alone in its queue may have lost its end in a power failure: its size
+        counts only if another queue has the same.
         """
         votes: dict[int, int] = {}
         doubted: dict[int, int] = {}
@@ -465,7 +468,7 @@ class QueueTable:
             self.file_bytes[kind] = max(votes, key=lambda size: (votes[size], size))
 
     def _is_torn(self, path: str, size: int) -> bool:
-        """Tell whether a file ends in data: where the writes ended before a power failure, and not where it should."""
+        """Return whether a file ends in data, where the writes ended before a power failure, instead of at its full length."""
         if size in self.file_bytes.values():
             return False
         try:
@@ -478,7 +481,7 @@ class QueueTable:
             file.close()
 
     def _find_batch_topics(self) -> frozenset[str]:
-        """Return the topics whose queues are batch queues: as their configuration says, or when it does not say, their directory."""
+        """Return the topics whose queues are batch queues: according to their configuration, or without one, their directory."""
         topics = {entry.name for entry in self._fs.list(f"{self._root}/{BATCH_ROOT}") if entry.is_dir}
         filled = {topic for kind, topic, _ in self.on_disk if kind == BATCH_ROOT}
         config = ConfigFile(f"{self._root}/config/topics.json", self._fs).load() or {}
@@ -498,11 +501,11 @@ class QueueTable:
     # --- the flushing thread ---
 
     def sync(self) -> tuple[QueueState, ...]:
-        """Bring all queues to the disk and return where they are. Raises OSError."""
+        """Sync all queues to disk and return their states. Raises OSError."""
         queues = list(self.queues.values())
         wait = sum(queue.dirty for queue in queues) <= MAX_SYNCS
         states = tuple(queue.sync(wait=wait) for queue in queues)
         if not wait:
-            # An error goes unnoticed here; queues are derived, and a unit the disk lost is found out when it is read.
+            # This reports no errors. Queues are derived files, and a lost unit is detected when it is read.
             self._fs.sync_all()
         return states

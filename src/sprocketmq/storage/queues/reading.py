@@ -1,4 +1,4 @@
-"""Reading messages by queue offset or store time, and making queue units anew that turn out to be damaged."""
+"""Reading messages by queue offset or store time, and repairing damaged queue units from the log."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -24,17 +24,17 @@ from sprocketmq.storage.queues.batch_queue import COMPACTED, UNIT_COVERS, BatchC
 from sprocketmq.storage.queues.consume_queue import ConsumeQueue
 from sprocketmq.storage.queues.queue_table import Queue, QueueTable
 
-# What identifies a record.
+# The fields that identify a record.
 _IDENTITY = RECORD_LAYOUT.part("size", "magic", "queue_id", "queue_offset", "log_offset")
 # Tag codes are 32-bit hashes; smaller values are addresses of extension units, which match until the unit itself is read.
 _LOWEST_TAG_CODE = -(1 << 31)
-# Units of a batch queue fetched in one go: a read takes few, as its bytes are limited.
+# Units of a batch queue fetched at a time: a read needs few, as its bytes are limited.
 _UNITS_AT_ONCE = 64
-# Looking at a unit of a batch queue takes so many times as long as at one of a plain queue, as its record is looked at as well.
+# The cost of examining a unit of a batch queue relative to one of a plain queue: its record is examined as well.
 _BATCH_UNIT_WORK = 10
-# Units that replace damaged ones are written in portions of this many.
+# Repaired units are written this many at a time.
 _REPAIR_UNITS = 4096
-# A read that finds more runs than this gives one joined copy: sending thousands of small pieces costs more than copying them.
+# A read that finds more contiguous ranges than this returns one joined copy: sending thousands of small pieces costs more than copying.
 MAX_BUFFERS = 64
 _NOTHING = memoryview(b"")
 _NEVER = 1 << 63
@@ -53,9 +53,9 @@ class ReadStatus(Enum):
 
 
 class ReadResult(msgspec.Struct, frozen=True):
-    """What a read found: ``buffers`` hold whole records in queue order, neighbours in the log sharing one view.
+    """The result of a read: ``buffers`` hold whole records in queue order; records that are contiguous in the log share one view.
 
-    ``count`` is their number of messages, all of an inner batch included. ``next_offset`` is where the next read should begin. ``work`` is
+    ``count`` is their number of messages, all of an inner batch included. ``next_offset`` is the queue offset of the next read. ``work`` is
     the cost of the read in lookups of a plain queue's unit; 12,000 take about a millisecond. Views are read-only and valid while held.
     """
 
@@ -69,7 +69,7 @@ class ReadResult(msgspec.Struct, frozen=True):
 
 
 class QueueReader:
-    """Reads the queues of a table from a log. For the thread that owns both."""
+    """Reads the queues of a table from a log. Only for the thread that owns both."""
 
     def __init__(self, log: CommitLog, table: QueueTable, max_filter_units: int) -> None:
         self._log = log
@@ -80,14 +80,14 @@ class QueueReader:
         self._written_from = _NEVER
 
     def opened(self) -> None:
-        """Take note that what the log gets from now on is written by this process, so that a read need not look at each record of it."""
+        """Record that everything behind the current end of the log is written by this process: reads need not check each such record."""
         self._written_from = self._log.committed_end
 
     def queue(self, topic: str, queue_id: int) -> Queue | None:
-        """Return a queue as it is after everything that has left the log; None for one nobody wrote to."""
+        """Return a queue, its min offset corrected for deleted records; None if nothing was ever written to it."""
         queue = self._queues.get((topic, queue_id))
         if queue is not None and self._table.corrected_to != self._log.min_offset:
-            self._table.correct(queue)  # a deletion is under way, and this one's turn has not come
+            self._table.correct(queue)  # a deletion is in progress and has not reached this queue
         return queue
 
     # --- by offset ---
@@ -137,7 +137,7 @@ class QueueReader:
                 next_offset += 1
                 continue
             if log_offset == end and log_offset >= written_from:
-                # In a run of neighbours the place of each unit confirms the size of the one before; the last one is looked at.
+                # Among contiguous records the log offset of each unit confirms the size of the one before; only the last record is read.
                 if total + size > max_bytes:
                     break
                 unchecked = True
@@ -150,8 +150,7 @@ class QueueReader:
                     if segment is not None:
                         segment_start, segment_end = segment.start, segment.start + segment.size
                         view = segment.view
-                # Queues are derived files and may be damaged, and of a record the CRC covers the body alone: a reader that goes by these
-                # fields must not be led astray by them.
+                # Queue files may be damaged, and the CRC of a record covers only its body: check the fields that a reader relies on.
                 if (
                     segment is None
                     or size < overhead
@@ -166,7 +165,7 @@ class QueueReader:
                     missing = True
                     next_offset += 1
                     continue
-                if log_offset != end:  # the run of neighbours in the log ends here
+                if log_offset != end:  # not contiguous with the record before
                     if count:
                         if total + size > max_bytes:
                             break
@@ -196,12 +195,12 @@ class QueueReader:
     def _read_doubting(
         self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int, tag_codes: frozenset[int] | None
     ) -> ReadResult:
-        """Read again and look at every record, from now on: something changed what this process had written."""
+        """Read again, and check every record from now on: something changed what this process had written."""
         self._written_from = _NEVER
         return self._read_messages(queue, offset, max_count, max_bytes, tag_codes)
 
     def _has_size(self, log_offset: int, size: int) -> bool:
-        """Tell whether the record at a place in the log says it has this size."""
+        """Return whether the size field of the record at ``log_offset`` has this value."""
         segment = self._log.locate(log_offset)
         return segment is not None and INT32.unpack_from(segment.view, log_offset - segment.start)[0] == size
 
@@ -210,7 +209,7 @@ class QueueReader:
     ) -> ReadResult:
         low, high = queue.min_offset, queue.visible
         number, units = self._find(queue, offset)
-        # As in the reference it is the messages of the units that count, not the units.
+        # Like the reference, count the messages of the units, not the units.
         reach = max(self._filter_batched_messages, max_count)
         first = number
         last = min(queue.end_unit, number + reach)
@@ -218,7 +217,7 @@ class QueueReader:
         count = total = 0
         units = units[: (last - number) * BATCH_UNIT_BYTES]
         missing = seen = full = False
-        before = -1  # the unit whose count the next one has not confirmed yet
+        before = -1  # the number of the unit whose count is not yet confirmed by the next unit
         pieces: list[tuple[Segment, int, int]] = []
         while number < last and not full:
             for unit in BATCH_UNIT.iter_unpack(units or queue.read_units(number, min(number + _UNITS_AT_ONCE, last))):
@@ -235,7 +234,7 @@ class QueueReader:
                     missing = True
                     number += 1
                     continue
-                if base >= high or base - offset >= reach:  # committed, but not for readers yet; or far enough
+                if base >= high or base - offset >= reach:  # committed but not visible yet; or beyond the reach of this read
                     full = True
                     break
                 if before >= 0 and not self._has_count(queue, before) and self._repair_batches(queue, before):
@@ -267,9 +266,9 @@ class QueueReader:
         return ReadResult(ReadStatus.FOUND, next_offset, low, high, buffers, count, _BATCH_UNIT_WORK * (number - first))
 
     def _find(self, queue: BatchConsumeQueue, offset: int) -> tuple[int, bytes | bytearray]:
-        """Return the number of the unit to begin a read of ``offset`` with, and units from there on, as far as they were read to find it.
+        """Return the number of the first unit to read for ``offset``, and the units from there on that were read to find it.
 
-        The number is ``end_unit`` when nothing from there on is left in the log.
+        The number is ``end_unit`` when the log has no record from there on.
         """
         while queue.min_unit < queue.end_unit:
             number, units = queue.locate(offset)
@@ -277,8 +276,8 @@ class QueueReader:
             covers = base <= offset < base + covered
             if covers and self._batch_segment(queue, BATCH_UNIT.unpack_from(units)) is not None:
                 return number, units
-            # The record of a unit that covers it is lost. Or no unit does: that is in order behind a lost record, else the bisection was
-            # led astray by a damaged unit, which then is one of these.
+            # Either the record of the covering unit is lost, or no unit covers the offset. The latter is normal behind a lost record;
+            # otherwise a damaged unit misled the bisection, and it is one of these.
             suspects = [n for n in ((number,) if covers else (number, number + 1)) if n < queue.end_unit]
             damaged = [n for n in suspects if self._batch_segment(queue, queue.unit(n)) is None]
             if not any(self._repair_batches(queue, n) for n in damaged):
@@ -312,7 +311,7 @@ class QueueReader:
             damaged = [n for n in suspects if self._batch_time(queue, n) != queue.unit(n)[3]]
             if not any(self._repair_batches(queue, n) for n in damaged):
                 base = queue.unit(number)[4]
-                if base >= queue.visible:  # committed, but not for readers yet: the last one they see
+                if base >= queue.visible:  # committed but not visible yet: take the last visible one
                     base = queue.unit(self._find(queue, queue.visible - 1)[0])[4]
                 return base
         return queue.min_offset
@@ -359,14 +358,14 @@ class QueueReader:
         return list(QUEUE_UNIT.iter_unpack(queue.read_units(offset, min(offset + count, queue.visible))))
 
     def _is_record(self, queue: ConsumeQueue, offset: int, log_offset: int, size: int) -> bool:
-        """Tell whether the log has the record of ``offset`` of the queue at this place and with this size."""
+        """Return whether the log has the record of queue offset ``offset`` at ``log_offset`` with this size."""
         segment = self._log.locate(log_offset)
         if segment is None or size < queue.overhead or log_offset + size > segment.start + segment.size:
             return False
         return _identifies(segment, queue.queue_id, offset, log_offset, size)
 
     def _batch_segment(self, queue: BatchConsumeQueue, unit: BatchUnit) -> Segment | None:
-        """Return the segment that holds the record a unit tells of; None when there is no such record."""
+        """Return the segment that holds the record of a unit; None when there is no such record."""
         log_offset, size, _, _, base, covered, _, _ = unit
         segment = self._log.locate(log_offset)
         if segment is None or covered <= 0 or size < queue.overhead or log_offset + size > segment.start + segment.size:
@@ -374,14 +373,14 @@ class QueueReader:
         return segment if _identifies(segment, queue.queue_id, base, log_offset, size) else None
 
     def _has_count(self, queue: BatchConsumeQueue, number: int) -> bool:
-        """Tell whether a unit covers as many queue offsets as its record."""
+        """Return whether a unit covers as many queue offsets as its record."""
         unit = queue.unit(number)
         segment = self._log.locate(unit[0])
         record = parse_record(segment.view, segment.start, unit[0] - segment.start, check_crc=False) if segment else None
         return record is not None and record.count == unit[5]
 
     def _scan(self, queue: ConsumeQueue | BatchConsumeQueue, begin: int) -> Iterator[Scanned]:
-        """Yield the queue's records from a place in the log on."""
+        """Yield the queue's records from log offset ``begin`` on."""
         topic = queue.topic.encode()
         begin = max(begin, self._log.min_offset, self._table.deleted.get(queue.topic, 0))
         for records in LogScan(self._log, begin, check_crc=True, resync=True, stop=self._log.committed_end).batches():
@@ -390,12 +389,12 @@ class QueueReader:
                     yield record
 
     def _repair(self, queue: ConsumeQueue, offset: int, stop: int) -> bool:
-        """Derive the units of ``[offset, stop)`` from the log again; remember those whose record is gone. True when anything changed."""
+        """Derive the units of ``[offset, stop)`` from the log again and note those whose record is gone. True unless that was known before."""
         if offset in queue.bad:
             return False
         begin = 0
         step = 1
-        while offset - step >= queue.min_offset:  # the nearest earlier unit that holds tells where in the log to begin
+        while offset - step >= queue.min_offset:  # the nearest earlier valid unit tells where in the log to begin
             log_offset, size, _ = queue.unit(offset - step)
             if self._is_record(queue, offset - step, log_offset, size):
                 begin = log_offset + size
@@ -412,7 +411,7 @@ class QueueReader:
         for q in range(offset, stop):
             log_offset, size, _ = queue.unit(q)
             if self._is_record(queue, q, log_offset, size):
-                continue  # whatever record with a damaged offset claims to be this one
+                continue  # even if a record with a damaged queue offset claims this one
             if q in found:
                 queue.rewrite(q, found[q])
             else:
@@ -421,12 +420,12 @@ class QueueReader:
         return True
 
     def _repair_batches(self, queue: BatchConsumeQueue, number: int) -> bool:
-        """Derive a damaged unit and those behind it from the log again, until they agree with what is there. True when anything changed."""
+        """Derive a damaged unit and those behind it from the log again until they match the existing ones. True when anything changed."""
         if number in queue.bad:
             return False
         first, begin, expected = queue.min_unit, 0, 0
         step = 1
-        while number - step >= queue.min_unit:  # the nearest earlier unit that holds tells where in the log to begin
+        while number - step >= queue.min_unit:  # the nearest earlier valid unit tells where in the log to begin
             unit = queue.unit(number - step)
             if self._batch_segment(queue, unit) is not None:
                 first, begin, expected = number - step + 1, unit[0] + unit[1], unit[4] + 1
@@ -458,7 +457,7 @@ class QueueReader:
                 queue.replace_from(first, bytes(units), to_end=False)
                 first = next_unit
                 units.clear()
-        # Records that are lost have no unit any more: those behind them moved up.
+        # Lost records have no unit any more: the units behind them moved up.
         changed |= to_end and next_unit != queue.end_unit
         queue.replace_from(first, bytes(units), to_end=to_end)
         if not changed:
@@ -467,7 +466,7 @@ class QueueReader:
 
 
 def _in_line(records: Iterator[Scanned], expected: int) -> Iterator[Scanned]:
-    """Leave out records whose queue offset is damaged: before ``expected`` or those yielded, or beyond the next one's."""
+    """Drop records whose queue offset is damaged: below ``expected`` or an offset already yielded, or above that of the next record."""
     held: Scanned | None = None
     for record in records:
         if record.queue_offset < expected:
@@ -481,7 +480,7 @@ def _in_line(records: Iterator[Scanned], expected: int) -> Iterator[Scanned]:
 
 
 def _identifies(segment: Segment, queue_id: int, offset: int, log_offset: int, size: int) -> bool:
-    """Tell whether the record at a place says that it is this one."""
+    """Return whether the record at ``log_offset`` has these identifying fields."""
     own_size, magic, *rest = _IDENTITY.unpack_from(segment.view, log_offset - segment.start)
     return own_size == size and magic in (MAGIC_V1, MAGIC_V2) and rest == [queue_id, offset, log_offset]
 
