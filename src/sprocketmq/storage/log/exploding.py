@@ -38,11 +38,11 @@ class Target(Protocol):
 
 
 def explode(
-    queue: Target, entries: Iterable[BatchEntry] | BatchColumns, queue_id: int, offset: int, log_offset: int, shared: bytes
+    queue: Target, entries: Iterable[BatchEntry] | BatchColumns, queue_id: int, queue_offset: int, log_offset: int, shared: bytes
 ) -> Exploded:
-    """Return the records of a batch that begins at queue offset ``offset`` and at ``log_offset``."""
+    """Return the records of a batch that begins at ``queue_offset`` and at ``log_offset``."""
     if isinstance(entries, BatchColumns):
-        return _explode_columns(queue, entries, queue_id, offset, log_offset, shared)
+        return _explode_columns(queue, entries, queue_id, queue_offset, log_offset, shared)
     parts: list[Buffer] = []
     add = parts.append
     strings: list[bytes] = []
@@ -58,7 +58,7 @@ def explode(
         n = len(body)
         p = len(properties)
         size = overhead + n + p
-        add(pack_head(size, MAGIC_V1, crc(body) & 0x7FFFFFFF, queue_id, flag, offset, log_offset, shared, n))
+        add(pack_head(size, MAGIC_V1, crc(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, log_offset, shared, n))
         add(body)
         if p != known_length:
             known_length = p
@@ -69,11 +69,11 @@ def explode(
         log_offsets.append(log_offset)
         sizes.append(size)
         log_offset += size
-        offset += 1
+        queue_offset += 1
     return b"".join(parts), strings, log_offsets, log_offset, _units(log_offsets, sizes, strings)
 
 
-def _explode_columns(queue: Target, columns: BatchColumns, queue_id: int, offset: int, log_offset: int, shared: bytes) -> Exploded:
+def _explode_columns(queue: Target, columns: BatchColumns, queue_id: int, queue_offset: int, log_offset: int, shared: bytes) -> Exploded:
     flags, bodies, strings = columns
     count = len(bodies)
     n, p = len(bodies[0]), len(strings[0])
@@ -91,7 +91,7 @@ def _explode_columns(queue: Target, columns: BatchColumns, queue_id: int, offset
         crcs,
         repeat(queue_id),
         flags,
-        range(offset, offset + count),
+        range(queue_offset, queue_offset + count),
         log_offsets,
         repeat(shared),
         repeat(n),

@@ -152,11 +152,11 @@ class LogScan:
 
     def _next_record(self, segment: Segment, pos: int) -> int:
         """Return the position of the next valid record in the segment, or the segment's size."""
-        at = segment.file.data_after(pos + 1)
-        while at is not None and at < segment.size:
+        data_pos = segment.file.data_after(pos + 1)
+        while data_pos is not None and data_pos < segment.size:
             # The magic number is at byte 4 of a record; windows overlap so that one across a border is found.
-            window = bytes(segment.view[max(at - 7, pos + 1) : at + _SEARCH_BYTES])
-            begin = max(at - 7, pos + 1)
+            window = bytes(segment.view[max(data_pos - 7, pos + 1) : data_pos + _SEARCH_BYTES])
+            begin = max(data_pos - 7, pos + 1)
             found = [i for magic in RECORD_MAGICS for i in _all(window, magic)]
             for i in sorted(found):
                 candidate = begin + i - 4
@@ -171,7 +171,7 @@ class LogScan:
                     continue
                 if parse_record(segment.view, segment.start, candidate, check_crc=True) is not None:
                     return candidate
-            at = segment.file.data_after(at + _SEARCH_BYTES) if at + _SEARCH_BYTES < segment.size else None
+            data_pos = segment.file.data_after(data_pos + _SEARCH_BYTES) if data_pos + _SEARCH_BYTES < segment.size else None
         return segment.size
 
 
@@ -180,17 +180,17 @@ def data_end(log: CommitLog) -> int:
     if not log.segments:
         return 0
     segment = log.segments[-1]
-    at = 0
-    while at < segment.size and (data := segment.file.data_after(at)) is not None:
-        at = max(at, data) + _WINDOW_BYTES
-    return segment.start + min(at, segment.size)
+    file_pos = 0
+    while file_pos < segment.size and (data := segment.file.data_after(file_pos)) is not None:
+        file_pos = max(file_pos, data) + _WINDOW_BYTES
+    return segment.start + min(file_pos, segment.size)
 
 
 def _all(data: bytes, needle: bytes) -> Iterator[int]:
-    at = data.find(needle)
-    while at >= 0:
-        yield at
-        at = data.find(needle, at + 1)
+    pos = data.find(needle)
+    while pos >= 0:
+        yield pos
+        pos = data.find(needle, pos + 1)
 
 
 def is_blank(view: memoryview, pos: int) -> bool:
@@ -331,7 +331,7 @@ def sector_lost(properties: bytes, log_offset: int) -> bool:
     would not add up.
     """
     first = -log_offset % SECTOR_BYTES
-    return any(not properties[at : at + SECTOR_BYTES].strip(b"\0") for at in range(first, len(properties), SECTOR_BYTES))
+    return any(not properties[start : start + SECTOR_BYTES].strip(b"\0") for start in range(first, len(properties), SECTOR_BYTES))
 
 
 def covered_offsets(properties: bytes, queue_offset: int) -> tuple[int, int]:
@@ -349,14 +349,14 @@ def is_whole_batch(body: memoryview, count: int, sys_flag: int) -> bool:
     """
     if sys_flag & SYSFLAG_COMPRESSED:
         return True
-    at, end = 0, len(body)
-    while at + INT32.size <= end and count:
-        (size,) = INT32.unpack_from(body, at)
+    pos, end = 0, len(body)
+    while pos + INT32.size <= end and count:
+        (size,) = INT32.unpack_from(body, pos)
         if size < INT32.size:
             return False
-        at += size
+        pos += size
         count -= 1
-    return at == end and not count
+    return pos == end and not count
 
 
 def unit_code(topic: bytes, properties: bytes, store_time: int) -> int:
