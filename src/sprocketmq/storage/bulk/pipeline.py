@@ -255,7 +255,7 @@ class LogPipeline:
                 worker.close()
             self.workers.clear()
 
-    # --- what counts ---
+    # --- putting answers in order ---
 
     def _next_answer(self) -> Answer[ParsedChunk] | None:
         self._waiting_bytes -= self._in_hand

@@ -197,11 +197,11 @@ class CommitLog:
         return dropped
 
     def has_data(self) -> bool:
-        """Tell whether anything but zeros is in the first segment."""
+        """Return whether anything but zeros is in the first segment."""
         return bool(self.segments) and _data_length(self.segments[0].file, 0, self.segment_bytes) > 0
 
     def ends_in_last_segment(self, end: int) -> bool:
-        """Tell whether no segment begins behind ``end``."""
+        """Return whether no segment begins behind ``end``."""
         return not self.segments or end >= self.segments[-1].start
 
     @property

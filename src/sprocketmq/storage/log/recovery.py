@@ -194,7 +194,7 @@ def _all(data: bytes, needle: bytes) -> Iterator[int]:
 
 
 def is_blank(view: memoryview, pos: int) -> bool:
-    """Tell whether a BLANK that fills the segment begins at ``pos``."""
+    """Return whether a BLANK that fills the segment begins at ``pos``."""
     if len(view) - pos < 8:
         return False
     size, magic = INT32.unpack_from(view, pos)[0], INT32.unpack_from(view, pos + 4)[0]
@@ -325,7 +325,7 @@ def record_view(log: CommitLog, log_offset: int, end: int) -> memoryview | None:
 
 
 def sector_lost(properties: bytes, log_offset: int) -> bool:
-    """Tell whether the properties of a record, which begin at log offset ``log_offset``, are zero where a disk sector begins in them.
+    """Return whether the properties of a record, which begin at log offset ``log_offset``, are zero where a disk sector begins in them.
 
     That is what a power failure in the middle of a write leaves. The CRC covers the body alone, and everything before the properties
     would not add up.
@@ -343,7 +343,7 @@ def covered_offsets(properties: bytes, queue_offset: int) -> tuple[int, int]:
 
 
 def is_whole_batch(body: memoryview, count: int, sys_flag: int) -> bool:
-    """Tell whether the body of an inner batch has as many messages as its properties say.
+    """Return whether the body of an inner batch has as many messages as its properties say.
 
     Readers count the body's, queues go by the properties, which no CRC covers: were they to differ, two messages could get one offset.
     """

@@ -56,11 +56,6 @@ class Plan(NamedTuple):
     cause: Cause
     writable: bool
 
-    @property
-    def position(self) -> int:
-        """Where the log begins when all of it is done, in bytes; 0 when nothing goes."""
-        return self.segments[-1].start + self.segments[-1].size if self.segments else 0
-
 
 @dataclass(frozen=True)
 class Limits:
@@ -90,7 +85,7 @@ class Limits:
         )
 
     def full(self, used: float) -> bool:
-        """Tell whether messages must be refused with this part of the disk in use."""
+        """Return whether messages must be refused with this part of the disk in use."""
         return used > self.warning
 
     def cause(self, used: float, now_ms: int, *, manual: bool = False) -> Cause:
@@ -104,7 +99,7 @@ class Limits:
         return Cause.HOUR if time.localtime(now_ms / 1000).tm_hour in self.hours else Cause.NONE
 
     def expired(self, modified_ms: int, now_ms: int) -> bool:
-        """Tell whether a file last written then has been kept long enough."""
+        """Return whether a file last written then has been kept long enough."""
         return now_ms - modified_ms >= self.reserved_ms
 
 

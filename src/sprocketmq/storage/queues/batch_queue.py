@@ -212,7 +212,7 @@ class BatchConsumeQueue(UnitQueue):
         return (offset, number) if last_log_offset < log_min else (0, 0)
 
     def intact(self, last: tuple[int, int]) -> bool:
-        """Tell whether the files can hold all units and the last one is ``last`` (log offset and size) and ends the queue."""
+        """Return whether the files can hold all units and the last one is ``last`` (log offset and size) and ends the queue."""
         if self.min_unit == self._end_unit:
             return True
         if not self.has_files(self.min_unit, self._end_unit):

@@ -85,7 +85,7 @@ class ConsumeQueue(UnitQueue):
         return end if last_log_offset < log_min else 0
 
     def intact(self, last: tuple[int, int]) -> bool:
-        """Tell whether the files can hold [min_offset, next) and the last unit is ``last`` (log offset and size)."""
+        """Return whether the files can hold [min_offset, next) and the last unit is ``last`` (log offset and size)."""
         if self.next == self.min_offset:
             return True
         return self.has_files(self.min_offset, self.next) and self.unit(self.next - 1)[:2] == last
