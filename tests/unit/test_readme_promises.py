@@ -159,7 +159,7 @@ ELSEWHERE: dict[str, dict[str, list[str]]] = {
     "README.md": {
         "## Ten lines": [
             "unit/test_examples.py::test_the_readmes_ten_lines_run",
-            "unit/cli/test_docs.py::test_what_the_guides_show_runs_in_their_order",
+            "unit/cli/test_docs.py::test_the_blocks_of_a_page_run_in_their_order",
         ],
         "The same topic in Spark": ["spark/test_examples.py::test_the_readmes_spark_program_runs"],
         "runs nameserver and broker inside your process, on free ports, and removes them at the end of the block": [
