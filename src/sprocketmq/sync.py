@@ -23,13 +23,14 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 from weakref import WeakSet
 
 from sprocketmq import client
 from sprocketmq.client.arguments import check_number
 from sprocketmq.client.consume.received_batch import ReceivedBatch
-from sprocketmq.client.instance import CLOSING, OPEN, Instance
+from sprocketmq.client.instance import CLOSING, OPEN
+from sprocketmq.client.lifecycle import Client, instance_of, left_open
 from sprocketmq.client.send.batching import BatchingStats
 from sprocketmq.client.send.waiters import OnSent, Waiter, give_error
 from sprocketmq.errors import ClientClosed, ConfigError, ForkedClient, SendQueueFull, SprocketError
@@ -43,21 +44,10 @@ EXIT_GRACE_S = 5.0
 AHEAD_S = 0.005
 MAX_AHEAD = 16
 
-
-class _Client(Protocol):
-    _instance: Instance
-
-    async def start(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-    def _left_open(self) -> str: ...
-
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_C = TypeVar("_C", bound=_Client)
-_C_co = TypeVar("_C_co", bound=_Client, covariant=True)
+_C = TypeVar("_C", bound=Client)
+_C_co = TypeVar("_C_co", bound=Client, covariant=True)
 
 
 # --- the loop thread ----------------------------------------------------------------------------------------------------
@@ -129,6 +119,7 @@ class _Face(Generic[_C_co]):
 
     def __init__(self, wrapped: _C_co) -> None:
         self._client = wrapped
+        self._instance = instance_of(wrapped)
         self._thread: LoopThread | None = None
         self._lock = threading.Lock()
 
@@ -169,7 +160,7 @@ class _Face(Generic[_C_co]):
 
     def __del__(self) -> None:
         thread: LoopThread | None = self.__dict__.get("_thread")  # the constructor may have raised
-        if thread is None or not self._client._instance.home:
+        if thread is None or not self._instance.home:
             return
         _open_faces.discard(self)
         # Kept alive until the loop has closed its client: accepted messages are still sent, also when the program ends.
@@ -183,7 +174,7 @@ class _Face(Generic[_C_co]):
 
     def warn_unclosed(self, warn: Callable[..., None] = warnings.warn) -> None:
         """Warn that nobody closed this client."""
-        what = f"sync.{type(self).__name__}{self._client._left_open()}"
+        what = f"sync.{type(self).__name__}{left_open(self._client)}"
         warn(f"unclosed {what}: use 'with', or close(), before the program ends", ResourceWarning, source=self, stacklevel=3)
 
     def _dropped_closed(self, _: "Future[None]") -> None:
@@ -199,7 +190,7 @@ class _Face(Generic[_C_co]):
 
     def _open_thread(self) -> LoopThread:
         """Return the loop thread of an open client. Raises ForkedClient, ClientClosed, or ConfigError on the loop's own thread."""
-        instance = self._client._instance
+        instance = self._instance
         if not instance.home:
             instance.refuse()
         thread = self._thread
@@ -305,8 +296,9 @@ class Producer(_Face[client.Producer]):
     def submit(self, message: Message, callback: OnSent, *, timeout_s: float | None = None) -> None: ...
 
     def submit(self, message: Message, callback: OnSent | None = None, *, timeout_s: float | None = None) -> "Future[SendResult] | None":
-        """Send one message and return the future of its result at once; or have ``callback`` called. Messages of one thread to one topic
-        leave in order.
+        """Send one message and return the future of its result at once; or have ``callback`` called.
+
+        Messages of one thread to one topic leave in order.
 
         ``callback(result, error)`` is called when the outcome is known, one of the two being None; what it raises is logged, and nobody
         else is harmed. It runs on the background loop, as do callbacks of the future, and must not block. Raises SendQueueFull when the
@@ -351,14 +343,14 @@ _Call = tuple[Message, Waiter, float | None]
 
 
 def _send_all(producer: client.Producer, held: _Held, calls: deque[_Call]) -> None:
-    instance = producer._instance
+    instance = instance_of(producer)
     while calls:
         message, waiter, timeout_s = calls.popleft()
         try:
             if not instance.home:
                 instance.refuse()
             producer.accept(message, waiter, timeout_s)
-        except Exception as e:
+        except Exception as e:  # noqa: BLE001 - the error goes to who waits for the outcome
             held.give_back(1, len(message.body))
             give_error(waiter, unsendable(message, e))
 
@@ -435,7 +427,7 @@ class PushConsumer(_Face[client.PushConsumer]):
             asked, started = len(taken), time.monotonic()
             batch: ReceivedBatch | None = None
             try:
-                while taken and self._client._instance.state == OPEN:
+                while taken and self._instance.state == OPEN:
                     batch = taken.popleft()
                     yield batch
                     self._ack(batch)
@@ -514,14 +506,14 @@ class PushConsumer(_Face[client.PushConsumer]):
 
 
 def _acknowledge_all(consumer: client.PushConsumer, batches: deque[ReceivedBatch]) -> None:
-    if consumer._instance.state not in (OPEN, CLOSING):
+    if instance_of(consumer).state not in (OPEN, CLOSING):
         batches.clear()  # their queues belong to other members of the group now
     while batches:
         consumer.outcomes.acknowledge(batches.popleft())
 
 
 def _give_back_all(consumer: client.PushConsumer, batches: deque[ReceivedBatch]) -> None:
-    if consumer._instance.state in (OPEN, CLOSING):
+    if instance_of(consumer).state in (OPEN, CLOSING):
         for batch in batches:
             consumer.outcomes.give_back(batch)
 

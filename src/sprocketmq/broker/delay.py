@@ -86,8 +86,9 @@ class _Level:
 
 
 class DelayService:
-    """The delayed messages of one broker. ``take_timers`` and ``open`` it when the store is open, ``start`` it on the loop, ``stop`` it
-    before the store closes.
+    """The delayed messages of one broker.
+
+    ``take_timers`` and ``open`` it when the store is open, ``start`` it on the loop, ``stop`` it before the store closes.
 
     ``settle`` is called before anything is staged here, so that nobody's sends share a commit that may fail; ``committed`` with what was
     delivered and its bytes; ``retried`` with the log offsets of a parked message and of its copy in a retry topic, when the copy is

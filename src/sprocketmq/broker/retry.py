@@ -181,8 +181,7 @@ class RetryHandlers:
         self._copies.note(topic.name, log_offset, uniq, placed[1])
 
     def _copy(self, group: str, topic: str, log_offset: int, uniq: str, *, dead: bool) -> int | None:
-        """Return the log offset of the dead letter that exists of the message at ``log_offset``, or of its copy that the group is still
-        to get from there; None without one.
+        """Return the log offset of the existing dead letter of a message, or of its copy that the group has yet to get; None without one.
 
         A group that has been through its retry and reads the message once more, its offset having been set back, may fail again.
         """

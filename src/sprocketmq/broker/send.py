@@ -4,11 +4,10 @@ A send is checked and staged into the store when its frame is decoded; ``finish`
 socket brought. With ASYNC_FLUSH it is answered then, otherwise when it is on the disk (acks.py): never before its bytes are in the log.
 """
 
-import asyncio
 import logging
 import random
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -41,6 +40,9 @@ from sprocketmq.protocol.properties import (
     encode_properties,
 )
 from sprocketmq.storage.store import MessageStore
+
+if TYPE_CHECKING:
+    import asyncio
 
 log = logging.getLogger(__name__)
 

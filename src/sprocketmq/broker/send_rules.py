@@ -184,6 +184,7 @@ def _number(pairs: dict[str, str], name: str) -> int:
 
 
 def of_dead_letter(properties: str) -> str:
+    """Return ``properties`` for a dead letter: without timer properties, and with delay level -1."""
     pairs = decode_properties(properties.encode())
     for name in _TIMER_PROPERTIES:
         pairs.pop(name, None)

@@ -444,7 +444,7 @@ class Broker:
         else:
             handler(conn, command)
 
-    def on_batch_end(self, conn: ServerConnection) -> None:
+    def on_batch_end(self, conn: ServerConnection) -> None:  # noqa: ARG002 - the signature of every server
         self.sends.finish()
 
     def on_disconnect(self, conn: ServerConnection) -> None:

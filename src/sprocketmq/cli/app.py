@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 code = _interrupted(interrupt)
             elif isinstance(e.__context__, BrokenPipeError):  # typer exits with 1 then
                 raise e.__context__ from None
-        except Exception as e:
+        except Exception as e:  # noqa: BLE001 - any error becomes a line on stderr and an exit code
             code = report(e)
         try:
             sys.stdout.flush()

@@ -2,13 +2,15 @@
 
 import re
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sprocketmq.errors import ConfigError
 from sprocketmq.net.address import advertise_problem
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LOOPBACK_HOST = "127.0.0.1"
 

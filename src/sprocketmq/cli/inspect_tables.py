@@ -26,6 +26,7 @@ def field_text(name: str, value: Any) -> str:
 
 
 def time_text(ms: int) -> str:
+    """Return a time in epoch milliseconds as local date and time; "-" when it is no plausible time."""
     if not 0 < ms < 1 << 46:
         return "-"
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000)) + f".{ms % 1000:03d}"
@@ -97,6 +98,7 @@ def _entry_rows(item: Item) -> list[tuple[object, ...]]:
 
 
 def fields_rows(item: Item) -> list[tuple[object, ...]]:
+    """Return one row per field of ``item``."""
     if item.problem:
         return [(item.kind, item.problem)]
     if item.kind in ("queue", "deletion"):
@@ -148,6 +150,7 @@ def print_config(name: str, value: Any) -> None:
 
 
 def print_overview(overview: Overview, *, as_json: bool) -> None:
+    """Print the overview of a store as text or JSON."""
     if as_json:
         print_json(asdict(overview))
         return

@@ -36,3 +36,13 @@ class Client(ABC):
         """Return the warning's text after the kind of the client."""
         group = getattr(self, "group", "")
         return f" of group {group!r}" if group else ""
+
+
+def instance_of(client: Client) -> Instance:
+    """Return the instance of a client, for modules that wrap clients: it is not part of their public API."""
+    return client._instance  # noqa: SLF001 - this module's own class
+
+
+def left_open(client: Client) -> str:
+    """Return what the warning about an unclosed client says after the client's kind."""
+    return client._left_open()  # noqa: SLF001 - this module's own class

@@ -50,8 +50,10 @@ class NameServerConfig:
 
 
 class NameServer:
-    """One nameserver. Brokers and topics are in memory, as brokers register again every 30 seconds; the key-value configuration is saved in
-    ``kv_file``, if one is given.
+    """One nameserver.
+
+    Brokers and topics are in memory, as brokers register again every 30 seconds; the key-value configuration is saved in ``kv_file``,
+    if one is given.
     """
 
     def __init__(self, config: NameServerConfig | None = None, *, kv_file: TableFile | None = None, clock: Clock = SYSTEM_CLOCK) -> None:

@@ -1,0 +1,1 @@
+"""Connections, servers, event loops and background tasks."""

@@ -53,7 +53,7 @@ class Link(asyncio.BufferedProtocol):
         if name:
             self.peer = format_address(name[0], name[1])
 
-    def get_buffer(self, sizehint: int) -> memoryview:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         return self._frames.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -82,7 +82,7 @@ class Link(asyncio.BufferedProtocol):
     # --- for subclasses ---
 
     def _handle(self, commands: list[Command]) -> None:
-        raise AssertionError("a subclass handles commands")
+        raise NotImplementedError("a subclass handles commands")
 
     def _ended(self) -> None:
         """React to the end of the connection; called once."""

@@ -13,10 +13,12 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from sprocketmq.errors import ClientClosed, ConfigError, ForkedClient, SprocketError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 _R = TypeVar("_R")
 _T = TypeVar("_T")

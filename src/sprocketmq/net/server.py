@@ -98,7 +98,7 @@ class ServerConnection(Link):
                 self.respond(command, ResponseCode.SYSTEM_ERROR, remark=str(e))
             except SprocketError as e:
                 self.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"{type(e).__name__}: {e}")
-            except Exception as e:
+            except Exception as e:  # noqa: BLE001 - answered with SYSTEM_ERROR; other requests go on
                 server = self._server
                 server.failed_requests += 1
                 server.peer_log.warning(

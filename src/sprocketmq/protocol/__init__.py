@@ -1,0 +1,1 @@
+"""The wire format: commands, bodies, properties and records."""

@@ -70,8 +70,7 @@ def flag_of(head: bytes) -> int:
 
 
 def split_batch(data: bytes | memoryview) -> list[BatchEntry]:
-    """Return the inner messages of a batch body; bodies are views of bytes that are the list's own, valid as long as
-    they are held.
+    """Return the inner messages of a batch body; their bodies are views that stay valid as long as they are held.
 
     Raises RemoteProtocolError when a size is below 22 or runs past the end, when the lengths inside an entry do not add up to its
     size, or when there are more than 32,767 entries. An empty body gives an empty list.
@@ -120,8 +119,9 @@ def split_columns(data: bytes | memoryview) -> BatchColumns | None:
 
 
 def common_lengths(data: bytes | memoryview, start: int = 0, stop: int | None = None) -> tuple[int, int, int] | None:
-    """Return the length of an entry, of its body and of its properties, when there are several between ``start`` and ``stop`` and all have
-    the same; else None.
+    """Return the lengths of an entry, its body and its properties, if all entries share them and there are several; else None.
+
+    ``start`` and ``stop`` bound the entries in ``data``.
     """
     if type(data) is not bytes:
         data = data[start:stop]

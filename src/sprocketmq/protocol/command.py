@@ -193,7 +193,7 @@ def encode_command(command: Command) -> bytes:
         command.code,
         opaque=command.opaque,
         flag=command.flag,
-        ext=command.ext if command._ext is not None or command._raw_ext else None,
+        ext=command.ext if command._ext is not None or command._raw_ext else None,  # noqa: SLF001 - this module's own class
         remark=command.remark,
         body_length=len(command.body),
         language=command.language,
@@ -249,8 +249,8 @@ def _decode_json(header: bytes | bytearray) -> Command:
     command.language = language if type(language) is int else _LANGUAGE_CODES.get(language, _OTHER)  # type: ignore[arg-type]
     command.remark = head.remark
     command.serialize = 0
-    command._ext = None
-    command._raw_ext = head.extFields
+    command._ext = None  # noqa: SLF001 - this module's own class
+    command._raw_ext = head.extFields  # noqa: SLF001 - this module's own class
     return command
 
 

@@ -44,7 +44,10 @@ class MessageIds(Sequence[str]):
     __slots__ = ("_length", "_runs")
 
     def __init__(self, amount: int, runs: list[tuple[str, int, int]]) -> None:
-        """``runs`` are ids that differ in their last byte only: what they begin with, the first one's last byte, and how many there are."""
+        """Make a sequence of ``amount`` ids.
+
+        A run is a series of ids that differ in their last byte only: their common prefix, the last byte of the first, and their number.
+        """
         self._runs = runs
         self._length = amount
 

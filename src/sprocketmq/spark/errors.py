@@ -137,8 +137,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:
-        # PySpark asks the JVM for the text of its errors, but the JVM may have ended.
+    except Exception:  # noqa: BLE001 - PySpark asks the JVM for the text of its errors, but the JVM may have ended
         return " ".join(str(argument) for argument in (*error.args, getattr(error, "_desc", "")))
 
 
@@ -211,7 +210,7 @@ def _show_in_notebook(
     if text is None:
         return shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
     lines = text.splitlines()
-    shell._showtraceback(kind, error, lines)  # no public name
+    shell._showtraceback(kind, error, lines)  # noqa: SLF001 - IPython has no public name for it
     return lines
 
 

@@ -1,0 +1,1 @@
+"""The message store: commit log, queues, index and recovery."""

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from isal.isal_zlib import crc32 as _crc32
 
@@ -22,11 +23,13 @@ from sprocketmq.protocol.records import encode_record, pack_host
 from sprocketmq.storage.config import StoreConfig
 from sprocketmq.storage.fs import Buffer
 from sprocketmq.storage.index.index_follower import StoreIndex
-from sprocketmq.storage.index.staging import StagedSend
 from sprocketmq.storage.log.commit_log import CommitLog
 from sprocketmq.storage.log.exploding import BATCH_SHARED, explode
 from sprocketmq.storage.queues.batch_queue import MAX_COUNT, BatchConsumeQueue
 from sprocketmq.storage.queues.queue_table import Queue, QueueTable
+
+if TYPE_CHECKING:
+    from sprocketmq.storage.index.staging import StagedSend
 
 # Inner batches and parts of transactions do not take the fast path of appending.
 _UNUSUAL = SYSFLAG_INNER_BATCH | SYSFLAG_TRANSACTION_MASK
@@ -405,7 +408,7 @@ class Appender:
 
         With SYNC_FLUSH readers see it once ``publish`` was called after a flush, unless ``read_uncommitted`` is set.
 
-        Raises StoreWriteFailed when the write fails (disk full or broken): nothing staged is stored then, and its offsets are assigned again.
+        Raises StoreWriteFailed when the write fails (disk full or broken): nothing staged is stored then; its offsets are assigned again.
         Raises StoreFailed after a failed flush: the store takes no more messages.
         """
         log = self._log

@@ -1,5 +1,6 @@
-r"""The settings of a store, and the JSON files under ``config/`` in the reference's format: tabs, no blank after the colon, integer keys
-without quotes.
+r"""The settings of a store, and the JSON files under ``config/`` in the reference's format.
+
+The format has tabs, no blank after the colon, and integer keys without quotes.
 
 ::
 

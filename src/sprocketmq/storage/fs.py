@@ -1,7 +1,7 @@
 """The only module of storage that calls the operating system; a simulated file system can replace it.
 
-Every call raises OSError as the system does. Nothing here depends on a file format. Paths are plain strings: ``os`` turns ``Path`` into them
-anyway, and a queue's file is opened often.
+Every call raises OSError as the system does. Nothing here depends on a file format. Paths are plain strings: ``os`` turns ``Path`` into
+them anyway, and a queue's file is opened often.
 """
 
 import contextlib

@@ -22,10 +22,10 @@ Version 1 has neither batch queues nor index state, and the number of deletions 
 ``log_offset`` is the end of a record in the commit log: every record before it has its unit in a queue file, and both are on disk.
 """
 
+import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from struct import Struct
-from struct import error as StructError
 
 from sprocketmq.protocol.hashing import crc32
 from sprocketmq.protocol.layout import INT16, INT32, INT64
@@ -106,7 +106,7 @@ class Snapshot:
             queues = (*reader.queues(plain_count, batch=False), *reader.queues(batch_count, batch=True))
             deleted = {reader.name(): reader.take(INT64)[0] for _ in range(deleted_count)}
             index = data[reader.pos : reader.pos + index_bytes]
-        except (StructError, UnicodeDecodeError):
+        except (struct.error, UnicodeDecodeError):
             return None
         return cls(log_offset, (last, size, crc), queues, deleted, index, version)
 

@@ -342,8 +342,8 @@ class MessageStore:
         256 MiB since (with more than 4,096 queues: 64 KiB per queue). May run in another thread than the rest.
 
         Raises StoreWriteFailed when the log is flushed and a full disk has no room for the queues, which the next thorough flush retries.
-        Raises StoreFailed when the disk fails. The store then takes no more messages: the state of the page cache is unknown until a restart
-        reads the files.
+        Raises StoreFailed when the disk fails. The store then takes no more messages: the state of the page cache is unknown until a
+        restart reads the files.
         """
         return self._maintenance.flush(thorough=thorough)
 

@@ -1,5 +1,7 @@
-"""Helpers for tests of code that uses SprocketMQ: the pytest fixture ``rocketmq`` (see ``plugin``), waiting for a condition, a proxy that
-makes the network fail (``proxy``), and server processes that a test can kill (``serving``).
+"""Helpers for tests of code that uses SprocketMQ.
+
+They are the pytest fixture ``rocketmq`` (see ``plugin``), waiting for a condition, a proxy that makes the network fail (``proxy``), and
+server processes that a test can kill (``serving``).
 
 Importing this package loads neither pytest nor the broker. ``rig`` has the tools of SprocketMQ's own tests.
 """

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker ``rocketmq``."""
     config.addinivalue_line(
         "markers",
         "rocketmq(**options): options of LocalCluster for the fixture `rocketmq`, such as brokers=2 or auto_create_topic=False",
@@ -22,7 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def rocketmq(request: pytest.FixtureRequest) -> Iterator["LocalCluster"]:
-    """A fresh RocketMQ cluster: nameserver and broker in this process, on free ports, with a temporary store.
+    """Start a fresh RocketMQ cluster: nameserver and broker in this process, on free ports, with a temporary store.
 
     ``rocketmq.namesrv`` is the address for clients; see ``sprocketmq.embedded.LocalCluster`` for the rest. Works in plain and in async
     tests. ``@pytest.mark.rocketmq(brokers=2)`` passes options to LocalCluster.

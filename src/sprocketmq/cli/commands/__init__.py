@@ -32,6 +32,7 @@ app = typer.Typer(
 def root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
+    """Handle the options that come before a command."""
     if version:
         typer.echo(f"sprocketmq {sprocketmq.__version__}")
         raise typer.Exit

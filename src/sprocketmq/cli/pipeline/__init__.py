@@ -8,7 +8,6 @@ import contextlib
 import pkgutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +19,8 @@ from typer.core import TyperGroup
 from sprocketmq.errors import SprocketError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from pyspark.sql import SparkSession
 
     from sprocketmq.spark.jobs.progress import JobProgress, Report, Summary
@@ -36,7 +37,7 @@ DEFAULT_MEMORY = "1g"
 class JobGroup(TyperGroup):
     """The modules of this package as subcommands."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - Click's signature
         return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:

@@ -33,8 +33,10 @@ Consume = Callable[[ReceivedMessage], Awaitable[ConsumeDirectlyResult]]
 
 
 class BrokerRequests:
-    """Answers brokers for one member. ``settings`` are part of its reported state; ``seek`` moves an assigned queue; ``consume`` has one
-    message handled outside the normal flow.
+    """Answers brokers for one member.
+
+    ``settings`` are part of its reported state; ``seek`` moves an assigned queue; ``consume`` has one message handled outside the
+    normal flow.
     """
 
     def __init__(
@@ -74,11 +76,11 @@ class BrokerRequests:
             log.warning("consumer group %s: a request of broker %s is refused: %s", self._member.group, conn.address, e)
             conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=str(e))
 
-    def _members_changed(self, conn: Connection, command: Command) -> None:
+    def _members_changed(self, conn: Connection, command: Command) -> None:  # noqa: ARG002 - the signature of every handler
         if command.header(ConsumerGroupRequest).consumer_group == self._member.group:
             self._member.rebalance_soon()
 
-    def _reset(self, conn: Connection, command: Command) -> None:
+    def _reset(self, conn: Connection, command: Command) -> None:  # noqa: ARG002 - the signature of every handler
         """Move to the offsets an operator chose (220), and commit them at once."""
         header = command.header(ResetOffset)
         self._check(header.group)

@@ -184,7 +184,7 @@ class GroupMember:
                 except SprocketError as e:
                     self._report(topic, str(e), self._instance.level_of(e))
                     balanced = False
-                except Exception as e:  # whatever is wrong with one topic, the others are balanced
+                except Exception as e:  # noqa: BLE001 - whatever is wrong with one topic, the others are balanced
                     self._report(topic, f"{type(e).__name__}: {e}", logging.ERROR, e)
                     balanced = False
             if balanced and self._has_peers:

@@ -69,7 +69,7 @@ class Handlers:
                 result = handler(batch)
                 if hasattr(result, "__await__"):
                     result = await result
-            except Exception as e:
+            except Exception as e:  # noqa: BLE001 - a handler's error fails its batch
                 self._outcomes.failed(batch, e)
             except asyncio.CancelledError as e:
                 task = asyncio.current_task()

@@ -163,7 +163,7 @@ class LocalOffsets:
             if self._file is not None:
                 self._file.close()
 
-    async def committed(self, queue: MessageQueue, *, zero_if_young: bool) -> int | None:
+    async def committed(self, queue: MessageQueue, *, zero_if_young: bool) -> int | None:  # noqa: ARG002 - the signature of all offset stores
         """Return the committed offset of ``queue``, None when there is none. ``zero_if_young`` has no effect here."""
         return None if self._file is None else self._file.get(queue)
 

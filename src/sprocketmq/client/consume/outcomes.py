@@ -1,9 +1,8 @@
 """What happens to a batch when its handler has ended: acknowledged, sent back, handed out again, or timed out."""
 
-import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sprocketmq.client.consume.give_backs import GiveBacks
 from sprocketmq.client.consume.group_member import GroupMember
@@ -14,6 +13,9 @@ from sprocketmq.client.consume.received_batch import BEHIND, DEAD_LETTER, Receiv
 from sprocketmq.client.instance import Instance
 from sprocketmq.errors import SprocketError
 from sprocketmq.protocol.records import ReceivedMessage
+
+if TYPE_CHECKING:
+    import asyncio
 
 log = logging.getLogger(__name__)
 

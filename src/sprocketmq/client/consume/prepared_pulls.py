@@ -1,13 +1,17 @@
 """Pulls of one queue for callers that pull thousands of times a second: the request is prepared once, the response is not awaited."""
 
+from typing import TYPE_CHECKING
+
 from sprocketmq.client.consume.pull_requests import PullResult, check_pull, pull_template, read_pull, subscription_of
 from sprocketmq.client.consume.replica_choice import ReadFrom, ReplicaChoice
 from sprocketmq.client.instance import Instance
-from sprocketmq.client.routes import Route
 from sprocketmq.net.client import Connection, Receiver
 from sprocketmq.protocol.codes import PULL_SUBSCRIPTION, RequestCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.message import MessageQueue
+
+if TYPE_CHECKING:
+    from sprocketmq.client.routes import Route
 
 # A plain integer: formatting an enum member takes many times as long.
 _PULL_MESSAGE = int(RequestCode.PULL_MESSAGE)

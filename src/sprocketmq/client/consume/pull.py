@@ -340,7 +340,7 @@ class PullConsumer(Client):
         else:
             conn.respond(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {command.code} not supported")
 
-    def _on_route(self, route: Route) -> None:
+    def _on_route(self, route: Route) -> None:  # noqa: ARG002 - the signature of route callbacks
         if self._polling is not None and self._polling.member is not None:
             self._polling.member.rebalance_soon()
 

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from sprocketmq.client.consume.consumer_stats import QueueStats
 from sprocketmq.client.consume.process_queue import ProcessQueue
@@ -20,8 +21,10 @@ from sprocketmq.net.tasks import Kept
 from sprocketmq.protocol.bodies import SubscriptionData
 from sprocketmq.protocol.codes import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, LanguageCode, RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
-from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import RETRY_PREFIX
+
+if TYPE_CHECKING:
+    from sprocketmq.protocol.message import MessageQueue
 
 log = logging.getLogger(__name__)
 

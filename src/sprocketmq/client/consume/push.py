@@ -353,7 +353,7 @@ class PushConsumer(Client):
     def _on_request(self, conn: Connection, command: Command) -> None:
         self._broker_requests.handle(conn, command)
 
-    def _on_route(self, route: Route) -> None:
+    def _on_route(self, route: Route) -> None:  # noqa: ARG002 - the signature of route callbacks
         self._member.rebalance_soon()
 
     def _rebalance_soon(self) -> None:

@@ -1,8 +1,8 @@
 """Messages encoded for sending: property strings, single messages, and batch bodies split by exact size."""
 
+import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from struct import error as StructError
 
 import msgspec
 
@@ -162,7 +162,7 @@ class MessageEncoder:
         size = BATCH_ENTRY_HEAD_BYTES + n + length
         try:
             return size, entry_head(size, message.flag, n), body, prefix, merged
-        except StructError:
+        except struct.error:
             check_flag(message.flag, index)
             raise
 
@@ -271,7 +271,7 @@ class MessageEncoder:
                 index += 1
         except UnicodeEncodeError as e:
             raise not_text(e, index) from None
-        except StructError:
+        except struct.error:
             check_flag(messages[index].flag, index)
             raise
         except (AttributeError, TypeError):

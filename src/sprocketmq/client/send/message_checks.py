@@ -10,6 +10,7 @@ from sprocketmq.protocol.properties import PRIORITY, SHARDING_KEY, priority_of
 
 
 def checked_keys(keys: Collection[str], index: int | None) -> Collection[str]:
+    """Return ``keys`` as a collection of words. Raises InvalidMessage."""
     if isinstance(keys, str):
         keys = (keys,)
     elif type(keys) is not list and type(keys) is not tuple and not isinstance(keys, Collection):
@@ -24,11 +25,13 @@ def checked_keys(keys: Collection[str], index: int | None) -> Collection[str]:
 
 
 def check_flag(flag: object, index: int | None) -> None:
+    """Raise InvalidMessage unless ``flag`` is a 32-bit integer."""
     if type(flag) is not int or not -(2**31) <= flag < 2**31:
         raise InvalidMessage(f"the flag must be a whole number of 32 bits, not {flag!r}", index=index)
 
 
 def check_priority(message: Message, index: int | None) -> None:
+    """Raise InvalidMessage unless the message's priority is valid and nothing else about it rules out a priority."""
     if priority_of(message.properties) < 0:
         asked = message.properties[PRIORITY]
         raise InvalidMessage(f"the property {PRIORITY!r} must be a whole number from 0 to 2,147,483,647, not {asked!r}", index=index)
@@ -37,6 +40,7 @@ def check_priority(message: Message, index: int | None) -> None:
 
 
 def not_text(error: UnicodeEncodeError, index: int | None) -> InvalidMessage:
+    """Return the InvalidMessage for text that cannot be encoded."""
     return InvalidMessage(f"tag, keys and properties must be valid text: {error.reason}", index=index)
 
 

@@ -6,7 +6,7 @@ for each topic, which keeps the order of its requests, or one for a request that
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from sprocketmq.client.instance import OPEN, Instance
 from sprocketmq.client.send.queue_choice import Publisher, Publishers, Target
@@ -30,6 +30,9 @@ from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.message import Receipt, SendResult
 from sprocketmq.protocol.names import check_send_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CONNECT_PATIENCE_S = 1.0
 
@@ -259,7 +262,7 @@ class Outbox:
                 backlog.popleft()
                 if error is not None:
                     self.failed(request, error)
-        except Exception as e:
+        except Exception as e:  # noqa: BLE001 - every request gets its outcome, whatever the error
             while backlog:
                 self.fail(backlog.popleft(), copy_error(e))
         finally:

@@ -1,9 +1,9 @@
 """Chunks of messages with the same lengths, as most pulls are: located by comparing bytes at a stride, not message by message."""
 
-from collections.abc import Iterable
 from functools import lru_cache
 from itertools import repeat
 from struct import Struct
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,6 +12,9 @@ from sprocketmq.protocol.codes import SYSFLAG_ANY_HOST_V6, SYSFLAG_COMPRESSED, S
 from sprocketmq.protocol.layout import BATCH_ENTRY_HEAD_BYTES, FIXED_OVERHEAD, RECORD_HEAD_BYTES, RECORD_LAYOUT
 from sprocketmq.protocol.records.encoding import MAGICS
 from sprocketmq.protocol.records.received import MAX_CUT_BYTES, ReceivedMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _WALKED = ("size", "magic", "sys_flag", "body_length")
 WALK = RECORD_LAYOUT.part(*_WALKED)

@@ -5,7 +5,6 @@ tasks that cannot succeed.
 """
 
 import os
-import threading
 import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from sprocketmq.errors import ConfigError, FatalError, StoreNotWritable
 
 if TYPE_CHECKING:
+    import threading
+
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
@@ -121,7 +122,7 @@ def run_tasks(
         try:
             context.setJobGroup(group, title, interruptOnCancel=True)
             outcome.extend(context.parallelize(list(enumerate(items)), len(items)).map(one).collect())
-        except BaseException as e:
+        except BaseException as e:  # noqa: BLE001 - raised in the thread that waits
             failed.append(e)
 
     from pyspark import InheritableThread

@@ -76,8 +76,8 @@ def _forget_gateway() -> None:
     """Make PySpark start a new JVM next time."""
     from pyspark import SparkContext
 
-    gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None  # no public name
-    SparkContext._active_spark_context = None
+    gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None  # noqa: SLF001 - PySpark has no public name for it
+    SparkContext._active_spark_context = None  # noqa: SLF001 - PySpark has no public name for it
     if gateway is not None:
         with contextlib.suppress(Exception):
             gateway.shutdown()

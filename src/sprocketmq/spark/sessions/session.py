@@ -98,7 +98,7 @@ def session(
         settings = {} if master is None else {"spark.master": master}
     else:
         settings["spark.master"] = url
-        if SparkContext._gateway is None:  # no public name
+        if SparkContext._gateway is None:  # noqa: SLF001 - PySpark has no public name for it
             jvm = _Jvm(given, quick=quick_start, stacks=log_file is not None or bool(os.environ.get(DEBUG_VARIABLE)))
             launch = jvm.environment
             settings |= {"spark.driver.memory": memory, _JVM_OPTIONS: jvm.options}
@@ -167,8 +167,8 @@ def _running(master: str | None) -> "SparkSession | None":
     if is_remote():
         # A Spark Connect client: session and Java run elsewhere.
         return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
-    context = SparkContext._active_spark_context  # no public name
-    if context is None or context._jsc is None:
+    context = SparkContext._active_spark_context  # noqa: SLF001 - PySpark has no public name for it
+    if context is None or context._jsc is None:  # noqa: SLF001 - PySpark has no public name for it
         return None
     if master is not None and context.master != master:
         raise ConfigError(f"a Spark session on {context.master} runs in this process already: stop it before asking for one on {master}")
@@ -244,7 +244,7 @@ def _quoted(option: str) -> str:
 
 def _loaded_classes(spark: "SparkSession") -> int:
     """Return the number of classes that the JVM of ``spark`` has loaded so far."""
-    jvm: Any = spark.sparkContext._jvm  # no public name
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - PySpark has no public name for it
     return int(jvm.java.lang.management.ManagementFactory.getClassLoadingMXBean().getTotalLoadedClassCount())
 
 

@@ -14,7 +14,7 @@ def settle_worker() -> None:
     A Spark worker collects garbage after every task. With pandas and pyarrow loaded each collection takes 45 ms of a core, as much as a
     small task, and finds nothing. For Spark tasks only: other programs must not have their garbage frozen.
     """
-    global _tasks
+    global _tasks  # noqa: PLW0603 - one count per worker process
     if _tasks < _SETTLING_TASKS:
         _tasks += 1
         gc.collect()

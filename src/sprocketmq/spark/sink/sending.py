@@ -1,15 +1,15 @@
 """Send a task's requests: the shared producer of a Python process, and the requests in flight of one task."""
 
-import asyncio
 import atexit
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sprocketmq.client import Producer
+from sprocketmq.client.lifecycle import instance_of
 from sprocketmq.errors import BrokerError, ClientClosed, SprocketError
 from sprocketmq.net.loops import Inbox, LoopThread
 from sprocketmq.net.tasks import Background
@@ -17,6 +17,9 @@ from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.ids import MessageIdFactory
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark.sink.row_batches import RowBatch
+
+if TYPE_CHECKING:
+    import asyncio
 
 _R = TypeVar("_R")
 
@@ -37,8 +40,8 @@ class ProducerAccess:
         except BaseException:
             self.close()
             raise
-        # Ids contain the address of the connection, which the producer does not make public.
-        self.ids = MessageIdFactory(self.producer._instance.namesrv.local_ip, os.getpid())
+        # Ids contain the address of the connection, which is not part of the public API of a producer.
+        self.ids = MessageIdFactory(instance_of(self.producer).namesrv.local_ip, os.getpid())
 
     def close(self) -> None:
         """Disconnect and end the thread. Harmless when closed already."""

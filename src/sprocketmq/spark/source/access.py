@@ -1,6 +1,5 @@
 """The one connection of a Python process to a RocketMQ cluster, shared by everything Spark runs in it."""
 
-import asyncio
 import atexit
 import os
 import threading
@@ -8,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sprocketmq.client import AdminClient, PullConsumer
 from sprocketmq.client.consume.prepared_pulls import PreparedPulls
@@ -23,6 +22,9 @@ from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_group, is_system_topic
 from sprocketmq.spark.source.offsets import Offsets
+
+if TYPE_CHECKING:
+    import asyncio
 
 _R = TypeVar("_R")
 
@@ -226,8 +228,10 @@ class ClusterAccess:
         filter: Filter | None = None,  # noqa: A002
         read_from: ReadFrom = "master",
     ) -> "Future[PullResult] | PullAnswer":
-        """Ask for messages. Calls in the loop thread, such as callbacks of an earlier answer, get a PullAnswer; calls in other threads
-        get a Future, which may be cancelled at any time.
+        """Ask for messages.
+
+        Calls in the loop thread, such as callbacks of an earlier answer, get a PullAnswer; calls in other threads get a Future, which may
+        be cancelled at any time.
 
         The answer's errors are those of the client's ``pull``, and TopicGone when the topic was deleted. TopicNotFound alone does not tell:
         a topic also has no route while its only broker is away.
@@ -250,7 +254,7 @@ class ClusterAccess:
             pulls = self._prepare_pulls(queue, max_bytes, filter, read_from)
             if hold_ms or not answer.sent(pulls, pulls.send(answer, offset, max_messages)):
                 self._pull_patiently(answer)
-        except Exception as e:  # the caller waits for an answer, whatever the error
+        except Exception as e:  # noqa: BLE001 - the caller waits for an answer, whatever the error
             answer.settle(e)
         return answer
 
@@ -364,7 +368,7 @@ class PullAnswer:
     def set_result(self, response: Command, /) -> None:
         try:
             result = self._pulls.read(response, self._address, self.asked[1])
-        except Exception:  # the slow path finds out what is wrong
+        except Exception:  # noqa: BLE001 - the slow path finds out what is wrong
             self._otherwise(self)
         else:
             self.settle(result)

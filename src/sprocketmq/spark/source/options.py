@@ -5,9 +5,8 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sprocketmq.client.consume.pull_requests import ExpressionType
 from sprocketmq.client.consume.replica_choice import ReadFrom
 from sprocketmq.errors import ConfigError, InvalidName
 from sprocketmq.protocol.message import MessageQueue
@@ -18,6 +17,9 @@ from sprocketmq.spark.source.decode import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_RO
 from sprocketmq.spark.source.offsets import EARLIEST, LATEST, Bound, Offsets
 from sprocketmq.spark.source.reading import InnerBatch
 from sprocketmq.spark.source.schema import COLUMNS, DEFAULT_COLUMNS
+
+if TYPE_CHECKING:
+    from sprocketmq.client.consume.pull_requests import ExpressionType
 
 DEFAULT_GROUP = "sprocketmq-spark"
 

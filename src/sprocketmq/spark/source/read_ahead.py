@@ -151,7 +151,7 @@ class PullAhead:
             asked = following
             try:
                 answer = self._start(self._ranges[asked.index], asked.offset, asked.messages)
-            except BaseException as e:  # raised in the task, which takes the answer
+            except BaseException as e:  # noqa: BLE001 - raised in the task, which takes the answer
                 failed: Future[PullResult] = Future()
                 failed.set_exception(e)
                 answer = failed
@@ -211,7 +211,7 @@ class PullAhead:
         part = self._ranges[asked.index]
         try:
             result: PullResult | None = answer.result()
-        except BaseException:  # settled by the task
+        except BaseException:  # noqa: BLE001 - settled by the task
             result = None
         body = result.body if result is not None else b""
         skipped = result is not None and self._skips and result.status is PullStatus.NO_MATCH

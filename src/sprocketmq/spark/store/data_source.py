@@ -31,15 +31,15 @@ class RocketMQStoreDataSource(DataSource):
         check_paths(options)
         return store_spark_schema(options)
 
-    def reader(self, schema: Any) -> "StoreBatchReader":
+    def reader(self, schema: Any) -> "StoreBatchReader":  # noqa: ARG002 - Spark's signature
         return StoreBatchReader(parse_store_options(self.options))
 
-    def streamReader(self, schema: Any) -> NoReturn:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: Any) -> NoReturn:  # noqa: ARG002, N802 - Spark's signature
         raise ConfigError(
             "the rocketmq-store format has no streams: read a store with spark.read, and a broker's topics as a stream with format rocketmq"
         )
 
-    def writer(self, schema: Any, overwrite: bool) -> NoReturn:
+    def writer(self, schema: Any, overwrite: bool) -> NoReturn:  # noqa: ARG002 - Spark's signature
         raise ConfigError("the rocketmq-store format only reads: write to a broker's topics with format rocketmq")
 
     def streamWriter(self, schema: Any, overwrite: bool) -> NoReturn:  # noqa: N802 - Spark's name

@@ -46,7 +46,7 @@ class SpooledChunk(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """``length`` bytes, or key entries, of a file: from ``file_pos`` on; for entries, ``of`` entries begin there and ``skip`` are skipped."""
+    """``length`` bytes, or key entries, of a file: from ``file_pos`` on; for entries, ``of`` begin there and ``skip`` are skipped."""
 
     path: str
     file_pos: int

@@ -1,8 +1,8 @@
 """The state of the index after a sync, which the store keeps in its snapshot and a restart builds on."""
 
+import struct
 from dataclasses import dataclass
 from struct import Struct
-from struct import error as StructError
 from typing import NamedTuple
 
 from sprocketmq.protocol.layout import INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES
@@ -47,7 +47,7 @@ class IndexState:
             files = tuple(
                 FileState(name.decode("ascii"), header, last) for name, header, last in _FILE_STATE.iter_unpack(data[_STATE.size :])
             )
-        except (StructError, UnicodeDecodeError):
+        except (struct.error, UnicodeDecodeError):
             return None
         return (
             cls(indexed_end, hash_slots, entries_per_file, files)

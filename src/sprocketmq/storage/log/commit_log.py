@@ -83,8 +83,8 @@ class CommitLog:
     One thread stages, commits and reads; ``flush`` may run in another at the same time.
 
     ``committed_end`` is the end of what readers may see, ``staged_end`` where the next record goes, ``limit`` the end of the segment
-    it goes to, ``pieces`` the staged records of that segment. The store's append code uses these directly. ``dropped`` are deleted segments whose
-    disk space is not freed yet.
+    it goes to, ``pieces`` the staged records of that segment. The store's append code uses these directly. ``dropped`` are deleted segments
+    whose disk space is not freed yet.
     """
 
     __slots__ = (

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import repeat
 from struct import Struct
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from isal.isal_zlib import crc32 as _crc32
 
@@ -15,7 +15,9 @@ from sprocketmq.protocol.batch import BatchColumns, BatchEntry
 from sprocketmq.protocol.hashing import tags_code_raw
 from sprocketmq.protocol.layout import INT16, MAGIC_V1, QUEUE_UNIT_LAYOUT, RECORD_LAYOUT
 from sprocketmq.protocol.properties import find_property
-from sprocketmq.storage.fs import Buffer
+
+if TYPE_CHECKING:
+    from sprocketmq.storage.fs import Buffer
 
 # The fields that all messages of a batch share are packed once: the 48 bytes from sys_flag to prepared_offset.
 _SHARED = ("sys_flag", "born_time_ms", "born_host", "store_time_ms", "store_host", "reconsume_times", "prepared_offset")

@@ -178,7 +178,7 @@ class BatchConsumeQueue(UnitQueue):
         self.next = self.committed = self.visible = offset
 
     def go_back(self, offset: int) -> None:
-        """Make ``offset`` the next one again. Units that cover it or later offsets are dropped; all units, if it is at or before the min offset."""
+        """Make ``offset`` the next one again. Drop the units that cover it or later offsets; all units, if it is at most the min offset."""
         if offset <= self.min_offset or self.min_unit == self._end_unit:
             self.begin_at(offset)
             return

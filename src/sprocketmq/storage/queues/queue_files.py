@@ -22,8 +22,8 @@ class UnitQueue:
 
     Readers see [min_offset, visible), the log has everything before ``committed``, the next message gets ``next``. ``tail`` is ``(number of
     its first unit, units)``: the units that may not be in the files yet. Only the owning thread changes it, and it replaces the pair in one
-    step, so the flushing thread always reads a consistent pair. ``written`` is the unit number the files reach, ``synced`` the one known to be on
-    the disk. A queue with a long topic name or with batch units is ``unusual``: the fast path of appending does not handle it.
+    step, so the flushing thread always reads a consistent pair. ``written`` is the unit number the files reach, ``synced`` the one known to
+    be on the disk. A queue with a long topic name or with batch units is ``unusual``: the fast path of appending does not handle it.
     """
 
     __slots__ = (
@@ -213,7 +213,7 @@ class UnitQueue:
     def sync(self, *, wait: bool = True) -> QueueState:
         """Bring the units committed at the call to the disk and return what is there then. Raises OSError.
 
-        Without ``wait`` the units only reach the page cache, and the caller syncs all queues at once. This method opens its own descriptors.
+        Without ``wait`` the units only reach the page cache, and the caller syncs all queues at once. Opens its own descriptors.
         If the owning thread writes the same units meanwhile, both write the same bytes.
         """
         if self.state is not None and not self.dirty:
@@ -260,7 +260,7 @@ class UnitQueue:
         return self.state
 
     def _has_units(self, end: int) -> bool:
-        raise AssertionError("a kind of queue says where its units begin")
+        raise NotImplementedError("a kind of queue says where its units begin")
 
     def _state_at(self, end: int, last: bytes) -> QueueState:
-        raise AssertionError("a kind of queue says what its last unit means")
+        raise NotImplementedError("a kind of queue says what its last unit means")

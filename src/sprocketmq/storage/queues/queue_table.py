@@ -58,8 +58,8 @@ class _Held(NamedTuple):
 class QueueTable:
     """All queues of one store, by topic and queue id.
 
-    ``deleted`` maps deleted topics to the log offset from which on their records belong to queues again. ``batch_topics`` are the topics whose
-    queues are batch queues. One thread changes the table; ``sync`` may run in one other thread at the same time.
+    ``deleted`` maps deleted topics to the log offset from which on their records belong to queues again. ``batch_topics`` are the topics
+    whose queues are batch queues. One thread changes the table; ``sync`` may run in one other thread at the same time.
     """
 
     def __init__(self, fs: FileSystem, log: CommitLog, config: StoreConfig) -> None:
@@ -228,7 +228,7 @@ class QueueTable:
         return replace_fields(record, tags_code=self.unit_code(record.topic, record.queue_id, record.tags_code))
 
     def unit_code(self, topic: bytes, queue_id: int, code: int) -> int:
-        """Return the tag code for a record's unit, given the ``code`` derived from the log: they differ only with non-default delay levels."""
+        """Return the tag code for a record's unit, which differs from the log's ``code`` only with non-default delay levels."""
         ours, usual = self._levels_ms, DELAY_LEVELS_MS
         if ours == usual or topic != _SCHEDULE or code <= 0x7FFFFFFF:
             return code
@@ -279,8 +279,8 @@ class QueueTable:
     ) -> Queue | None:
         """Add the units of ``[offset, next_offset)`` to their queue and return it, or None when they were not added.
 
-        A record whose offset is not the next one is either damaged (no CRC covers the offset), or the first one behind damage, or of a topic
-        that was deleted and created again. It is held until the next record of the queue confirms it or not; ``sure`` means confirmed.
+        A record whose offset is not the next one is either damaged (no CRC covers the offset), or the first one behind damage, or of a
+        topic that was deleted and created again. It is held until the next record of the queue confirms it or not. ``sure``: confirmed.
         """
         if log_offset < self.deleted.get(topic, 0) or next_offset > _MAX_QUEUE_OFFSET:
             return None

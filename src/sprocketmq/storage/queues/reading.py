@@ -389,7 +389,7 @@ class QueueReader:
                     yield record
 
     def _repair(self, queue: ConsumeQueue, offset: int, stop: int) -> bool:
-        """Derive the units of ``[offset, stop)`` from the log again and note those whose record is gone. True unless that was known before."""
+        """Derive the units of ``[offset, stop)`` from the log again and note those whose record is gone. True unless known before."""
         if offset in queue.bad:
             return False
         begin = 0

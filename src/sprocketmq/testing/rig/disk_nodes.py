@@ -2,10 +2,12 @@
 
 import mmap
 import random
-from collections.abc import Callable
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from sprocketmq.testing.rig.file_content import PAGE_BYTES, Change, Content, apply, apply_prefix, apply_sectors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CrashMode = Literal["drop", "keep", "cut", "reorder", "torn"]
 

@@ -60,6 +60,7 @@ Change = tuple[str, int, bytes]
 
 
 def apply(content: Content, change: Change) -> None:
+    """Apply a whole write or truncation."""
     kind, at, data = change
     if kind == "write":
         content.write(data, at)
@@ -77,12 +78,14 @@ def _sectors(change: Change) -> list[Change]:
 
 
 def apply_prefix(content: Content, change: Change, rng: random.Random) -> None:
+    """Apply a random number of a change's first sectors."""
     sectors = _sectors(change)
     for sector in sectors[: rng.randrange(len(sectors) + 1)]:
         apply(content, sector)
 
 
 def apply_sectors(content: Content, change: Change, rng: random.Random, chance: float) -> None:
+    """Apply each sector of a change with probability ``chance``."""
     for sector in _sectors(change):
         if rng.random() < chance:
             apply(content, sector)

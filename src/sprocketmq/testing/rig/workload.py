@@ -1,17 +1,19 @@
 """A seeded user of a store, which notes in a book what must survive a crash."""
 
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sprocketmq.clock import ManualClock
 from sprocketmq.errors import SprocketError
 from sprocketmq.protocol.batch import encode_batch, split_batch, split_columns
 from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.protocol.properties import encode_properties
-from sprocketmq.storage.store import MessageStore
 from sprocketmq.testing.rig.crash_book import Book, CrashFound, Key, StagedMessage
 from sprocketmq.testing.rig.simulated_disk import SimFileSystem
 from sprocketmq.testing.rig.small_store import BATCH_TOPIC, HOST, QUEUES, ROOT, TOPICS, open_store
+
+if TYPE_CHECKING:
+    from sprocketmq.storage.store import MessageStore
 
 
 def body_of(identity: str, rng: random.Random, largest: int = 2500) -> bytes:

@@ -48,8 +48,7 @@ def require_format(spark: "SparkSession", format: str) -> None:  # noqa: A002 - 
         return
     try:
         spark.read.format(format).load("sprocketmq.no_such_table").schema  # noqa: B018 - evaluated for its error
-    except Exception as e:
-        # Any other error comes from the format itself, so the session has it.
+    except Exception as e:  # noqa: BLE001 - any other error comes from the format itself, so the session has it
         if "DATA_SOURCE_NOT_FOUND" in str(e):
             raise FormatMissing(format) from None
 

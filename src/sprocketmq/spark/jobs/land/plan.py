@@ -118,6 +118,7 @@ def names(value: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def one_of(name: str, value: str, choices: Sequence[str]) -> str:
+    """Return ``value``. Raises ConfigError when it is not one of ``choices``."""
     if value not in choices:
         raise ConfigError(f"{name} is {value!r}, and must be one of {', '.join(choices)}")
     return value
