@@ -14,14 +14,13 @@ memory are indexed when the log has not grown for a moment.
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
-from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 from sprocketmq.broker.acks import LATE, LOST, STORED, Acks
+from sprocketmq.broker.flush_thread import FlushThread, FlushWorker
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import SprocketError, StoreFailed, StoreWriteFailed
 from sprocketmq.storage.store import MessageStore
@@ -54,6 +53,7 @@ class Flusher(Generic[_T]):
         interval_s: float = 0.5,
         failed: Callable[[SprocketError], None] = lambda _: None,
         executor: Executor | None = None,
+        worker: FlushWorker | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._store = store
@@ -64,8 +64,7 @@ class Flusher(Generic[_T]):
         self._failed = failed
         self._executor = executor
         self._clock = clock
-        self._jobs: SimpleQueue[bool] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="sprocketmq-flush", daemon=True)
+        self._worker = worker or FlushThread()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Future[None] | None = None
         self._idle: list[asyncio.Future[None]] = []
@@ -87,7 +86,7 @@ class Flusher(Generic[_T]):
         """Start on an open store. Log that recovery found, and that may not be on the disk, is flushed."""
         self._loop = asyncio.get_running_loop()
         self.flushed_end = self._store.commitlog_flushed_offset
-        self._thread.start()
+        self._worker.start(self._flush_once, self._worker_ended)
         self.wrote()
 
     async def drain(self) -> None:
@@ -106,10 +105,10 @@ class Flusher(Generic[_T]):
         if self._loop is None or self._stopped is not None:
             return
         self._stopped = self._loop.create_future()
-        if self._thread.is_alive():
-            self._jobs.put(False)
+        if self._worker.alive:
+            self._worker.end()
             await self._stopped
-        self._thread.join()
+        self._worker.join()
         for task in (self._settling, self._indexing):
             if task is not None:
                 await asyncio.wait([task])
@@ -211,24 +210,30 @@ class Flusher(Generic[_T]):
         if self._busy or self.acks.failed or self._loop is None or self._stopped is not None:
             return
         self._busy = True
-        self._jobs.put(True)
+        self._worker.ask()
 
-    def _run(self) -> None:
+    def _flush_once(self) -> None:
+        """Flush what is committed by now; runs in the worker."""
+        assert self._loop is not None
+        began = self._clock.monotonic()
+        end, error = self._attempt(self._store.flush_log)
+        self._loop.call_soon_threadsafe(self._done, end, error, self._clock.monotonic() - began)
+
+    def _worker_ended(self, error: BaseException | None) -> None:
+        """React to the end of the worker, in its thread."""
         assert self._loop is not None
         tell = self._loop.call_soon_threadsafe
         try:
-            while self._jobs.get():
-                began = self._clock.monotonic()
-                end, error = self._attempt(self._store.flush_log)
-                tell(self._done, end, error, self._clock.monotonic() - began)
-            tell(self._end)
-        except RuntimeError:  # the loop was closed under us; nobody is left to tell
-            log.debug("event loop closed before its flusher was stopped")
-        except BaseException as e:
-            log.exception("the thread that flushes has ended")
-            tell(self.fail, StoreFailed(str(self._store.config.root), f"the thread that flushes has ended: {type(e).__name__}: {e}"))
+            if error is not None and not isinstance(error, RuntimeError):
+                log.error("the thread that flushes has ended", exc_info=error)
+                tell(
+                    self.fail,
+                    StoreFailed(str(self._store.config.root), f"the thread that flushes has ended: {type(error).__name__}: {error}"),
+                )
             if self._stopped is not None:
                 tell(self._end)
+        except RuntimeError:  # nobody is left to tell
+            log.debug("event loop closed before its flusher was stopped")
 
     def _attempt(self, flush: Callable[[], int]) -> tuple[int, SprocketError | None]:
         """Flush and return the log offset reached, or the error."""

@@ -15,6 +15,7 @@ from sprocketmq.broker.clients import ClientHandlers, ClientRegistry
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.copies import CopyTable, remember
 from sprocketmq.broker.delay import Arrival, DelayService
+from sprocketmq.broker.flush_thread import FlushWorker
 from sprocketmq.broker.flushing import Flusher
 from sprocketmq.broker.groups import ForbiddingHandlers, GroupTable
 from sprocketmq.broker.locks import LockHandlers, QueueLocks
@@ -58,7 +59,9 @@ class Broker:
     an error, as reads still work but every send is refused.
     """
 
-    def __init__(self, config: BrokerConfig, *, fs: FileSystem = REAL_FS, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self, config: BrokerConfig, *, fs: FileSystem = REAL_FS, clock: Clock = SYSTEM_CLOCK, flush_worker: FlushWorker | None = None
+    ) -> None:
         self.config = config
         self.clock = clock
         self._fs = fs
@@ -112,6 +115,7 @@ class Broker:
             interval_s=config.flush_interval_s,
             failed=self._fail,
             executor=self._threads,
+            worker=flush_worker,
             clock=clock,
         )
         self.copies = CopyTable()
