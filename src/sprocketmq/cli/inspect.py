@@ -65,14 +65,14 @@ def run(options: InspectOptions) -> int:
 
 
 def _print_log(store: StoreDirectory, options: InspectOptions) -> None:
-    """Print messages of a store: the one at a log position and what follows, those of one topic, or all from the beginning."""
+    """Print messages of a store: the one at a log offset and what follows, those of one topic, or all from the beginning."""
     if not store.segments:
         raise NotAStoreFile(store.root, "its commit log has no file")
     first = store.segments[0][0]
     offset = first if options.offset is None else options.offset
     if store.segment_at(offset) is None:
         end = store.segments[-1][0] + store.segment_bytes
-        raise NotAStoreFile(store.root, f"log position {offset} is not in its commit log, which holds {first} to {end - 1}")
+        raise NotAStoreFile(store.root, f"log offset {offset} is not in its commit log, which holds {first} to {end - 1}")
     rows: list[tuple[object, ...]] = []
     left = _limit_of(options)
     printer = None

@@ -107,10 +107,10 @@ def fields_rows(item: Item) -> list[tuple[object, ...]]:
 
 
 TABLES: dict[str, tuple[tuple[str, ...], _Rows]] = {
-    "commitlog": (("position", "bytes", "topic", "queue", "offset", "stored", "tag", "keys", "body"), _record_rows),
-    "consumequeue": (("offset", "position", "bytes", "tag code"), _unit_rows),
-    "batchconsumequeue": (("base", "count", "position", "bytes", "tag code", "stored"), _batch_unit_rows),
-    "index": (("entry", "hash", "slot", "previous", "position", "time"), _entry_rows),
+    "commitlog": (("log offset", "bytes", "topic", "queue", "offset", "stored", "tag", "keys", "body"), _record_rows),
+    "consumequeue": (("offset", "log offset", "bytes", "tag code"), _unit_rows),
+    "batchconsumequeue": (("base", "count", "log offset", "bytes", "tag code", "stored"), _batch_unit_rows),
+    "index": (("entry", "hash", "slot", "previous", "log offset", "time"), _entry_rows),
 }
 
 

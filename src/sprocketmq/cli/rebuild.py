@@ -47,5 +47,5 @@ def run(directory: str, *, to: str | None, only: str | None, workers: int, as_js
             f"in {report.elapsed_ms / 1000:.1f} s: {plural(report.queues, 'queue')}, {report.index_entries:,} index entries"
         )
         for damaged in report.damaged:
-            print(f"damaged, and its messages lost: {damaged.path}, log positions {damaged.start} to {damaged.end}")
+            print(f"damaged, and its messages lost: {damaged.path}, log offsets {damaged.start} to {damaged.end}")
     return 0

@@ -57,7 +57,7 @@ def test_a_store_is_shown_with_its_log_queues_and_files(stores, inspect):
 
 def test_a_segment_is_a_table_of_records(stores, inspect):
     table = rows(inspect(stores["plain"] / "commitlog" / "00000000000000000000"))
-    assert table[0] == ["position", "bytes", "topic", "queue", "offset", "stored", "tag", "keys", "body"]
+    assert table[0] == ["log offset", "bytes", "topic", "queue", "offset", "stored", "tag", "keys", "body"]
     assert table[1][:5] == ["0", "283", "PlainA", "0", "0"]
     assert table[1][6:] == ["TagA", "KEY0 K0", "plain-0-"]
     assert len(table) == 22
@@ -69,9 +69,9 @@ def test_a_segment_is_a_table_of_records(stores, inspect):
 
 def test_an_offset_and_a_limit_choose_records(stores, inspect):
     segment = stores["plain"] / "commitlog" / "00000000000000000000"
-    assert [row[0] for row in rows(inspect(segment, "--offset", 283, "--limit", 2))] == ["position", "283", "573"]
-    assert [row[0] for row in rows(inspect(segment, "--offset", 284, "--limit", 1))] == ["position", "283"]
-    assert "log position 70000 is not in this file" in inspect(segment, "--offset", 70000, code=2)
+    assert [row[0] for row in rows(inspect(segment, "--offset", 283, "--limit", 2))] == ["log offset", "283", "573"]
+    assert [row[0] for row in rows(inspect(segment, "--offset", 284, "--limit", 1))] == ["log offset", "283"]
+    assert "log offset 70000 is not in this file" in inspect(segment, "--offset", 70000, code=2)
 
 
 def test_json_has_every_field_of_every_record(stores, inspect):
@@ -110,7 +110,7 @@ def test_a_topic_is_found_across_segments(stores, inspect):
 
 def test_a_position_in_the_log_is_found_in_its_segment(stores, inspect):
     assert rows(inspect(stores["plain"], "--offset", 65536, "--limit", 1))[1][:2] == ["65536", "1743"]
-    assert "log position 999999 is not in its commit log, which holds 0 to 196607" in inspect(stores["plain"], "--offset", 999_999, code=2)
+    assert "log offset 999999 is not in its commit log, which holds 0 to 196607" in inspect(stores["plain"], "--offset", 999_999, code=2)
 
 
 def test_queues_and_indexes_are_tables(stores, inspect):

@@ -332,11 +332,11 @@ def test_the_log_contradicts_units_that_were_changed(name, tmp_path):
         changed = bytearray(data)
         changed[number * width + 11] ^= 1  # its size
         (root / path).write_bytes(changed)
-        assert "points to log position" in check_queue(REAL_FS, directory, topic, int(queue_id), segments, batch=batch)[1]
+        assert "points to log offset" in check_queue(REAL_FS, directory, topic, int(queue_id), segments, batch=batch)[1]
         changed = bytearray(data)
         changed[number * width + 6] ^= 1  # its place
         (root / path).write_bytes(changed)
-        assert "points to log position" in check_queue(REAL_FS, directory, topic, int(queue_id), segments, batch=batch)[1]
+        assert "points to log offset" in check_queue(REAL_FS, directory, topic, int(queue_id), segments, batch=batch)[1]
         (root / path).write_bytes(data)
         asked += 1
     assert asked > 2

@@ -124,7 +124,7 @@ def read(path, fs=None, **options):
 
 
 def places(root):
-    """Return (path, place in the file, size, log position) of every record, by following sizes alone."""
+    """Return (path, place in the file, size, log offset) of every record, by following sizes alone."""
     found = []
     for path in sorted((root / "commitlog").iterdir()):
         data, at = path.read_bytes(), 0
@@ -148,7 +148,7 @@ def offsets(rows):
 
 
 def positions_in(path, **options):
-    """Return the log position of every row."""
+    """Return the log offset of every row."""
     return offsets(read(path, columns="commitLogOffset", **options))
 
 

@@ -98,7 +98,7 @@ class RebuildIndexSummary:
             rows.append(("kept", f"{self.kept_queues:,} queues whose messages have all left the log"))
         if self.left_out:
             rows.append(("left out", f"{self.left_out:,} records of topics deleted since, or of offsets given out again"))
-        rows += [("damaged, and its messages lost", f"{path}, log positions {begin} to {end}") for path, begin, end in self.damaged]
+        rows += [("damaged, and its messages lost", f"{path}, log offsets {begin} to {end}") for path, begin, end in self.damaged]
         return rows
 
     def as_dict(self) -> dict[str, Any]:

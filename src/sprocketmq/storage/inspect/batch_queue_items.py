@@ -30,7 +30,7 @@ def batch_queue_items(view: FileView, *, start: int = 0) -> Iterator[Item]:
             Field("reserved", 42, 4, reserved),
         )
         if log_offset < 0 or size <= 0 or base < 0 or count <= 0:
-            problem = f"place {log_offset}, size {size}, base {base} or count {count} is impossible"
+            problem = f"log offset {log_offset}, size {size}, base {base} or count {count} is impossible"
             yield Item("damaged", file_pos // BATCH_UNIT.size, file_pos, BATCH_UNIT.size, found, problem)
         else:
             yield Item("unit", base, file_pos, BATCH_UNIT.size, found)

@@ -24,7 +24,7 @@ def queue_items(view: FileView, first_offset: int, *, start: int = 0, topic: str
         if log_offset == 0 and size == FILLER_SIZE:
             yield Item("filler", number, file_pos, QUEUE_UNIT.size, found)
         elif log_offset < 0 or size <= 0:
-            yield Item("damaged", number, file_pos, QUEUE_UNIT.size, found, f"place {log_offset} or size {size} is impossible")
+            yield Item("damaged", number, file_pos, QUEUE_UNIT.size, found, f"log offset {log_offset} or size {size} is impossible")
         else:
             yield Item("unit", number, file_pos, QUEUE_UNIT.size, found)
         file_pos += QUEUE_UNIT.size

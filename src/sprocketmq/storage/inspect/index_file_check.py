@@ -140,7 +140,7 @@ class IndexFileCheck:
         if used != self.used:
             self._report(WARNING, "index header", 32, f"the header counts {self.used} used slots, there are {used}")
         if self.entries and self._last != self.end:
-            self._report(ERROR, "index header", 24, f"the header's last place is {self.end}, that of the last entry {self._last}")
+            self._report(ERROR, "index header", 24, f"the header's last log offset is {self.end}, that of the last entry {self._last}")
         self.close()
 
     def close(self) -> None:

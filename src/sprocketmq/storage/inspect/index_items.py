@@ -57,7 +57,7 @@ def index_items(view: FileView, slots: int | None, *, first_entry: int = 1) -> I
         )
         problem = ""
         if key_hash < 0 or log_offset < 0 or seconds < 0:
-            problem = f"hash {key_hash}, place {log_offset} or seconds {seconds} is negative"
+            problem = f"hash {key_hash}, log offset {log_offset} or seconds {seconds} is negative"
         elif not 0 <= previous < number:
             problem = f"previous entry {previous} does not come before entry {number}"
         yield Item("entry", number, file_pos, INDEX_ENTRY_BYTES, found, problem)

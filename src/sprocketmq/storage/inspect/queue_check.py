@@ -107,8 +107,8 @@ class QueueCheck:
             if unit["size"] == 0 or unit["size"] == FILLER_SIZE:
                 self._missing.add(first + i, first + i + 1)
             else:
-                expected = f"place {log_offsets[i]}, size {sizes[i]}, tag code {'any' if codes is None else codes[i]}"
-                self._differs(first + i, f"place {unit['log_offset']}, size {unit['size']}, tag code {unit['tags_code']}", expected)
+                expected = f"log offset {log_offsets[i]}, size {sizes[i]}, tag code {'any' if codes is None else codes[i]}"
+                self._differs(first + i, f"log offset {unit['log_offset']}, size {unit['size']}, tag code {unit['tags_code']}", expected)
 
     def compare_batch(
         self, files: OpenFiles, bases: _Longs, counts: _Longs, log_offsets: _Longs, sizes: _Longs, codes: _Longs, times_ms: _Longs
@@ -136,7 +136,7 @@ class QueueCheck:
                 continue
             self._met.add(number, number + 1)
             self._next_unit = number + 1
-            names = ("place", "size", "tag code", "store time", "base", "count")
+            names = ("log offset", "size", "tag code", "store time", "base", "count")
             actual = tuple(int(unit[name]) for name in _JUDGED)
             if actual != expected:
                 differing = [k for k in range(6) if actual[k] != expected[k]]

@@ -103,7 +103,7 @@ def item_start(view: FileView, segment_start: int, segment_bytes: int, log_offse
     wanted = log_offset - segment_start
     if not 0 <= wanted < max(view.size, 1):
         raise NotAStoreFile(
-            view.path, f"log position {log_offset} is not in this file, which holds {segment_start} to {segment_start + view.size - 1}"
+            view.path, f"log offset {log_offset} is not in this file, which holds {segment_start} to {segment_start + view.size - 1}"
         )
     if not dissect(view, wanted, segment_start, segment_bytes - wanted, check_crc=False).problem:
         return wanted

@@ -1,4 +1,4 @@
-"""What kind of file a path is, by its place in a store or by its content, and the items in it."""
+"""What kind of file a path is, by its path in a store or by its content, and the items in it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ _SMALL = {"checkpoint": "checkpoint", DISPATCHED: DISPATCHED, "abort": "abort", 
 
 
 def identify(path: str, fs: FileSystem = REAL_FS) -> StoreFile:
-    """Return what the file at ``path`` (absolute) is, by its place in a store or else by its content.
+    """Return what the file at ``path`` (absolute) is, by its path in a store or else by its content.
 
     Raises NotAStoreFile when it is not a file of a store, OSError when it cannot be read.
     """

@@ -117,6 +117,6 @@ def check_queue(fs: FileSystem, directory: str, topic: str, queue_id: int, segme
         if not good.all():
             row = int(np.argmin(good))
             where = f"unit {int(rows[row]) + first} of queue {topic}/{queue_id}"
-            return confirmed, f"{where} points to log position {log_offsets[row]}, where no such record is"
+            return confirmed, f"{where} points to log offset {log_offsets[row]}, where no such record is"
         confirmed += len(rows)
     return confirmed, ""

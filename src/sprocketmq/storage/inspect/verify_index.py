@@ -109,7 +109,7 @@ class IndexChecks:
             for i in wrong[:5].tolist():
                 known = np.isin(log_offsets[i], expected.log_offsets)
                 why = "belongs to no key of the message there" if known else "points to where no message with keys is"
-                what = f"entry {numbers + i} (hash {found['key_hash'][skip + i]}, place {log_offsets[i]}) {why}"
+                what = f"entry {numbers + i} (hash {found['key_hash'][skip + i]}, log offset {log_offsets[i]}) {why}"
                 self._findings.add(ERROR, "index entry", file.path, file.entry_at(numbers + i), what, self._repair)
             if len(wrong) > 5:
                 what = f"{len(wrong) - 5:,} more entries are wrong"

@@ -55,12 +55,12 @@ class LogCheck:
             checkpoint = Checkpoint.load(store.fs, f"{store.root}/checkpoint")
             if checkpoint.commitlog_timestamp_ms or self._noted_end:
                 what = "the commit log has no files, but other files know of messages"
-                next_step = "put its files back (storePathCommitLog may have named another place)"
+                next_step = "put its files back (storePathCommitLog may have named another directory)"
                 add(ERROR, "log missing", f"{store.root}/commitlog", None, what, next_step)
             return []
         if segments[-1][0] + size > _MAX_LOG_OFFSET:
             path = f"{store.root}/commitlog/{segments[-1][1].name}"
-            add(ERROR, "log names", path, None, "no log is that long: the name is not a position in one")
+            add(ERROR, "log names", path, None, "no log is that long: the name is not a log offset")
             return []
         expected = segments[0][0]
         if size and expected % size:

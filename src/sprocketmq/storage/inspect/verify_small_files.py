@@ -70,7 +70,7 @@ class SmallFileChecks:
         if snapshot.log_offset and log.records and not log.noted_end_met:
             boundary = snapshot.log_offset % max(self._store.segment_bytes, 1) == 0
             if not boundary and snapshot.log_offset > (self._store.segments[0][0] if self._store.segments else 0):
-                what = f"its position {snapshot.log_offset} is not where a record begins: the next start reads the whole log"
+                what = f"its log offset {snapshot.log_offset} is not where a record begins: the next start reads the whole log"
                 self._findings.add(WARNING, "snapshot", path, 8, what, self._repair())
         for state in snapshot.queues:
             queue = queues.get(state.topic, state.queue_id)
@@ -97,8 +97,8 @@ class SmallFileChecks:
             return
         limits = (
             *(("the log's store time", 0, log.last_ms), ("the queues' store time", 8, log.last_ms)),
-            *(("the index's store time", 16, log.last_ms), ("the confirmed place", 32, log.log_end)),
-            ("the queues' place", 40, log.log_end),
+            *(("the index's store time", 16, log.last_ms), ("the confirmed log offset", 32, log.log_end)),
+            ("the queues' log offset", 40, log.log_end),
         )
         for name, at, limit in limits:
             if values[at // 8] > limit and log.records:
