@@ -2,14 +2,36 @@
 
 from dataclasses import dataclass, field
 
+from sprocketmq.broker.replication.roles import MASTER_ID, Role
 from sprocketmq.errors import ConfigError
-from sprocketmq.net.address import advertise_problem, parse_addresses
+from sprocketmq.net.address import advertise_problem, parse_address, parse_addresses
 from sprocketmq.protocol.names import MAX_TOPIC_LENGTH, name_problem
 from sprocketmq.storage.store import StoreConfig
 
 # A frame has 16 MiB; a body near that would leave no room for its header.
 MAX_MESSAGE_BYTES_LIMIT = 8 << 20
 MAX_TRANSFER_BYTES_LIMIT = 15 << 20
+MAX_BROKER_ID = 1 << 31
+# The copies of a log: the master's and those of at most 16 slaves.
+MAX_COPIES_OF_LOG = 17
+MIN_SECRET_LENGTH = 16
+# Settings of replication that this version of the broker does not follow yet.
+_WITHOUT_EFFECT = (
+    "role",
+    "broker_id",
+    "ha_port",
+    "ha_secret",
+    "ha_master_address",
+    "in_sync_replicas",
+    "slave_timeout_s",
+    "ha_max_gap_not_in_sync",
+    "ha_heartbeat_s",
+    "ha_housekeeping_s",
+    "ha_batch_bytes",
+    "ha_max_bytes_per_s",
+    "slave_read_enable",
+    "access_message_in_memory_max_ratio",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +72,31 @@ class BrokerConfig:
     register_interval_s: float = 30.0
     save_offsets_interval_s: float = 5.0
     region: str = field(default="DefaultRegion")
+    # Replication. A master with ``ha_port`` None has no listener for slaves and announces none; 0 takes any free port.
+    role: Role = Role.ASYNC_MASTER
+    ha_port: int | None = None
+    # Shared by the master and its slaves; without one the HA port accepts everybody.
+    ha_secret: str | None = field(default=None, repr=False)
+    # The ``host:port`` of the master's HA port, instead of what the nameserver says.
+    ha_master_address: str | None = None
+    # Copies that must have a send before SYNC_MASTER answers it, the master's own included. None: 2 for SYNC_MASTER, else 1. A slave that
+    # is promoted becomes SYNC_MASTER when it is given as 2 or more, else ASYNC_MASTER.
+    in_sync_replicas: int | None = None
+    slave_timeout_s: float = 3.0
+    ha_max_gap_not_in_sync: int = 256 << 20
+    ha_heartbeat_s: float = 5.0
+    ha_housekeeping_s: float = 20.0
+    ha_batch_bytes: int = 1 << 20
+    ha_max_bytes_per_s: int | None = None
+    slave_read_enable: bool = True
+    # Messages further behind the end of the log than this part of the memory, in percent, are better read from a slave.
+    access_message_in_memory_max_ratio: int = 40
 
     def __post_init__(self) -> None:
         for what, name in (("cluster", self.cluster_name), ("broker", self.broker_name), ("region", self.region)):
             if problem := name_problem(name, MAX_TOPIC_LENGTH):
                 raise ConfigError(f"{what} name {name!r} is not valid: {problem}")
-        if self.broker_id != 0:
-            raise ConfigError(f"broker id {self.broker_id}: only masters (id 0) are supported")
+        self._check_replication()
         if self.advertise is not None and (problem := advertise_problem(self.advertise)):
             raise ConfigError(f"advertise {self.advertise!r} is not valid: {problem}")
         if self.namesrv:
@@ -76,7 +116,65 @@ class BrokerConfig:
             ("clean_interval_s", self.clean_interval_s, 0.01, 3600.0),
             ("register_interval_s", self.register_interval_s, 1.0, 60.0),
             ("save_offsets_interval_s", self.save_offsets_interval_s, 0.01, 3600.0),
+            ("ha_port", self.ha_port or 0, 0, 65535),
+            ("in_sync_replicas", self.copies_to_wait_for, 1, MAX_COPIES_OF_LOG),
+            ("slave_timeout_s", self.slave_timeout_s, 0.001, 3600.0),
+            ("ha_max_gap_not_in_sync", self.ha_max_gap_not_in_sync, 1, 1 << 40),
+            ("ha_heartbeat_s", self.ha_heartbeat_s, 0.01, 60.0),
+            ("ha_housekeeping_s", self.ha_housekeeping_s, 0.05, 600.0),
+            ("ha_batch_bytes", self.ha_batch_bytes, 1 << 10, 16 << 20),
+            ("ha_max_bytes_per_s", self.ha_max_bytes_per_s or 1 << 20, 1 << 10, 1 << 40),
+            ("access_message_in_memory_max_ratio", self.access_message_in_memory_max_ratio, 0, 100),
         )
         for name, value, low, high in ranges:
             if not low <= value <= high:
                 raise ConfigError(f"{name} is {value}, it must be from {low} to {high}")
+        for name in _WITHOUT_EFFECT:
+            if getattr(self, name) != type(self).__dataclass_fields__[name].default:
+                raise ConfigError(f"{name} is set, but this version has no replication yet: leave it out")
+
+    @property
+    def copies_to_wait_for(self) -> int:
+        """``in_sync_replicas``, or its default for the role."""
+        if self.in_sync_replicas is not None:
+            return self.in_sync_replicas
+        return 2 if self.role is Role.SYNC_MASTER else 1
+
+    @property
+    def master_role(self) -> Role:
+        """The role as master: the configured one, or for a slave the one it takes when it is promoted."""
+        if self.role is not Role.SLAVE:
+            return self.role
+        return Role.SYNC_MASTER if self.copies_to_wait_for > 1 else Role.ASYNC_MASTER
+
+    def _check_replication(self) -> None:
+        if not isinstance(self.role, Role):
+            raise ConfigError(f"role is {self.role!r}, it must be one of Role: {', '.join(Role)}")
+        if self.role is not Role.SLAVE and self.broker_id != MASTER_ID:
+            raise ConfigError(f"broker id {self.broker_id}: {self.role} has the broker id 0; for another one make it a SLAVE (role)")
+        if self.role is Role.SLAVE and not 1 <= self.broker_id <= MAX_BROKER_ID:
+            raise ConfigError(f"broker id {self.broker_id}: give a SLAVE a broker id from 1 to {MAX_BROKER_ID}, another one for each slave")
+        if self.role is Role.SLAVE and not self.namesrv:
+            raise ConfigError("a SLAVE finds its master through nameservers: give their addresses (namesrv)")
+        if self.role is Role.SYNC_MASTER and self.ha_port is None:
+            raise ConfigError("SYNC_MASTER waits for slaves, which need a port: give ha_port (0: any free one), or the role ASYNC_MASTER")
+        if self.role is Role.SYNC_MASTER and self.copies_to_wait_for == 1:
+            raise ConfigError(
+                "in_sync_replicas is 1, so that SYNC_MASTER would wait for no slave: give 2 or more, or the role ASYNC_MASTER"
+            )
+        if self.role is Role.ASYNC_MASTER and self.copies_to_wait_for != 1:
+            raise ConfigError(
+                f"in_sync_replicas is {self.in_sync_replicas}, but ASYNC_MASTER waits for no slave: give the role SYNC_MASTER"
+            )
+        if self.ha_secret is not None and len(self.ha_secret) < MIN_SECRET_LENGTH:
+            raise ConfigError(
+                f"ha_secret has {len(self.ha_secret)} characters, it must have at least {MIN_SECRET_LENGTH};"
+                ' python -c "import secrets; print(secrets.token_hex(32))" makes one'
+            )
+        if self.ha_master_address is not None:
+            parse_address(self.ha_master_address)
+        if self.ha_housekeeping_s <= self.ha_heartbeat_s:
+            raise ConfigError(
+                f"ha_housekeeping_s is {self.ha_housekeeping_s:g}, it must be longer than ha_heartbeat_s ({self.ha_heartbeat_s:g}):"
+                " idle connections of slaves would be closed"
+            )
