@@ -2,61 +2,111 @@
 
 ::
 
-    log     |<------ on the disk ------>|<- written ->|<- staged ->|
-            0                        flushed      committed
-                                        ^
-    SYNC_FLUSH    answered up to here --+             ^
-    ASYNC_FLUSH, or WAIT=false    answered up to here +
+    log     |<-- on the disk -->|<- on enough replicas ->|<- written ->|<- staged ->|
+            0                flushed                replicated      committed
+                                ^                        ^             ^
+    SYNC_FLUSH    answered -----+                        |             |
+    SYNC_MASTER   answered ------------------------------+             |
+    neither, or WAIT=false    answered --------------------------------+
 
-A send that waits is answered SUCCESS when the disk has the log up to its end, FLUSH_DISK_TIMEOUT when that takes longer than the limit
-(it is stored, and the disk may yet get it), SERVICE_NOT_AVAILABLE when a flush failed: from then on nothing is acknowledged. (A replica's
-verified offset joins the rule by handing ``covered`` the smaller of the two offsets.)
+A send waits for the disk (SYNC_FLUSH), for replicas (SYNC_MASTER), or for both at the same time, in whichever order they get there. It is
+stored in each case below, and answered when both have an outcome:
+
+    ============  ====================  ==================================  ====================
+                  enough replicas       too late                            too few at the commit
+    ============  ====================  ==================================  ====================
+    on the disk   SUCCESS               FLUSH_SLAVE_TIMEOUT                 SLAVE_NOT_AVAILABLE
+    too late      FLUSH_DISK_TIMEOUT    FLUSH_SLAVE_TIMEOUT                 SLAVE_NOT_AVAILABLE
+    ============  ====================  ==================================  ====================
+
+With too few replicas in sync when the send is committed it waits for the disk only. After a failed flush nothing is acknowledged: the
+answer is SERVICE_NOT_AVAILABLE.
 
 Nothing here has a clock, a thread or an event loop: callers pass times and offsets.
 """
 
 from collections import deque
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from sprocketmq.protocol.codes import ResponseCode
 
 STORED = int(ResponseCode.SUCCESS)
-LATE = int(ResponseCode.FLUSH_DISK_TIMEOUT)
+DISK_LATE = int(ResponseCode.FLUSH_DISK_TIMEOUT)
+REPLICAS_LATE = int(ResponseCode.FLUSH_SLAVE_TIMEOUT)
+REPLICAS_MISSING = int(ResponseCode.SLAVE_NOT_AVAILABLE)
 LOST = int(ResponseCode.SERVICE_NOT_AVAILABLE)
+
+_PENDING = -1
 
 _T = TypeVar("_T")
 
 
-class _Group(NamedTuple):
-    """The sends of one commit: where it ended in the log, when that was, what waits."""
+class _Group:
+    """The sends of one commit: where it ended in the log, when that was, what waits; the outcomes on disk and replicas, as codes."""
 
-    end: int
-    since: float
-    sends: list[object]
+    __slots__ = ("disk", "end", "replicas", "sends", "since")
+
+    def __init__(self, end: int, since: float, sends: list[object], disk: int, replicas: int) -> None:
+        self.end = end
+        self.since = since
+        self.sends = sends
+        self.disk = disk
+        self.replicas = replicas
 
 
 class Acks(Generic[_T]):
-    """What waits for the disk, in the order of the log.
+    """What waits for disk and replicas, in the order of the log.
 
-    ``sync`` is SYNC_FLUSH; without it nothing ever waits. At most ``max_sends`` wait, each at most ``timeout_s``; nothing more is taken
-    once ``max_bytes`` of the log are not on the disk, and so a disk that hangs does not let memory grow. What is waiting is the caller's
-    own kind of thing; each comes back exactly once.
+    ``sync`` is SYNC_FLUSH; ``replicas`` is the number of slaves that must have a send with SYNC_MASTER, else 0; without either nothing ever
+    waits. At most ``max_sends`` wait, for the disk at most ``timeout_s`` and for replicas ``replica_timeout_s``. Nothing more is taken once
+    ``max_bytes`` of the log are not where a waiting send needs them, so a disk or slave that hangs does not let memory grow. What waits is
+    the caller's own kind of thing; each comes back exactly once, with its code.
     """
 
-    __slots__ = ("_groups", "_max_bytes", "_timeout_s", "failed", "max_sends", "sync", "waiting")
+    __slots__ = (
+        "_for_disk",
+        "_for_replicas",
+        "_max_bytes",
+        "_replica_timeout_s",
+        "_timeout_s",
+        "failed",
+        "max_sends",
+        "replicas",
+        "sync",
+        "waiting",
+    )
 
-    def __init__(self, *, sync: bool, timeout_s: float, max_sends: int, max_bytes: int) -> None:
+    def __init__(
+        self, *, sync: bool, replicas: int = 0, timeout_s: float, replica_timeout_s: float = 3.0, max_sends: int, max_bytes: int
+    ) -> None:
         self.sync = sync
+        self.replicas = replicas
         self.failed = False
         self.waiting = 0
         self.max_sends = max_sends
         self._timeout_s = timeout_s
+        self._replica_timeout_s = replica_timeout_s
         self._max_bytes = max_bytes
-        self._groups: deque[_Group] = deque()
+        # A group is in one or both, until the disk or the replicas have an outcome.
+        self._for_disk: deque[_Group] = deque()
+        self._for_replicas: deque[_Group] = deque()
 
-    def admits(self, unflushed: int, *, waits: bool) -> bool:
-        """Tell whether one more send is accepted while ``unflushed`` bytes of the log are not on the disk; ``waits``: for the disk."""
-        return unflushed < self._max_bytes and not (waits and self.waiting >= self.max_sends)
+    @property
+    def waits(self) -> bool:
+        """Whether sends that ask for it are answered later than their commit."""
+        return self.sync or self.replicas > 0
+
+    def admits(self, unflushed: int, end: int = 0, *, waits: bool) -> bool:
+        """Tell whether one more send is accepted; ``waits``: it will wait.
+
+        ``unflushed`` bytes of the log are not on the disk, and it ends at ``end``.
+        """
+        behind = self._for_replicas
+        return (
+            unflushed < self._max_bytes
+            and not (behind and end - behind[0].end >= self._max_bytes)
+            and not (waits and self.waiting >= self.max_sends)
+        )
 
     def hold(self) -> None:
         """Count a staged send that will wait; ``wait`` or ``release`` must follow."""
@@ -66,48 +116,93 @@ class Acks(Generic[_T]):
         """Stop counting staged sends that could not be committed."""
         self.waiting -= count
 
-    def wait(self, end: int, now: float, sends: list[_T]) -> None:
-        """Let held sends wait whose commit ended at log offset ``end``. Ends and times never decrease; not to be called after a failure."""
-        self._groups.append(_Group(end, now, sends))  # type: ignore[arg-type]
+    def wait(self, end: int, now: float, sends: list[_T], *, in_sync: bool = True) -> list[tuple[int, list[_T]]]:
+        """Let held sends wait whose commit ended at log offset ``end``, and return those that need not, with their code.
 
-    def covered(self, flushed: int) -> list[_T]:
-        """Return the sends that are on the disk now that the log is flushed up to ``flushed``; none after a failure."""
-        groups = self._groups
-        found: list[_T] = []
+        ``in_sync``: enough replicas are. Ends and times never decrease; not to be called after a failure.
+        """
+        disk = _PENDING if self.sync else STORED
+        replicas = STORED if not self.replicas else _PENDING if in_sync else REPLICAS_MISSING
+        group = _Group(end, now, sends, disk, replicas)  # type: ignore[arg-type]
+        if disk == _PENDING:
+            self._for_disk.append(group)
+        if replicas == _PENDING:
+            self._for_replicas.append(group)
+        elif disk != _PENDING:
+            found: list[tuple[int, list[_T]]] = []
+            self._settle(group, found)
+            return found
+        return []
+
+    def covered(self, flushed: int, replicated: int = 0) -> list[tuple[int, list[_T]]]:
+        """Return the sends to answer, with their codes, now that the log is flushed and replicated so far; none after a failure."""
+        found: list[tuple[int, list[_T]]] = []
+        groups = self._for_disk
         while groups and groups[0].end <= flushed:
-            self._take(found)
+            group = groups.popleft()
+            group.disk = STORED
+            if group.replicas != _PENDING:
+                self._settle(group, found)
+        groups = self._for_replicas
+        while groups and groups[0].end <= replicated:
+            group = groups.popleft()
+            group.replicas = STORED
+            if group.disk != _PENDING:
+                self._settle(group, found)
         return found
 
-    def overdue(self, now: float) -> list[_T]:
-        """Remove and return the sends whose timeout is over."""
-        groups = self._groups
-        found: list[_T] = []
+    def overdue(self, now: float) -> list[tuple[int, list[_T]]]:
+        """Remove and return the sends whose timeouts are over, with their codes."""
+        found: list[tuple[int, list[_T]]] = []
+        groups = self._for_disk
         while groups and now >= groups[0].since + self._timeout_s:
-            self._take(found)
+            group = groups.popleft()
+            group.disk = DISK_LATE
+            if group.replicas != _PENDING:
+                self._settle(group, found)
+        groups = self._for_replicas
+        while groups and now >= groups[0].since + self._replica_timeout_s:
+            group = groups.popleft()
+            group.replicas = REPLICAS_LATE
+            if group.disk != _PENDING:
+                self._settle(group, found)
         return found
 
     def fail(self) -> list[_T]:
         """Remove and return everything that waits: a flush failed, and how much of it is on the disk is unknown."""
         self.failed = True
+        return self.drop()
+
+    def drop(self) -> list[_T]:
+        """Remove and return everything that waits: nobody may acknowledge it any more."""
+        groups = {id(group): group for group in (*self._for_disk, *self._for_replicas)}
+        self._for_disk.clear()
+        self._for_replicas.clear()
         found: list[_T] = []
-        while self._groups:
-            self._take(found)
+        for group in sorted(groups.values(), key=lambda group: group.end):
+            self.waiting -= len(group.sends)
+            found += group.sends  # type: ignore[arg-type]
         return found
 
-    def _take(self, found: list[_T]) -> None:
-        group = self._groups.popleft()
+    def _settle(self, group: _Group, found: list[tuple[int, list[_T]]]) -> None:
+        """Add a group with both outcomes to ``found``; neighbours with the same code are answered together."""
         self.waiting -= len(group.sends)
-        found += group.sends  # type: ignore[arg-type]
+        code = group.replicas or group.disk  # the outcome of the replicas is the one that counts
+        if found and found[-1][0] == code:
+            found[-1][1].extend(group.sends)  # type: ignore[arg-type]
+        else:
+            found.append((code, group.sends))  # type: ignore[arg-type]
 
     @property
     def oldest(self) -> float | None:
         """When the longest waiting send was written; None when nothing waits."""
-        return self._groups[0].since if self._groups else None
+        return min((groups[0].since for groups in (self._for_disk, self._for_replicas) if groups), default=None)
 
     @property
     def deadline(self) -> float | None:
-        """The earliest time at which ``overdue`` returns something; None when nothing waits."""
-        return self._groups[0].since + self._timeout_s if self._groups else None
+        """The earliest time at which ``overdue`` has something to do; None when nothing waits."""
+        queues = ((self._for_disk, self._timeout_s), (self._for_replicas, self._replica_timeout_s))
+        return min((groups[0].since + timeout_s for groups, timeout_s in queues if groups), default=None)
 
 
 def wants_wait(properties: str) -> bool:

@@ -1,4 +1,4 @@
-"""Flushing the log: one thread that flushes, when it does so, and who is notified.
+"""Flushing the log: one thread that flushes, when it does so, and who is notified. Replicas are notified here as well.
 
 One flush is under way at a time; everything committed meanwhile is in the next one. With SYNC_FLUSH that makes a group commit: the more
 sends wait, the more share one flush. Queues and index are flushed from time to time (``settle``), in another thread. Keys that wait in
@@ -17,9 +17,9 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from sprocketmq.broker.acks import LATE, LOST, STORED, Acks
+from sprocketmq.broker.acks import LOST, Acks
 from sprocketmq.broker.flush_thread import FlushThread, FlushWorker
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import SprocketError, StoreFailed, StoreWriteFailed
@@ -36,8 +36,24 @@ INDEX_FEW_BYTES = 1 << 20
 _T = TypeVar("_T")
 
 
+class Replicas(Protocol):
+    """The slaves of a master, as its sends need them."""
+
+    def wrote(self) -> None:
+        """Note that the log may have grown."""
+        ...
+
+    def replicated(self, count: int) -> int:
+        """Return the log offset up to which at least ``count`` slaves have the log."""
+        ...
+
+    def in_sync(self, count: int) -> bool:
+        """Tell whether at least ``count`` slaves are close enough behind to be waited for."""
+        ...
+
+
 class Flusher(Generic[_T]):
-    """Flushes of one store, and the sends that wait for them.
+    """Flushes of one store, and the sends that wait for them, or for ``replicas`` when there are any.
 
     ``answer`` is called with sends that waited and the code that answers them, ``published`` with the end of the log that readers see now,
     ``failed`` when a flush failed, once. All calls come on the event loop that ``start`` was called on.
@@ -58,6 +74,7 @@ class Flusher(Generic[_T]):
     ) -> None:
         self._store = store
         self.acks = acks
+        self.replicas: Replicas | None = None
         self._interval_s = interval_s
         self._answer = answer
         self._published = published
@@ -116,7 +133,9 @@ class Flusher(Generic[_T]):
     # --- called by the sends ---
 
     def wrote(self) -> None:
-        """Note that the log may have grown: it is flushed at once with SYNC_FLUSH, else after the interval."""
+        """Note that the log may have grown: replicas get it, and it is flushed at once with SYNC_FLUSH, else after the interval."""
+        if self.replicas is not None:
+            self.replicas.wrote()
         if self._index_timer is None:
             self._await_index()
         if self._busy or self._timer is not None or self._store.commitlog_max_offset == self.flushed_end:
@@ -130,6 +149,12 @@ class Flusher(Generic[_T]):
     def unflushed(self) -> int:
         """Bytes of the log that are written but not known to be on the disk."""
         return self._store.commitlog_max_offset - self.flushed_end
+
+    def admits(self, *, waits: bool) -> bool:
+        """Tell whether one more send is accepted; ``waits``: it will wait for disk or replicas."""
+        acks = self.acks
+        end = self._store.commitlog_max_offset
+        return acks.admits(end - self.flushed_end if acks.sync else 0, end, waits=waits)
 
     @property
     def settling(self) -> bool:
@@ -147,13 +172,15 @@ class Flusher(Generic[_T]):
         return self._stopped is not None
 
     def wait(self, sends: list[_T]) -> None:
-        """Let the held sends of the last commit wait for the disk."""
+        """Let the held sends of the last commit wait for disk and replicas, as the mode says."""
         acks = self.acks
         if acks.failed:
             acks.release(len(sends))
             self._give(sends, LOST)
             return
-        acks.wait(self._store.commitlog_max_offset, self._clock.monotonic(), sends)
+        replicas = self.replicas
+        in_sync = not acks.replicas or (replicas is not None and replicas.in_sync(acks.replicas))
+        self._give_each(acks.wait(self._store.commitlog_max_offset, self._clock.monotonic(), sends, in_sync=in_sync))
         if self._deadline_timer is None:
             self._await_deadline()
 
@@ -291,8 +318,14 @@ class Flusher(Generic[_T]):
         self.wrote()
         if end - self.settled_end >= self._store.settle_every_bytes:
             self.settle()
-        self._give(self.acks.covered(end), STORED)
+        self.answer_covered()
         self._published(end)
+
+    def answer_covered(self) -> None:
+        """Answer the sends that disk and replicas cover now; to be called when a replica has more."""
+        acks = self.acks
+        replicated = self.replicas.replicated(acks.replicas) if acks.replicas and self.replicas is not None else 0
+        self._give_each(acks.covered(self.flushed_end, replicated))
 
     def fail(self, error: SprocketError | None) -> None:
         """Note that the store has failed, and answer everything that waits."""
@@ -302,12 +335,20 @@ class Flusher(Generic[_T]):
             self._failed(error)
         self._give(self.acks.fail(), LOST)
 
+    def give_up(self) -> None:
+        """Answer everything that waits with an error: this broker may acknowledge nothing any more."""
+        self._give(self.acks.drop(), LOST)
+
+    def _give_each(self, answers: list[tuple[int, list[_T]]]) -> None:
+        for code, sends in answers:
+            self._give(sends, code)
+
     def _give(self, sends: list[_T], code: int) -> None:
         if sends:
             try:
                 self._answer(sends, code)
             except Exception:
-                log.exception("%d sends that waited for the disk are not answered", len(sends))
+                log.exception("%d sends that waited for disk or replicas are not answered", len(sends))
         if not self.acks.waiting and self._idle:
             for idle in self._idle:
                 if not idle.done():
@@ -327,5 +368,5 @@ class Flusher(Generic[_T]):
         self._await_deadline()
 
     def expire(self) -> None:
-        """Answer the sends whose timeout is over."""
-        self._give(self.acks.overdue(self._clock.monotonic()), LATE)
+        """Answer the sends whose timeouts are over."""
+        self._give_each(self.acks.overdue(self._clock.monotonic()))

@@ -1,7 +1,7 @@
 """Sends (codes 10, 310 and 320): the hot path.
 
 A send is checked and staged into the store when its frame is decoded; ``finish`` commits with one write everything that one read of the
-socket brought. With ASYNC_FLUSH it is answered then, otherwise when it is on the disk (acks.py): never before its bytes are in the log.
+socket brought. It is answered then, or when disk and replicas have it, as the mode says (acks.py): never before its bytes are in the log.
 """
 
 import logging
@@ -68,7 +68,7 @@ class Room(Protocol):
 
 
 class Stored(NamedTuple):
-    """A send that is written and waits for the disk: its connection and request, and the fields of the answer, if any."""
+    """A send that is written and waits for disk or replicas: its connection and request, and the fields of the answer, if any."""
 
     conn: ServerConnection
     command: Command
@@ -77,7 +77,7 @@ class Stored(NamedTuple):
 
 # A staged send: connection, request, topic, queue id, queue offset, log offset (a list for a batch stored as single messages), unique key,
 # tag code (None for several), number of messages of an inner batch (else 0; negative for an answer without fields), whether the answer
-# waits for the disk. A tuple, because one is made for every send.
+# waits for disk or replicas. A tuple, because one is made for every send.
 _Staged = tuple[ServerConnection, Command, Topic, int, int, int | list[int], str | None, int | None, int, bool]
 
 
@@ -85,7 +85,7 @@ class SendHandlers:
     """Stage sends, commit them together, answer them.
 
     ``arrived`` is called for each message that becomes visible, with topic, queue id, and tag code or None for several. ``saved`` returns
-    the task that ends when the topic table is on disk. ``flusher`` takes sends that wait for the disk, ``delays`` delayed messages.
+    the task that ends when the topic table is on disk. ``flusher`` takes sends that wait, ``delays`` delayed messages.
     ``dead_letter`` returns the dead-letter topic for a message that a client sends to a retry topic itself, None while it may be retried.
     """
 
@@ -112,12 +112,12 @@ class SendHandlers:
         self._saved = saved
         self._flusher = flusher
         self._acks = flusher.acks
-        self._sync = flusher.acks.sync
+        self._waits = flusher.acks.waits
         self._room = room
         self._delays = delays
         self._dead_letter = dead_letter
         # With SYNC_FLUSH messages are seen when the disk has them: by queue, what arrived and between which ends of the log.
-        self._seen_late = self._sync and not config.store.read_uncommitted
+        self._seen_late = flusher.acks.sync and not config.store.read_uncommitted
         self._unseen: dict[tuple[Topic, int], tuple[int | None, int, int]] = {}
         self.closing = False
         self._slow_s = config.os_page_cache_busy_timeout_ms / 1000
@@ -213,9 +213,9 @@ class SendHandlers:
             topic, name, queue_id = dead, dead.name, 0
             properties = of_dead_letter(properties)
         waits = False
-        if self._sync:
+        if self._waits:
             waits = not command.flag & FLAG_ONEWAY and wants_wait(properties)
-            if not self._acks.admits(self._flusher.unflushed, waits=waits):
+            if not self._flusher.admits(waits=waits):
                 raise SendRefused(ResponseCode.SYSTEM_BUSY, OVERLOAD)
         if header.batch:
             self._stage_batch(conn, command, topic, queue_id, flag, sys_flag, born, properties, waits)
@@ -447,12 +447,12 @@ class SendHandlers:
                 self._arrived(topic, queue_id, tag)
 
     def check_takes(self) -> bool:
-        """Tell whether what is staged now is answered when the disk has it. Raises SendRefused when nothing may be staged."""
+        """Tell whether what is staged now is answered later than its commit. Raises SendRefused when nothing may be staged."""
         if self._busy_until or self.closing or not self._room.writable:
             self._refuse_for_now()
-        if self._sync and not self._acks.admits(self._flusher.unflushed, waits=True):
+        if self._waits and not self._flusher.admits(waits=True):
             raise SendRefused(ResponseCode.SYSTEM_BUSY, OVERLOAD)
-        return self._sync
+        return self._waits
 
     def staged(self, conn: ServerConnection, command: Command, topic: Topic | None, queue_id: int, tag: int, *, waits: bool) -> None:
         """Answer ``command``, without fields, once the message that was staged for it is stored; without a topic it was parked."""
@@ -473,15 +473,20 @@ class SendHandlers:
                 self._arrived(topic, queue_id, tag)
 
     def answer(self, sends: list[Stored], code: int) -> None:
-        """Answer sends that have waited: they are on the disk, late, or lost."""
+        """Answer sends that have waited, with the code that ``acks.py`` gives them."""
         if code == LOST:
             self._stats.put_failed += len(sends)
-            remark = "service not available now. It may be caused by: the disk failed, what it has of the message is unknown"
+            cause = "the disk failed, or this broker is no longer the master: whether the message is stored is unknown"
+            remark = f"service not available now. It may be caused by: {cause}"
             for conn, command, _ in sends:
                 conn.respond(command, code, ext=self._error_ext, remark=remark)
             return
         for conn, command, ext in sends:
             conn.respond(command, code, ext=ext)
+
+    def mode_changed(self) -> None:
+        """Take note that ``acks`` waits for something else than before."""
+        self._waits = self._acks.waits
 
     def close(self) -> None:
         """Commit what is staged, and take nothing more."""
