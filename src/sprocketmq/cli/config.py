@@ -1,4 +1,4 @@
-"""Settings of the serving verbs, from a TOML file and ``--set``: an allow-list of typed keys."""
+"""Settings of the serving verbs, from a configuration file and ``--set``: an allow-list of typed keys."""
 
 import re
 import sys
@@ -95,16 +95,28 @@ class Settings:
         self.explicit.add(key)
 
     def put_text(self, assignment: str, source: str) -> None:
-        """Set ``KEY=VALUE`` written as text."""
+        """Set ``KEY=VALUE`` written as text. The key may be one of Apache's names, with the value in its unit."""
         key, equals, text = assignment.partition("=")
         key, text = key.strip(), text.strip()
         if not equals or not key:
             raise ConfigError(f"{source}: write KEY=VALUE, not {assignment!r}")
+        if key not in KEYS:
+            from sprocketmq.cli.broker_conf import is_known, read_assignment
+
+            if is_known(key):
+                if (given := read_assignment(key, text, source)) is not None:
+                    self.put(*given)
+                return
         self.put(key, _from_text(KEYS.get(key, str), text), source)
 
-    def put_file(self, path: Path) -> None:
-        """Set the keys of a TOML file. Raises ConfigError when it cannot be read, is not TOML, or has tables or unknown keys."""
+    def put_file(self, path: Path, *, for_namesrv: bool = False) -> None:
+        """Set the keys of a TOML file or of an Apache broker's ``broker.conf``; ``for_namesrv`` if that is a nameserver's.
+
+        Raises ConfigError when it cannot be read, has another format or tables, or keys that are unknown or have no effect.
+        """
         import tomllib
+
+        from sprocketmq.cli.broker_conf import is_broker_conf, read_broker_conf
 
         try:
             text = path.read_text(encoding="utf-8")
@@ -112,66 +124,40 @@ class Settings:
             raise ConfigError(f"cannot read configuration file {path}: {e.strerror or e}") from None
         except UnicodeDecodeError as e:
             raise ConfigError(f"configuration file {path} is not UTF-8 text (byte {e.start})") from None
+        source = f"configuration file {path}"
+        if is_broker_conf(path, text):
+            for given in read_broker_conf(text, source, for_namesrv=for_namesrv):
+                self.put(*given)
+            return
         try:
             table: Mapping[str, Any] = tomllib.loads(text)
         except tomllib.TOMLDecodeError as e:
-            raise ConfigError(f"configuration file {path} is not valid TOML: {e}") from None
+            raise ConfigError(f"{source} is not valid TOML: {e}") from None
         for key, value in table.items():
-            self.put(key, value, f"configuration file {path}")
+            self.put(key, value, source)
 
 
 KEYS: dict[str, type] = {f.name: type(f.default) for f in fields(Settings) if f.name != "explicit"}
 _TYPE_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-# The names of these settings in Apache's broker.conf and namesrv.conf, where they differ by more than spelling.
-APACHE_NAMES = {
-    "brokerIP1": "advertise",
-    "listenPort": "port",
-    "namesrvAddr": "namesrv",
-    "storePathRootDir": "store",
-    "kvConfigPath": "store",
-    "brokerClusterName": "cluster_name",
-    "regionId": "region",
-    "autoCreateTopicEnable": "auto_create_topic",
-    "autoCreateSubscriptionGroup": "auto_create_group",
-    "defaultTopicQueueNums": "default_topic_queues",
-    "maxMessageSize": "max_message_bytes",
-    "maxTransferCountOnMessageInMemory": "max_transfer_count",
-    "maxTransferBytesOnMessageInMemory": "max_transfer_bytes",
-    "maxFilterMessageSize": "max_filter_units",
-    "pullThreadPoolQueueCapacity": "max_held_pulls",
-    "registerNameServerPeriod": "register_interval_s",
-    "flushConsumerOffsetInterval": "save_offsets_interval_s",
-    "flushDelayOffsetInterval": "save_offsets_interval_s",
-    "flushIntervalCommitLog": "flush_interval_s",
-    "syncFlushTimeout": "sync_flush_timeout_s",
-    "sendThreadPoolQueueCapacity": "max_waiting_sends",
-    "osPageCacheBusyTimeOutMills": "os_page_cache_busy_timeout_ms",
-    "readUnCommitted": "read_uncommitted",
-    "mappedFileSizeCommitLog": "commitlog_segment_bytes",
-    "mappedFileSizeConsumeQueue": "consumequeue_segment_bytes",
-    "mapperFileSizeBatchConsumeQueue": "batchqueue_segment_bytes",
-    "maxHashSlotNum": "max_hash_slots",
-    "maxIndexNum": "max_index_entries",
-    "batchDispatchRequestThreadPoolNums": "pipeline_workers",
-    "fileReservedTime": "file_reserved_hours",
-    "cleanResourceInterval": "clean_interval_s",
-    "diskMaxUsedSpaceRatio": "disk_max_used_ratio",
-    "diskSpaceCleanForciblyRatio": "disk_clean_forcibly_ratio",
-    "diskSpaceWarningLevelRatio": "disk_warning_ratio",
-    "cleanFileForciblyEnable": "clean_file_forcibly",
-}
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def _closest(key: str) -> str:
     """Return a hint for an unknown key: the setting of this Apache name, one that is spelled alike, or the list of all."""
+    from sprocketmq.cli.apache_names import SETTINGS
+    from sprocketmq.cli.broker_conf import closest
+
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|-", "_", key).lower()
-    if found := APACHE_NAMES.get(key) or (snake if snake in KEYS else ""):
-        return f"it is called {found} here (units may differ: docs/guide/broker-settings.md)" if key in APACHE_NAMES else f"write {found}"
+    if snake in KEYS:
+        return f"write {snake}"
+    if key in SETTINGS:
+        return f"it is called {SETTINGS[key].name} here (units may differ: docs/guide/broker-settings.md)"
     import difflib
 
     if alike := difflib.get_close_matches(snake, KEYS, n=1, cutoff=0.7):
         return f"did you mean {alike[0]}?"
+    if hint := closest(key):
+        return hint
     return f"the keys are: {', '.join(KEYS)}"
 
 

@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import logging
 import os
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import fields, replace
@@ -71,8 +72,8 @@ def parser(verb: str) -> argparse.ArgumentParser:
             metavar="HOST",
             help="host that clients connect to (default: --host, or the first real address for a wildcard)",
         )
-    p.add_argument("--config", metavar="FILE", type=Path, help="TOML file with settings")
-    p.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="one setting, named as in the configuration file")
+    p.add_argument("--config", metavar="FILE", type=Path, help="file with settings: TOML, or Apache's broker.conf")
+    p.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="one setting, named as in a configuration file")
     p.add_argument("--insecure", action="store_true", help="allow a --host that other machines can reach: there is no authentication yet")
     p.add_argument("--stop-with-stdin", action="store_true", help="stop when standard input ends, for parent processes")
     return p
@@ -103,7 +104,7 @@ def _settings(verb: str, options: argparse.Namespace) -> Settings:
     if verb == "broker":
         settings.namesrv = os.environ.get("NAMESRV_ADDR", "")
     if options.config is not None:
-        settings.put_file(options.config)
+        settings.put_file(options.config, for_namesrv=verb == "namesrv")
     for assignment in options.set:
         settings.put_text(assignment, "--set")
     named = {"host": "host", "store": "store", "name": "broker_name", "cluster": "cluster_name", "advertise": "advertise"}
@@ -112,9 +113,39 @@ def _settings(verb: str, options: argparse.Namespace) -> Settings:
         value = getattr(options, option, None)
         if value is not None:
             settings.put(key, value, f"--{option.replace('_', '-')}")
+    if verb == "serve" and "namesrv" in settings.explicit:
+        _take_own_address(settings)
     if verb == "broker" and not settings.namesrv:
         raise ConfigError("no nameserver to register at: pass --namesrv HOST:PORT, or run `sprocketmq serve`, which includes one")
     return settings
+
+
+def _take_own_address(settings: Settings) -> None:
+    """Make the port of this machine's address in ``namesrv`` the port of the own nameserver; the broker registers at the others, too.
+
+    Raises ConfigError when all the addresses are those of other machines.
+    """
+    addresses = parse_addresses(settings.namesrv)
+    own = next((address for address in addresses if _is_here(parse_address(address)[0])), None)
+    if own is None:
+        raise ConfigError(
+            f"`sprocketmq serve` runs a nameserver of its own, and {settings.namesrv} is none of this machine's addresses: run `sprocketmq"
+            " broker` to register there only"
+        )
+    if "namesrv_port" not in settings.explicit:
+        settings.namesrv_port = parse_address(own)[1]
+    settings.namesrv = ";".join(address for address in addresses if address != own)
+
+
+def _is_here(host: str) -> bool:
+    """Tell whether ``host`` is an address of this machine: only then a socket can be bound to it."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.bind(address)
+    except OSError:
+        return False
+    return True
 
 
 def _check_reach(settings: Settings, *, insecure: bool) -> None:
@@ -178,7 +209,7 @@ async def _serve_until(stop: asyncio.Event, verb: str, settings: Settings, *, ta
             await nameserver.start()
             started.append(nameserver)
             if config is not None:
-                config = replace(config, namesrv=(_reachable(nameserver.address),))
+                config = replace(config, namesrv=(_reachable(nameserver.address), *config.namesrv))
             host = settings.advertise or (own_address(settings.host) if is_wildcard(settings.host) else "")
             ready += f" namesrv={_shown(nameserver.address, host)}"
         if config is not None:

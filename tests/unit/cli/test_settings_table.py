@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from sprocketmq.broker.config import BrokerConfig
-from sprocketmq.cli.config import APACHE_NAMES, KEYS, Settings
+from sprocketmq.cli.apache_names import FIXED, REFUSED, SETTINGS
+from sprocketmq.cli.broker_conf import SPECIAL
+from sprocketmq.cli.config import KEYS, Settings
 from sprocketmq.cli.serving import _broker_config
 from sprocketmq.errors import ConfigError
 from sprocketmq.storage.config import StoreConfig
@@ -15,8 +17,17 @@ from sprocketmq.storage.config import StoreConfig
 GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "broker-settings.md"
 ROW = re.compile(r"^\| `(\w+)` \|([^|]*)\|([^|]*)\|([^|]*)\|([^|]*)\|$", re.MULTILINE)
 ROWS = {name: [cell.strip() for cell in cells] for name, *cells in ROW.findall(GUIDE.read_text())}
+FIXED_ROWS = {
+    name: (value, reason) for name, value, reason in re.findall(r"^\| `(\w+)` \| `(\w+)` \| ([^|]*) \|$", GUIDE.read_text(), re.MULTILINE)
+}
+REFUSED_ROWS = {
+    reason: re.findall(r"`(\w+)`", names)
+    for reason, names in re.findall(r"^\| ([^|]+) \| (`\w+`(?:, `\w+`)*) \|$", GUIDE.read_text(), re.MULTILINE)
+}
 # What the command line gives a broker in another form than as a setting.
 ELSEWHERE = {"root", "store", "broker_id", "take_over"}
+# What brokers refuse as long as they have no replicas.
+REPLICATION = {"role", "in_sync_replicas", "slave_timeout_s", "slave_read_enable", "access_message_in_memory_max_ratio"}
 
 
 def shown(value):
@@ -46,7 +57,7 @@ def test_the_guide_tells_the_unit_that_the_name_says(ending, unit):
 @pytest.mark.parametrize("kind", [StoreConfig, BrokerConfig])
 def test_every_field_of_a_broker_is_a_setting_with_the_same_default(kind):
     for one in fields(kind):
-        if one.name not in ELSEWHERE:
+        if one.name not in ELSEWHERE | REPLICATION and not one.name.startswith("ha_"):
             assert one.name in KEYS, one.name
             ours = one.default if one.default is not MISSING else None
             assert (getattr(Settings(), one.name) or None) == (ours or None) or ours is None, one.name
@@ -71,10 +82,29 @@ def test_every_setting_reaches_the_broker(name):
     assert set(reached) == {getattr(settings, name)}
 
 
-def test_the_guide_and_the_suggestions_agree_on_apaches_names():
+def test_the_guide_has_apaches_name_of_each_setting():
     told = {name: ours for ours, cells in ROWS.items() for name in re.findall(r"`(\w+)`", cells[2])}
     told["listenPort"] = "port"  # of the broker; the nameserver's has the same name
-    for name, ours in told.items():
-        with pytest.raises(ConfigError, match=f"unknown key '{name}'; (it is called|write) {ours}\\b"):
-            Settings().put(name, "", "test")
-    assert set(APACHE_NAMES) <= set(told)
+    del told["kvConfigPath"]
+    assert told == {name: setting.name for name, setting in SETTINGS.items()}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_toml_file_with_a_name_of_apaches_is_told_ours(name):
+    with pytest.raises(ConfigError, match=f"unknown key '{name}'; (it is called|write) {SETTINGS[name].name}\\b"):
+        Settings().put(name, "", "test")
+
+
+def test_the_guide_lists_what_apaches_settings_can_be_here():
+    assert FIXED_ROWS == FIXED
+
+
+def test_the_guide_tells_why_apaches_other_settings_have_no_effect():
+    assert set(REFUSED_ROWS) == set(REFUSED.values())
+    for reason, names in REFUSED_ROWS.items():
+        assert {REFUSED[name] for name in names} == {reason}
+
+
+def test_the_guide_names_the_settings_that_depend_on_others():
+    text = GUIDE.read_text()
+    assert [name for name in SPECIAL if f"`{name}`" not in text] == []

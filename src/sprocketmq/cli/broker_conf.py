@@ -1,0 +1,147 @@
+"""Apache's ``broker.conf`` as a configuration file: each line becomes a setting of ours, or the file is refused with all its problems."""
+
+import difflib
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from sprocketmq.cli.apache_names import FIXED, NAMESRV_SETTINGS, REFUSED, SETTINGS, Setting
+from sprocketmq.cli.properties import Property, parse_properties
+from sprocketmq.errors import ConfigError
+
+# Apache's broker puts these where its root directory says unless they are set; here they cannot be anywhere else.
+IN_ROOT = {
+    "storePathCommitLog": "commitlog",
+    "storePathConsumeQueue": "consumequeue",
+    "storePathIndex": "index",
+    "storeCheckpoint": "checkpoint",
+    "abortFile": "abort",
+}
+KV_CONFIG = "kvConfigPath"
+HA_ADDRESS = "brokerIP2"
+SPECIAL = (*IN_ROOT, KV_CONFIG, HA_ADDRESS)
+
+
+class Given(NamedTuple):
+    """A value for a setting of ours, and the words that name its origin in errors."""
+
+    setting: str
+    value: Any
+    source: str
+
+
+def is_broker_conf(path: Path, text: str) -> bool:
+    """Tell whether a configuration file is one of Apache's rather than TOML.
+
+    ``.toml`` is TOML. Anything else is Apache's if it has one of its names, or if it is no TOML and is called ``.conf`` or ``.properties``.
+    """
+    if path.suffix == ".toml":
+        return False
+    try:
+        if any(is_known(each.key) for each in parse_properties(text)):
+            return True
+    except ConfigError:
+        pass
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return path.suffix in (".conf", ".properties")
+    return False
+
+
+def read_broker_conf(text: str, source: str, *, for_namesrv: bool = False) -> list[Given]:
+    """Return what a file says, for the nameserver alone with ``for_namesrv``. Raises ConfigError with all problems of the file."""
+    try:
+        properties = parse_properties(text)
+    except ConfigError as e:
+        raise ConfigError(f"{source}: {e}") from None
+    given: dict[str, Given] = {}
+    problems = list(_repeated(properties))
+    values = {each.key: each.value for each in properties}
+    for each in properties:
+        try:
+            one = _given(each, values, f"{source} line {each.line}", for_namesrv=for_namesrv)
+        except ValueError as e:
+            problems.append(f"line {each.line}: {e}")
+            continue
+        if one is not None:
+            # Two intervals are one here: the shorter one keeps what both say.
+            given[one.setting] = min(given[one.setting], one, key=lambda o: o.value) if one.setting in given else one
+    if len(problems) == 1:
+        raise ConfigError(f"{source} {problems[0]}")
+    if problems:
+        raise ConfigError("\n  ".join((f"{source}: {len(problems)} lines cannot be followed", *problems)))
+    return list(given.values())
+
+
+def is_known(key: str) -> bool:
+    """Tell whether ``key`` is the name of a setting of Apache's."""
+    return key in SETTINGS or key in FIXED or key in REFUSED or key in SPECIAL
+
+
+def read_assignment(key: str, text: str, source: str) -> Given | None:
+    """Return what one assignment outside of a file sets, None when it says what holds anyway. Raises ConfigError."""
+    try:
+        return _given(Property(0, key, text), {key: text}, source, for_namesrv=False)
+    except ValueError as e:
+        raise ConfigError(f"{source}: {e}") from None
+
+
+def _repeated(properties: Sequence[Property]) -> Iterator[str]:
+    first: dict[str, Property] = {}
+    for each in properties:
+        before = first.setdefault(each.key, each)
+        if before.value != each.value:
+            yield f"line {each.line}: {each.key} was given another value in line {before.line}; keep one of them"
+
+
+def _given(each: Property, values: dict[str, str], source: str, *, for_namesrv: bool) -> Given | None:
+    """Return what one line sets; None when it says what holds anyway. Raises ValueError."""
+    key, text = each.key, each.value
+    if key in SPECIAL:
+        return _special(key, text, values, source, for_namesrv=for_namesrv)
+    table: dict[str, Setting] = NAMESRV_SETTINGS if for_namesrv else SETTINGS
+    if (setting := table.get(key)) is not None:
+        try:
+            return Given(setting.name, setting.read(text), f"{source}, {key}")
+        except ValueError as e:
+            raise ValueError(f"{key} {e}, not {text!r}") from None
+    if key in FIXED:
+        value, reason = FIXED[key]
+        if text.lower() != value.lower():
+            raise ValueError(f"{key} can only be {value} here, not {text!r}: {reason}")
+        return None
+    if key in REFUSED:
+        raise ValueError(f"{key} has no effect here: {REFUSED[key]}; leave it out")
+    if for_namesrv and key in SETTINGS:
+        raise ValueError(f"{key} is a setting of brokers; leave it out")
+    raise ValueError(f"unknown key {key!r}; {closest(key) or 'it is no setting of Apache RocketMQ 5.5.0'}")
+
+
+def closest(key: str) -> str:
+    """Return ``did you mean NAME?`` for a key that is spelled like one of Apache's, else ""."""
+    known = {name.lower(): name for name in (*SETTINGS, *FIXED, *SPECIAL, *REFUSED)}
+    alike = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.7)
+    return f"did you mean {known[alike[0]]}?" if alike else ""
+
+
+def _special(key: str, text: str, values: dict[str, str], source: str, *, for_namesrv: bool) -> Given | None:
+    """Return what a line sets whose meaning depends on other lines, or on how this broker lays out its directory. Raises ValueError."""
+    if key == HA_ADDRESS:
+        if text != values.get("brokerIP1"):
+            raise ValueError(f"{key} can only be the address of brokerIP1: replicas and clients use the same one")
+        return None
+    path = PurePosixPath(text)
+    if key == KV_CONFIG:
+        if not for_namesrv:
+            raise ValueError(f"{key} is a setting of nameservers; leave it out")
+        if path.parts[-2:] != ("namesrv", "kvConfig.json"):
+            raise ValueError(f"{key} must end with namesrv/kvConfig.json, not {text!r}: the directory above is the store")
+        return Given("store", str(path.parent.parent), f"{source}, {key}")
+    name = IN_ROOT[key]
+    root = values.get("storePathRootDir")
+    if root is None or path != PurePosixPath(root, name):
+        where = f"{root.rstrip('/')}/{name}" if root else f"storePathRootDir/{name}"
+        raise ValueError(f"{key} can only be {where}: the files of a store are in one directory")
+    return None
