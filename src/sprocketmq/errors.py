@@ -357,6 +357,35 @@ class StoreFailed(FatalError):
         self.reason = reason
 
 
+class LogOffsetOutside(FatalError):
+    """A log offset that is not in the commit log, which has ``[begin, end)``."""
+
+    def __init__(self, log_offset: int, begin: int, end: int) -> None:
+        super().__init__(f"log offset {log_offset} is outside of the commit log [{begin}, {end}): ask for one inside it")
+        self.log_offset = log_offset
+        self.begin = begin
+        self.end = end
+
+
+class ReplicaGap(FatalError):
+    """Bytes for ``log_offset`` came while a replica's log ends at ``end``; nothing was written."""
+
+    def __init__(self, log_offset: int, end: int) -> None:
+        super().__init__(
+            f"bytes at log offset {log_offset} cannot be appended to a replica that ends at {end}: connect again and ask from there"
+        )
+        self.log_offset = log_offset
+        self.end = end
+
+
+class StoreIsReplica(FatalError):
+    """The store follows a master and takes no messages of its own."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"store {path} is a replica and takes no messages of its own: send to its master, or promote this broker")
+        self.path = path
+
+
 class BrokerNameTaken(ConfigError):
     """Another live broker of the same name is registered at a nameserver; it would lose its routes to the one that starts."""
 

@@ -79,7 +79,7 @@ class Appender:
     @property
     def visible_end(self) -> int:
         """The end of the log that readers see."""
-        return self._published_end if self._holds_back else self._log.committed_end
+        return self._published_end if self._holds_back else self.committed[0]
 
     @property
     def last_ms(self) -> int:
@@ -442,7 +442,33 @@ class Appender:
         while waiting and waiting[0][0] <= end:
             _, queue, offset = waiting.popleft()
             queue.visible = offset
-        self._published_end = max(self._published_end, min(end, self._log.committed_end))
+        self._published_end = max(self._published_end, min(end, self.committed[0]))
+
+    # --- a replica ---
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether readers see only what was published after a flush."""
+        return self._holds_back
+
+    def took(self, end: int, last_log_offset: int, last_ms: int, grown: Sequence[tuple[Queue, int]] = ()) -> None:
+        """Note that queues and index have the records up to log offset ``end``, which a replica received; the last one is given.
+
+        ``grown`` are the queues with new units and what readers saw of each before: until ``publish``, with SYNC_FLUSH, they see no more.
+        """
+        if self._holds_back:
+            for queue, visible in grown:
+                queue.visible = min(visible, queue.committed)
+                self._unpublished.append((end, queue, queue.committed))
+        self._last_log_offset = last_log_offset
+        self._last_ms = last_ms
+        self.committed = (end, last_log_offset, last_ms)
+
+    def cut_back(self, end: int, last_log_offset: int, last_ms: int) -> None:
+        """Note that the log of a replica was cut at ``end``."""
+        self._unpublished = deque(waiting for waiting in self._unpublished if waiting[0] <= end)
+        self._published_end = min(self._published_end, end)
+        self.took(end, last_log_offset, last_ms)
 
     def discard(self) -> None:
         """Drop what was staged since the last commit."""

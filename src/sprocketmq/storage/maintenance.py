@@ -82,7 +82,7 @@ class Maintenance:
     def delete_before(self, log_offset: int) -> list[str]:
         """See ``MessageStore.delete_before``."""
         try:
-            paths = self._log.drop_before(log_offset)
+            paths = self._log.drop_before(min(log_offset, self._appender.committed[0]))
             if self._table.corrected_to != self._log.min_offset:
                 self._table.correct_min_offsets()
             if self._min_known != self._log.min_offset and self._flush_lock.acquire(blocking=False):
@@ -99,7 +99,7 @@ class Maintenance:
         """See ``MessageStore.delete_steps``."""
         table, log = self._table, self._log
         try:
-            paths += log.drop_before(log_offset)
+            paths += log.drop_before(min(log_offset, self._appender.committed[0]))
             log_min = log.min_offset
             if self._min_known == log_min:
                 return
@@ -201,6 +201,39 @@ class Maintenance:
                 self._log.failure = e.strerror or str(e)
                 raise StoreFailed(self._root, self._log.failure) from e
             return flushed
+
+    def cut_back(self, end: int, last_log_offset: int, last_ms: int) -> None:
+        """Cut log, queues and index of a replica at log offset ``end``, given the last record before it, and bring that to the disk.
+
+        A crash at any point leaves a store whose log ends at ``end`` or behind it, where it ended before or at a segment's end. Raises
+        StoreWriteFailed when a full disk has no room for the snapshot: the log is as it was, and its records behind ``end`` are
+        in no queue. Raises StoreFailed when the disk fails.
+        """
+        if self._index is not None:
+            self._index.drain()
+        with self._flush_lock, self._log_lock:
+            try:
+                self._appender.cut_back(end, last_log_offset, last_ms)
+                changed = self._table.cut_back(end)
+                if self._index is not None:
+                    self._index.end_at(end)
+                # First a snapshot that is right for the shorter log and for the longer one, which recovery reads from ``end`` on.
+                states = self._table.sync()
+                index = self._index.sync() if self._index is not None else b""
+                self._log.flush()
+                snapshot = Snapshot(end, self._last_record(last_log_offset, end), states, self._table.deleted, index)
+                snapshot.save(self._fs, self._root)
+                self._snapshot = snapshot
+                self._log.cut_at(end)
+                self._table.settle_cut(changed)
+                self._checkpoint.commitlog_timestamp_ms = self._checkpoint.queues_timestamp_ms = last_ms
+                self._checkpoint.queues_physical_offset = last_log_offset
+                self._checkpoint.save(self._fs, f"{self._root}/checkpoint")
+            except OSError as e:
+                if e.errno in NO_ROOM:
+                    raise StoreWriteFailed(self._root, e.strerror or str(e)) from e
+                self._log.failure = e.strerror or str(e)
+                raise StoreFailed(self._root, self._log.failure) from e
 
     def _last_record(self, log_offset: int, end: int) -> tuple[int, int, int]:
         segment = self._log.locate(log_offset)

@@ -9,9 +9,19 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
-from sprocketmq.errors import SprocketError, StoreDamaged, StoreFailed, StoreNotWritable, StoreWriteFailed
+from sprocketmq.errors import (
+    FatalError,
+    LogOffsetOutside,
+    SprocketError,
+    StoreDamaged,
+    StoreFailed,
+    StoreIsReplica,
+    StoreNotWritable,
+    StoreWriteFailed,
+)
 from sprocketmq.protocol.records import Record
 from sprocketmq.storage.appender import Appender
 from sprocketmq.storage.config import StoreConfig
@@ -24,6 +34,8 @@ from sprocketmq.storage.log.recovery import LogScan, RecoveryReport, record_view
 from sprocketmq.storage.maintenance import Maintenance
 from sprocketmq.storage.queues.queue_table import QueueTable
 from sprocketmq.storage.queues.reading import QueueReader, ReadResult, ReadStatus
+from sprocketmq.storage.replica.epochs import EpochFile
+from sprocketmq.storage.replica.replica import Replica
 from sprocketmq.storage.store_recovery import StoreRecovery
 
 __all__ = ["MessageStore", "ReadResult", "ReadStatus", "RecoveryReport", "StoreConfig"]
@@ -47,7 +59,13 @@ class MessageStore:
         self._reader = QueueReader(self._log, self._table, config.max_filter_units)
         self._appender = appender = Appender(config, clock, self._log, self._table, self.index)
         self._maintenance = Maintenance(fs, self._root, self._log, self._table, self.index, appender)
+        self.epochs = EpochFile(fs, self._root)
+        self._replica: Replica | None = None
         self._lock: DirectoryLock | None = None
+        self._take_messages()
+
+    def _take_messages(self) -> None:
+        appender = self._appender
         self.stage_message = appender.stage_message
         self.stage_batch = appender.stage_batch
         self.stage_inner_batch = appender.stage_inner_batch
@@ -55,6 +73,9 @@ class MessageStore:
         self.commit = appender.commit
         self.publish = appender.publish
         self.discard = appender.discard
+
+    def _refuse_messages(self, *_: object, **__: object) -> NoReturn:
+        raise StoreIsReplica(self._root)
 
     @property
     def store_host(self) -> bytes:
@@ -82,6 +103,7 @@ class MessageStore:
             recovered = StoreRecovery(self._fs, self.config, self._log, self._table, self.index).run(progress)
             self._maintenance.start(recovered.snapshot, recovered.checkpoint)
             self._appender.start(recovered.last_log_offset, recovered.last_ms)
+            self.epochs.load(self._log.committed_end)
             self._write_abort_marker()
             self._sync_names()
             self._reader.opened()
@@ -107,6 +129,8 @@ class MessageStore:
             return
         self.discard()
         try:
+            if self._replica is not None:
+                self._replica.settle()
             self.flush(thorough=True)
             self._fs.unlink(f"{self._root}/abort")
             self._fs.fsync_dir(self._root)
@@ -119,6 +143,7 @@ class MessageStore:
 
     def abandon(self) -> None:
         """Close the files and unlock the directory without flushing or marking anything: what a killed process leaves behind."""
+        self._replica = None
         self._maintenance.close()
         if self._lock is not None:
             self._lock.release()
@@ -141,6 +166,49 @@ class MessageStore:
         self._fs.fsync_dir(self._root)
         with contextlib.suppress(PermissionError):  # a parent that we may not open was not created by us
             self._fs.fsync_dir(str(self.config.root.parent))
+
+    # --- replication ---
+
+    def raw(self, log_offset: int, max_bytes: int) -> memoryview:
+        """Return committed bytes of the log from ``log_offset`` on, at most up to the end of its segment; none at the log's end.
+
+        Records, BLANKs and the bytes behind them come as they are on disk. The view may begin and end inside a record; it stays valid
+        while it is held. Raises LogOffsetOutside.
+        """
+        log = self._log
+        end = log.committed_end
+        segment = log.locate(log_offset)
+        if segment is None:
+            if log_offset == end:
+                return memoryview(b"")
+            raise LogOffsetOutside(log_offset, log.min_offset if log.segments else end, end)
+        file_pos = log_offset - segment.start
+        return segment.view[file_pos : min(file_pos + max_bytes, end - segment.start, segment.size)]
+
+    def follow(self) -> Replica:
+        """Let this open store be a replica, which takes no messages of its own; what is staged is dropped. Staging raises StoreIsReplica.
+
+        The same object while it is one. Raises FatalError when the store is not open.
+        """
+        if self._lock is None:
+            raise FatalError(f"store {self._root} is not open: open it before it follows a master")
+        if self._replica is None:
+            self.discard()
+            self._replica = Replica(self._log, self._table, self.index, self._appender, self._maintenance, self.epochs)
+            self.stage_message = self.stage_batch = self.stage_inner_batch = self.stage_copy = self._refuse_messages
+        return self._replica
+
+    def lead(self) -> None:
+        """Let a replica take messages of its own again; nothing happens when the store is none.
+
+        All complete records are dispatched, an incomplete one at the end is cut off, and the next message goes behind them. Begin an
+        epoch (``epochs.begin``) before it. Raises StoreWriteFailed or StoreFailed when the disk refuses; it remains a replica then.
+        """
+        if self._replica is not None:
+            self._replica.settle()
+            self._table.take_held()
+            self._replica = None
+            self._take_messages()
 
     # --- reading ---
 

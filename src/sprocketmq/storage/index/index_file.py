@@ -1,6 +1,6 @@
 """One file of the key index: reading it, adding entries, bringing header and slots to disk. The format is in ``index_format``."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,9 @@ from sprocketmq.storage.index.numpy_loading import arrays_loaded
 
 if TYPE_CHECKING:
     from sprocketmq.storage.chunks import KeyEntries
+
+# Returns the store time (ms) of the record at a log offset, None when it is not known.
+TimeAt = Callable[[int], int | None]
 
 # Entries read at once: 1.3 MB.
 BLOCK_ENTRIES = 1 << 16
@@ -216,11 +219,16 @@ class IndexFile:
         finally:
             opened.close()
 
-    def cut(self, next_entry: int) -> None:
-        """Drop the entries from number ``next_entry`` (at least 2) on."""
+    def cut(self, next_entry: int, time_at: TimeAt) -> None:
+        """Drop the entries from number ``next_entry`` (at least 2) on.
+
+        ``time_at`` gives the store time of the record at a log offset if it is known: entries have whole seconds only.
+        """
         self.last_entry = self.read(self.shape.entry_pos(next_entry - 1), INDEX_ENTRY_BYTES)
         _, log_offset, seconds, _ = INDEX_ENTRY.unpack(self.last_entry)
-        end_ms = min(self.header.end_ms, self.header.begin_ms + seconds * 1000)
+        end_ms = time_at(log_offset)
+        if end_ms is None:
+            end_ms = min(self.header.end_ms, self.header.begin_ms + seconds * 1000)
         self.header = self.header._replace(end_ms=end_ms, end_log_offset=log_offset, next_entry=next_entry)
         self.drop_slots()
         self.unsynced = True

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from sprocketmq.clock import Clock
 from sprocketmq.protocol.layout import INDEX_HEADER
 from sprocketmq.storage.fs import FileSystem
-from sprocketmq.storage.index.index_file import IndexFile
+from sprocketmq.storage.index.index_file import IndexFile, TimeAt
 from sprocketmq.storage.index.index_format import FileShape, IndexHeader, next_name
 from sprocketmq.storage.index.index_state import FileState, IndexState
 
@@ -108,15 +108,15 @@ class IndexFiles:
 
     # --- dropping ---
 
-    def cut(self, log_end: int) -> None:
-        """Drop the entries of records at or after ``log_end``."""
+    def cut(self, log_end: int, time_at: TimeAt) -> None:
+        """Drop the entries of records at or after ``log_end``; ``time_at`` knows the store times of those before."""
         while self.files and self.files[-1].header.end_log_offset >= log_end:
             file = self.files[-1]
             next_entry = file.first_entry_from(log_end)
             if next_entry == 1:
                 self._remove(self.files.pop())
             else:
-                file.cut(next_entry)
+                file.cut(next_entry, time_at)
         self.find_newest_record()
 
     def forget_failed_writes(self) -> None:

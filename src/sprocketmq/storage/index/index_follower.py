@@ -13,6 +13,7 @@ from sprocketmq.storage.index.index_state import IndexState
 from sprocketmq.storage.index.key_index import KeyIndex
 from sprocketmq.storage.index.record_keys import ROLLED_BACK, key_hash, record_keys
 from sprocketmq.storage.index.search import Kind, find_records
+from sprocketmq.storage.index.staging import staged_records
 from sprocketmq.storage.log.commit_log import CommitLog
 from sprocketmq.storage.log.recovery import LogScan, Scanned, data_end, is_blank, parse_record, record_view
 
@@ -32,6 +33,7 @@ class StoreIndex:
             fs, f"{config.root}/index", hash_slots=config.max_hash_slots, entries_per_file=config.max_index_entries, clock=clock
         )
         self.offer = self._keys.offer  # called for every commit, so without a call in between
+        self.offer_entries = self._keys.offer_entries
 
     # --- recovery ---
 
@@ -74,12 +76,21 @@ class StoreIndex:
         """Index entries of the records up to ``end``, which a worker of the bulk pipeline made."""
         self._keys.add_entries(entries, end)
 
+    def offer_records(self, records: list[Scanned], end: int) -> None:
+        """Take records that a replica received as if they had just been stored; the log now ends at ``end``."""
+        self._keys.offer(staged_records(records), end)
+
     def end_at(self, end: int) -> None:
         """Drop the records at and after ``end``: the log turned out to end there."""
         try:
-            self._keys.cut(end)
+            self._keys.cut(end, self._time_at)
         except OSError as e:
             self._stop(e)
+
+    def _time_at(self, log_offset: int) -> int | None:
+        segment = self._log.find(log_offset)
+        record = parse_record(segment.view, segment.start, log_offset - segment.start, check_crc=False) if segment is not None else None
+        return None if record is None else record.store_time_ms
 
     # --- in operation ---
 

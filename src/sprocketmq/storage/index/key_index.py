@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from sprocketmq.clock import Clock
 from sprocketmq.protocol.layout import INDEX_HEADER_BYTES, INDEX_SLOT
 from sprocketmq.storage.fs import FileSystem
+from sprocketmq.storage.index.index_file import TimeAt
 from sprocketmq.storage.index.index_files import IndexFiles
 from sprocketmq.storage.index.index_format import FileShape, IndexHeader, is_file_name
 from sprocketmq.storage.index.index_restore import KeysAt, adopt, restore
@@ -108,10 +109,13 @@ class KeyIndex:
         with self._lock:
             self._files.begin(name, before)
 
-    def cut(self, log_end: int) -> None:
-        """Drop the entries of records at or after ``log_end``: the log turned out to end there. Raises OSError."""
+    def cut(self, log_end: int, time_at: TimeAt = lambda _: None) -> None:
+        """Drop the entries of records at or after ``log_end``: the log turned out to end there. Raises OSError.
+
+        ``time_at`` gives the store times of records before it, if they are known.
+        """
         with self._lock:
-            self._files.cut(log_end)
+            self._files.cut(log_end, time_at)
             self.indexed_end = self._offered_end = min(self.indexed_end, log_end)
 
     # --- indexing what is stored ---
@@ -132,6 +136,14 @@ class KeyIndex:
         many = waiting >= MAX_PENDING_BYTES or len(self._pending) >= MAX_PENDING_SENDS
         if many and self._loader.loaded(wait=waiting >= MAX_PENDING_BYTES_WHILE_LOADING):
             self.process(INLINE_MESSAGES)
+
+    def offer_entries(self, entries: "KeyEntries", end: int) -> None:
+        """Take the entries of the records that a replica received, up to ``end``, and index them at once. Otherwise as ``offer``."""
+        self.process()
+        with self._lock:
+            self._offered_end = end
+            if not self.behind:
+                self._attempt(lambda: self._files.add(entries), end)
 
     def process(self, limit: int = sys.maxsize) -> None:
         """Index what was offered before the call, or about ``limit`` messages of it.

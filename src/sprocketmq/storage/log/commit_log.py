@@ -252,6 +252,38 @@ class CommitLog:
         if end >= self._look_at:
             self._look_ahead()
 
+    def append_raw(self, data: memoryview) -> None:
+        """Write bytes of the log that this one is a replica of behind its end; they may begin and end inside a record.
+
+        Nothing may be staged. Segments are filled to their last byte. Raises as ``commit`` does; nothing of ``data`` is in the log then.
+        """
+        if self.failure is not None:
+            self._refuse(self.failure)
+        start = self.committed_end
+        end = start + len(data)
+        try:
+            if end <= self._allocated_end:
+                segment = self.segments[-1]
+                segment.file.pwrite(data, start - segment.start)
+            else:
+                self.staged_end = end
+                limit = self.limit
+                while start < end:
+                    stop = min(end, limit)
+                    self._write(start, [data[: stop - start]])
+                    data = data[stop - start :]
+                    start = stop
+                    limit += self.segment_bytes
+        except OSError as e:
+            self._erase_uncommitted()
+            raise StoreWriteFailed(self.directory, e.strerror or str(e)) from e
+        if self.failure is not None:
+            self._refuse(self.failure)
+        self.committed_end = self.staged_end = self._chunk_start = end
+        self.limit = end - end % self.segment_bytes + self.segment_bytes
+        if end >= self._look_at:
+            self._look_ahead()
+
     def _refuse(self, failure: str) -> None:
         self.discard()
         raise StoreFailed(self.directory, failure)
@@ -352,6 +384,17 @@ class CommitLog:
             raise StoreFailed(self.directory, self.failure) from e
         self.flushed_end = max(self.flushed_end, end)
         return end
+
+    def cut_at(self, end: int) -> None:
+        """Let the log end at ``end`` and bring that to the disk: later segments are removed, later bytes of its own are zeros.
+
+        No other thread may read behind ``end`` meanwhile. Raises OSError; the log may then be damaged.
+        """
+        self.end_at(end, cut=True)
+        segment = self.find(end)
+        if segment is not None:
+            segment.file.fdatasync()
+        self._fs.fsync_dir(self.directory)
 
     # --- deleting ---
 

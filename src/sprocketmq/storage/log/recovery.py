@@ -121,14 +121,15 @@ class LogScan:
         for segment in self._log.segments:
             base = segment.start
             size = segment.size if stop is None else min(segment.size, stop - base)
+            view = segment.view if size == segment.size else segment.view[: max(size, 0)]
             pos = max(self._start, base) - base
             while pos < size:
                 records, used, wanted = parse_records(
-                    bytes(segment.view[pos : min(pos + window_bytes, size)]), base + pos, segment.size - pos, check_crc=self._check_crc
+                    bytes(view[pos : min(pos + window_bytes, size)]), base + pos, segment.size - pos, check_crc=self._check_crc
                 )
                 if not records and wanted > MAX_RECORD_SIZE:
                     # Checked where it lies: no copy of what may be a gigabyte.
-                    record = parse_record(segment.view, base, pos, check_crc=self._check_crc)
+                    record = parse_record(view, base, pos, check_crc=self._check_crc)
                     records, used = ([], 0) if record is None else ([record], wanted)
                 if records:
                     if gap is not None:
@@ -148,14 +149,15 @@ class LogScan:
                     return
                 else:
                     gap = gap or (segment.file.path, base + pos)
-                    pos = self._next_record(segment, pos)
+                    pos = self._next_record(segment, view, pos)
 
-    def _next_record(self, segment: Segment, pos: int) -> int:
-        """Return the position of the next valid record in the segment, or the segment's size."""
+    def _next_record(self, segment: Segment, view: memoryview, pos: int) -> int:
+        """Return the position of the next valid record in ``view``, the part of the segment that is scanned, or its length."""
+        size = len(view)
         data_pos = segment.file.data_after(pos + 1)
-        while data_pos is not None and data_pos < segment.size:
+        while data_pos is not None and data_pos < size:
             # The magic number is at byte 4 of a record; windows overlap so that one across a border is found.
-            window = bytes(segment.view[max(data_pos - 7, pos + 1) : data_pos + _SEARCH_BYTES])
+            window = bytes(view[max(data_pos - 7, pos + 1) : data_pos + _SEARCH_BYTES])
             begin = max(data_pos - 7, pos + 1)
             found = [i for magic in RECORD_MAGICS for i in _all(window, magic)]
             for i in sorted(found):
@@ -163,16 +165,16 @@ class LogScan:
                 if candidate <= pos:
                     continue
                 # An older record is a remnant of a log that used to be longer, not one that followed the damage.
-                record = parse_record(segment.view, segment.start, candidate, check_crc=False)
+                record = parse_record(view, segment.start, candidate, check_crc=False)
                 if record is None or record.store_time_ms < self._last_time:
                     continue
                 self._searched += record.size
                 if self._searched > SEARCH_BUDGET_BYTES and record.size > _ALWAYS_SEARCHED_BYTES:
                     continue
-                if parse_record(segment.view, segment.start, candidate, check_crc=True) is not None:
+                if parse_record(view, segment.start, candidate, check_crc=True) is not None:
                     return candidate
-            data_pos = segment.file.data_after(data_pos + _SEARCH_BYTES) if data_pos + _SEARCH_BYTES < segment.size else None
-        return segment.size
+            data_pos = segment.file.data_after(data_pos + _SEARCH_BYTES) if data_pos + _SEARCH_BYTES < size else None
+        return size
 
 
 def data_end(log: CommitLog) -> int:

@@ -5,7 +5,7 @@ the commit log; the files only save reading the log again.
 """
 
 import contextlib
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -238,11 +238,12 @@ class QueueTable:
         """Return whether a record from the log has a unit in a queue of its topic."""
         return not record.sys_flag & _NO_UNIT or self._has_unit(record.topic, record.sys_flag)
 
-    def take_chunk(self, chunk: QueueChunk, since: int = 0) -> None:
-        """Add the units of consecutive records of one queue. The result is the same as that of ``take_records``.
+    def take_chunk(self, chunk: QueueChunk, since: int = 0, *, live: bool = False) -> Queue | None:
+        """Add the units of consecutive records of one queue and return it, or None when none were added.
 
-        The chunk may begin before a deletion of its topic, or at offsets that the queue has already assigned. Records before log offset
-        ``since`` are left out.
+        The result is the same as that of ``take_records``. The chunk may begin before a deletion of its topic, or at offsets that the
+        queue has already assigned. Records before log offset ``since`` are left out. ``live``: a master has just written the records, so
+        one at offset 0 or behind a gap needs no other to confirm it.
         """
         topic = chunk.topic.decode("utf-8", "replace")
         unit_bytes = BATCH_UNIT_BYTES if topic in self.batch_topics else QUEUE_UNIT_BYTES
@@ -253,21 +254,22 @@ class QueueTable:
         if chunk.first_log_offset < since:
             first = bisect_left(range(count), since, key=lambda i: INT64.unpack_from(units, i * unit_bytes)[0])
             if first == count:
-                return
+                return None
             offset = offset + first if unit_bytes == QUEUE_UNIT_BYTES else INT64.unpack_from(units, first * unit_bytes + 28)[0]
         if chunk.next_offset > _MAX_QUEUE_OFFSET:
-            return
+            return None
         rest = bytes(units[first * unit_bytes :])
         if chunk.topic == _SCHEDULE and self._levels_ms != DELAY_LEVELS_MS:
             rest = b"".join(
                 QUEUE_UNIT.pack(log_offset, size, self.unit_code(_SCHEDULE, chunk.queue_id, code))
                 for log_offset, size, code in QUEUE_UNIT.iter_unpack(rest)
             )
-        queue = self._queue_for(
-            topic, chunk.queue_id, max(chunk.first_log_offset, since), offset, chunk.next_offset, rest, sure=count - first > 1
-        )
+        known = self.queues.get((topic, chunk.queue_id))
+        sure = count - first > 1 or (live and known is not None and (offset == 0 or offset >= known.next))
+        queue = self._queue_for(topic, chunk.queue_id, max(chunk.first_log_offset, since), offset, chunk.next_offset, rest, sure=sure)
         if queue is not None:
             self._made_visible(queue)
+        return queue
 
     @staticmethod
     def _made_visible(queue: Queue) -> None:
@@ -339,6 +341,49 @@ class QueueTable:
                 self._append(queue, held.unit, held.next_offset)
                 self._made_visible(queue)
         self._held.clear()
+
+    def cut_back(self, log_offset: int) -> list[Queue]:
+        """Drop the units of records at ``log_offset`` and behind it; return the queues that had some. Their files are not changed yet.
+
+        A queue that has no unit left and begins at queue offset 0 is no longer in the table.
+        """
+        self._held.clear()
+        changed = []
+        for key, queue in list(self.queues.items()):
+            end = queue.end_unit
+            if first_unit(queue) == end or queue.unit(end - 1)[0] < log_offset:
+                continue
+            visible = queue.visible
+            queue.go_back(self._first_offset_behind(queue, log_offset))
+            queue.visible = min(visible, queue.committed)
+            if not queue.next:
+                del self.queues[key]
+            changed.append(queue)
+        return changed
+
+    def settle_cut(self, changed: list[Queue]) -> None:
+        """Bring the files of queues that ``cut_back`` changed to the disk: nothing is behind their last unit. Raises OSError."""
+        for queue in changed:
+            if self.queues.get((queue.topic, queue.queue_id)) is queue:
+                queue.write_out()
+                queue.cut()
+                continue
+            directory = self._directory(self._kind(queue), queue.topic, queue.queue_id)
+            self.pool.forget(directory + "/")
+            self._fs.remove_tree(directory)
+
+    def last_record_before(self, log_offset: int) -> int:
+        """Return the log offset of the last record with a unit that begins at or before ``log_offset``, -1 when there is none."""
+        best = -1
+        for queue in self.queues.values():
+            low, end = first_unit(queue), queue.end_unit
+            if low < end and (found := queue.unit(end - 1)[0]) > log_offset:
+                number = low + bisect_right(range(low, end), log_offset, key=lambda n, q=queue: q.unit(n)[0])  # type: ignore[misc]
+                found = queue.unit(number - 1)[0] if number > low else -1
+            elif low == end:
+                continue
+            best = max(best, found)
+        return best
 
     def forget_leftovers(self) -> None:
         """Remove what an interrupted deletion left of topics without messages since. Raises OSError."""

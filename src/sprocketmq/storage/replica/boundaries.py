@@ -1,0 +1,80 @@
+"""Where records begin and end in a log that is received in pieces: whether what is there is whole, and which record covers a log offset."""
+
+from enum import Enum
+
+from sprocketmq.protocol.layout import FIXED_OVERHEAD, INT32, INT64, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MAX_RECORD_SIZE, RECORD_LAYOUT
+from sprocketmq.storage.log.commit_log import CommitLog, Segment
+from sprocketmq.storage.log.recovery import LogScan, parse_record
+from sprocketmq.storage.queues.queue_table import QueueTable
+
+_MAGIC_POS = RECORD_LAYOUT.offset("magic")
+_LOG_OFFSET_POS = RECORD_LAYOUT.offset("log_offset")
+
+
+class Found(Enum):
+    """What a position of a segment has, judged by sizes and log offset but not by the CRC."""
+
+    NOTHING = "the bytes end there"
+    PART = "the beginning of a record or of a BLANK"
+    RECORD = "a whole record"
+    BLANK = "a BLANK that fills the segment"
+    OTHER = "neither"
+
+
+def look_at(segment: Segment, file_pos: int, held: int) -> tuple[Found, int]:
+    """Return what begins at ``file_pos`` of a segment of which ``held`` bytes are there, and where it ends."""
+    left = held - file_pos
+    if left < FIXED_OVERHEAD and held < segment.size:
+        return (Found.PART if left > 0 else Found.NOTHING), segment.size
+    if left < 8:
+        return Found.OTHER, segment.size
+    view = segment.view
+    (size,) = INT32.unpack_from(view, file_pos)
+    (magic,) = INT32.unpack_from(view, file_pos + _MAGIC_POS)
+    end = file_pos + size
+    if magic == MAGIC_BLANK and end == segment.size:
+        return (Found.BLANK if held == end else Found.PART), end
+    if magic not in (MAGIC_V1, MAGIC_V2) or not FIXED_OVERHEAD <= size <= min(MAX_RECORD_SIZE, segment.size - file_pos):
+        return Found.OTHER, segment.size
+    if INT64.unpack_from(view, file_pos + _LOG_OFFSET_POS)[0] != segment.start + file_pos:
+        return Found.OTHER, segment.size
+    return (Found.RECORD if end <= held else Found.PART), end
+
+
+def last_boundary(log: CommitLog, begin: int, stop: int) -> int:
+    """Return the last log offset up to ``stop`` where a record begins or ends, going from the record that begins at ``begin``.
+
+    Behind damage it goes on at the next valid record; damage that reaches up to ``stop`` begins at a boundary.
+    """
+    log_offset = begin
+    end = log.committed_end
+    while log_offset < stop and (segment := log.locate(log_offset)) is not None:
+        held = min(end - segment.start, segment.size)
+        found, found_end = look_at(segment, log_offset - segment.start, held)
+        if found in (Found.RECORD, Found.BLANK):
+            following = segment.start + found_end
+        elif found is Found.OTHER and (after := _behind_damage(log, log_offset)) is not None:
+            following = after
+        else:
+            break
+        if following > stop:
+            break
+        log_offset = following
+    return log_offset
+
+
+def _behind_damage(log: CommitLog, log_offset: int) -> int | None:
+    scan = LogScan(log, log_offset, check_crc=True, resync=True, stop=log.committed_end)
+    records = next(scan.batches(), None)
+    return records[0].log_offset if records and records[0].log_offset > log_offset else None
+
+
+def known_boundary(log: CommitLog, table: QueueTable, log_offset: int) -> int:
+    """Return the log offset of a record at or before ``log_offset`` in its segment, by the queues, or the start of that segment."""
+    segment = log.locate(log_offset)
+    if segment is None:
+        return log_offset
+    begin = table.last_record_before(log_offset)
+    if begin > segment.start and parse_record(segment.view, segment.start, begin - segment.start, check_crc=True) is not None:
+        return begin
+    return segment.start
