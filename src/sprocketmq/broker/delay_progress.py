@@ -41,6 +41,11 @@ class DelayProgress:
         """Return the content for timers.json."""
         return self._flushed[1]
 
+    @property
+    def saved_version(self) -> DataVersion:
+        """The data version of the snapshots."""
+        return msgspec.convert(self._flushed[0].get("dataVersion", {}), DataVersion)
+
     def finish(self) -> None:
         """Take all progress into the snapshots; the whole log is flushed."""
         self._flushed = self._trees()

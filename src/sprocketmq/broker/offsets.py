@@ -38,6 +38,7 @@ class OffsetTable:
         self._table: dict[str, dict[int, int]] = {}
         self._pulled: dict[str, dict[int, int]] = {}
         self._commits = 0
+        self._told_commits = 0
         self.resets: dict[tuple[str, str, int], int] = {}
         self._told: set[tuple[str, str, int]] = set()
         self.data_version = DataVersion(0, clock.time_ms(), 0)
@@ -49,6 +50,13 @@ class OffsetTable:
         self._table = body.offset_table
         self._pulled = body.pull_offset_table
         self.data_version = body.data_version
+
+    def advance_version(self) -> DataVersion:
+        """Return the data version, advanced when an offset has changed since the last call: slaves copy the table when it differs."""
+        if self._commits != self._told_commits:
+            self._told_commits = self._commits
+            self.data_version = self.data_version.next(self._clock.time_ms())
+        return self.data_version
 
     def wire(self) -> ConsumerOffsets:
         """Return the table as it goes over the wire and into the file."""
@@ -159,6 +167,7 @@ class OffsetTable:
                 if gone(topic, group):
                     del table[key]
                     self.dirty = True
+                    self._commits += 1
         for group, topic, queue_id in list(self.resets):
             if gone(topic, group):
                 self.settle((group, topic, queue_id))
@@ -239,4 +248,5 @@ class OffsetHandlers:
 
     def all(self, conn: ServerConnection, command: Command) -> None:
         """Answer 43: the whole table, as slaves copy it."""
+        self._offsets.advance_version()
         conn.respond(command, ResponseCode.SUCCESS, body=self._offsets.wire().encode())

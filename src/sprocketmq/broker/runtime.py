@@ -11,6 +11,7 @@ from sprocketmq.broker.delay import DelayService
 from sprocketmq.broker.flushing import Flusher
 from sprocketmq.broker.pull import PullHandlers
 from sprocketmq.broker.queue_offsets import stored_since
+from sprocketmq.broker.replication.roles import BrokerRole
 from sprocketmq.broker.send import SendHandlers, Stored
 from sprocketmq.broker.stats import Stats
 from sprocketmq.broker.topics import TopicTable
@@ -37,6 +38,7 @@ class RuntimeHandlers:
         store: MessageStore,
         topics: TopicTable,
         stats: Stats,
+        role: BrokerRole,
         *,
         address: Callable[[], str],
         server: RemotingServer,
@@ -53,6 +55,7 @@ class RuntimeHandlers:
         self._store = store
         self._topics = topics
         self._stats = stats
+        self._role = role
         self._address = address
         self._server = server
         self._sends = sends
@@ -160,8 +163,8 @@ class RuntimeHandlers:
         values = {
             "brokerClusterName": config.cluster_name,
             "brokerName": config.broker_name,
-            "brokerId": config.broker_id,
-            "brokerRole": "ASYNC_MASTER",
+            "brokerId": self._role.broker_id,
+            "brokerRole": self._role.role,
             "flushDiskType": store.flush_disk_type,
             "brokerIP1": host.strip("[]"),
             "listenPort": port,

@@ -25,6 +25,9 @@ from sprocketmq.broker.pull import PullHandlers
 from sprocketmq.broker.query import QueryHandlers
 from sprocketmq.broker.queue_offsets import QueueOffsetHandlers
 from sprocketmq.broker.registration import Registrar
+from sprocketmq.broker.replication.metadata_answers import MetadataAnswers
+from sprocketmq.broker.replication.roles import BrokerRole
+from sprocketmq.broker.replication.status import StatusHandlers
 from sprocketmq.broker.retry import RetryHandlers, RetryRules
 from sprocketmq.broker.runtime import RuntimeHandlers
 from sprocketmq.broker.saving import SavedFile
@@ -37,7 +40,7 @@ from sprocketmq.net.address import format_address, is_loopback, is_wildcard, own
 from sprocketmq.net.server import RemotingServer, ServerConnection
 from sprocketmq.net.tasks import Background, all_of, settled
 from sprocketmq.protocol.bodies import TopicConfig
-from sprocketmq.protocol.codes import ResponseCode
+from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.records import pack_host
 from sprocketmq.storage.config import ConfigFile
@@ -66,6 +69,7 @@ class Broker:
         self.clock = clock
         self._fs = fs
         self.failure: SprocketError | None = None
+        self.role = BrokerRole(config.role, config.broker_id)
         self.stats = Stats(clock)
         self.store = MessageStore(config.store, fs=fs, clock=clock)
         self.clients = ClientRegistry(clock)
@@ -168,6 +172,7 @@ class Broker:
             self.store,
             self.topics,
             self.stats,
+            self.role,
             address=lambda: self.address,
             server=self._server,
             sends=self.sends,
@@ -180,11 +185,20 @@ class Broker:
             clock=clock,
         )
         queries = QueryHandlers(self.store, self.topics, self.clients, background=self._background, clock=clock)
+        offset_handlers = OffsetHandlers(self.offsets, self.topics, self.groups, self.clients, self.store)
+        answers_to_slaves = MetadataAnswers(
+            self.delays,
+            {
+                RequestCode.GET_ALL_TOPIC_CONFIG: (lambda: self.topics.data_version, admin.all_topics),
+                RequestCode.GET_ALL_CONSUMER_OFFSET: (self.offsets.advance_version, offset_handlers.all),
+                RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: (lambda: self.groups.data_version, admin.all_groups),
+            },
+        )
         self._handlers: Mapping[int, Callable[[ServerConnection, Command], None]] = {
             **self.sends.handlers(),
             **self.pulls.handlers(),
             **self._client_handlers.handlers(),
-            **OffsetHandlers(self.offsets, self.topics, self.groups, self.clients, self.store).handlers(),
+            **offset_handlers.handlers(),
             **LockHandlers(self.locks, self.topics).handlers(),
             **admin.handlers(),
             **QueueOffsetHandlers(self.store, self.topics).handlers(),
@@ -194,6 +208,8 @@ class Broker:
             **queries.handlers(),
             **self.cleaning.handlers(),
             **RetryHandlers(self.store, rules, self.sends, self.delays, self.offsets, self.copies).handlers(),
+            **answers_to_slaves.handlers(),
+            **StatusHandlers(self.store, self.role, address=lambda: self.address).handlers(),
         }
         self._port = config.port
         self._advertised = config.advertise or config.host

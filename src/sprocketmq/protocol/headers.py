@@ -192,6 +192,21 @@ class RegisterBroker(msgspec.Struct, rename="camel"):
     body_crc32: Int32 = 0
 
 
+class RegisterBrokerResponse(msgspec.Struct, rename="camel"):
+    """What a nameserver tells a slave: its master's address, and the one for slaves. Absent while there is no master."""
+
+    master_addr: str = ""
+    ha_server_addr: str = ""
+
+
+class HaInfo(msgspec.Struct, rename="camel"):
+    """Header of 906, question and answer: a master's addresses, and the end of the log that it has flushed. Empty in a question."""
+
+    master_address: str | None = None
+    master_ha_address: str | None = None
+    master_flush_offset: Int64 | None = None
+
+
 class BrokerIdentity(msgspec.Struct, rename="camel"):
     """Header of 104 and 322: which broker."""
 

@@ -3,6 +3,9 @@
 from enum import StrEnum
 
 MASTER_ID = 0
+# Epochs that a promotion skips. A master begins one more epoch after each unclean stop; a former master that does so alone must not
+# overtake the promoted one.
+PROMOTION_STEP = 1000
 
 
 class Role(StrEnum):
@@ -11,3 +14,41 @@ class Role(StrEnum):
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
     SLAVE = "SLAVE"
+
+
+def promotion_epoch(last: int) -> int:
+    """Return the epoch for a promotion when ``last`` is the newest epoch of the brokers of that name."""
+    return (last // PROMOTION_STEP + 1) * PROMOTION_STEP
+
+
+class BrokerRole:
+    """What one broker is now. Promotion and fencing change it; the others only read it.
+
+    ``role`` is a master's mode or SLAVE, ``broker_id`` the id it registers with. ``epoch`` is the newest epoch that is known to belong to
+    a master of this name. Of a slave's master, ``master_address`` is the address for clients and ``master_ha_address`` the one for
+    slaves, both "" while no nameserver knows it; ``master_alive`` tells whether one does.
+    """
+
+    __slots__ = ("broker_id", "epoch", "is_slave", "master_address", "master_alive", "master_ha_address", "role")
+
+    def __init__(self, role: Role, broker_id: int) -> None:
+        self.epoch = 0
+        self.take(role, broker_id)
+
+    def take(self, role: Role, broker_id: int) -> None:
+        """Become ``role`` under ``broker_id``; a slave does not know its master yet."""
+        self.role = role
+        self.broker_id = broker_id
+        self.is_slave = role is Role.SLAVE
+        self.follow("", "")
+
+    def follow(self, address: str, ha_address: str) -> None:
+        """Take note of the master's addresses, "" when there is none."""
+        self.master_address = address
+        self.master_ha_address = ha_address
+        self.master_alive = bool(address)
+
+    @property
+    def master(self) -> str:
+        """The master as texts name it."""
+        return f"the master at {self.master_address}" if self.master_address else "the master, which no nameserver knows at the moment"

@@ -1,0 +1,77 @@
+"""What a broker tells slaves besides the log: offsets of delayed messages, and tables that are always empty here (45, 402, 60, 61).
+
+Topics (21), consumer offsets (43) and groups (201) are asked for by tools as well, and answered with the other requests about them.
+A slave of this project adds ``knownVersion`` to 21, 43, 45 and 201, the data version that it has. When the table has not changed since,
+the answer has the field ``unchanged`` and no body.
+"""
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from sprocketmq.broker.delay import DelayService
+from sprocketmq.net.server import ServerConnection
+from sprocketmq.protocol.bodies import DataVersion, DelayOffsets, MessageRequestModes, TimerMetrics
+from sprocketmq.protocol.codes import RequestCode, ResponseCode
+from sprocketmq.protocol.command import Command
+
+KNOWN_VERSION, UNCHANGED, WITH_TIMERS = "knownVersion", "unchanged", "withTimers"
+# Apache's checkpoint of a timer wheel: read time, flushed position of its log, two queue offsets, and a data version of three numbers.
+_NO_CHECKPOINT = bytes(56)
+
+Answer = Callable[[ServerConnection, Command], None]
+
+
+def version_text(version: DataVersion) -> str:
+    """Return a data version as the field ``knownVersion`` has it."""
+    return f"{version.state_version}-{version.timestamp}-{version.counter}"
+
+
+def unless_known(version: Callable[[], DataVersion], answer: Answer) -> Answer:
+    """Return ``answer`` for requests that may name the version that they know."""
+
+    def conditional(conn: ServerConnection, command: Command) -> None:
+        known = command.ext.get(KNOWN_VERSION)
+        if known is not None and known == version_text(version()):
+            conn.respond(command, ResponseCode.SUCCESS, ext={UNCHANGED: "true"})
+        else:
+            answer(conn, command)
+
+    return conditional
+
+
+class MetadataAnswers:
+    """Answer slaves. ``tables`` has the data version and the full answer of the tables that others answer for, by request code."""
+
+    def __init__(self, delays: DelayService, tables: Mapping[int, tuple[Callable[[], DataVersion], Answer]]) -> None:
+        self._delays = delays
+        self._tables = tables
+
+    def handlers(self) -> dict[int, Answer]:
+        return {
+            **{code: unless_known(version, answer) for code, (version, answer) in self._tables.items()},
+            RequestCode.GET_ALL_DELAY_OFFSET: unless_known(lambda: self._delays.progress.saved_version, self.delay_offsets),
+            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
+            RequestCode.GET_TIMER_CHECK_POINT: self.timer_checkpoint,
+            RequestCode.GET_TIMER_METRICS: self.timer_metrics,
+        }
+
+    def delay_offsets(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 45: the content of delayOffset.json; with the one of timers.json when it is asked for."""
+        progress = self._delays.progress
+        body = msgspec.convert(progress.snapshot(), DelayOffsets)
+        if WITH_TIMERS in command.ext and self._delays.timers.used:
+            body.timers = progress.timers_snapshot()
+        conn.respond(command, ResponseCode.SUCCESS, body=body.encode())
+
+    def request_modes(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 402: no group consumes by POP here."""
+        conn.respond(command, ResponseCode.SUCCESS, body=MessageRequestModes().encode())
+
+    def timer_checkpoint(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 60: there is no timer wheel. A slave of Apache's with one asks every few seconds, and logs an error for a refusal."""
+        conn.respond(command, ResponseCode.SUCCESS, body=_NO_CHECKPOINT)
+
+    def timer_metrics(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 61: nothing waits in a timer wheel."""
+        conn.respond(command, ResponseCode.SUCCESS, body=TimerMetrics().encode())
