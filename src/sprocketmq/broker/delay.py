@@ -62,9 +62,12 @@ class ForwardClock:
         self._since = clock.monotonic()
 
     def now_ms(self) -> int:
-        now = self._clock.monotonic()
-        self._ms = max(self._clock.time_ms(), self._ms + int((now - self._since) * 1000))
-        self._since = now
+        now, wall_ms = self._clock.monotonic(), self._clock.time_ms()
+        passed_ms = int((now - self._since) * 1000)
+        if wall_ms > self._ms + passed_ms:
+            self._ms, self._since = wall_ms, now
+        else:  # fractions of a millisecond count as well: with calls less than a millisecond apart, time would stand still
+            self._ms, self._since = self._ms + passed_ms, self._since + passed_ms / 1000
         return self._ms
 
     def not_before(self, ms: int) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sprocketmq.broker.delay import ForwardClock
 from sprocketmq.errors import ConfigError
 from sprocketmq.protocol.records import Record, decode_records
 from sprocketmq.storage.config import DELAY_LEVELS, delay_levels_ms
@@ -513,3 +514,13 @@ async def test_parked_messages_are_no_leftovers_of_a_topic(broker, clock, ask):
     assert (await ask(316)).code == 0
     later(broker, clock, 1)
     assert len(await ask.bodies("orders")) == 2
+
+
+def test_time_goes_on_at_its_pace_after_the_clock_was_set_back_however_often_it_is_asked(clock):
+    forward = ForwardClock(clock)
+    before = forward.now_ms()
+    clock.jump_wall(-3600)
+    for _ in range(10_000):
+        clock.advance(0.0003)
+        forward.now_ms()
+    assert forward.now_ms() - before == pytest.approx(3000, abs=1)
