@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # The tests start hundreds of Python processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-long test-repeat lint interop interop-long bench fuzz crash-long faults-long spark-faults-long clean
+.PHONY: help demo test test-long test-repeat lint interop interop-long bench fuzz crash-long simulate faults-long spark-faults-long clean
 
 help:
 	@echo "make demo      run the main job: 336,776 flights through the broker and Spark into a table"
@@ -20,6 +20,7 @@ help:
 	@echo "make bench     run the benchmarks; JSON goes to benchmarks/results"
 	@echo "make fuzz      long fuzz run (FUZZ_SECONDS=600)"
 	@echo "make crash-long  long crash run (CRASH_CYCLES=1000 CRASH_POINTS=200000 CRASH_FLIPS=50000 CRASH_SEED=...)"
+	@echo "make simulate  many simulated runs of a cluster that fails in every way (SIMULATION_SEEDS=20000 SIMULATION_SEED=...)"
 	@echo "make faults-long  sends and consumers while brokers die and the network fails (FAULT_SENDS=1000000 FAULT_SEEDS=200 FAULT_SEED=...)"
 	@echo "make spark-faults-long  kills streaming queries, their workers and brokers (SPARK_FAULTS=100 SPARK_FAULT_SEED=...)"
 
@@ -79,6 +80,12 @@ CRASH_SEED   ?= $(shell date +%s)
 crash-long: $(STAMP)
 	SPROCKETMQ_CRASH_CYCLES=$(CRASH_CYCLES) SPROCKETMQ_CRASH_POINTS=$(CRASH_POINTS) SPROCKETMQ_CRASH_FLIPS=$(CRASH_FLIPS) \
 	SPROCKETMQ_CRASH_SEED=$(CRASH_SEED) $(PYTEST) tests/crash -n 2 -rP --timeout=0
+
+SIMULATION_SEEDS ?= 20000
+SIMULATION_SEED  ?= $(shell date +%s)
+simulate: $(STAMP)
+	SPROCKETMQ_SIMULATION_SEEDS=$(SIMULATION_SEEDS) SPROCKETMQ_SIMULATION_SEED=$(SIMULATION_SEED) \
+	$(PYTEST) tests/simulation -n 2 -rP --timeout=0
 
 FAULT_SENDS ?= 1000000
 FAULT_SEEDS ?= 200

@@ -1,0 +1,158 @@
+"""The users of a simulated run: one producer that sends in several ways, and one consumer; both write into ledgers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from sprocketmq import AdminClient, Batching, Message, Producer, PushConsumer
+from sprocketmq.errors import SprocketError
+from sprocketmq.protocol.message import MessageQueue, SendStatus
+from sprocketmq.testing.ledger import Ledger
+from sprocketmq.testing.rig.network import Machine, Network
+from sprocketmq.testing.rig.virtual_loop import LoopClock
+
+BROKER = "broker-a"
+PLAIN, LISTS = "plain", "lists"
+TOPICS: dict[str, dict[str, str]] = {PLAIN: {}, LISTS: {"queue.type": "BatchCQ"}}
+QUEUES = 2
+GROUP = "billing"
+
+
+def identity_of(body: bytes) -> str:
+    return body.partition(b" ")[0].decode()
+
+
+async def create_topics(nameserver: str, clock: LoopClock) -> None:
+    async with AdminClient(namesrv=nameserver, clock=clock) as admin:
+        for topic, attributes in TOPICS.items():
+            await admin.create_topic(topic, queues=QUEUES, attributes=attributes)
+
+
+class Sender:
+    """Sends until it is told to stop. ``ledger`` knows every message, and which of them are acknowledged and where."""
+
+    def __init__(self, network: Network, ip: str, *, seed: str, nameserver: str, ledger: Ledger) -> None:
+        self.machine: Machine = network.machine("producer", ip)
+        self.process = self.machine.start("producer")
+        self.clock = LoopClock(network.loop)
+        self.ledger = ledger
+        self.stopped = False
+        self.acknowledged: list[str] = []
+        self.disordered: list[str] = []
+        self._last: dict[tuple[str, str], int] = {}
+        self._network = network
+        self._seed = seed
+        self._nameserver = nameserver
+
+    async def run(self, ways: tuple[str, ...]) -> None:
+        """Send in these ways, side by side, until ``stopped`` is set."""
+        by_way: dict[str, Callable[..., Awaitable[None]]] = {
+            "single": self._single,
+            "submitted": self._submitted,
+            "batch": self._batch,
+            "lists": self._lists,
+            "auto": self._auto,
+            "delayed": self._delayed,
+        }
+        plain = Producer("sim", namesrv=self._nameserver, retries=0, timeout_s=1.0, clock=self.clock)
+        auto = Producer("sim", namesrv=self._nameserver, retries=0, timeout_s=1.0, batching=Batching(max_bytes=2000), clock=self.clock)
+        async with plain, auto:
+            await asyncio.gather(*(self._repeat(way, by_way[way], auto if way == "auto" else plain) for way in ways))
+
+    async def _repeat(self, way: str, send: Callable[..., Awaitable[None]], producer: Producer) -> None:
+        rng = random.Random(f"{self._seed} {way}")
+        number = 0
+        while not self.stopped:
+            try:
+                await send(producer, rng, way, number)
+            except SprocketError as e:
+                self._network.trace.note(f"{way} {number} failed: {type(e).__name__}")
+            number += 20
+            await asyncio.sleep(rng.choice((0.0, 0.02, 0.1)))
+
+    def _new(self, rng: random.Random, way: str, number: int) -> Message:
+        identity = f"{way}-{number}"
+        body = f"{identity} ".encode() + rng.randbytes(rng.choice((0, 10, 200, 1500)))
+        self.ledger.sent(identity, body)
+        topic = LISTS if way == "lists" else PLAIN
+        return Message(topic, body, keys=[identity], queue=MessageQueue(topic, BROKER, number // 2000 % QUEUES))
+
+    def _answered(self, message: Message, result: Any, *, placed: bool = True) -> None:
+        identity = identity_of(message.body)
+        self._network.trace.note(f"{identity} {result.status.name} {result.queue_id}/{result.queue_offset}")
+        if result.status is SendStatus.SEND_OK:
+            self.acknowledged.append(identity)
+            if not placed:
+                self.ledger.acknowledged(identity)
+                return
+            queue = f"{result.topic}/{result.queue_id}"
+            self.ledger.acknowledged(identity, queue=queue, offset=result.queue_offset)
+            # Sends that wait for the answer before the next one keep their order. Others may overtake each other while the broker is out of
+            # reach, as each tries again by itself.
+            lane = (identity.partition("-")[0], queue)
+            if lane[0] in {"single", "batch", "lists"} and result.queue_offset <= self._last.get(lane, -1):
+                self.disordered.append(identity)
+            self._last[lane] = result.queue_offset
+
+    async def _single(self, producer: Producer, rng: random.Random, way: str, number: int) -> None:
+        message = self._new(rng, way, number)
+        self._answered(message, await producer.send(message))
+
+    async def _submitted(self, producer: Producer, rng: random.Random, way: str, number: int) -> None:
+        messages = [self._new(rng, way, number + i) for i in range(8)]
+        results = await asyncio.gather(*map(producer.submit, messages), return_exceptions=True)
+        for message, result in zip(messages, results, strict=True):
+            if not isinstance(result, BaseException):
+                self._answered(message, result)
+
+    async def _batch(self, producer: Producer, rng: random.Random, way: str, number: int) -> None:
+        messages = [self._new(rng, way, number + i) for i in range(rng.choice((1, 2, 10)))]
+        for message, result in zip(messages, await producer.send_batch(messages), strict=True):
+            self._answered(message, result)
+
+    _lists = _batch
+
+    async def _auto(self, producer: Producer, rng: random.Random, way: str, number: int) -> None:
+        """Gathered in batches of the producer's making; each message has a result of its own."""
+        messages = [self._new(rng, way, number + i) for i in range(10)]
+        results = await asyncio.gather(*map(producer.send, messages), return_exceptions=True)
+        for message, result in zip(messages, results, strict=True):
+            if not isinstance(result, BaseException):
+                self._answered(message, result)
+
+    async def _delayed(self, producer: Producer, rng: random.Random, way: str, number: int) -> None:
+        """Delivered by the broker after a second, at an offset that the answer cannot know."""
+        message = self._new(rng, way, number)
+        message = Message(message.topic, message.body, keys=message.keys, delay_level=1)
+        self._answered(message, await producer.send(message), placed=False)
+
+
+class Receiver:
+    """Consumes both topics; ``got`` is what it received (id, body, queue, offset), ``seen`` the ids."""
+
+    def __init__(self, network: Network, ip: str, *, nameserver: str) -> None:
+        self.machine: Machine = network.machine("consumer", ip)
+        self.process = self.machine.start("consumer")
+        self.clock = LoopClock(network.loop)
+        self.got: list[tuple[str, bytes, str, int]] = []
+        self.seen: set[str] = set()
+        self._network = network
+        self._nameserver = nameserver
+        self._consumer: PushConsumer
+
+    async def run(self) -> None:
+        self._consumer = PushConsumer(GROUP, list(TOPICS), namesrv=self._nameserver, consume_from="first", batch_max=8, clock=self.clock)
+        async with self._consumer as consumer:
+            async for batch in consumer.batches():
+                for message in batch:
+                    identity = identity_of(message.body)
+                    self.seen.add(identity)
+                    queue = f"{message.topic}/{message.queue_id}"
+                    self._network.trace.note(f"got {identity} {queue}/{message.queue_offset}")
+                    self.got.append((identity, message.body, queue, message.queue_offset))
+
+    async def close(self) -> None:
+        await self._consumer.close()

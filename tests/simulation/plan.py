@@ -1,0 +1,101 @@
+"""What a simulated run is made of: settings, ways to send, and faults at given times. A seed gives a plan, and a plan can be made shorter.
+
+Every fault ends by itself: what it stopped or cut goes on after ``for_s``.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+MODES = {"kill": ("keep", "cut"), "power": ("drop", "reorder", "torn")}
+WAYS = ("single", "submitted", "batch", "lists", "auto", "delayed")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that goes wrong at ``at_s``: ``kind`` is one of KINDS, ``machines`` whom it concerns, ``mode`` how (see ``faults.py``)."""
+
+    at_s: float
+    kind: str
+    machines: tuple[str, ...]
+    for_s: float = 0.0
+    mode: str = ""
+    number: int = 0
+
+    def __str__(self) -> str:
+        more = [f"for {self.for_s:g} s"] * bool(self.for_s) + [self.mode] * bool(self.mode) + [f"at call {self.number}"] * bool(self.number)
+        return f"{self.at_s:6.3f} s  {self.kind} {' '.join(self.machines)} {', '.join(more)}".rstrip()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run."""
+
+    seed: str
+    flush: str
+    ways: tuple[str, ...]
+    duration_s: float
+    faults: tuple[Fault, ...]
+
+    @property
+    def loses_power(self) -> bool:
+        """Whether a disk may lose what was not synced."""
+        return any(fault.mode in MODES["power"] for fault in self.faults)
+
+    def __str__(self) -> str:
+        head = f"seed {self.seed}: {self.flush}, {self.duration_s:g} s, sends: {' '.join(self.ways)}"
+        return "\n".join([head, *(f"  {fault}" for fault in self.faults)])
+
+
+def make_plan(seed: str) -> Plan:
+    """Return the plan of a seed."""
+    rng = random.Random(f"{seed} plan")
+    flush = rng.choice(("SYNC_FLUSH", "SYNC_FLUSH", "ASYNC_FLUSH"))
+    duration_s = rng.choice((1.0, 2.0, 4.0))
+    ways = tuple(sorted(rng.sample(WAYS, rng.randrange(1, 4)), key=WAYS.index))
+    faults = [_fault(rng, rng.uniform(0, duration_s), flush) for _ in range(rng.choice((0, 1, 2, 3, 5)))]
+    return Plan(seed, flush, ways, duration_s, tuple(sorted(faults, key=lambda fault: fault.at_s)))
+
+
+def _fault(rng: random.Random, at_s: float, flush: str) -> Fault:
+    machines = ("producer", "consumer", "nameserver")
+    short = round(rng.choice((0.05, 0.3, 1.0, 4.0)) * rng.uniform(0.5, 1.5), 3)
+    at_s = round(at_s, 3)
+    kinds = ["kill", "kill", "crash at call", "stop", "reset", "reset", "block", "slow", "freeze", "clock", "nameserver"]
+    if flush == "SYNC_FLUSH":  # with ASYNC_FLUSH the loss of power may lose what was acknowledged
+        kinds += ["power", "power"]
+    kind = rng.choice(kinds)
+    if kind in {"kill", "power"}:
+        return Fault(at_s, kind, ("broker",), short, rng.choice(MODES[kind]))
+    if kind == "crash at call":
+        modes = MODES["kill"] + (MODES["power"] if flush == "SYNC_FLUSH" else ())
+        return Fault(at_s, kind, ("broker",), short, rng.choice(modes), rng.randrange(1, 60))
+    if kind == "stop":
+        return Fault(at_s, kind, ("broker",), short)
+    if kind == "nameserver":
+        return Fault(at_s, kind, ("nameserver",), short)
+    if kind == "freeze":
+        return Fault(at_s, kind, (rng.choice(("broker", *machines)),), short)
+    if kind == "clock":
+        return Fault(at_s, kind, (rng.choice(("broker", *machines)),), mode=rng.choice(("-3600", "-1", "1", "3600")))
+    pair = ("broker", rng.choice(machines))
+    if kind == "block":
+        return Fault(at_s, kind, pair if rng.random() < 0.5 else pair[::-1], short, rng.choice(("both", "one way")))
+    if kind == "slow":
+        return Fault(at_s, kind, pair, short, rng.choice(("0.01", "0.1", "0.5")))
+    return Fault(at_s, kind, pair)
+
+
+def shorter(plan: Plan) -> list[Plan]:
+    """Return plans that are a little simpler than this one, the simplest first."""
+    found = []
+    if len(plan.faults) > 2:
+        half = len(plan.faults) // 2
+        found += [replace(plan, faults=plan.faults[:half]), replace(plan, faults=plan.faults[half:])]
+    found += [replace(plan, faults=plan.faults[:i] + plan.faults[i + 1 :]) for i in range(len(plan.faults))]
+    if len(plan.ways) > 1:
+        found += [replace(plan, ways=plan.ways[:i] + plan.ways[i + 1 :]) for i in range(len(plan.ways))]
+    if plan.duration_s > 0.25:
+        found.append(replace(plan, duration_s=plan.duration_s / 2))
+    return found

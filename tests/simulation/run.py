@@ -1,0 +1,312 @@
+"""One simulated run: a plan is carried out, everything heals, and what is there then is checked."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tests.simulation.clients import QUEUES, TOPICS, Receiver, Sender, create_topics, identity_of
+from tests.simulation.machines import SimBroker, SimNameServer
+from tests.simulation.plan import Fault, Plan, make_plan, shorter
+
+from sprocketmq.storage.store import MessageStore
+from sprocketmq.testing.ledger import Ledger, LedgerReport
+from sprocketmq.testing.rig.determinism import seeded
+from sprocketmq.testing.rig.network import Network, Process
+from sprocketmq.testing.rig.small_store import read_queue
+from sprocketmq.testing.rig.trace import Trace
+from sprocketmq.testing.rig.virtual_loop import VirtualLoop, owner
+
+# The virtual time within which everything must have arrived once nothing fails any more.
+SETTLE_S = 120.0
+SETTLE_STEP_S = 0.25
+IPS = {"nameserver": "10.0.0.1", "broker": "10.0.1.1", "producer": "10.0.2.1", "consumer": "10.0.2.2"}
+
+
+class BrokenPromise(AssertionError):
+    """Something that must hold does not."""
+
+
+@dataclass
+class Outcome:
+    """What came of a run. ``problem`` is empty when all is well."""
+
+    plan: Plan
+    problem: str
+    trace: Trace
+    virtual_s: float
+    cpu_s: float
+    acknowledged: int
+    crashes: int
+
+    @property
+    def digest(self) -> str:
+        return self.trace.digest
+
+
+def run(plan: Plan) -> Outcome:
+    """Carry out a plan."""
+    began = time.process_time()
+    collecting = gc.isenabled()
+    gc.disable()  # a run has few cycles, and collections at random moments would end forgotten coroutines
+    loop = VirtualLoop(random.Random(f"{plan.seed} jobs"), last_s=2000.0)
+    trace = Trace(loop.time)
+    simulation = Simulation(plan, loop, trace)
+    try:
+        with seeded(plan.seed, loop), simulation.watched():
+            try:
+                loop.run_until_complete(simulation.main())
+            except Exception as e:
+                simulation.problems.append(f"{type(e).__name__}: {e}")
+            simulation.over = True
+            loop.end_tasks()
+    finally:
+        loop.close()
+        if collecting:
+            gc.enable()
+    problem = "; ".join(simulation.problems)
+    trace.note(f"end: {problem or 'all is well'}")
+    return Outcome(
+        plan,
+        problem,
+        trace,
+        loop.time() - 1000.0,
+        time.process_time() - began,
+        len(simulation.sender.acknowledged),
+        simulation.broker.crashes,
+    )
+
+
+class Simulation:
+    """The machines and the course of one run."""
+
+    def __init__(self, plan: Plan, loop: VirtualLoop, trace: Trace) -> None:
+        self.plan = plan
+        self.loop = loop
+        self.trace = trace
+        self.problems: list[str] = []
+        self.over = False
+        self.network = Network(loop, seed=plan.seed, trace=trace)
+        self.nameserver = SimNameServer(self.network, IPS["nameserver"])
+        self.broker = SimBroker(self.network, "broker", IPS["broker"], seed=plan.seed, flush=plan.flush, nameserver=self.nameserver.address)
+        self.ledger = Ledger(seed=plan.seed)
+        namesrv = self.nameserver.address
+        self.sender = Sender(self.network, IPS["producer"], seed=plan.seed, nameserver=namesrv, ledger=self.ledger)
+        self.receiver = Receiver(self.network, IPS["consumer"], nameserver=namesrv)
+        self._restarts: set[asyncio.Task[None]] = set()
+
+    @property
+    def servers(self) -> tuple[SimNameServer | SimBroker, ...]:
+        return self.nameserver, self.broker
+
+    # --- what must not happen ---
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Note errors that live processes log, and callbacks that fail."""
+        handler = _ErrorNotes(self)
+        logger = logging.getLogger("sprocketmq")
+        level, propagate = logger.level, logger.propagate
+        logger.addHandler(handler)
+        logger.setLevel(logging.WARNING)
+        logger.propagate = False
+        self.loop.set_exception_handler(self._callback_failed)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            logger.propagate = propagate
+
+    def _callback_failed(self, _: Any, context: dict[str, Any]) -> None:
+        process = owner.get()
+        if not self.over and (not isinstance(process, Process) or process.alive):
+            self.problems.append(f"a callback failed: {context.get('message')}: {context.get('exception')!r}")
+
+    def check(self, condition: object, problem: str) -> None:
+        if not condition:
+            raise BrokenPromise(problem)
+
+    # --- the run ---
+
+    async def main(self) -> None:
+        """Start, let it work and fail, heal, and check."""
+        await self.nameserver.start()
+        await self.broker.start()
+        await self.sender.process.run(create_topics(self.nameserver.address, self.sender.clock))
+        began = self.loop.time()
+        sending = self.sender.process.run(self.sender.run(self.plan.ways))
+        receiving = self.receiver.process.run(self.receiver.run())
+        for fault in self.plan.faults:
+            await asyncio.sleep(max(0.0, began + fault.at_s - self.loop.time()))
+            self.trace.note(f"fault: {fault}")
+            self._restarts.add(self.loop.create_task(self._suffer(fault)))
+        await asyncio.sleep(max(0.0, began + self.plan.duration_s - self.loop.time()))
+        self.sender.stopped = True
+        await asyncio.gather(*self._restarts)
+        await self._heal()
+        await sending
+        await self._settle(receiving)
+        await self._close(receiving)
+        for server in self.servers:
+            await server.ended()
+            self.problems += server.problems
+        self._check_messages()
+
+    async def _suffer(self, fault: Fault) -> None:
+        """Let a fault happen, and end."""
+        kind, network = fault.kind, self.network
+        if kind in {"kill", "power", "crash at call", "stop"}:
+            broker = self.broker
+            if kind == "stop":
+                await broker.stop()
+            elif kind == "crash at call":
+                broker.crash_at(fault.number, fault.mode)
+            else:
+                broker.crash(fault.mode)
+            await asyncio.sleep(fault.for_s)
+            await broker.start()
+        elif kind == "nameserver":
+            self.nameserver.kill()
+            await asyncio.sleep(fault.for_s)
+            if self.nameserver.process is None:
+                await self.nameserver.start()
+        elif kind == "freeze":
+            process = self._process(fault.machines[0])
+            if process is not None:
+                process.freeze()
+                await asyncio.sleep(fault.for_s)
+                process.resume()
+        elif kind == "clock":
+            self._clock(fault.machines[0]).jump_wall(float(fault.mode))
+        else:
+            one, other = (IPS[name] for name in fault.machines)
+            if kind == "reset":
+                for transport in network.connections_between(one, other):
+                    network.reset(transport)
+                return
+            if kind == "block":
+                network.block(one, other, one_way=fault.mode == "one way")
+            else:
+                network.slow_down(one, other, float(fault.mode))
+            await asyncio.sleep(fault.for_s)
+            network.heal()
+
+    def _process(self, name: str) -> Process | None:
+        return {"nameserver": self.nameserver, "broker": self.broker, "producer": self.sender, "consumer": self.receiver}[name].process
+
+    def _clock(self, name: str) -> Any:
+        return {"nameserver": self.nameserver, "broker": self.broker, "producer": self.sender, "consumer": self.receiver}[name].clock
+
+    async def _heal(self) -> None:
+        self.trace.note("everything heals")
+        self.network.heal()
+        self.broker.fs.on_call = None
+        if self.nameserver.process is None:
+            await self.nameserver.start()
+        await self.broker.start()
+
+    async def _settle(self, receiving: asyncio.Task[None]) -> None:
+        """Wait until the consumer has everything that was acknowledged."""
+        for _ in range(int(SETTLE_S / SETTLE_STEP_S)):
+            missing = [identity for identity in self.sender.acknowledged if identity not in self.receiver.seen]
+            if not missing:
+                return
+            if receiving.done():
+                break
+            await asyncio.sleep(SETTLE_STEP_S)
+        reason = f", it ended with {receiving.exception()!r}" if receiving.done() else ""
+        raise BrokenPromise(f"the consumer has not got {len(missing)} acknowledged messages: {', '.join(missing[:5])}{reason}")
+
+    async def _close(self, receiving: asyncio.Task[None]) -> None:
+        await self.receiver.process.run(self.receiver.close())
+        await receiving
+        await self.broker.stop()
+        await self.nameserver.stop()
+
+    # --- checks ---
+
+    def _check_messages(self) -> None:
+        self.check(not self.sender.disordered, f"acknowledged out of order: {self.sender.disordered[:5]}")
+        for identity, body, queue, offset in self.receiver.got:
+            self.ledger.received(identity, body, queue=queue, offset=offset)
+        self._report("consumed", self.ledger.check())
+        self.ledger.read_again()
+        store = MessageStore(self.broker.config.store, fs=self.broker.fs, clock=self.broker.clock)
+        store.open()
+        try:
+            for topic in TOPICS:
+                for queue_id in range(QUEUES):
+                    low, high, found = read_queue(store, (topic, queue_id))
+                    gaps = set(range(low, high)) - found.keys()
+                    # A loss of power may take a message that was never flushed and leave a later one.
+                    self.check(not gaps or self.plan.loses_power, f"{topic}/{queue_id} has gaps at {sorted(gaps)}")
+                    self.check(low == 0, f"{topic}/{queue_id} begins at {low}")
+                    for offset, body in found.items():
+                        self.ledger.received(identity_of(body), body, queue=f"{topic}/{queue_id}", offset=offset)
+        finally:
+            store.abandon()
+        stored = self.ledger.check()
+        self._report("stored", stored)
+        # Only what the broker delivers later by itself may be there twice, after a crash between delivering and noting it.
+        twice = [identity for identity in stored.duplicates if not identity.startswith("delayed")]
+        self.check(not twice, f"stored twice: {twice[:5]}")
+
+    def _report(self, what: str, report: LedgerReport) -> None:
+        problems = report.problems(duplicates_allowed=True)
+        self.check(not problems, f"{what}: {problems}")
+
+
+class _ErrorNotes(logging.Handler):
+    """Puts warnings into the trace; an error with a traceback, in a live process, is a problem."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__()
+        self._simulation = simulation
+
+    def emit(self, record: logging.LogRecord) -> None:
+        process = owner.get()
+        if self._simulation.over or (isinstance(process, Process) and not process.alive):
+            return
+        text = record.getMessage()
+        self._simulation.trace.note(f"{record.levelname} {text}")
+        if record.exc_info and record.levelno >= logging.ERROR:
+            self._simulation.problems.append(f"logged: {text}: {record.exc_info[1]!r}")
+
+
+def shrink(plan: Plan, *, most: int = 60) -> Outcome:
+    """Return the outcome of the shortest failing plan that can be made of a failing one in ``most`` runs."""
+    outcome = run(plan)
+    tried = 1
+    found = True
+    while found and outcome.problem:
+        found = False
+        for candidate in shorter(outcome.plan):
+            if tried >= most:
+                return outcome
+            tried += 1
+            again = run(candidate)
+            if again.problem:
+                outcome, found = again, True
+                break
+    return outcome
+
+
+def explain(outcome: Outcome, *, lines: int = 60) -> str:
+    """Return what a developer needs to see of a failure."""
+    return f"{outcome.problem}\n{outcome.plan}\ntrace {outcome.digest}:\n{outcome.trace.tail(lines)}"
+
+
+if __name__ == "__main__":
+    import sys
+
+    for seed in sys.argv[1:]:
+        done = shrink(make_plan(seed))
+        print(explain(done))

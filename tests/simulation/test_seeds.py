@@ -1,0 +1,51 @@
+"""Seeded runs of nameserver, broker, producer and consumer in virtual time, with crashes, cuts and stops: every promise holds in each.
+
+``SPROCKETMQ_SIMULATION_SEEDS`` sets how many runs (300 by default), ``SPROCKETMQ_SIMULATION_SEED`` which. A failure is made shorter and
+printed with its trace; ``python -m tests.simulation.run SEED`` repeats it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.simulation.plan import make_plan
+from tests.simulation.run import explain, run, shrink
+
+SEEDS = int(os.environ.get("SPROCKETMQ_SIMULATION_SEEDS", "300"))
+SEED = os.environ.get("SPROCKETMQ_SIMULATION_SEED", "1")
+SHARDS = 6
+
+
+@pytest.mark.timeout(0 if SEEDS > 300 else 600)
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_no_seed_breaks_a_promise(shard: int) -> None:
+    print(f"SPROCKETMQ_SIMULATION_SEED={SEED}")
+    acknowledged = crashes = runs = 0
+    cpu_s = virtual_s = 0.0
+    for number in range(shard, SEEDS, SHARDS):
+        outcome = run(make_plan(f"{SEED}.{number}"))
+        if outcome.problem:
+            pytest.fail(f"{outcome.problem}\n{outcome.plan}\nmade shorter:\n{explain(shrink(outcome.plan))}")
+        runs += 1
+        acknowledged += outcome.acknowledged
+        crashes += outcome.crashes
+        cpu_s += outcome.cpu_s
+        virtual_s += outcome.virtual_s
+    print(f"{runs} runs, {acknowledged} acknowledged messages, {crashes} crashes, {virtual_s:.0f} s in {cpu_s:.1f} s of CPU time")
+    assert acknowledged >= 10 * runs
+
+
+def test_a_seed_gives_the_same_trace_in_every_process() -> None:
+    seeds = [f"{SEED}.{number}" for number in range(0, 40, 8)]
+    here = [run(make_plan(seed)).digest for seed in seeds]
+    assert len(set(here)) == len(seeds)
+    program = "import sys; from tests.simulation.run import *; print(*(run(make_plan(seed)).digest for seed in sys.argv[1:]))"
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        command = [sys.executable, "-c", program, *reversed(seeds)]
+        output = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True).stdout
+        assert output.split()[::-1] == here
