@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -226,17 +226,7 @@ class RemotingServer:
         """
         loop = asyncio.get_running_loop()
         self._descriptors = _descriptor_limit()
-        try:
-            self._server = await loop.create_server(lambda: ServerConnection(loop, self), bind_host(host), port, backlog=1024)
-        except OSError as e:
-            if isinstance(e, socket.gaierror) or e.errno == errno.EADDRNOTAVAIL:
-                reason = (e.strerror or str(e)) if isinstance(e, socket.gaierror) else os.strerror(errno.EADDRNOTAVAIL)
-                raise ConfigError(
-                    f"cannot listen on host {host!r}: {reason}; name an address of this machine, or * for all of them"
-                ) from None
-            raise PortInUse(host, port, os.strerror(e.errno) if e.errno else str(e)) from None
-        except OverflowError:
-            raise PortInUse(host, port, "a port is a number from 0 to 65535") from None
+        self._server = await listen(lambda: ServerConnection(loop, self), host, port)
         self._background = Background(self.name)
         self._background.every(SWEEP_INTERVAL_S, partial(self._close_idle, loop), "sweep of idle connections")
         return int(self._server.sockets[0].getsockname()[1])
@@ -285,6 +275,22 @@ class RemotingServer:
         for conn in list(self.connections):
             if conn.last_active < limit:
                 conn.close("idle")
+
+
+async def listen(make_protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> asyncio.Server:
+    """Listen on ``host:port`` (host ``*``: all IPv4 addresses; port 0: any free one).
+
+    Raises PortInUse when the port is taken or not allowed, and ConfigError for a host that is not an address of this machine.
+    """
+    try:
+        return await asyncio.get_running_loop().create_server(make_protocol, bind_host(host), port, backlog=1024)
+    except OSError as e:
+        if isinstance(e, socket.gaierror) or e.errno == errno.EADDRNOTAVAIL:
+            reason = (e.strerror or str(e)) if isinstance(e, socket.gaierror) else os.strerror(errno.EADDRNOTAVAIL)
+            raise ConfigError(f"cannot listen on host {host!r}: {reason}; name an address of this machine, or * for all of them") from None
+        raise PortInUse(host, port, os.strerror(e.errno) if e.errno else str(e)) from None
+    except OverflowError:
+        raise PortInUse(host, port, "a port is a number from 0 to 65535") from None
 
 
 def _descriptor_limit() -> int:

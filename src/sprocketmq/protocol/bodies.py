@@ -720,3 +720,24 @@ class HaStatus(Body):
     in_sync_slave_nums: Int32 = 0
     ha_connection_info: list[HaConnectionInfo] = field(default_factory=list)
     ha_client_runtime_info: HaClientInfo = field(default_factory=HaClientInfo)
+
+
+# --- replication: epochs ------------------------------------------------------------------------------------------------
+
+
+class EpochEntry(Body):
+    """A stretch of a log that one master wrote; the last one has no end."""
+
+    epoch: Int32
+    start_offset: Int64
+    end_offset: Int64 = (1 << 63) - 1
+
+
+class EpochCache(Body):
+    """The epochs of a broker's log, oldest first, and where it ends (1007)."""
+
+    cluster_name: str = ""
+    broker_name: str = ""
+    broker_id: Int64 = 0
+    epoch_list: list[EpochEntry] = field(default_factory=list)
+    max_offset: Int64 = 0

@@ -246,3 +246,25 @@ FRAME_LAYOUT = Layout(("length", "i"), ("type_and_header_length", "I"))
 FRAME_HEAD = FRAME_LAYOUT.struct
 BINARY_HEADER_LAYOUT = Layout(("code", "h"), ("language", "b"), ("version", "h"), ("opaque", "i"), ("flag", "i"), ("remark_length", "i"))
 BINARY_HEADER = BINARY_HEADER_LAYOUT.struct
+
+
+# --- replication: the connection between a slave and the HA port of its master ---
+#
+# a report of the slave                a transfer of the master
+# 0                   8                0                   8          12           12+n
+# +-------------------+                +-------------------+----------+------------+
+# | its log has all   |                | log offset of the | n        | log bytes  |    n = 0: a heartbeat, with the offset that comes next
+# | before this log   |                | first byte        | i32      | (n)        |
+# | offset i64        |                | i64               |          |            |
+# +-------------------+                +-------------------+----------+------------+
+#
+# With a shared secret the master begins with a transfer from log offset -1, of a nonce. The slave answers, before its first report, with a
+# report of -1, a nonce of its own and its proof; the master ends the exchange with a transfer from log offset -2, of its proof.
+
+REPORT = INT64
+TRANSFER_LAYOUT = Layout(("log_offset", "q"), ("size", "i"))
+TRANSFER_HEAD = TRANSFER_LAYOUT.struct
+TRANSFER_HEAD_BYTES = TRANSFER_LAYOUT.size
+NONCE_BYTES = 32
+PROOF_BYTES = 32
+PROOF_LAYOUT = Layout(("report", "q"), ("nonce", f"{NONCE_BYTES}s"), ("proof", f"{PROOF_BYTES}s"))

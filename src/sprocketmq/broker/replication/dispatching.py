@@ -1,0 +1,70 @@
+"""When a slave derives queues and index: in steps between the reads of its socket."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+log = logging.getLogger(__name__)
+
+# A step takes a few milliseconds. What has piled up makes steps larger, so that they keep pace with reads, which bring up to 4 MiB each.
+STEP_BYTES = 1 << 20
+MAX_STEP_BYTES = 8 << 20
+_PILED_UP_STEPS = 16
+RETRY_S = 1.0
+
+
+class Derivable(Protocol):
+    """The log of a replica, as far as dispatching needs it."""
+
+    @property
+    def end(self) -> int: ...
+
+    @property
+    def dispatched_end(self) -> int: ...
+
+    def dispatch(self, budget_bytes: int) -> bool: ...
+
+
+class Dispatching:
+    """Dispatches what was appended to ``replica``. ``dispatched`` is called when records became visible."""
+
+    def __init__(self, replica: Derivable, *, name: str, dispatched: Callable[[], None]) -> None:
+        self._replica = replica
+        self._name = name
+        self._dispatched = dispatched
+        self._next: asyncio.Handle | None = None
+        self._failing = False
+        self._stopped = False
+
+    def soon(self) -> None:
+        """Go on with the next turn of the loop; nothing happens while that is due already."""
+        if self._next is None and not self._stopped:
+            self._next = asyncio.get_running_loop().call_soon(self._step)
+
+    def stop(self) -> None:
+        """Dispatch nothing more."""
+        self._stopped = True
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+
+    def _step(self) -> None:
+        self._next = None
+        replica = self._replica
+        begin = replica.dispatched_end
+        budget = min(max(STEP_BYTES, (replica.end - begin) // _PILED_UP_STEPS), MAX_STEP_BYTES)
+        try:
+            more = replica.dispatch(budget)
+        except Exception:
+            # The log is complete all the same; a disk without room for a queue file is asked again.
+            if not self._failing:
+                log.exception("%s: queues and index stay behind the log at %d, again every %g s", self._name, begin, RETRY_S)
+            self._failing = True
+            self._next = asyncio.get_running_loop().call_later(RETRY_S, self._step)
+            return
+        self._failing = False
+        if replica.dispatched_end != begin:
+            self._dispatched()
+        if more:
+            self.soon()

@@ -1,0 +1,55 @@
+"""What a slave asks its master about the log before it follows: where it begins and ends, its epochs, the length of its files."""
+
+from sprocketmq.broker.replication.stream import MasterLog
+from sprocketmq.errors import BrokerBusy, RemoteProtocolError
+from sprocketmq.net.client import Connection, ConnectionPool
+from sprocketmq.protocol.bodies import EpochCache, RuntimeInfo
+from sprocketmq.protocol.codes import RequestCode, ResponseCode
+from sprocketmq.storage.replica.epochs import Epoch
+
+ASK_TIMEOUT_S = 3.0
+_GET_BROKER_EPOCH_CACHE = 1007
+_SEGMENT_BYTES = "mappedFileSizeCommitLog="
+
+
+async def ask_master(address: str) -> MasterLog:
+    """Ask the master at its address for clients, over a connection of its own (28, 26 and 1007).
+
+    Raises SprocketError when it does not answer, RemoteProtocolError when its answer does not tell where its log is.
+    """
+    pool = ConnectionPool(expected="broker")
+    try:
+        return await _ask(await pool.get(address, timeout_s=ASK_TIMEOUT_S))
+    finally:
+        await pool.close()
+
+
+async def _ask(conn: Connection) -> MasterLog:
+    # The epochs first: a master begins an epoch before anything is written in it, so the end asked for later is not of an unknown epoch.
+    epochs = await _epochs(conn)
+    answer = await conn.request(RequestCode.GET_BROKER_RUNTIME_INFO, timeout_s=ASK_TIMEOUT_S)
+    if answer.code != ResponseCode.SUCCESS:
+        raise BrokerBusy(answer.code, answer.remark, address=conn.address)
+    table = RuntimeInfo.decode(answer.body).table
+    try:
+        begin, end = int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
+    except (KeyError, ValueError):
+        raise RemoteProtocolError(f"{conn.address} does not tell where its commit log begins and ends: it is no broker") from None
+    return MasterLog(max(begin, 0), end, epochs, await _segment_bytes(conn))
+
+
+async def _epochs(conn: Connection) -> tuple[Epoch, ...] | None:
+    """Return the epochs, None of a broker without any, as Apache's are outside of controller mode."""
+    answer = await conn.request(_GET_BROKER_EPOCH_CACHE, timeout_s=ASK_TIMEOUT_S)
+    if answer.code != ResponseCode.SUCCESS:
+        return None
+    return tuple(Epoch(entry.epoch, entry.start_offset) for entry in EpochCache.decode(answer.body).epoch_list) or None
+
+
+async def _segment_bytes(conn: Connection) -> int | None:
+    answer = await conn.request(RequestCode.GET_BROKER_CONFIG, timeout_s=ASK_TIMEOUT_S)
+    if answer.code != ResponseCode.SUCCESS:
+        return None
+    lines = bytes(answer.body).decode(errors="replace").splitlines()
+    value = next((line.removeprefix(_SEGMENT_BYTES) for line in lines if line.startswith(_SEGMENT_BYTES)), "")
+    return int(value) if value.isdecimal() else None
