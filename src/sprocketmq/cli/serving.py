@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sprocketmq.cli.config import LOOPBACK_HOST, Settings, data_directory
-from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, drop_output, fail
-from sprocketmq.cli.stopping import on_stop_signals
-from sprocketmq.errors import ConfigError, FatalError, SprocketError
+from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, fail
+from sprocketmq.cli.stopping import on_stop_signals, print_ready, watch_stdin
+from sprocketmq.errors import ConfigError, SprocketError
 from sprocketmq.net.address import format_address, is_loopback, is_wildcard, own_address, parse_address, parse_addresses
 from sprocketmq.net.loops import new_event_loop
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 STOP_TIMEOUT_S = 30.0
 
 DESCRIPTIONS = {
-    "serve": "Run a nameserver and a broker in one process.",
+    "serve": "Run a nameserver and a broker in one process, or several brokers in processes of their own.",
     "namesrv": "Run a nameserver.",
     "broker": "Run a broker that registers at running nameservers.",
 }
@@ -57,6 +57,7 @@ def parser(verb: str) -> argparse.ArgumentParser:
     p.add_argument("--host", help=f"address to listen on (default {LOOPBACK_HOST})")
     if verb == "serve":
         p.add_argument("--namesrv-port", type=_port, metavar="PORT", help="port of the nameserver (default 9876)")
+        p.add_argument("--brokers", type=_count, metavar="N", default=1, help="how many brokers; several run in supervised child processes")
     if verb == "broker":
         p.add_argument("--take-over", action="store_true", help="replace a live broker of the same name, which gets no more traffic then")
         p.add_argument("--namesrv", metavar="HOST:PORT[;HOST:PORT]", help="nameservers to register at (default: NAMESRV_ADDR)")
@@ -85,6 +86,12 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of brokers: write 1 or more")
+    return int(text)
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run a serving verb until it is stopped and return its exit code. Raises SprocketError when it cannot start."""
     verb = arguments[0]
@@ -95,6 +102,12 @@ def run(arguments: Sequence[str]) -> int:
         stream=sys.stderr, level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
     )
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        if verb == "serve" and options.brokers > 1:
+            from sprocketmq.cli.serving_many import serve_many
+
+            return runner.run(
+                serve_many(settings, brokers=options.brokers, insecure=options.insecure, stop_with_stdin=options.stop_with_stdin)
+            )
         take_over = getattr(options, "take_over", False)
         return runner.run(_serve(verb, settings, take_over=take_over, stop_with_stdin=options.stop_with_stdin))
 
@@ -191,7 +204,7 @@ async def _serve(verb: str, settings: Settings, *, take_over: bool, stop_with_st
     stop = asyncio.Event()
     with on_stop_signals(lambda _: stop.set()):
         if stop_with_stdin:
-            _watch_stdin(asyncio.get_running_loop(), stop)
+            watch_stdin(asyncio.get_running_loop(), stop)
         return await _serve_until(stop, verb, settings, take_over=take_over)
 
 
@@ -220,7 +233,7 @@ async def _serve_until(stop: asyncio.Event, verb: str, settings: Settings, *, ta
             started.append(broker)
             ends.append(broker.wait_failed)
             ready += f" broker={broker.address} store={broker.config.store.root}"
-        _say(ready)
+        print_ready(ready)
         return await _until_first([end() for end in ends])
     finally:
         for server in reversed(started):
@@ -241,38 +254,6 @@ async def _until_first(waits: list[Awaitable[Any]]) -> int:
             fail(f"{failure}; stopping")
             return EXIT_FAILURE
     return EXIT_OK
-
-
-def _say(ready: str) -> None:
-    try:
-        print(ready, flush=True)
-    except OSError as e:
-        drop_output()
-        raise FatalError(f"the ready line cannot be written to standard output: {e.strerror or e}; redirect it, or leave it open") from None
-
-
-def _watch_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    """Set ``stop`` when standard input ends. Raises ConfigError for an input without events, such as a file or /dev/null."""
-    fd = sys.stdin.fileno()
-
-    def look() -> None:
-        try:
-            ended = not os.read(fd, 4096)
-        except BlockingIOError:
-            ended = False
-        except OSError:  # a terminal that is gone
-            ended = True
-        if ended:
-            loop.remove_reader(fd)
-            stop.set()
-
-    try:
-        loop.add_reader(fd, look)
-    except OSError:
-        raise ConfigError(
-            "--stop-with-stdin waits for the end of a pipe, a socket or a terminal, and standard input is a file, /dev/null or closed:"
-            " start this with a pipe, or leave the option out"
-        ) from None
 
 
 def _reachable(address: str) -> str:

@@ -1,9 +1,14 @@
-"""SIGINT and SIGTERM for commands that run in an event loop."""
+"""When servers say that they run, and what stops them: SIGINT and SIGTERM, or the end of standard input."""
 
 import asyncio
 import contextlib
+import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
+
+from sprocketmq.cli.errors import drop_output
+from sprocketmq.errors import ConfigError, FatalError
 
 
 @contextlib.contextmanager
@@ -19,3 +24,36 @@ def on_stop_signals(act: Callable[[signal.Signals], object]) -> Iterator[None]:
         for number, handler in before.items():
             loop.remove_signal_handler(number)
             signal.signal(number, handler)
+
+
+def print_ready(line: str) -> None:
+    """Print the ready line. Raises FatalError when nobody can read it."""
+    try:
+        print(line, flush=True)
+    except OSError as e:
+        drop_output()
+        raise FatalError(f"the ready line cannot be written to standard output: {e.strerror or e}; redirect it, or leave it open") from None
+
+
+def watch_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    """Set ``stop`` when standard input ends. Raises ConfigError for an input without events, such as a file or /dev/null."""
+    fd = sys.stdin.fileno()
+
+    def look() -> None:
+        try:
+            ended = not os.read(fd, 4096)
+        except BlockingIOError:
+            ended = False
+        except OSError:  # a terminal that is gone
+            ended = True
+        if ended:
+            loop.remove_reader(fd)
+            stop.set()
+
+    try:
+        loop.add_reader(fd, look)
+    except OSError:
+        raise ConfigError(
+            "--stop-with-stdin waits for the end of a pipe, a socket or a terminal, and standard input is a file, /dev/null or closed:"
+            " start this with a pipe, or leave the option out"
+        ) from None

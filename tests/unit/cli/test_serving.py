@@ -15,7 +15,8 @@ import pytest
 from sprocketmq import Message, sync
 from sprocketmq.cli.app import main
 from sprocketmq.cli.config import KEYS, Settings, data_directory
-from sprocketmq.cli.serving import _kv_file, _watch_stdin
+from sprocketmq.cli.serving import _kv_file
+from sprocketmq.cli.stopping import watch_stdin
 from sprocketmq.errors import ConfigError, SprocketError
 from sprocketmq.net.address import own_address, parse_address
 from sprocketmq.net.client import ConnectionPool
@@ -177,7 +178,7 @@ async def test_a_standard_input_without_data_at_the_moment_has_not_ended(monkeyp
     os.set_blocking(reading, False)
     with os.fdopen(reading) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        _watch_stdin(loop, stop)
+        watch_stdin(loop, stop)
         looks[0]()
         assert not stop.is_set()
         os.close(writing)

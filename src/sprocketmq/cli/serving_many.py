@@ -1,0 +1,109 @@
+"""``serve --brokers``: a nameserver and several brokers on one machine, each in a process of its own, which this one supervises."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sprocketmq.cli.config import Settings, data_directory
+from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, fail
+from sprocketmq.cli.stopping import on_stop_signals, print_ready, watch_stdin
+from sprocketmq.errors import ConfigError
+from sprocketmq.net.address import parse_address
+from sprocketmq.processes.members import PORT_STEP, Member, members_of
+from sprocketmq.processes.supervisor import ChildFailed, Command, Supervisor
+
+NAMESRV = "namesrv"
+# These have an option of their own in a child's command line, or make no sense there.
+_OPTIONS = {"broker_name", "namesrv", "namesrv_port", "port", "store"}
+
+
+async def serve_many(settings: Settings, *, brokers: int, insecure: bool, stop_with_stdin: bool) -> int:
+    """Run a nameserver and brokers until a signal, and return the exit code. Raises ConfigError for settings that cannot be.
+
+    A child that cannot start ends all of them; one that dies later is started again.
+    """
+    cluster = ManyServers(settings, brokers=brokers, insecure=insecure)
+    stop = asyncio.Event()
+    with on_stop_signals(lambda _: stop.set()):
+        if stop_with_stdin:
+            watch_stdin(asyncio.get_running_loop(), stop)
+        starting = asyncio.ensure_future(asyncio.to_thread(cluster.start))
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if not stopping.done():
+                await starting
+                print_ready(cluster.ready_line)
+                await stopping
+        except ChildFailed as e:
+            fail(str(e))
+            return EXIT_USAGE if e.code == EXIT_USAGE else EXIT_FAILURE
+        finally:
+            stopping.cancel()
+            await asyncio.to_thread(cluster.stop)
+            with contextlib.suppress(ChildFailed):
+                await starting
+    return EXIT_OK
+
+
+class ManyServers:
+    """The children and their command lines. Each broker has a directory of its own in the store's."""
+
+    def __init__(self, settings: Settings, *, brokers: int, insecure: bool) -> None:
+        if brokers > 1 and "broker_name" in settings.explicit:
+            raise ConfigError("several brokers are called broker-a, broker-b and so on: leave their name out (--name)")
+        self._settings = settings
+        self._members = members_of(brokers, 0, settings.broker_name)
+        last = settings.port + PORT_STEP * (len(self._members) - 1)
+        if settings.port and last > 65535:
+            raise ConfigError(f"port {settings.port}: {len(self._members)} brokers need ports up to {last}; choose a lower one, or 0")
+        self._root = Path(settings.store).expanduser().absolute() if settings.store else data_directory()
+        self._supervisor = Supervisor(restart=True, say=_pass_on)
+        self._common = ["--insecure"] if insecure else []
+        self._common += ["--set", f"host={settings.host}", "--set", f"log_level={settings.log_level}"]
+
+    @property
+    def ready_line(self) -> str:
+        """All addresses, and the directory that has the stores."""
+        names = (member.name for member in self._members)
+        brokers = " ".join(f"{name}={self._supervisor.ready(name)['broker']}" for name in names)
+        return f"ready namesrv={self._namesrv} {brokers} store={self._root}"
+
+    def start(self) -> None:
+        """Start the nameserver, then all brokers at a time. Raises ChildFailed."""
+        self._supervisor.start({NAMESRV: self._namesrv_command})
+        self._supervisor.start({member.name: self._broker_command(i, member) for i, member in enumerate(self._members)})
+
+    def stop(self) -> None:
+        """Stop the brokers, then the nameserver, within a bounded time."""
+        self._supervisor.stop([member.name for member in self._members], [NAMESRV])
+
+    @property
+    def _namesrv(self) -> str:
+        return self._supervisor.ready(NAMESRV)["namesrv"]
+
+    def _namesrv_command(self, before: Mapping[str, str]) -> Sequence[str]:
+        port = parse_address(before["namesrv"])[1] if before else self._settings.namesrv_port
+        limit = f"max_connections={self._settings.max_connections}"
+        return ["namesrv", "--port", str(port), "--store", str(self._root), *self._common, "--set", limit]
+
+    def _broker_command(self, index: int, member: Member) -> Command:
+        settings = self._settings
+        addresses = ";".join(filter(None, (self._namesrv, settings.namesrv)))
+        options = ["--namesrv", addresses, "--name", member.broker_name, "--store", str(member.store(self._root)), *self._common]
+        for key in sorted(settings.explicit - _OPTIONS):
+            value = getattr(settings, key)
+            options += ["--set", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
+        first_port = settings.port + PORT_STEP * index if settings.port else 0
+
+        def command(before: Mapping[str, str]) -> Sequence[str]:
+            return ["broker", "--port", str(parse_address(before["broker"])[1] if before else first_port), *options]
+
+        return command
+
+
+def _pass_on(name: str, line: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"{name}: {line}", file=sys.stderr, flush=True)

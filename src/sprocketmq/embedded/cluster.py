@@ -1,0 +1,312 @@
+"""``LocalCluster``, what tests and notebooks hold."""
+
+import asyncio
+import atexit
+import os
+import shutil
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from sprocketmq.clock import SYSTEM_CLOCK
+from sprocketmq.embedded.children import ChildServers
+from sprocketmq.embedded.plan import ClusterPlan
+from sprocketmq.embedded.threads import ThreadServers
+from sprocketmq.errors import ClientClosed, ConfigError, ForkedClient
+from sprocketmq.net.tasks import share
+from sprocketmq.processes.members import members_of
+from sprocketmq.protocol.records import ReceivedMessage
+from sprocketmq.storage.config import DELAY_LEVELS
+
+START_TIMEOUT_S = 30.0
+
+
+class Servers(Protocol):
+    """What a cluster asks of its servers, wherever they run."""
+
+    namesrv: str
+    brokers: dict[str, str]
+
+    @property
+    def pids(self) -> list[int]: ...
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def stop_broker(self, name: str) -> None: ...
+
+    def kill_broker(self, name: str) -> None: ...
+
+    def start_broker(self, name: str) -> None: ...
+
+    def stop_namesrv(self) -> None: ...
+
+    def start_namesrv(self) -> None: ...
+
+
+class LocalCluster:
+    """A nameserver and ``brokers`` brokers, started by ``start`` (or ``with``, or ``async with``) and gone after ``stop``.
+
+    ``store`` is the directory for what the brokers keep: one broker uses it as it is, several use ``store/broker-a``, ``store/broker-b``
+    and so on. Without it everything goes to a temporary directory that ``stop`` removes. With ``in_process`` (the default) the servers run
+    in a background thread with an event loop of its own; else in child processes, with a core for each broker.
+    ``namesrv_port`` and ``port`` (of the first broker; one broker only) are 0 for any free one. With ``flush_disk_type="SYNC_FLUSH"`` a
+    send is answered when it is on the disk. ``message_delay_level`` has the delays of levels 1, 2, ... as text, ``"1s 5s 10s"``: with short
+    ones tests of retries end soon.
+
+    ``namesrv`` is the address to give to clients. Raises ConfigError for arguments that cannot be; ``start`` raises PortInUse,
+    StoreLocked, StoreNotWritable, StoreDamaged, or ClusterFailed when a child does not come up. A process forked while a cluster runs must
+    make its own; in the child ``stop`` does nothing. A cluster still running when the main thread ends is stopped then.
+    """
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str] | None = None,
+        brokers: int = 1,
+        *,
+        in_process: bool = True,
+        namesrv_port: int = 0,
+        port: int = 0,
+        auto_create_topic: bool = True,
+        cluster_name: str = "DefaultCluster",
+        default_topic_queues: int = 8,
+        max_message_bytes: int = 4 << 20,
+        flush_disk_type: str = "ASYNC_FLUSH",
+        message_delay_level: str = DELAY_LEVELS,
+        start_timeout_s: float = START_TIMEOUT_S,
+    ) -> None:
+        members = members_of(brokers, 0)
+        if brokers > 1 and port:
+            raise ConfigError("several brokers cannot share one port: leave port at 0")
+        for name, value in (("namesrv_port", namesrv_port), ("port", port)):
+            if type(value) is not int or not 0 <= value <= 65535:
+                raise ConfigError(f"{name} must be a whole number from 0 to 65535, not {value!r}")
+        if not start_timeout_s > 0:
+            raise ConfigError(f"start_timeout_s must be more than 0 seconds, not {start_timeout_s:g}")
+        if store is not None and not os.fspath(store):
+            raise ConfigError("store is '': name a directory, '.' for the current one, or leave it out for a temporary one")
+        self._wanted_store = None if store is None else Path(store).absolute()
+        self._in_process = in_process
+        self._plan = ClusterPlan(
+            members=members,
+            temporary=store is None,
+            namesrv_port=namesrv_port,
+            port=port,
+            start_timeout_s=start_timeout_s,
+            auto_create_topic=auto_create_topic,
+            cluster_name=cluster_name,
+            default_topic_queues=default_topic_queues,
+            max_message_bytes=max_message_bytes,
+            flush_disk_type=flush_disk_type,
+            message_delay_level=message_delay_level,
+        )
+        self._plan.broker_config("", members[0])  # bad values fail here, not in another thread
+        self._store: Path | None = None
+        self._temporary: Path | None = None
+        self._servers: Servers | None = None
+        self._pid = 0
+        self._lock = threading.Lock()
+
+    # --- life ---
+
+    def start(self) -> Self:
+        """Start everything and return when it takes traffic; harmless when it runs already."""
+        with self._lock:
+            if self._servers is not None:
+                return self
+            self._pid = os.getpid()
+            if self._wanted_store is None:
+                self._store = self._temporary = Path(tempfile.mkdtemp(prefix="sprocketmq-"))
+            else:
+                self._store = self._wanted_store
+            plan = replace(self._plan, root=self._store)
+            servers = ThreadServers(plan) if self._in_process else ChildServers(plan)
+            try:
+                servers.start()
+            except BaseException:
+                servers.stop()
+                self._remove_temporary()
+                raise
+            self._servers = servers
+            _running.add(self)
+            return self
+
+    def stop(self) -> None:
+        """Stop everything cleanly and remove a temporary store; harmless when it is stopped already, and in a forked child."""
+        self._end(lambda servers: servers.stop())
+
+    def kill(self) -> None:
+        """End the servers as ``kill -9`` does, and keep a given store as it is then; a temporary one is removed. For tests of recovery."""
+        self._end(lambda servers: servers.kill())
+
+    def _end(self, how: Callable[[Servers], None]) -> None:
+        with self._lock:
+            servers, self._servers = self._servers, None
+            if servers is None or self._pid != os.getpid():
+                return
+            _running.discard(self)
+            try:
+                how(servers)
+            finally:
+                self._remove_temporary()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        starting = asyncio.get_running_loop().run_in_executor(None, self.start)
+        try:
+            return await share(starting, lambda: RuntimeError("the start was cancelled"))
+        except asyncio.CancelledError:
+            # The thread goes on: without this, the servers that it starts would run until the program ends.
+            await asyncio.wait([starting])
+            await asyncio.to_thread(self.stop)
+            raise
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await asyncio.to_thread(self.stop)
+
+    def _remove_temporary(self) -> None:
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None
+
+    def __repr__(self) -> str:
+        state = f"namesrv={self.namesrv!r}" if self._servers is not None else "not running"
+        return f"<LocalCluster {state}>"
+
+    # --- where it is ---
+
+    def _running(self) -> Servers:
+        if self._servers is None:
+            raise ClientClosed("this LocalCluster is not running: use it inside `with`, or call start() first")
+        return self._servers
+
+    @property
+    def namesrv(self) -> str:
+        """The nameserver's ``host:port``: what clients want as ``namesrv``. Raises ClientClosed when the cluster does not run."""
+        return self._running().namesrv
+
+    @property
+    def brokers(self) -> list[str]:
+        """The brokers' ``host:port``, in the order of their names."""
+        return list(self._running().brokers.values())
+
+    @property
+    def broker_names(self) -> list[str]:
+        """``broker-a`` and so on."""
+        return [member.name for member in self._plan.members]
+
+    @property
+    def store(self) -> Path:
+        """The directory of the brokers' stores. Raises ClientClosed when there is none yet."""
+        if self._store is None:
+            raise ClientClosed("this LocalCluster was not started yet")
+        return self._store
+
+    def store_of(self, broker_name: str) -> Path:
+        """Return one broker's store directory. Raises ConfigError for a name that no broker has."""
+        member = self._plan.member(broker_name)
+        return replace(self._plan, root=self.store).store_of(member)
+
+    @property
+    def pids(self) -> list[int]:
+        """The ids of the brokers' processes: this one's own with ``in_process``. Raises ClientClosed when they do not run."""
+        return self._running().pids
+
+    # --- for tests ---
+
+    def create_topic(self, topic: str, *, queues: int = 8, attributes: Mapping[str, str] | None = None) -> None:
+        """Create ``topic`` with ``queues`` queues on every broker. Arguments and errors are those of ``AdminClient.create_topic``."""
+        from sprocketmq import sync
+
+        with sync.AdminClient(namesrv=self.namesrv) as admin:
+            admin.create_topic(topic, queues=queues, attributes=attributes)
+
+    def messages(self, topic: str, *, count: int | None = None, timeout_s: float = 30.0) -> list[ReceivedMessage]:
+        """Return what ``topic`` holds, by queue and offset; nobody's position is changed.
+
+        With ``count``, wait until there are so many, for at most ``timeout_s``, and raise TimeoutError saying how many there were; without,
+        return what is there now. A topic that does not exist is empty.
+        """
+        from sprocketmq import sync
+        from sprocketmq.errors import TopicNotFound
+
+        deadline = SYSTEM_CLOCK.monotonic() + timeout_s
+        found: dict[Any, list[ReceivedMessage]] = {}
+        position: dict[Any, int] = {}
+        with sync.PullConsumer("sprocketmq-messages", namesrv=self.namesrv) as consumer:
+            while True:
+                try:
+                    queues = consumer.queues(topic)
+                except TopicNotFound:
+                    queues = []
+                for queue in queues:
+                    if queue not in position:
+                        position[queue] = consumer.min_offset(queue)
+                        found[queue] = []
+                    while position[queue] < consumer.max_offset(queue):
+                        result = consumer.pull(queue, position[queue], max_messages=1024, max_bytes=4 << 20)
+                        found[queue] += result.messages
+                        position[queue] = result.next_offset
+                total = sum(map(len, found.values()))
+                if count is None or total >= count:
+                    return [message for queue in sorted(found) for message in found[queue]]
+                if SYSTEM_CLOCK.monotonic() >= deadline:
+                    raise TimeoutError(f"topic {topic} holds {total} messages, not {count}, after {timeout_s:g} s")
+                time.sleep(0.005)
+
+    def stop_broker(self, broker_name: str = "broker-a") -> None:
+        """Stop one broker cleanly and leave the rest running."""
+        self._own().stop_broker(broker_name)
+
+    def kill_broker(self, broker_name: str = "broker-a") -> None:
+        """End one broker as ``kill -9`` does and leave the rest running."""
+        self._own().kill_broker(broker_name)
+
+    def start_broker(self, broker_name: str = "broker-a") -> None:
+        """Start a stopped or killed broker again, on its old port and store."""
+        self._own().start_broker(broker_name)
+
+    def stop_namesrv(self) -> None:
+        """Stop the nameserver and leave the brokers running."""
+        self._own().stop_namesrv()
+
+    def start_namesrv(self) -> None:
+        """Start the stopped nameserver again on its old port; brokers register again on their own."""
+        self._own().start_namesrv()
+
+    def _own(self) -> Servers:
+        servers = self._running()
+        if self._pid != os.getpid():
+            raise ForkedClient("LocalCluster")
+        return servers
+
+
+_running: set[LocalCluster] = set()
+
+
+def _stop_all() -> None:
+    forgotten = list(_running)
+    for cluster in forgotten:
+        cluster.stop()
+    for cluster in forgotten:
+        text = f"LocalCluster in {cluster.store} was still running when the program ended: use 'with', or stop()"
+        warnings.warn(text, ResourceWarning, source=cluster, stacklevel=1)
+
+
+# Brokers stop with the help of thread pools, and those take no more work once the main thread has ended: `atexit` would be too late.
+# The hook is the one the pools themselves use; it runs in reverse order of registration, and they are imported above.
+getattr(threading, "_register_atexit", atexit.register)(_stop_all)

@@ -1,0 +1,117 @@
+"""``serve --brokers``: several brokers in supervised processes."""
+
+import os
+import re
+import signal
+
+import pytest
+
+from sprocketmq import Message, sync
+from sprocketmq.cli.app import main
+from sprocketmq.errors import SprocketError
+from sprocketmq.testing import wait_until
+
+FREE = ("--port", "0", "--namesrv-port", "0")
+
+
+def addresses(namesrv):
+    with sync.AdminClient(namesrv=namesrv) as admin:
+        try:
+            return {name: data.broker_addrs[0] for name, data in admin.cluster().broker_addr_table.items()}
+        except SprocketError:
+            return {}
+
+
+def children(pid):
+    found = {}
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{entry}/stat") as stat, open(f"/proc/{entry}/cmdline") as cmdline:
+                if int(stat.read().rpartition(")")[2].split()[1]) == pid:
+                    words = cmdline.read().split("\0")
+                    found[words[words.index("--name") + 1] if "--name" in words else "namesrv"] = int(entry)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def test_the_ready_line_names_all_brokers_which_share_a_topics_queues(serving, tmp_path):
+    server = serving("serve", "--brokers", "2", *FREE, "--store", str(tmp_path), "--set", "default_topic_queues=2")
+    assert re.fullmatch(rf"ready namesrv=\S+ broker-a=\S+ broker-b=\S+ store={tmp_path}\n", server.ready)
+    namesrv = server.address["namesrv"]
+    assert addresses(namesrv) == {name: server.address[name] for name in ("broker-a", "broker-b")}
+    with sync.AdminClient(namesrv=namesrv) as admin:
+        admin.create_topic("orders", queues=2)
+    with sync.Producer("pg", namesrv=namesrv) as producer:
+        assert {producer.send(Message("orders", b"x")).broker_name for _ in range(8)} == {"broker-a", "broker-b"}
+    assert {path.name for path in tmp_path.iterdir()} >= {"broker-a", "broker-b"}
+    pids = children(server.process.pid)
+    assert server.end() == (0, "")
+    assert pids.keys() == {"namesrv", "broker-a", "broker-b"}
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids.values())
+    assert not (tmp_path / "broker-a" / "abort").exists()
+
+
+def test_a_broker_that_dies_comes_back_where_it_was(serving, tmp_path):
+    server = serving("serve", "--brokers", "2", *FREE, "--store", str(tmp_path))
+    namesrv, pids = server.address["namesrv"], children(server.process.pid)
+    os.kill(pids["broker-b"], signal.SIGKILL)
+    wait_until(lambda: children(server.process.pid).get("broker-b", pids["broker-b"]) != pids["broker-b"])
+    wait_until(lambda: addresses(namesrv) == {name: server.address[name] for name in ("broker-a", "broker-b")})
+    code, err = server.end(signal.SIGINT)
+    assert code == 0
+    (line,) = [line for line in err.splitlines() if "supervisor" in line]
+    assert line.endswith(f"broker-b (process {pids['broker-b']}) was ended by SIGKILL; it is started again in 0.25 s")
+
+
+def test_the_children_go_when_the_server_is_killed(serving, tmp_path):
+    server = serving("serve", "--brokers", "2", *FREE, "--store", str(tmp_path))
+    pids = children(server.process.pid)
+    server.end(signal.SIGKILL)
+    wait_until(lambda: not any(is_running(pid) for pid in pids.values()))
+    assert not (tmp_path / "broker-a" / "abort").exists()
+
+
+def is_running(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_it_ends_with_its_standard_input(serving, tmp_path):
+    server = serving("serve", "--brokers", "2", *FREE, "--store", str(tmp_path), "--stop-with-stdin")
+    server.process.stdin.close()
+    server.process.stdin = None
+    assert server.wait() == (0, "")
+
+
+def test_a_broker_that_cannot_start_ends_all_with_its_reason(tmp_path, capfd):
+    (tmp_path / "broker-b").write_text("no directory")
+    assert main(["serve", "--brokers", "2", *FREE, "--store", str(tmp_path)]) == 1
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.splitlines()[-1].startswith(f"sprocketmq: broker-b: ended with exit code 1: store {tmp_path}/broker-b is not writable")
+
+
+def test_a_store_in_use_ends_all_with_its_reason(serving, tmp_path, capfd):
+    serving("serve", *FREE, "--store", str(tmp_path / "broker-a"))
+    assert main(["serve", "--brokers", "2", *FREE, "--store", str(tmp_path)]) == 1
+    assert "sprocketmq: broker-a: ended with exit code 1: store" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--brokers", "0"), "'0' is not a number of brokers: write 1 or more"),
+        (("--brokers", "27"), "brokers must be a whole number from 1 to 26"),
+        (("--brokers", "2", "--name", "b"), "leave their name out (--name)"),
+        (("--brokers", "9", "--port", "65500"), "port 65500: 9 brokers need ports up to 65580"),
+        (("--brokers", "2", *FREE, "--set", "default_topic_queues=0"), "default_topic_queues is 0"),
+        (("--brokers", "2", "--host", "0.0.0.0"), "Add --insecure if only machines you trust can reach it"),
+    ],
+)
+def test_settings_that_cannot_be_are_wrong_usage(arguments, words, tmp_path, capfd):
+    assert main(["serve", *arguments, "--store", str(tmp_path)]) == 2
+    assert words in capfd.readouterr().err

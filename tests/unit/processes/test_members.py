@@ -1,0 +1,32 @@
+"""Names and ids of the brokers of a cluster on one machine."""
+
+from pathlib import Path
+
+import pytest
+
+from sprocketmq.errors import ConfigError
+from sprocketmq.processes.members import Member, members_of
+
+
+def test_masters_are_named_by_letters_and_each_is_followed_by_its_slaves():
+    assert members_of(2, 2) == (
+        Member("broker-a", "broker-a", 0),
+        Member("broker-a-1", "broker-a", 1),
+        Member("broker-a-2", "broker-a", 2),
+        Member("broker-b", "broker-b", 0),
+        Member("broker-b-1", "broker-b", 1),
+        Member("broker-b-2", "broker-b", 2),
+    )
+
+
+def test_a_single_master_keeps_its_name():
+    master, slave = members_of(1, 1, "orders")
+    assert (master.name, slave.name, slave.broker_name) == ("orders", "orders-1", "orders")
+    assert (master.is_master, slave.is_master) == (True, False)
+    assert slave.store(Path("/mq")) == Path("/mq/orders-1")
+
+
+@pytest.mark.parametrize(("brokers", "replicas"), [(0, 0), (27, 0), ("2", 0), (True, 0), (1, -1), (1, 17), (1, 1.0)])
+def test_impossible_numbers_are_refused(brokers, replicas):
+    with pytest.raises(ConfigError, match=r"must be a whole number from (1 to 26|0 to 16), not "):
+        members_of(brokers, replicas)
