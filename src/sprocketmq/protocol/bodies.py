@@ -690,7 +690,10 @@ class MessageRequestModes(Body):
 
 
 class HaConnectionInfo(Body):
-    """One slave, as its master sees it: ``diff`` is how many bytes of log it lacks."""
+    """One slave, as its master sees it: ``diff`` is how many bytes of log it lacks.
+
+    ``behind_ms`` is this project's own: for how long it has lacked the oldest of them.
+    """
 
     addr: str
     slave_ack_offset: Int64 = 0
@@ -698,6 +701,7 @@ class HaConnectionInfo(Body):
     in_sync: bool = False
     transferred_byte_in_second: Int64 = 0
     transfer_from_where: Int64 = 0
+    behind_ms: Int64 | None = None
 
 
 class HaClientInfo(Body):
@@ -715,7 +719,7 @@ class HaClientInfo(Body):
 class HaStatus(Body):
     """The state of replication on one broker (907)."""
 
-    master: bool
+    master: bool = False
     master_commit_log_max_offset: Int64 = 0
     in_sync_slave_nums: Int32 = 0
     ha_connection_info: list[HaConnectionInfo] = field(default_factory=list)
@@ -728,8 +732,8 @@ class HaStatus(Body):
 class EpochEntry(Body):
     """A stretch of a log that one master wrote; the last one has no end."""
 
-    epoch: Int32
-    start_offset: Int64
+    epoch: Int32 = 0
+    start_offset: Int64 = 0
     end_offset: Int64 = (1 << 63) - 1
 
 

@@ -9,7 +9,7 @@ import typer
 
 import sprocketmq
 from sprocketmq.cli import serving
-from sprocketmq.cli.commands import messages, stores
+from sprocketmq.cli.commands import brokers, messages, stores
 from sprocketmq.cli.commands.demo import demo
 from sprocketmq.cli.commands.groups import group_app
 from sprocketmq.cli.commands.measuring import bench_app
@@ -47,7 +47,7 @@ def _list_serving_verb(verb: str) -> None:
 
 for _verb in serving.DESCRIPTIONS:
     _list_serving_verb(_verb)
-for _command in (messages.produce, messages.consume, messages.query, stores.inspect, stores.verify, stores.rebuild):
+for _command in (brokers.cluster, messages.produce, messages.consume, messages.query, stores.inspect, stores.verify, stores.rebuild):
     app.command(_command.__name__)(_command)
 app.command("demo", context_settings=PASS_ON, add_help_option=False)(demo)
 for _group in (topic_app, group_app, bench_app, pipeline_app):

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from sprocketmq.client.admin.groups import GroupAdmin
 from sprocketmq.client.admin.messages import MessageQueries
+from sprocketmq.client.admin.replication import ReplicationAdmin
 from sprocketmq.client.arguments import check_number
 from sprocketmq.client.consume.offsets import OffsetRequests
 from sprocketmq.client.instance import Instance
@@ -13,7 +13,7 @@ from sprocketmq.clock import SYSTEM_CLOCK, Clock
 ADMIN_TIMEOUT_S = 5.0
 
 
-class AdminClient(GroupAdmin, MessageQueries):
+class AdminClient(ReplicationAdmin, MessageQueries):
     """Creates, shows and deletes topics and consumer groups; shows routes, brokers, progress and messages; resets offsets.
 
     ``namesrv`` as for Producer. Use ``async with``. Methods raise BrokerError when a server refuses, BrokerBusy when it cannot now,

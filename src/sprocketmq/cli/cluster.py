@@ -1,0 +1,66 @@
+"""``sprocketmq cluster``: the brokers, their roles, and how far slaves follow."""
+
+from typing import Any
+
+from sprocketmq import sync
+from sprocketmq.cli.output import clean, print_json, print_table
+from sprocketmq.client.admin import BrokerState
+
+COLUMNS = ("broker", "id", "role", "address", "version", "log end", "behind bytes", "behind ms", "in sync")
+
+
+def show(namesrv: str, *, as_json: bool) -> None:
+    """Print one line for each registered broker; those that do not answer have a sentence below."""
+    with sync.AdminClient(namesrv=namesrv) as admin:
+        brokers = admin.brokers()
+    if as_json:
+        print_json([facts(state) for state in brokers])
+        return
+    print_table(COLUMNS, [row(state) for state in brokers])
+    for state in brokers:
+        if state.problem:
+            print(f"{state.broker_name} {state.broker_id}: {clean(state.problem)}")
+
+
+def facts(state: BrokerState) -> dict[str, Any]:
+    """Return what JSON output says of a broker; null is unknown, or has no meaning for its role."""
+    return {
+        "broker_name": state.broker_name,
+        "broker_id": state.broker_id,
+        "cluster": state.cluster,
+        "address": state.address,
+        "role": state.role or None,
+        "version": state.version or None,
+        "log_end": state.log_end,
+        "behind_bytes": state.behind_bytes,
+        "behind_ms": state.behind_ms,
+        "in_sync": state.in_sync,
+        "in_sync_slaves": state.in_sync_slaves,
+        "slaves": [
+            {
+                "address": slave.addr,
+                "acknowledged": slave.slave_ack_offset,
+                "behind_bytes": slave.diff,
+                "behind_ms": slave.behind_ms,
+                "in_sync": slave.in_sync,
+            }
+            for slave in state.slaves
+        ],
+        "problem": state.problem or None,
+    }
+
+
+def row(state: BrokerState) -> tuple[object, ...]:
+    """Return the line of a broker: a master has the number of its slaves that are in sync, of those that are connected."""
+    if state.is_master:
+        in_sync = f"{state.in_sync_slaves} of {len(state.slaves)}" if state.slaves else "-"
+    else:
+        in_sync = {True: "yes", False: "no", None: "?"}[state.in_sync]
+    return (
+        *(state.broker_name, state.broker_id, clean(state.role) or "?", state.address, clean(state.version) or "?"),
+        *(_number(state.log_end), _number(state.behind_bytes), _number(state.behind_ms), in_sync),
+    )
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"

@@ -1,0 +1,143 @@
+"""Administration of masters and slaves: what each broker is, and how far the slaves follow."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from sprocketmq.client.admin.groups import GroupAdmin
+from sprocketmq.client.routes import MASTER_ID
+from sprocketmq.errors import BrokerError, RetriableError
+from sprocketmq.net.tasks import all_of
+from sprocketmq.protocol.bodies import HaConnectionInfo, HaStatus
+from sprocketmq.protocol.codes import RequestCode
+
+
+@dataclass(frozen=True)
+class BrokerState:
+    """One registered broker. What it does not tell is None.
+
+    ``role`` is ASYNC_MASTER, SYNC_MASTER or SLAVE; "" and ``problem`` set when it does not answer. ``log_end`` is the log offset where its
+    commit log ends. Of a slave, ``behind_bytes`` is how much of its master's log it lacks, ``behind_ms`` for how long, ``in_sync``
+    whether its master counts it as in sync. Of a master, ``slaves`` are its connections.
+    """
+
+    broker_name: str
+    broker_id: int
+    address: str
+    cluster: str
+    role: str = ""
+    version: str = ""
+    log_end: int | None = None
+    behind_bytes: int | None = None
+    behind_ms: int | None = None
+    in_sync: bool | None = None
+    in_sync_slaves: int | None = None
+    slaves: Sequence[HaConnectionInfo] = field(default=())
+    problem: str = ""
+
+    @property
+    def is_master(self) -> bool:
+        """Whether it is registered as the master."""
+        return self.broker_id == MASTER_ID
+
+
+class ReplicationAdmin(GroupAdmin):
+    """Masters and slaves."""
+
+    async def ha_status(self, address: str) -> HaStatus:
+        """Return the state of replication on the broker at ``address``: of a master its slaves, of a slave how it follows."""
+        response = await self._ask(address, RequestCode.GET_BROKER_HA_STATUS, {})
+        return HaStatus.decode(self._expect_success(response, address).body)
+
+    async def broker_config(self, address: str) -> dict[str, str]:
+        """Return the settings of the broker at ``address``, under Apache's names."""
+        response = self._expect_success(await self._ask(address, RequestCode.GET_BROKER_CONFIG, {}), address)
+        lines = bytes(response.body).decode(errors="replace").splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+
+    async def brokers(self, broker_name: str | None = None) -> list[BrokerState]:
+        """Return all registered brokers, or those of one name, by name and id; those that do not answer with their ``problem``.
+
+        Slaves are asked before their master, so that what they lack is rather overstated than understated.
+        """
+        info = await self.cluster()
+        clusters = {name: cluster for cluster, names in info.cluster_addr_table.items() for name in names}
+        registered = [
+            BrokerState(name, broker_id, address, clusters.get(name, ""))
+            for name, data in info.broker_addr_table.items()
+            if broker_name in (None, name)
+            for broker_id, address in data.broker_addrs.items()
+        ]
+        states = await all_of(self._ask_state(state) for state in registered if not state.is_master)
+        states += await all_of(self._ask_state(state) for state in registered if state.is_master)
+        return sorted(with_lags(states), key=lambda state: (state.broker_name, state.broker_id))
+
+    async def _ask_state(self, state: BrokerState) -> BrokerState:
+        address = state.address
+        try:
+            runtime = await self.broker_runtime(address)
+            config = await self.broker_config(address)
+        except (BrokerError, RetriableError) as e:
+            return replace(state, problem=str(e))
+        state = replace(
+            state,
+            role=config.get("brokerRole", ""),
+            version=runtime.get("brokerVersionDesc", ""),
+            log_end=_number(runtime.get("commitLogMaxOffset")),
+        )
+        try:
+            ha = await self.ha_status(address)
+        except (BrokerError, RetriableError):  # Apache's broker in some modes
+            return state
+        if not state.is_master:
+            return state
+        return replace(state, in_sync_slaves=ha.in_sync_slave_nums, slaves=tuple(ha.ha_connection_info))
+
+
+def with_lags(states: Iterable[BrokerState]) -> list[BrokerState]:
+    """Return the states with what each slave lacks of its master's log.
+
+    Masters know the connections of slaves, not their ids: a slave's connection is that from its host, and of several slaves on one host
+    the one with more of the log is taken for the one that acknowledged more.
+    """
+    by_name = defaultdict(list)
+    for state in states:
+        by_name[state.broker_name].append(state)
+    found = []
+    for group in by_name.values():
+        master = next((state for state in group if state.is_master and not state.problem), None)
+        links = pair(master.slaves, group) if master is not None else {}
+        for state in group:
+            if state.is_master or master is None or state.log_end is None or master.log_end is None:
+                found.append(state)
+                continue
+            link = links.get(state.address)
+            behind = max(0, master.log_end - state.log_end)
+            behind_ms = link.behind_ms if link is not None else None
+            found.append(replace(state, behind_bytes=behind, behind_ms=behind_ms, in_sync=link is not None and link.in_sync))
+    return found
+
+
+def pair(links: Iterable[HaConnectionInfo], group: Iterable[BrokerState]) -> dict[str, HaConnectionInfo]:
+    """Return the connection of each slave of ``group`` by the slave's address, as far as there are enough."""
+    hosts = defaultdict(list)
+    for link in links:
+        hosts[_host(link.addr)].append(link)
+    slaves = defaultdict(list)
+    for state in group:
+        if not state.is_master and state.log_end is not None:
+            slaves[_host(state.address)].append(state)
+    pairs: dict[str, HaConnectionInfo] = {}
+    for host, states in slaves.items():
+        states.sort(key=lambda state: -(state.log_end or 0))
+        from_there = sorted(hosts[host], key=lambda link: -link.slave_ack_offset)
+        pairs |= {state.address: link for state, link in zip(states, from_there, strict=False)}
+    return pairs
+
+
+def _host(address: str) -> str:
+    return address.removeprefix("/").rpartition(":")[0]
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.lstrip("-").isdigit() else None
