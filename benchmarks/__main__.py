@@ -11,6 +11,7 @@ BENCHMARKS = (
     "benchmarks.micro.codec",
     "benchmarks.micro.store",
     "benchmarks.micro.index",
+    "benchmarks.micro.replica",
     "benchmarks.micro.broker",
     "benchmarks.micro.client",
     "benchmarks.load.engine",

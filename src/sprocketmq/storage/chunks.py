@@ -33,7 +33,10 @@ class KeyEntries(NamedTuple):
 
 
 class ParsedChunk(NamedTuple):
-    """The records between log offsets ``start`` and ``end``: queue units and, if requested, index keys."""
+    """The records between log offsets ``start`` and ``end``: queue units and, if requested, index keys.
+
+    ``unqueued`` are topics with inner batches that were not said to have batch queues: these batches have no units.
+    """
 
     start: int
     end: int
@@ -42,3 +45,4 @@ class ParsedChunk(NamedTuple):
     last_time_ms: int
     queue_chunks: list[QueueChunk]
     keys: KeyEntries | None
+    unqueued: tuple[bytes, ...] = ()

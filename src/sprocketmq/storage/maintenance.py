@@ -79,6 +79,11 @@ class Maintenance:
             with contextlib.suppress(OSError):  # a later start has no queue for leftovers
                 self._table.remove(topic)
 
+    def drop_queues(self, topic: str) -> None:
+        """Remove the queues of a topic, which will be derived again; files left behind do no harm."""
+        with self._flush_lock, contextlib.suppress(OSError):
+            self._table.remove(topic)
+
     def delete_before(self, log_offset: int) -> list[str]:
         """See ``MessageStore.delete_before``."""
         try:

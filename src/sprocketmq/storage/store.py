@@ -30,7 +30,7 @@ from sprocketmq.storage.fs import NO_ROOM, REAL_FS, FileSystem
 from sprocketmq.storage.index.index_follower import StoreIndex
 from sprocketmq.storage.lock import DirectoryLock
 from sprocketmq.storage.log.commit_log import CommitLog
-from sprocketmq.storage.log.recovery import LogScan, RecoveryReport, record_view
+from sprocketmq.storage.log.recovery import DamagedRange, LogScan, RecoveryReport, record_view
 from sprocketmq.storage.maintenance import Maintenance
 from sprocketmq.storage.queues.queue_table import QueueTable
 from sprocketmq.storage.queues.reading import QueueReader, ReadResult, ReadStatus
@@ -61,6 +61,7 @@ class MessageStore:
         self._maintenance = Maintenance(fs, self._root, self._log, self._table, self.index, appender)
         self.epochs = EpochFile(fs, self._root)
         self._replica: Replica | None = None
+        self._damaged: list[DamagedRange] = []
         self._lock: DirectoryLock | None = None
         self._take_messages()
 
@@ -116,6 +117,7 @@ class MessageStore:
             self.abandon()
             raise
         report = recovered.report
+        self._damaged = report.damaged
         report.elapsed_ms = (self._clock.monotonic() - began) * 1000
         return report
 
@@ -132,8 +134,9 @@ class MessageStore:
             if self._replica is not None:
                 self._replica.settle()
             self.flush(thorough=True)
-            self._fs.unlink(f"{self._root}/abort")
-            self._fs.fsync_dir(self._root)
+            if self._replica is None or not self._replica.doubtful:
+                self._fs.unlink(f"{self._root}/abort")
+                self._fs.fsync_dir(self._root)
         except StoreWriteFailed:
             pass
         except OSError as e:
@@ -194,7 +197,7 @@ class MessageStore:
             raise FatalError(f"store {self._root} is not open: open it before it follows a master")
         if self._replica is None:
             self.discard()
-            self._replica = Replica(self._log, self._table, self.index, self._appender, self._maintenance, self.epochs)
+            self._replica = Replica(self._log, self._table, self.index, self._appender, self._maintenance, self.epochs, self._damaged)
             self.stage_message = self.stage_batch = self.stage_inner_batch = self.stage_copy = self._refuse_messages
         return self._replica
 
@@ -202,10 +205,12 @@ class MessageStore:
         """Let a replica take messages of its own again; nothing happens when the store is none.
 
         All complete records are dispatched, an incomplete one at the end is cut off, and the next message goes behind them. Begin an
-        epoch (``epochs.begin``) before it. Raises StoreWriteFailed or StoreFailed when the disk refuses; it remains a replica then.
+        epoch at ``commitlog_max_offset`` (``epochs.begin``) before the first message is staged. Raises StoreWriteFailed or StoreFailed
+        when the disk refuses; it remains a replica then.
         """
         if self._replica is not None:
             self._replica.settle()
+            self._replica.release()
             self._table.take_held()
             self._replica = None
             self._take_messages()
@@ -232,7 +237,13 @@ class MessageStore:
         return self._reader.read(topic, queue_id, offset, max_count, max_bytes, stop_count, tag_codes)
 
     def declare_batch_topic(self, topic: str) -> None:
-        """Let the queues of a topic without messages be batch queues. Raises FatalError when it already has plain queues."""
+        """Let the queues of a topic without messages be batch queues. Raises FatalError when it already has plain queues.
+
+        A replica derives plain queues again instead: a record may have come before the settings of its topic.
+        """
+        if self._replica is not None:
+            self._replica.declare_batch_topic(topic)
+            return
         self._table.declare_batch_topic(topic)
 
     @property

@@ -14,7 +14,7 @@ from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.protocol.names import SCHEDULE_TOPIC
 from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.protocol.records import pack_host
-from sprocketmq.storage.replica import replica as replica_module
+from sprocketmq.storage.replica import dispatching
 from sprocketmq.storage.replica.replica import Replica
 from sprocketmq.storage.store import MessageStore
 
@@ -124,7 +124,7 @@ def pair(make_bench):
 @pytest.mark.parametrize("arrays_from", [0, 1 << 30, 4000], ids=["arrays", "one by one", "mixed"])
 @pytest.mark.parametrize("seed", range(6))
 def test_a_replica_has_the_masters_files(pair, seed, arrays_from, monkeypatch):
-    monkeypatch.setattr(replica_module, "ARRAYS_FROM_BYTES", arrays_from)
+    monkeypatch.setattr(dispatching, "ARRAYS_FROM_BYTES", arrays_from)
     master, other = pair
     rng = random.Random(f"files {seed}")
     replica = other.store.follow()
@@ -262,15 +262,18 @@ def test_a_full_disk_tears_nothing(pair):
 
 
 def test_after_a_failed_flush_nothing_is_appended(pair, eio):
-    _, other = pair
+    master, other = pair
+    master.stage(b"one")
+    master.store.commit()
     replica = other.store.follow()
-    replica.append(0, b"\0")
+    pump(master.store, replica, random.Random(0))
+    end = replica.end
     other.fs.fail("fdatasync", eio, path="commitlog")
     with pytest.raises(StoreFailed):
         other.store.flush()
     with pytest.raises(StoreFailed):
-        replica.append(1, b"\0")
-    assert replica.end == 1
+        replica.append(end, b"\0")
+    assert replica.end == end
 
 
 @pytest.mark.parametrize("how", ["restart", "crash"])
@@ -366,3 +369,63 @@ def test_a_promoted_replica_that_is_cut_follows_again(pair):
     assert replica.end == common
     pump(master.store, replica, rng)
     assert_equal(master, other)
+
+
+@pytest.mark.parametrize("arrays_from", [0, 1 << 30], ids=["arrays", "one by one"])
+@pytest.mark.parametrize("first", ["single", "inner batch", "only single"])
+def test_a_topic_of_batch_queues_may_be_known_later_than_its_records(make_bench, monkeypatch, arrays_from, first):
+    monkeypatch.setattr(dispatching, "ARRAYS_FROM_BYTES", arrays_from)
+    master, other = make_bench("master"), make_bench("replica")
+    declare(master)
+    replica = other.store.follow()
+    for i in range(5):
+        if first != "inner batch":
+            master.stage(b"one", "lists", i % 2)
+        master.stage(b"plain", "orders")
+        master.store.commit()
+        if i in {1, 2}:
+            pump(master.store, replica, random.Random(0))
+        if first != "only single":
+            master.stage_inner_batch([b"two", b"three"], "lists", i % 2)
+    master.store.commit()
+    pump(master.store, replica, random.Random(0))
+    other.store.declare_batch_topic("lists")
+    assert_equal(master, other)
+    other.crash()
+    assert other.bodies("lists") == master.bodies("lists")
+
+
+@pytest.mark.parametrize("arrays_from", [0, 1 << 30], ids=["arrays", "one by one"])
+def test_a_damaged_record_of_the_master_is_passed_over(pair, monkeypatch, arrays_from):
+    monkeypatch.setattr(dispatching, "ARRAYS_FROM_BYTES", arrays_from)
+    master, other = pair
+    ends = [master.stage(b"%d" % i * 400)[1] for i in range(300)]
+    master.store.commit()
+    replica = other.store.follow()
+    while replica.end < master.store.commitlog_max_offset:
+        data = bytearray(master.store.raw(replica.end, 3000))
+        if replica.end <= ends[3] + 200 < replica.end + len(data):
+            data[ends[3] + 200 - replica.end] ^= 1
+        replica.append(replica.end, data)
+        replica.dispatch(1 << 20)
+    while replica.dispatch(1 << 20):
+        pass
+    assert [(found.start, found.end) for found in replica.damaged] == [(ends[3], ends[4])]
+    assert other.store.max_offset("orders", 0) == 300
+    assert other.bodies(max_count=1000) == [b"%d" % i * 400 for i in range(300) if i != 3]
+
+
+def test_bytes_that_are_no_record_do_not_stop_the_next_segment(pair):
+    master, other = pair
+    rng = random.Random("garbage")
+    fill(master, rng, 300)
+    replica = other.store.follow()
+    pump(master.store, replica, rng, stop=20_000)
+    garbage = rng.randbytes((64 << 10) - replica.end)
+    for at in range(0, len(garbage), 7000):
+        replica.append(replica.end, garbage[at : at + 7000])
+        replica.dispatch(1 << 20)
+    assert replica.record_end == replica.dispatched_end < 20_000
+    pump(master.store, replica, rng)
+    assert replica.record_end == replica.dispatched_end == replica.end
+    assert replica.damaged[0].end == 64 << 10

@@ -118,6 +118,7 @@ def parse_chunk(
         last_time_ms=int(records.store_time[-1]),
         queue_chunks=records.queue_chunks(batch_topics),
         keys=entries,
+        unqueued=records.unqueued(batch_topics),
     )
 
 
@@ -358,6 +359,11 @@ class _Records:
             )
         found.sort(key=lambda queue_chunk: queue_chunk.first_log_offset)  # queues are created in log order
         return found
+
+    def unqueued(self, batch_topics: frozenset[bytes]) -> tuple[bytes, ...]:
+        """Return the topics with inner batches that are not among ``batch_topics``."""
+        inner = np.unique(self.topic[(self.sys_flag & SYSFLAG_INNER_BATCH) != 0]).tolist()
+        return tuple(self.names[number] for number in inner if self.names[number] not in batch_topics)
 
     def _units(self, rows: _Ints) -> NDArray[Any]:
         units = np.empty(len(rows), QUEUE_UNIT_DTYPE)

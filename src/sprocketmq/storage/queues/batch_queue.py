@@ -182,7 +182,11 @@ class BatchConsumeQueue(UnitQueue):
         if offset <= self.min_offset or self.min_unit == self._end_unit:
             self.begin_at(offset)
             return
-        number = self.find(offset) if offset < self.committed else self._end_unit
+        number = self._end_unit
+        if offset < self.committed:
+            number, units = self.locate(offset)
+            base, count = UNIT_COVERS.unpack_from(units)
+            number += base + count <= offset
         start, tail = self.tail
         if number >= start:
             del tail[(number - start) * BATCH_UNIT_BYTES :]

@@ -14,7 +14,7 @@ from msgspec.structs import replace as replace_fields
 
 from sprocketmq.errors import FatalError, InvalidMessage
 from sprocketmq.protocol.codes import SYSFLAG_INNER_BATCH, SYSFLAG_TRANSACTION_COMMITTED, SYSFLAG_TRANSACTION_MASK
-from sprocketmq.protocol.layout import BATCH_UNIT, BATCH_UNIT_BYTES, INT64, QUEUE_UNIT, QUEUE_UNIT_BYTES
+from sprocketmq.protocol.layout import BATCH_UNIT, BATCH_UNIT_BYTES, FILLER_SIZE, INT64, QUEUE_UNIT, QUEUE_UNIT_BYTES
 from sprocketmq.protocol.names import MAX_INTERNAL_TOPIC_LENGTH, SCHEDULE_TOPIC, name_problem
 from sprocketmq.storage.chunks import QueueChunk
 from sprocketmq.storage.config import ConfigFile, StoreConfig
@@ -175,11 +175,21 @@ class QueueTable:
 
     @staticmethod
     def _first_offset_behind(queue: Queue, log_offset: int) -> int:
-        """Return the queue offset of the first unit whose record begins at ``log_offset`` or behind it; there must be one."""
+        """Return the queue offset behind the last unit whose record begins before ``log_offset``; there must be one that does not."""
         if isinstance(queue, BatchConsumeQueue):
-            return queue.unit(queue.first_in_log(log_offset))[4]
-        low = queue.min_offset
-        return low + bisect_left(range(low, queue.next), log_offset, key=lambda q: queue.unit(q)[0])
+            number = queue.first_in_log(log_offset)
+            if number == queue.min_unit:
+                return queue.unit(number)[4]
+            base, count = queue.unit(number - 1)[4:6]  # behind it offsets may have been skipped
+            return base + count
+        low, stop = queue.min_offset, queue.next
+        while True:
+            stop = low + bisect_left(range(low, stop), log_offset, key=lambda q: queue.unit(q)[0])
+            # Filler units, which have the log offset 0, may have misled the search.
+            while stop > low and queue.unit(stop - 1)[1] == FILLER_SIZE:
+                stop -= 1
+            if stop == low or queue.unit(stop - 1)[0] < log_offset:
+                return stop
 
     def take_records(self, records: list[Scanned]) -> None:
         """Add the queue units of records, which come in log order."""

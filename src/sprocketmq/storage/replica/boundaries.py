@@ -7,6 +7,9 @@ from sprocketmq.storage.log.commit_log import CommitLog, Segment
 from sprocketmq.storage.log.recovery import LogScan, parse_record
 from sprocketmq.storage.queues.queue_table import QueueTable
 
+_BEGINNING = RECORD_LAYOUT.part("size", "magic", "log_offset")
+_SIZE_AND_MAGIC = RECORD_LAYOUT.part("size", "magic")
+_MAGICS = (MAGIC_V1, MAGIC_V2)
 _MAGIC_POS = RECORD_LAYOUT.offset("magic")
 _LOG_OFFSET_POS = RECORD_LAYOUT.offset("log_offset")
 
@@ -34,26 +37,60 @@ def look_at(segment: Segment, file_pos: int, held: int) -> tuple[Found, int]:
     end = file_pos + size
     if magic == MAGIC_BLANK and end == segment.size:
         return (Found.BLANK if held == end else Found.PART), end
-    if magic not in (MAGIC_V1, MAGIC_V2) or not FIXED_OVERHEAD <= size <= min(MAX_RECORD_SIZE, segment.size - file_pos):
+    if magic not in _MAGICS or not FIXED_OVERHEAD <= size <= min(MAX_RECORD_SIZE, segment.size - file_pos):
         return Found.OTHER, segment.size
     if INT64.unpack_from(view, file_pos + _LOG_OFFSET_POS)[0] != segment.start + file_pos:
         return Found.OTHER, segment.size
     return (Found.RECORD if end <= held else Found.PART), end
 
 
-def last_boundary(log: CommitLog, begin: int, stop: int) -> int:
-    """Return the last log offset up to ``stop`` where a record begins or ends, going from the record that begins at ``begin``.
+def whole_records(data: memoryview, log_offset: int, segment_bytes: int) -> tuple[int, int, bool]:
+    """Return where the whole records and BLANKs at the beginning of ``data`` end, which begins at ``log_offset``.
+
+    Then up to where bytes are needed to tell more, and whether the bytes behind those records cannot be a record: then both are the length
+    of ``data``.
+    """
+    total = len(data)
+    pos = 0
+    room = segment_bytes - log_offset % segment_bytes
+    unpack, head_bytes = _BEGINNING.unpack_from, _BEGINNING.size
+    while True:
+        left = total - pos
+        own = log_offset + pos
+        if left >= head_bytes:
+            size, magic, own = unpack(data, pos)
+        elif left >= _SIZE_AND_MAGIC.size:
+            size, magic = _SIZE_AND_MAGIC.unpack_from(data, pos)
+        elif room >= _SIZE_AND_MAGIC.size:
+            return pos, pos + _SIZE_AND_MAGIC.size, False
+        else:
+            return total, total, True
+        if magic in _MAGICS and own == log_offset + pos and FIXED_OVERHEAD <= size <= room:
+            needed = size if left >= head_bytes else head_bytes
+        elif magic == MAGIC_BLANK and size == room:
+            needed = size
+        else:
+            return total, total, True
+        if needed > MAX_RECORD_SIZE:
+            return total, total, True
+        if needed > left:
+            return pos, pos + needed, False
+        pos += size
+        room = room - size or segment_bytes
+
+
+def last_boundary(log: CommitLog, begin: int, stop: int, end: int) -> int:
+    """Return the last log offset up to ``stop`` where a record begins or ends, from that at ``begin`` on; the log ends at ``end``.
 
     Behind damage it goes on at the next valid record; damage that reaches up to ``stop`` begins at a boundary.
     """
     log_offset = begin
-    end = log.committed_end
     while log_offset < stop and (segment := log.locate(log_offset)) is not None:
         held = min(end - segment.start, segment.size)
         found, found_end = look_at(segment, log_offset - segment.start, held)
         if found in (Found.RECORD, Found.BLANK):
             following = segment.start + found_end
-        elif found is Found.OTHER and (after := _behind_damage(log, log_offset)) is not None:
+        elif found is Found.OTHER and (after := _behind_damage(log, log_offset, end)) is not None:
             following = after
         else:
             break
@@ -63,8 +100,8 @@ def last_boundary(log: CommitLog, begin: int, stop: int) -> int:
     return log_offset
 
 
-def _behind_damage(log: CommitLog, log_offset: int) -> int | None:
-    scan = LogScan(log, log_offset, check_crc=True, resync=True, stop=log.committed_end)
+def _behind_damage(log: CommitLog, log_offset: int, end: int) -> int | None:
+    scan = LogScan(log, log_offset, check_crc=True, resync=True, stop=end)
     records = next(scan.batches(), None)
     return records[0].log_offset if records and records[0].log_offset > log_offset else None
 

@@ -114,8 +114,8 @@ class EpochFile:
             self._save(entries)
 
     def cut_back(self, log_offset: int) -> None:
-        """Drop the epochs that begin at ``log_offset`` or behind it: the log was cut there."""
-        kept = tuple(epoch for epoch in self.entries if epoch.start < log_offset)
+        """Drop the epochs that begin behind ``log_offset``: the log was cut there."""
+        kept = tuple(epoch for epoch in self.entries if epoch.start <= log_offset)
         if kept != self.entries:
             self._save(kept)
 

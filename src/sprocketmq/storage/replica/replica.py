@@ -2,36 +2,28 @@
 
 ::
 
-    the log     ... record | record | record | rec
-                           ^dispatched_end   ^record_end
-                                                 ^end: bytes arrive cut anywhere, also inside a record
+    the log     ... | record | record | record | rec
+                                      ^dispatched_end
+                                               ^record_end: what is written ends there
+                                                    ^end: bytes arrive cut anywhere; those of an incomplete record wait in memory
 
-Appending and dispatching are for the thread that owns the store. A record is in no queue before all of it has arrived and its CRC is
-right. docs/internals/replication.md#the-replicas-store says what a crash leaves.
+A record is written as a whole: no CRC covers its properties, so recovery must be able to tell from lost sectors alone that a power failure
+tore it. It is in no queue before its CRC is right. Appending and dispatching are for the thread that owns the store.
+docs/internals/replication.md#the-replicas-store says what a crash leaves.
 """
 
-from typing import TYPE_CHECKING
-
-from sprocketmq.errors import FatalError, LogOffsetOutside, ReplicaGap
+from sprocketmq.errors import FatalError, LogOffsetOutside, ReplicaGap, StoreFailed
 from sprocketmq.storage.appender import Appender
-from sprocketmq.storage.chunks import QueueChunk
 from sprocketmq.storage.fs import Buffer
 from sprocketmq.storage.index.index_follower import StoreIndex
-from sprocketmq.storage.log.commit_log import CommitLog, Segment
-from sprocketmq.storage.log.recovery import DamagedRange, LogScan, Scanned, parse_record, parse_records
+from sprocketmq.storage.log.commit_log import CommitLog
+from sprocketmq.storage.log.recovery import DamagedRange, parse_record
 from sprocketmq.storage.maintenance import Maintenance
-from sprocketmq.storage.queues.queue_table import Queue, QueueTable
-from sprocketmq.storage.replica.boundaries import Found, known_boundary, last_boundary, look_at
-from sprocketmq.storage.replica.derive import queue_chunks
+from sprocketmq.storage.queues.queue_table import QueueTable
+from sprocketmq.storage.replica.boundaries import known_boundary, last_boundary, whole_records
+from sprocketmq.storage.replica.dispatching import Dispatcher
 from sprocketmq.storage.replica.epochs import EpochFile
 
-if TYPE_CHECKING:
-    from sprocketmq.storage.chunks import KeyEntries
-
-# Fewer bytes than this are parsed record by record.
-ARRAYS_FROM_BYTES = 16 << 10
-# Behind damage, a valid record is searched again when so much more has arrived, or an eighth of what was searched in vain.
-_SEARCH_AGAIN_BYTES = 64 << 10
 _COMPARE_BYTES = 64 << 10
 _CATCH_UP_BYTES = 16 << 20
 
@@ -50,28 +42,45 @@ class Replica:
         appender: Appender,
         maintenance: Maintenance,
         epochs: EpochFile,
+        damaged: list[DamagedRange],
     ) -> None:
         self._log = log
         self._table = table
-        self._index = index
         self._appender = appender
         self._maintenance = maintenance
         self._epochs = epochs
-        self.dispatched_end = self._walked_end = log.committed_end
-        self.damaged: list[DamagedRange] = []
-        self._search_at = 0  # the log's end at which the search behind damage goes on
-        self._batch_topics: tuple[frozenset[str], frozenset[bytes]] = (frozenset(), frozenset())
+        self._dispatcher = Dispatcher(log, table, index, appender, maintenance, damaged)
+        self.damaged = damaged
+        self._part = bytearray()  # what has arrived of the record behind the written ones
+        self._part_bytes = 0  # how many bytes of it must have arrived before they are looked at again
+        self._unknown = False  # behind bytes that are no record it is not known where one begins: all is written as it comes
+        # Where the first damage begins that recovery found: what is behind it stays readable, until the master sends it again.
+        self._doubtful_from: int | None = min((found.start for found in damaged), default=None)
+        self._recovered = appender.committed
+        if self._doubtful_from is not None:
+            self._dispatcher.go_to(self._doubtful_from)
+            appender.took(self._doubtful_from, *self._last_record_before(self._doubtful_from))
 
     @property
     def end(self) -> int:
-        """The end of the log held here in bytes, maybe in the middle of a record."""
-        return self._log.committed_end
+        """The end of the log held here in bytes, maybe in the middle of a record.
+
+        When a power failure left a hole in the log it is where the hole begins. Records behind it can be read, and are cut off by the next
+        ``append``.
+        """
+        return self._log.committed_end + len(self._part) if self._doubtful_from is None else self._doubtful_from
 
     @property
     def record_end(self) -> int:
-        """The end of the last complete record, by its size: its CRC is compared by ``dispatch``."""
-        self._walked_end = last_boundary(self._log, max(self._walked_end, self.dispatched_end), self.end)
-        return self._walked_end
+        """The end of the last complete record, which is written; ``dispatch`` compares its CRC."""
+        if self._doubtful_from is not None:
+            return self._doubtful_from
+        return self.dispatched_end if self._unknown else self._log.committed_end
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the log goes on behind ``end``, with a hole: the store must be recovered again at the next start."""
+        return self._doubtful_from is not None
 
     # --- appending ---
 
@@ -89,117 +98,52 @@ class Replica:
                 " commitlog_segment_bytes"
             )
         log.start_at(log_offset)
-        self.dispatched_end = self._walked_end = log_offset
+        self._dispatcher.go_to(log_offset)
         self._appender.took(log_offset, 0, 0)
 
     def append(self, log_offset: int, data: Buffer) -> None:
-        """Write raw bytes of the master's log at ``log_offset``, which must be ``end``. They are in the page cache when this returns.
+        """Take raw bytes of the master's log at ``log_offset``, which must be ``end``. Whole records are in the page cache then.
 
         Raises ReplicaGap for another log offset, StoreWriteFailed when the disk is full, StoreFailed after a failed flush; nothing of
-        ``data`` is in the log then.
+        ``data`` is held then.
         """
-        if log_offset != self._log.committed_end:
-            raise ReplicaGap(log_offset, self._log.committed_end)
-        if data:
-            self._log.append_raw(memoryview(data))
+        log = self._log
+        if log_offset != self.end:
+            raise ReplicaGap(log_offset, self.end)
+        if log.failure is not None:
+            raise StoreFailed(log.directory, log.failure)
+        if self._doubtful_from is not None:
+            self._cut(self._doubtful_from)
+        part = self._part
+        if len(part) + len(data) < self._part_bytes:  # most of a large record comes in small pieces
+            part += data
+            return
+        view = memoryview(b"".join((part, data)) if part else data)
+        start = log.committed_end
+        if self._unknown and (start == self.dispatched_end or not start % log.segment_bytes):
+            self._unknown = False
+        stop = wanted = len(view)
+        if not self._unknown:
+            stop, wanted, self._unknown = whole_records(view, start, log.segment_bytes)
+        if stop:
+            log.append_raw(view[:stop])
+        self._part = bytearray(view[stop:])
+        self._part_bytes = wanted - stop
 
     # --- queues and index ---
 
+    @property
+    def dispatched_end(self) -> int:
+        """Records up to here are in queues and index."""
+        return self._dispatcher.end
+
     def dispatch(self, budget_bytes: int) -> bool:
         """Add the queue units and keys of complete records that have arrived, of about ``budget_bytes``; return whether there are more."""
-        log = self._log
-        begin = self.dispatched_end
-        segment = log.locate(begin)
-        if segment is None:
-            return False
-        base = segment.start
-        file_pos = begin - base
-        held = min(log.committed_end - base, segment.size)
-        if min(held - file_pos, budget_bytes) < ARRAYS_FROM_BYTES:
-            taken = self._take_few(segment, file_pos, held)
-        else:
-            taken = self._take_many(segment, file_pos, min(file_pos + budget_bytes, held), held)
-        return (taken or self._pass_over(segment, file_pos, held)) and self.dispatched_end < log.committed_end
+        return self._doubtful_from is None and self._dispatcher.dispatch(budget_bytes)
 
-    def _take_few(self, segment: Segment, file_pos: int, held: int) -> bool:
-        data = bytes(segment.view[file_pos : min(file_pos + ARRAYS_FROM_BYTES, held)])
-        room = segment.size - file_pos
-        records, used, wanted = parse_records(data, segment.start + file_pos, room, check_crc=True)
-        if not records and len(data) < wanted <= held - file_pos:
-            data = bytes(segment.view[file_pos : file_pos + wanted])
-            records, used, wanted = parse_records(data, segment.start + file_pos, room, check_crc=True)
-        if records:
-            end = segment.start + file_pos + used
-            chunks = queue_chunks(records, self._table, self._encoded_batch_topics())
-            self._take(chunks, end, records[-1].log_offset, max(record.store_time_ms for record in records), records=records)
-        return bool(records)
-
-    def _take_many(self, segment: Segment, file_pos: int, limit: int, held: int) -> bool:
-        from sprocketmq.storage.bulk.parsing import parse_chunk
-
-        view = segment.view[:held]  # a record is whole only if it ends there
-        keys = self._index is not None
-        chunk = parse_chunk(view, segment.start, file_pos, limit, batch_topics=self._encoded_batch_topics(), keys=keys)
-        if chunk.records:
-            self._take(chunk.queue_chunks, chunk.end, chunk.last_log_offset, chunk.last_time_ms, entries=chunk.keys)
-        return bool(chunk.records)
-
-    def _encoded_batch_topics(self) -> frozenset[bytes]:
-        topics = self._table.batch_topics
-        if self._batch_topics[0] is not topics:
-            self._batch_topics = (topics, frozenset(topic.encode() for topic in topics))
-        return self._batch_topics[1]
-
-    def _take(
-        self,
-        chunks: list[QueueChunk],
-        end: int,
-        last_log_offset: int,
-        last_ms: int,
-        *,
-        records: list[Scanned] | None = None,
-        entries: "KeyEntries | None" = None,
-    ) -> None:
-        """Take what the records up to ``end`` give."""
-        table, index = self._table, self._index
-        grown: list[tuple[Queue, int]] = []
-        holds_back = self._appender.holds_back
-        for chunk in chunks:
-            known = table.queues.get((chunk.topic.decode("utf-8", "replace"), chunk.queue_id)) if holds_back else None
-            visible = known.visible if known is not None else chunk.first_offset
-            queue = table.take_chunk(chunk, live=True)
-            if queue is not None and holds_back:
-                grown.append((queue, visible))
-        self.dispatched_end = end
-        self._appender.took(end, last_log_offset, max(last_ms, self._appender.last_ms), grown)
-        if index is not None and records is not None:
-            index.offer_records(records, end)
-        if index is not None and entries is not None:
-            index.offer_entries(entries, end)
-
-    def _pass_over(self, segment: Segment, file_pos: int, held: int) -> bool:
-        """Go on behind a BLANK or behind damage; return whether that was possible."""
-        found, found_end = look_at(segment, file_pos, held)
-        if found is Found.BLANK:
-            self._skip_to(segment.start + found_end)
-            return True
-        if found in (Found.NOTHING, Found.PART) or self.end < self._search_at:
-            return False
-        begin = self.dispatched_end
-        scan = LogScan(self._log, begin, check_crc=True, resync=True, stop=self.end, last_time=self._appender.last_ms)
-        records = next(scan.batches(), None)
-        if records is None or records[0].log_offset <= begin:
-            self._search_at = self.end + max(_SEARCH_AGAIN_BYTES, (self.end - begin) // 8)
-            return False
-        self.damaged.append(DamagedRange(segment.file.path, begin, records[0].log_offset))
-        self._search_at = 0
-        self._skip_to(records[0].log_offset)
-        return True
-
-    def _skip_to(self, log_offset: int) -> None:
-        self.dispatched_end = log_offset
-        _, last_log_offset, last_ms = self._appender.committed
-        self._appender.took(log_offset, last_log_offset, last_ms)
+    def declare_batch_topic(self, topic: str) -> None:
+        """See ``MessageStore.declare_batch_topic``."""
+        self._dispatcher.declare_batch_topic(topic)
 
     # --- comparing and cutting back ---
 
@@ -209,32 +153,34 @@ class Replica:
         Raises LogOffsetOutside when ``log_offset`` is before the log or behind its end.
         """
         log = self._log
-        begin = log.min_offset if log.segments else log.committed_end
-        if not begin <= log_offset <= log.committed_end:
-            raise LogOffsetOutside(log_offset, begin, log.committed_end)
-        view = memoryview(data)[: log.committed_end - log_offset]
+        begin = log.min_offset if log.segments else self.end
+        if not begin <= log_offset <= self.end:
+            raise LogOffsetOutside(log_offset, begin, self.end)
+        view = memoryview(data)[: self.end - log_offset]
         done = 0
-        while done < len(view) and (segment := log.locate(log_offset + done)) is not None:
+        written = min(len(view), log.committed_end - log_offset)
+        while done < written and (segment := log.locate(log_offset + done)) is not None:
             file_pos = log_offset + done - segment.start
-            theirs = bytes(view[done : done + min(_COMPARE_BYTES, segment.size - file_pos)])
+            theirs = bytes(view[done : done + min(_COMPARE_BYTES, segment.size - file_pos, written - done)])
             ours = bytes(segment.view[file_pos : file_pos + len(theirs)])
             if ours != theirs:
                 return log_offset + done + next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
             done += len(theirs)
-        return None
+        ours = bytes(self._part[log_offset + done - log.committed_end :])
+        return next((log_offset + done + i for i, (a, b) in enumerate(zip(ours, view[done:], strict=False)) if a != b), None)
 
     def record_boundary(self, log_offset: int) -> int:
-        """Return where the record that covers ``log_offset`` begins; for a log offset in a BLANK, where that begins; ``end`` at the end.
+        """Return where the record that covers ``log_offset`` begins; for a log offset in a BLANK, where that begins.
 
-        Behind ``end`` it is ``record_end``. Raises LogOffsetOutside before the log.
+        From the last complete record's end on it is that. Raises LogOffsetOutside before the log.
         """
         log = self._log
         if log_offset < log.min_offset:
-            raise LogOffsetOutside(log_offset, log.min_offset, log.committed_end)
-        log_offset = min(log_offset, log.committed_end)
-        if log_offset >= self.dispatched_end:
-            return last_boundary(log, self.dispatched_end, log_offset)
-        return last_boundary(log, known_boundary(log, self._table, log_offset), log_offset)
+            raise LogOffsetOutside(log_offset, log.min_offset, self.end)
+        stop = self.record_end
+        log_offset = min(log_offset, stop)
+        begin = self.dispatched_end if log_offset >= self.dispatched_end else known_boundary(log, self._table, log_offset)
+        return last_boundary(log, begin, log_offset, stop)
 
     def truncate(self, log_offset: int) -> None:
         """Cut log, queues, index and epochs at the last record boundary up to ``log_offset``; on the disk when this returns.
@@ -244,20 +190,38 @@ class Replica:
         while self.dispatch(_CATCH_UP_BYTES):
             pass
         end = min(self.record_boundary(log_offset), self.dispatched_end)
-        if end == self.end:
-            return
+        self._forget_part()
+        if end < self._log.committed_end:
+            self._cut(end)
+
+    def _forget_part(self) -> None:
+        self._part.clear()
+        self._part_bytes = 0
+
+    def _cut(self, end: int) -> None:
         last_log_offset, last_ms = self._last_record_before(end)
-        self.dispatched_end = self._walked_end = end
-        self._search_at = 0
+        self._dispatcher.go_to(end)
         self._maintenance.cut_back(end, last_log_offset, last_ms)
+        self._unknown = False
+        self._doubtful_from = None
+        self.damaged[:] = [found for found in self.damaged if found.end <= end]
         self._epochs.cut_back(end)
 
     def settle(self) -> None:
-        """Dispatch everything, and cut off what has arrived of an incomplete record: the log ends with its last whole record then."""
+        """Dispatch everything, and drop what has arrived of an incomplete record: the log ends with its last whole record then.
+
+        A log with a hole stays as recovery found it.
+        """
         while self.dispatch(_CATCH_UP_BYTES):
             pass
-        if self.end > self.dispatched_end:
-            self.truncate(self.dispatched_end)
+        self._forget_part()
+        if self._doubtful_from is None and self._log.committed_end > self.dispatched_end:
+            self._cut(self.dispatched_end)
+
+    def release(self) -> None:
+        """Leave the log to a store that takes messages of its own, after ``settle``."""
+        if self._doubtful_from is not None:
+            self._appender.took(*self._recovered)
 
     def _last_record_before(self, end: int) -> tuple[int, int]:
         """Return log offset and store time of the last record that ends at ``end`` or before it; those of the log's start without one."""
