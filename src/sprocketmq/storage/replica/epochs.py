@@ -37,7 +37,7 @@ def encode_epochs(epochs: Sequence[Epoch]) -> bytes:
 
 def decode_epochs(data: bytes) -> tuple[Epoch, ...]:
     """Return the epochs of a file, none when it is damaged. A CRC of 0 is not compared, as in the reference."""
-    lines = data.replace(b"\r\n", b"\n").split(b"\n")
+    lines = data.split(b"\n")
     try:
         count, crc = int(lines[0]), int(lines[1])
         epochs = tuple(Epoch(*map(int, line.split(b"-"))) for line in lines[2 : 2 + count])
