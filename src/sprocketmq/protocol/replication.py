@@ -56,17 +56,20 @@ class TransferReader:
     the next call.
     """
 
-    __slots__ = ("_body_left", "_buffer", "_filled", "_log_offset")
+    __slots__ = ("_body_left", "_buffer", "_log_offset", "_rest")
 
     def __init__(self, buffer: bytearray) -> None:
         self._buffer = memoryview(buffer)
-        self._filled = 0  # bytes of an incomplete head, at the beginning of the buffer
+        self._rest = self._buffer[:0]  # an incomplete head, where it was received
         self._body_left = 0
         self._log_offset = 0
 
     def get_buffer(self) -> memoryview:
-        """Return where the next bytes go; never empty."""
-        return self._buffer[self._filled :]
+        """Return where the next bytes go; never empty. The pieces received before are not valid any more."""
+        count = len(self._rest)
+        self._buffer[:count] = self._rest.tobytes()
+        self._rest = self._buffer[:count]
+        return self._buffer[count:]
 
     def received(self, count: int) -> Iterable[tuple[int, memoryview]]:
         """Return ``(log offset, bytes)`` of each piece of log among the ``count`` bytes received; no bytes for a heartbeat.
@@ -74,7 +77,7 @@ class TransferReader:
         Raises RemoteProtocolError for a head that no master sends.
         """
         buffer = self._buffer
-        filled = self._filled + count
+        filled = len(self._rest) + count
         pos = 0
         pieces: list[tuple[int, memoryview]] = []
         while True:
@@ -99,9 +102,7 @@ class TransferReader:
                 self._log_offset, self._body_left = log_offset, size
             else:
                 pieces.append((log_offset, buffer[:0]))
-        self._filled = filled - pos
-        if self._filled and pos:
-            buffer[: self._filled] = bytes(buffer[pos:filled])  # fewer than 12 bytes
+        self._rest = buffer[pos:filled]  # fewer than 12 bytes; moved later, as pieces may lie where it goes
         return pieces
 
 

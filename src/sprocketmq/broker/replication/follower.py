@@ -187,6 +187,10 @@ class Follower:
 
     def _note(self, state: FollowerState, reason: str, level: int, *, once: str = "") -> None:
         """Take note why the master is not followed, and log it, but not the same text (or the same ``once``) again and again."""
+        if self._followed_since is not None and self._clock.monotonic() - self._followed_since >= SOUND_S:
+            self._pauses.reset()
+            self._noted = ""
+        self._followed_since = None
         self.state = state
         self.reason = reason
         if self._noted != (once or reason):
@@ -203,9 +207,6 @@ class Follower:
             if limits is None:
                 await asyncio.sleep(0)
                 continue
-            if self._followed_since is not None and self._clock.monotonic() - self._followed_since >= SOUND_S:
-                self._pauses.reset()
-            self._followed_since = None
             try:
                 await asyncio.wait_for(self._hurry.wait(), self._pauses.following(limits))
             except TimeoutError:
@@ -369,7 +370,7 @@ class Follower:
         if self._master is not None and self._master.epochs is not None:
             self._store.epochs.adopt(self._master.epochs)
         self.state = FollowerState.FOLLOWING
-        self.reason = self._noted = ""
+        self.reason = ""
         self._compare_bytes = COMPARE_BYTES
         self._followed_since = self._clock.monotonic()
         log.info("%s: follows the master (%s) from log offset %d", self._name, self.master_address, self._replica.end)
@@ -381,6 +382,7 @@ class Follower:
             return
         link.report(self._position)
         if self.state is FollowerState.FOLLOWING:
+            self._noted = ""
             self.master_end = self._position
             self._appended()
             self._dispatching.soon()

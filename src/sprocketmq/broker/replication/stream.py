@@ -65,20 +65,25 @@ class SlaveProgress:
 
 
 class Marks:
-    """When the log ended where: tells since when the bytes exist that a slave lacks. Older marks are thinned out, so memory is bounded."""
+    """When the log ended where: tells since when the bytes exist that a slave lacks.
 
-    __slots__ = ("_marks",)
+    Memory is bounded: the longer ago a slave had everything, the longer the times between marks.
+    """
+
+    __slots__ = ("_interval_s", "_marks")
 
     def __init__(self) -> None:
         self._marks: deque[tuple[float, int]] = deque()
+        self._interval_s = MARK_INTERVAL_S
 
     def note(self, now: float, end: int) -> None:
         """Remember that the log ended at ``end``; times and ends never decrease."""
         marks = self._marks
-        if marks and now - marks[-1][0] < MARK_INTERVAL_S:
+        if marks and now - marks[-1][0] < self._interval_s:
             return
         if len(marks) == MAX_MARKS:
             self._marks = marks = deque(list(marks)[::2])
+            self._interval_s *= 2
         marks.append((now, end))
 
     def forget(self, log_offset: int) -> None:
@@ -86,6 +91,8 @@ class Marks:
         marks = self._marks
         while marks and marks[0][1] <= log_offset:
             marks.popleft()
+        if not marks:
+            self._interval_s = MARK_INTERVAL_S
 
     def since(self, log_offset: int) -> float | None:
         """Return when the log first ended behind ``log_offset``, None when it does not, as far as is known."""
