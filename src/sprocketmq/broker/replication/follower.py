@@ -376,14 +376,17 @@ class Follower:
         log.info("%s: follows the master (%s) from log offset %d", self._name, self.master_address, self._replica.end)
 
     def _read(self) -> None:
-        """Acknowledge what this read of the socket brought, and have it dispatched."""
+        """Acknowledge what this read of the socket brought, as far as it is written, and have it dispatched."""
         link = self._link
-        if link is None or self._position <= link.reported:
+        if link is None:
             return
-        link.report(self._position)
+        written = min(self._position, self._store.commitlog_max_offset)  # an incomplete record waits in memory
+        if written <= link.reported:
+            return
+        link.report(written)
         if self.state is FollowerState.FOLLOWING:
             self._noted = ""
-            self.master_end = self._position
+            self.master_end = written
             self._appended()
             self._dispatching.soon()
 

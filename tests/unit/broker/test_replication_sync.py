@@ -1,0 +1,205 @@
+"""SYNC_MASTER: sends are answered when enough slaves have them; every combination with the flush mode, and what is bounded meanwhile."""
+
+import asyncio
+
+import pytest
+from slowdisk import SlowDisk
+
+from sprocketmq.protocol.codes import ResponseCode
+from sprocketmq.testing import eventually
+
+LATE, MISSING, DISK_LATE = ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_DISK_TIMEOUT
+
+
+class Slaves:
+    """What a broker sees of its slaves."""
+
+    def __init__(self):
+        self.have = 0
+        self.reachable = True
+        self.wakes = 0
+
+    def wrote(self):
+        self.wakes += 1
+
+    def replicated(self, count):
+        return self.have
+
+    def in_sync(self, count):
+        return self.reachable
+
+
+@pytest.fixture
+def disk():
+    disk = SlowDisk()
+    yield disk
+    disk.let_go()
+
+
+@pytest.fixture
+async def start(start_broker, disk, connect):
+    """Start a broker whose sends wait for slaves, with topic ``orders``; return it, its slaves and a connection."""
+
+    async def start(flush="ASYNC_FLUSH", required=1, **settings):
+        broker = await start_broker("sync", disk=disk, store={"flush_disk_type": flush}, **settings)
+        slaves = broker.flusher.replicas = Slaves()
+        broker.acks.replicas = required
+        broker.sends.mode_changed()
+        broker.topics.create_internal("orders", 4)
+        return broker, slaves, await connect(broker)
+
+    yield start
+    disk.let_go()
+
+
+def send(ask, **fields):
+    return ask.request(310, ask.send_ext("orders", **fields), b"body")
+
+
+def acknowledge(broker, slaves):
+    slaves.have = broker.store.commitlog_max_offset
+    broker.flusher.answer_covered()
+
+
+async def test_a_send_is_answered_when_a_slave_has_it(start):
+    broker, slaves, ask = await start()
+    waiting = send(ask)
+    await eventually(lambda: broker.acks.waiting == 1)
+    assert slaves.wakes
+    assert not waiting.done()
+    slaves.have = broker.store.commitlog_max_offset - 1
+    broker.flusher.answer_covered()
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    acknowledge(broker, slaves)
+    answer = await waiting
+    assert (answer.code, answer.ext["queueOffset"]) == (0, "0")
+    assert broker.acks.waiting == 0
+
+
+@pytest.mark.parametrize(("kind", "count"), [("batch", 3), ("single", 1)])
+async def test_batches_wait_as_well(start, kind, count):
+    broker, slaves, ask = await start()
+    waiting = asyncio.ensure_future(ask.send_batch("orders", [b"a"] * count) if kind == "batch" else ask.send("orders"))
+    await eventually(lambda: broker.acks.waiting == 1)
+    acknowledge(broker, slaves)
+    assert (await waiting).code == 0
+
+
+@pytest.mark.parametrize("fields", [{"properties": "WAIT\x01false\x02"}])
+async def test_a_message_that_does_not_want_to_wait_is_answered_when_it_is_written(start, fields):
+    broker, _, ask = await start()
+    assert (await send(ask, **fields)).code == 0
+    assert broker.acks.waiting == 0
+
+
+async def test_delayed_messages_wait_as_well(start):
+    broker, slaves, ask = await start()
+    waiting = send(ask, properties="DELAY\x013\x02")
+    await eventually(lambda: broker.acks.waiting == 1)
+    acknowledge(broker, slaves)
+    assert (await waiting).code == 0
+
+
+async def test_a_slave_that_takes_too_long_is_said_and_the_message_is_stored(start, clock):
+    broker, _, ask = await start()
+    waiting = send(ask)
+    await eventually(lambda: broker.acks.waiting == 1)
+    clock.advance(3.0)
+    broker.flusher.expire()
+    answer = await waiting
+    assert (answer.code, answer.ext["queueOffset"]) == (LATE, "0")
+    assert await ask.bodies("orders") == [b"body"]
+
+
+async def test_without_a_slave_in_sync_a_send_is_stored_and_says_so_at_once(start):
+    broker, slaves, ask = await start()
+    slaves.reachable = False
+    answer = await send(ask)
+    assert (answer.code, answer.ext["queueOffset"]) == (MISSING, "0")
+    assert broker.acks.waiting == 0
+    assert await ask.bodies("orders") == [b"body"]
+
+
+async def test_without_a_slave_in_sync_a_send_still_waits_for_the_disk(start, disk):
+    broker, slaves, ask = await start("SYNC_FLUSH")
+    slaves.reachable = False
+    disk.hold()
+    waiting = send(ask)
+    await eventually(lambda: disk.flushes)
+    assert not waiting.done()
+    disk.let_go()
+    assert (await waiting).code == MISSING
+    assert broker.acks.waiting == 0
+
+
+@pytest.mark.parametrize("first", ["disk", "slave"])
+async def test_with_both_a_send_waits_for_disk_and_slave(start, disk, first):
+    broker, slaves, ask = await start("SYNC_FLUSH")
+    disk.hold()
+    waiting = send(ask)
+    await eventually(lambda: disk.flushes)
+    if first == "disk":
+        disk.let_go()
+        await eventually(lambda: not broker.unflushed_bytes)
+    else:
+        acknowledge(broker, slaves)
+        await asyncio.sleep(0.05)
+    assert not waiting.done()
+    if first == "disk":
+        acknowledge(broker, slaves)
+    else:
+        disk.let_go()
+    assert (await waiting).code == 0
+
+
+async def test_a_disk_that_takes_too_long_is_said_although_the_slave_has_it(start, disk, clock):
+    broker, slaves, ask = await start("SYNC_FLUSH")
+    disk.hold()
+    waiting = send(ask)
+    await eventually(lambda: disk.flushes)
+    acknowledge(broker, slaves)
+    clock.advance(5.0)
+    broker.flusher.expire()
+    assert (await waiting).code == DISK_LATE
+
+
+async def test_what_waits_for_slaves_is_bounded(start):
+    broker, slaves, ask = await start(max_waiting_sends=3)
+    waiting = [send(ask) for _ in range(3)]
+    await eventually(lambda: broker.acks.waiting == 3)
+    assert (await send(ask)).code == ResponseCode.SYSTEM_BUSY
+    assert (await send(ask, properties="WAIT\x01false\x02")).code == 0
+    acknowledge(broker, slaves)
+    assert {answer.code for answer in await asyncio.gather(*waiting)} == {0}
+
+
+async def test_a_failed_flush_ends_waiting_for_slaves_too(start, disk):
+    broker, _, ask = await start("SYNC_FLUSH")
+    disk.hold()
+    waiting = send(ask)
+    await eventually(lambda: disk.flushes)
+    disk.fail()
+    disk.let_go()
+    assert (await waiting).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert broker.acks.waiting == 0
+
+
+async def test_a_master_that_is_replaced_acknowledges_nothing_more(start):
+    broker, slaves, ask = await start()
+    waiting = send(ask)
+    await eventually(lambda: broker.acks.waiting == 1)
+    broker.flusher.give_up()
+    answer = await waiting
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "no longer the master" in answer.remark
+    acknowledge(broker, slaves)
+    assert broker.acks.waiting == 0
+
+
+async def test_an_asynchronous_master_wakes_its_slaves_once_a_commit_and_waits_for_none(start):
+    broker, slaves, ask = await start(required=0)
+    before = slaves.wakes
+    assert (await send(ask)).code == 0
+    assert slaves.wakes == before + 1
+    assert broker.acks.waiting == 0
