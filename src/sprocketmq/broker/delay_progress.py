@@ -46,6 +46,12 @@ class DelayProgress:
         """The data version of the snapshots."""
         return msgspec.convert(self._flushed[0].get("dataVersion", {}), DataVersion)
 
+    def adopt(self, offsets: dict[str, Any], timers: dict[str, Any]) -> None:
+        """Take the progress of the master that is followed: nothing is delivered here."""
+        self._flushed = (offsets, timers)
+        self._waiting = None
+        self.changed = False
+
     def finish(self) -> None:
         """Take all progress into the snapshots; the whole log is flushed."""
         self._flushed = self._trees()

@@ -65,6 +65,14 @@ class GroupTable:
         self._forbidden = table.forbidden_table
         self.data_version = table.data_version
 
+    def replace(self, table: SubscriptionGroupTable) -> None:
+        """Take the groups of the master that is followed, with their data version. The system's groups stay."""
+        system = {name: SubscriptionGroupConfig(name) for name in SYSTEM_GROUPS}
+        self._groups = {**system, **table.subscription_group_table}
+        self._forbidden = table.forbidden_table
+        self.data_version = table.data_version
+        self._changed()
+
     def table(self) -> SubscriptionGroupTable:
         """Return all groups as they go over the wire."""
         return SubscriptionGroupTable(dict(self._groups), self._forbidden, self.data_version)

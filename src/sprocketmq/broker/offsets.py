@@ -11,6 +11,7 @@ from sprocketmq.broker.clients import ClientRegistry
 from sprocketmq.broker.groups import GroupTable
 from sprocketmq.broker.topics import TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
+from sprocketmq.errors import RemoteProtocolError
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.protocol.bodies import ConsumerOffsets, DataVersion
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
@@ -19,6 +20,8 @@ from sprocketmq.protocol.headers import QueryConsumerOffset, UpdateConsumerOffse
 from sprocketmq.storage.store import MessageStore
 
 SEPARATOR = "@"
+# A member of a slave's consumerOffset.json that only this project has.
+OWN_TABLE = "ownOffsetTable"
 # The reference counts a table version per this many commits, as slaves copy the table when it changes.
 COMMITS_PER_VERSION = 500
 # A first message within this distance of the log's end counts as recent: 40 % of the machine's memory, as in the reference.
@@ -31,6 +34,9 @@ class OffsetTable:
 
     ``resets`` has, by group, topic and queue, where an administrator has sent a group. A member is told at its next pull; until it pulls
     again, what members commit does not count.
+
+    On a slave, ``own`` has the offsets that clients committed here, by ``topic@group`` and queue, until the master has them; None on a
+    master. They are saved with the table.
     """
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -39,6 +45,8 @@ class OffsetTable:
         self._pulled: dict[str, dict[int, int]] = {}
         self._commits = 0
         self._told_commits = 0
+        self.own: dict[tuple[str, int], int] | None = None
+        self._saved_own: dict[tuple[str, int], int] = {}
         self.resets: dict[tuple[str, str, int], int] = {}
         self._told: set[tuple[str, str, int]] = set()
         self.data_version = DataVersion(0, clock.time_ms(), 0)
@@ -50,6 +58,8 @@ class OffsetTable:
         self._table = body.offset_table
         self._pulled = body.pull_offset_table
         self.data_version = body.data_version
+        own = _convert_own(tree.get(OWN_TABLE, {}))
+        self._saved_own = {(key, queue_id): offset for key, queues in own.items() for queue_id, offset in queues.items()}
 
     def advance_version(self) -> DataVersion:
         """Return the data version, advanced when an offset has changed since the last call: slaves copy the table when it differs."""
@@ -68,7 +78,11 @@ class OffsetTable:
     def snapshot(self) -> dict[str, Any]:
         """Return a copy of what consumerOffset.json holds; inner keys are integers."""
         body = self.wire()
+        own: dict[str, dict[int, int]] = {}
+        for (key, queue_id), offset in (self.own or {}).items():
+            own.setdefault(key, {})[queue_id] = offset
         return {
+            **({OWN_TABLE: own} if own else {}),
             "dataVersion": msgspec.to_builtins(body.data_version),
             "groupTopicMap": body.group_topic_map,
             "offsetTable": {key: dict(queues) for key, queues in self._table.items()},
@@ -95,9 +109,52 @@ class OffsetTable:
             return
         queues[queue_id] = offset
         self.dirty = True
+        if self.own is not None:
+            self.own[key, queue_id] = offset
         self._commits += 1
         if self._commits % COMMITS_PER_VERSION == 0:
             self.data_version = self.data_version.next(self._clock.time_ms())
+
+    # --- on a slave ---
+
+    def follow(self) -> None:
+        """Note from now on what clients commit here, besides what was noted before a restart."""
+        if self.own is None:
+            self.own, self._saved_own = self._saved_own, {}
+
+    def lead(self) -> None:
+        """Be the table that others copy."""
+        self.own = None
+        self.dirty = True
+
+    def merge(self, theirs: ConsumerOffsets, *, rewound: bool) -> list[tuple[str, int, int]]:
+        """Take the master's table, and return the newer offsets of this one: ``topic@group``, queue and offset; the master lacks them.
+
+        Newer ones are those that clients committed here, while the master was gone. When it was ``rewound``, as it was killed before it
+        had saved what this table has of it, every higher offset is. ``handed_over`` is to be called when the master has them.
+        """
+        if self.own is None:
+            return []
+        table = {key: dict(queues) for key, queues in theirs.offset_table.items()}
+        ours = {(key, n): offset for key, queues in self._table.items() for n, offset in queues.items()} if rewound else self.own
+        newer = [(key, n, offset) for (key, n), offset in ours.items() if offset > table.get(key, {}).get(n, -1)]
+        self.own = {}
+        for key, n, offset in newer:
+            table.setdefault(key, {})[n] = self.own[key, n] = offset
+        self.dirty = self.dirty or table != self._table
+        self._table = table
+        self._pulled = theirs.pull_offset_table
+        self.data_version = theirs.data_version
+        self._told_commits = self._commits
+        return newer
+
+    def handed_over(self, key: str, queue_id: int, offset: int) -> None:
+        """Note that the master has an offset, or that it has no such group."""
+        if self.own is not None and self.own.get((key, queue_id)) == offset:
+            del self.own[key, queue_id]
+            self.dirty = True
+
+    # --- resets, and how far groups have pulled ---
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Move a group to an offset, including the members that are reading now."""
@@ -171,6 +228,13 @@ class OffsetTable:
         for group, topic, queue_id in list(self.resets):
             if gone(topic, group):
                 self.settle((group, topic, queue_id))
+
+
+def _convert_own(tree: Any) -> dict[str, dict[int, int]]:
+    try:
+        return msgspec.convert(tree, dict[str, dict[int, int]], strict=False)
+    except msgspec.ValidationError as e:
+        raise RemoteProtocolError(f"{OWN_TABLE} is of another kind: {e}") from None
 
 
 class OffsetHandlers:

@@ -1,5 +1,6 @@
 """The broker's topics: their queues, permissions and attributes."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -23,12 +24,15 @@ from sprocketmq.protocol.headers import CreateTopic
 from sprocketmq.protocol.names import (
     DEFAULT_TOPIC,
     DLQ_PREFIX,
+    MAX_INTERNAL_TOPIC_LENGTH,
     MAX_TOPIC_LENGTH,
     RETRY_PREFIX,
     SEND_FORBIDDEN_TOPICS,
     is_system_topic,
     name_problem,
 )
+
+log = logging.getLogger(__name__)
 
 # Far above any sensible topic, and low enough that a loop over all queues of a hostile one ends.
 MAX_QUEUES = 16_384
@@ -226,6 +230,28 @@ class TopicTable:
     def bump_version(self) -> None:
         """Advance the data version so that every nameserver takes the whole table at the next registration."""
         self.data_version = self.data_version.next(self._clock.time_ms())
+
+    def replace(self, table: TopicConfigTable) -> list[Topic]:
+        """Take the topics of the master that is followed, with their data version, and return the topics that are gone.
+
+        The broker's own topics stay. A topic whose name is not valid is left out; one whose queues are of another kind here is logged.
+        """
+        configs = {name: config for name, config in table.topic_config_table.items() if not name_problem(name, MAX_INTERNAL_TOPIC_LENGTH)}
+        gone = [topic for name, topic in self._topics.items() if name not in configs and name not in self.own_names]
+        for topic in gone:
+            del self._topics[topic.name]
+        for name, config in configs.items():
+            known = self.get(name)
+            if config.attributes.get(QUEUE_TYPE) == BATCH_QUEUES and (known is None or not known.batch_queues):
+                try:
+                    self._declare(name)
+                except SprocketError as e:
+                    log.error("topic %s has batch queues at the master, not here: %s", name, e)  # noqa: TRY400
+            if known is None or known.config != config:
+                self._put(config)
+        self.data_version = table.data_version
+        self._changed([])
+        return gone
 
     # --- changes ---
 

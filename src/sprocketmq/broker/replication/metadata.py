@@ -1,0 +1,247 @@
+"""What a slave copies from its master besides the log: topics, groups, consumer offsets, the progress of delayed and timed messages.
+
+::
+
+    every second, for each table:    known version ---> master
+                                     unchanged, or the whole table <---
+
+    consumer offsets    here newer?  ---> committed at the master, as its clients would do (#merge of OffsetTable says what is newer)
+    delayed messages    progress that refers to log up to X is taken when the log here reaches X
+
+Apache's master does not know the field for the version, and sends every table each time; it is asked less often.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from sprocketmq.broker.delay_progress import DelayProgress
+from sprocketmq.broker.groups import GroupTable
+from sprocketmq.broker.offsets import SEPARATOR, OffsetTable
+from sprocketmq.broker.replication.metadata_answers import KNOWN_VERSION, UNCHANGED, WITH_TIMERS, version_text
+from sprocketmq.broker.replication.roles import BrokerRole
+from sprocketmq.broker.topics import Topic, TopicTable
+from sprocketmq.clock import Clock
+from sprocketmq.errors import RemoteProtocolError, SprocketError
+from sprocketmq.net.client import Connection, ConnectionPool
+from sprocketmq.net.tasks import Background, Kept, settled
+from sprocketmq.protocol.bodies import (
+    ConsumerOffsets,
+    DataVersion,
+    DelayOffsets,
+    RuntimeInfo,
+    SubscriptionGroupTable,
+    TopicConfigTable,
+)
+from sprocketmq.protocol.codes import RequestCode, ResponseCode
+from sprocketmq.protocol.command import Command
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 1.0
+# Of a master that sends whole tables each time.
+FULL_INTERVAL_S = 3.0
+TIMEOUT_S = 3.0
+# Offsets that are handed over at a time.
+MAX_UNDER_WAY = 64
+
+
+class MetadataSync:
+    """Copies the tables of ``role``'s master into this broker's.
+
+    ``reached`` tells whether the log here reaches a log offset, ``master_end`` returns the end of the master's log as far as it is known.
+    ``topic_gone`` is called with topics that the master no longer has, ``progress_taken`` when the delays have new progress to be saved.
+    """
+
+    def __init__(
+        self,
+        role: BrokerRole,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: OffsetTable,
+        progress: DelayProgress,
+        *,
+        broker_name: str,
+        reached: Callable[[int], bool],
+        master_end: Callable[[], int],
+        topic_gone: Callable[[Topic], None],
+        progress_taken: Callable[[], None],
+        background: Background,
+        clock: Clock,
+    ) -> None:
+        self._role = role
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._progress = progress
+        self._broker_name = broker_name
+        self._reached = reached
+        self._master_end = master_end
+        self._topic_gone = topic_gone
+        self._progress_taken = progress_taken
+        self._background = background
+        self._clock = clock
+        self._pool = ConnectionPool(expected="broker")
+        self._task: Kept | None = None
+        self._wake = asyncio.Event()
+        # Of the master that was asked last: its address, the connection, when it was started, whether it compares versions.
+        self._master = ""
+        self._conn: Connection | None = None
+        self._boot = ""
+        self._compares = True
+        self._problem = ""
+        # Progress that refers to log which is not here yet: its end, and what both files are to hold.
+        self._awaited: tuple[int, dict[str, Any], dict[str, Any]] | None = None
+        self.synced = 0
+
+    # --- life ---
+
+    def start(self) -> None:
+        """Copy now and from time to time."""
+        if self._task is None:
+            self._pool = ConnectionPool(expected="broker")
+            self._wake.set()
+            self._task = self._background.keep("metadata of the master", self._run)
+
+    async def stop(self) -> None:
+        """Copy nothing more; may be called twice."""
+        if self._task is not None and self._task.stop():
+            await settled(self._task.task)
+        self._task = self._conn = self._awaited = None
+        await self._pool.close()
+
+    def soon(self) -> None:
+        """Copy now: the master is connected again, or another one."""
+        self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(INTERVAL_S if self._compares else FULL_INTERVAL_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            await self.attempt()
+
+    async def attempt(self) -> None:
+        """Copy everything once, if there is a master. A failure is logged, once until it works again."""
+        try:
+            if self._role.master_address:
+                await self.sync(self._role.master_address)
+        except SprocketError as e:
+            self._conn = None
+            if not self._problem:
+                log.warning("slave %s: metadata is not copied from master %s: %s", self._broker_name, self._role.master_address, e)
+            self._problem = str(e)
+
+    # --- one round ---
+
+    async def sync(self, master: str) -> None:
+        """Copy everything from ``master``. Raises SprocketError when it cannot be asked, or refuses."""
+        conn = await self._pool.get(master, timeout_s=TIMEOUT_S)
+        rewound = await self._is_rewound(conn, master) if conn is not self._conn else False
+        if (body := await self._changed(conn, RequestCode.GET_ALL_TOPIC_CONFIG, self._topics.data_version)) is not None:
+            topics = TopicConfigTable.decode(body)
+            if topics.data_version != self._topics.data_version:
+                for topic in self._topics.replace(topics):
+                    self._topic_gone(topic)
+        if (body := await self._changed(conn, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self._groups.data_version)) is not None:
+            groups = SubscriptionGroupTable.decode(body)
+            if groups.data_version != self._groups.data_version:
+                self._groups.replace(groups)
+        # What clients committed here has to be compared also when the master's table is the same.
+        known = self._offsets.data_version if not rewound and not self._offsets.own else DataVersion(-1)
+        if (body := await self._changed(conn, RequestCode.GET_ALL_CONSUMER_OFFSET, known)) is not None:
+            await self._hand_over(conn, self._offsets.merge(ConsumerOffsets.decode(body), rewound=rewound))
+        await self._copy_progress(conn)
+        self._conn = conn
+        if self._problem or not self.synced or master != self._master:
+            log.info(
+                "slave %s: metadata copied from master %s: topics=%d groups=%d offsets=%d",
+                self._broker_name,
+                master,
+                len(self._topics),
+                len(self._groups.table().subscription_group_table),
+                sum(1 for _ in self._offsets),
+            )
+        self._master = master
+        self._problem = ""
+        self.synced += 1
+
+    async def _is_rewound(self, conn: Connection, master: str) -> bool:
+        """Tell whether this is a new process of the master that was asked last, which may know less than it has told before."""
+        answer = await self._ask(conn, RequestCode.GET_BROKER_RUNTIME_INFO, {})
+        boot = RuntimeInfo.decode(answer.body).table.get("bootTimestamp", "")
+        rewound = bool(self._boot) and boot != self._boot and master == self._master
+        self._boot = boot
+        return rewound
+
+    async def _ask(self, conn: Connection, code: int, ext: Mapping[str, str]) -> Command:
+        answer = await conn.request(code, ext=ext, timeout_s=TIMEOUT_S)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RemoteProtocolError(f"{conn.address} answers request {code} with {answer.code}: {answer.remark}")
+        return answer
+
+    async def _changed(self, conn: Connection, code: int, version: DataVersion, **ext: str) -> bytes | None:
+        """Return the body of a table, None when the master has it in the same version."""
+        answer = await self._ask(conn, code, {KNOWN_VERSION: version_text(version), **ext})
+        if UNCHANGED in answer.ext:
+            self._compares = True
+            return None
+        if code == RequestCode.GET_ALL_TOPIC_CONFIG:
+            self._compares = TopicConfigTable.decode(answer.body).data_version != version
+        return bytes(answer.body)
+
+    # --- consumer offsets ---
+
+    async def _hand_over(self, conn: Connection, newer: list[tuple[str, int, int]]) -> None:
+        """Commit offsets at the master. What it refuses it has no group or topic for: its word counts."""
+        for begin in range(0, len(newer), MAX_UNDER_WAY):
+            part = newer[begin : begin + MAX_UNDER_WAY]
+            answers = await asyncio.gather(*(self._commit(conn, *one) for one in part))
+            for (key, queue_id, offset), answer in zip(part, answers, strict=True):
+                self._offsets.handed_over(key, queue_id, offset)
+                if answer.code != ResponseCode.SUCCESS:
+                    log.warning(
+                        "slave %s: the master refuses offset %d of %s, queue %d: %s",
+                        self._broker_name,
+                        offset,
+                        key,
+                        queue_id,
+                        answer.remark,
+                    )
+        if newer:
+            log.info("slave %s: %d consumer offsets handed over to master %s", self._broker_name, len(newer), conn.address)
+
+    def _commit(self, conn: Connection, key: str, queue_id: int, offset: int) -> "asyncio.Future[Command]":
+        topic, _, group = key.partition(SEPARATOR)
+        ext = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id), "commitOffset": str(offset)}
+        return conn.request(RequestCode.UPDATE_CONSUMER_OFFSET, ext=ext, timeout_s=TIMEOUT_S)
+
+    # --- delayed and timed messages ---
+
+    async def _copy_progress(self, conn: Connection) -> None:
+        self.take_progress()
+        if self._awaited is not None:
+            return  # the newest would be even further away
+        body = await self._changed(conn, RequestCode.GET_ALL_DELAY_OFFSET, self._progress.saved_version, **{WITH_TIMERS: "true"})
+        if body is None:
+            return
+        delays = DelayOffsets.decode(body)
+        tree = {"dataVersion": msgspec.to_builtins(delays.data_version), "offsetTable": delays.offset_table}
+        if delays.log_offset is not None:
+            tree["logOffset"] = delays.log_offset
+        end = delays.log_offset if delays.log_offset is not None else self._master_end()
+        self._awaited = (end, tree, delays.timers or {})
+        self.take_progress()
+
+    def take_progress(self) -> None:
+        """Take the progress that waits for the log to be here, if it is."""
+        if self._awaited is not None and self._reached(self._awaited[0]):
+            self._progress.adopt(self._awaited[1], self._awaited[2])
+            self._awaited = None
+            self._progress_taken()
