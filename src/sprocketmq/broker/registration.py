@@ -1,22 +1,26 @@
 """Registration at nameservers: all topics at the start and every 30 seconds, changed topics at once, unregistration at the end.
 
-Nameservers keep one address for a broker's name, the last one that registered. Two brokers of one name would take the routes from each
-other, and messages would go to two stores. A broker therefore looks before it registers: where another one of its name is registered and
-answers, it does not start, and one that runs already gives way to the other.
+Nameservers keep one address for a broker's name and id, the last one that registered. Two masters of one name would take the routes from
+each other, and messages would go to two stores. A broker therefore looks before it registers: where another one of its name and id is
+registered and answers, it does not start, and one that runs already gives way to the other. Masters that replicate compare their epochs
+instead: the higher one registers, the other becomes its slave.
+
+A slave learns from the answers who its master is.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
+from sprocketmq.broker.replication.roles import MASTER_ID, BrokerRole
 from sprocketmq.errors import BrokerNameTaken, SprocketError
 from sprocketmq.net.client import ConnectionPool
 from sprocketmq.net.tasks import Background, Kept, all_of, settled
 from sprocketmq.protocol.bodies import ClusterInfo, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
-from sprocketmq.protocol.command import to_ext
+from sprocketmq.protocol.command import Command, to_ext
 from sprocketmq.protocol.hashing import crc32
-from sprocketmq.protocol.headers import BrokerIdentity, RegisterBroker
+from sprocketmq.protocol.headers import BrokerIdentity, RegisterBroker, RegisterBrokerResponse
 
 log = logging.getLogger(__name__)
 
@@ -30,10 +34,13 @@ CHECK_INTERVAL_S = 0.5
 
 
 class Registrar:
-    """Register one broker at its nameservers.
+    """Register one broker at its nameservers, under the id of its ``role``.
 
     ``table`` returns the topics to tell: all of them for None, else the given ones. ``missed`` is called before a nameserver that
     missed a change is told everything: it advances the data version, as a nameserver skips a table whose version it knows.
+    ``ha_address`` returns where this broker listens for slaves, "" when it does not. ``outranks`` tells of another live master's address
+    whether this master has the higher epoch; None when the epochs do not decide, or both are slaves. ``learned`` is called when
+    a nameserver has told a slave who its master is.
     """
 
     def __init__(
@@ -42,21 +49,28 @@ class Registrar:
         *,
         cluster_name: str,
         broker_name: str,
-        broker_id: int,
+        role: BrokerRole,
         interval_s: float,
         take_over: bool,
         table: Callable[[list[TopicConfig] | None], TopicConfigTable],
         missed: Callable[[], None],
+        ha_address: Callable[[], str] = lambda: "",
+        outranks: Callable[[str], Awaitable[bool | None]] | None = None,
+        learned: Callable[[], None] = lambda: None,
         background: Background,
     ) -> None:
         self._nameservers = tuple(nameservers)
         self._cluster_name = cluster_name
         self._broker_name = broker_name
-        self._broker_id = broker_id
+        self._role = role
         self._interval_s = interval_s
         self._take_over = take_over
         self._table = table
         self._missed = missed
+        self._ha_address = ha_address
+        self._outranks = outranks
+        self._learned = learned
+        self._full_at = 0.0
         self._address = ""
         self.pool = ConnectionPool(expected="nameserver")
         self._reached: dict[str, bool] = {}
@@ -73,10 +87,34 @@ class Registrar:
         """The nameservers that took the last registration."""
         return tuple(address for address, reached in self._reached.items() if reached)
 
-    async def look(self, address: str) -> None:
-        """Raise BrokerNameTaken when a live broker of this name is registered anywhere with another address than ``address``."""
+    async def look(self, address: str) -> str:
+        """Return the address of a live master that has a higher epoch than this one, "" without one.
+
+        Raises BrokerNameTaken when another live broker of this name and id is registered anywhere with another address than ``address``,
+        unless this one has the higher epoch.
+        """
         self._address = address
-        await self._refuse_rivals(self._nameservers)
+        return await self._refuse_rivals(self._nameservers)
+
+    def renew(self) -> None:
+        """Register everything everywhere soon: the role has changed, or a slave has lost its master."""
+        self._full_at = 0.0
+
+    async def lowest_free_id(self) -> int:
+        """Return the lowest id from 1 on under which the nameservers know no other broker of this name."""
+        taken: set[int] = set()
+        for nameserver in self._nameservers:
+            known = await self._known_brokers(nameserver)
+            taken.update(broker_id for broker_id, address in known.items() if address != self._address)
+        return next(broker_id for broker_id in range(1, len(taken) + 2) if broker_id not in taken)
+
+    async def master_address(self) -> str:
+        """Return the address of the master that a nameserver knows, "" without one."""
+        for nameserver in self._nameservers:
+            known = await self._known_brokers(nameserver)
+            if MASTER_ID in known:
+                return known[MASTER_ID]
+        return ""
 
     async def start(self, address: str) -> None:
         """Register everywhere, once, and keep doing so. An unreachable nameserver is logged and tried again, soon at first.
@@ -99,7 +137,7 @@ class Registrar:
         if self._registration is not None and self._registration.stop():
             await settled(self._registration.task)
         await self._background.end(self._announcing)
-        ext = to_ext(BrokerIdentity(self._broker_name, self._address, self._cluster_name, self._broker_id))
+        ext = to_ext(BrokerIdentity(self._broker_name, self._address, self._cluster_name, self._role.broker_id))
         goodbyes = [
             conn.request(RequestCode.UNREGISTER_BROKER, ext=ext, timeout_s=GOODBYE_TIMEOUT_S)
             for address in self.registered
@@ -143,7 +181,8 @@ class Registrar:
     async def _keep_registered(self) -> None:
         loop = asyncio.get_running_loop()
         retry_s = FIRST_RETRY_S
-        retry_at, full_at = 0.0, loop.time() + self._interval_s
+        retry_at = 0.0
+        self._full_at = loop.time() + self._interval_s
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
             lost = [address for address in self._nameservers if not self._is_connected(address)]
@@ -153,8 +192,8 @@ class Registrar:
                 recovered = all(self._reached[address] for address in lost)
                 retry_s = FIRST_RETRY_S if recovered else min(retry_s * 2, self._interval_s)
                 retry_at = loop.time() + retry_s
-            if loop.time() >= full_at:
-                full_at = loop.time() + self._interval_s
+            if loop.time() >= self._full_at:
+                self._full_at = loop.time() + self._interval_s
                 await self._tell(None, [address for address in self._nameservers if address not in lost])
 
     async def _tell(self, topics: list[TopicConfig] | None, nameservers: Sequence[str]) -> None:
@@ -163,19 +202,32 @@ class Registrar:
             broker_name=self._broker_name,
             broker_addr=self._address,
             cluster_name=self._cluster_name,
-            ha_server_addr="",  # the field is required, but nothing listens for slaves here
-            broker_id=self._broker_id,
+            ha_server_addr=self._ha_address(),  # required, also when nothing listens for slaves
+            broker_id=self._role.broker_id,
             enable_acting_master=False,
             compressed=False,
             body_crc32=crc32(body),
         )
         ext = to_ext(header)
-        await all_of(self._tell_one(address, ext, body, whole=topics is None) for address in nameservers)
+        answers = await all_of(self._tell_one(address, ext, body, whole=topics is None) for address in nameservers)
+        self._take_master([answer for answer in answers if answer is not None])
 
-    async def _tell_one(self, address: str, ext: dict[str, str], body: bytes, *, whole: bool) -> None:
+    def _take_master(self, answers: list[Command]) -> None:
+        """Take note of the master that nameservers told of; one that knows none counts when no other knows one."""
+        if not self._role.is_slave or not answers:
+            return
+        masters = [answer.header(RegisterBrokerResponse) for answer in answers]
+        found = next((master for master in masters if master.master_addr), masters[0])
+        if (found.master_addr, found.ha_server_addr) != (self._role.master_address, self._role.master_ha_address):
+            self._role.follow(found.master_addr, found.ha_server_addr)
+            self._learned()
+
+    async def _tell_one(self, address: str, ext: dict[str, str], body: bytes, *, whole: bool) -> Command | None:
+        """Register at one nameserver and return its answer, None when it did not take the registration."""
         if whole and not await self._may_register(address):
             self._reached[address] = False
-            return
+            return None
+        answer = None
         try:
             conn = await self.pool.get(address, timeout_s=TIMEOUT_S)
             answer = await conn.request(RequestCode.REGISTER_BROKER, ext=ext, body=body, timeout_s=TIMEOUT_S)
@@ -189,20 +241,29 @@ class Registrar:
             log.warning("broker %s is not registered: %s", self._broker_name, problem)
         elif not problem and before is False:
             log.info("broker %s is registered at %s again", self._broker_name, address)
+        return None if problem else answer
 
-    async def _refuse_rivals(self, nameservers: Sequence[str]) -> None:
+    async def _refuse_rivals(self, nameservers: Sequence[str]) -> str:
         if self._take_over:
-            return
+            return ""
         rivals = await asyncio.gather(*(self._rival(nameserver) for nameserver in nameservers))
         for nameserver, rival in zip(nameservers, rivals, strict=True):
-            if rival is not None:
+            if rival is None:
+                continue
+            outranks = await self._outranks(rival) if self._outranks is not None else None
+            if outranks is False:
+                return rival
+            if outranks is None:
                 self._reached.pop(nameserver, None)  # what is registered there is the other broker, which stays
                 raise BrokerNameTaken(self._broker_name, rival, nameserver)
+        return ""
 
     async def _may_register(self, nameserver: str) -> bool:
         """Tell whether this broker may register at ``nameserver``; log when another live broker has its name, and when it no longer has."""
         rival = await self._rival(nameserver)
         before = self._rivals.get(nameserver)
+        if rival is not None and self._outranks is not None and (outranks := await self._outranks(rival)) is not None:
+            return outranks
         if rival is None:
             self._rivals.pop(nameserver, None)
         elif rival != before:
@@ -222,17 +283,21 @@ class Registrar:
 
     async def _rival(self, nameserver: str) -> str | None:
         """Return the address of another live broker of this name and id that ``nameserver`` knows, or None."""
+        address = (await self._known_brokers(nameserver)).get(self._role.broker_id)
+        return address if address is not None and address != self._address and await _is_live(address, self._broker_name) else None
+
+    async def _known_brokers(self, nameserver: str) -> dict[int, str]:
+        """Return the addresses of the brokers of this name that ``nameserver`` knows, by id; none when it cannot be asked."""
         try:
             async with asyncio.timeout(LOOK_TIMEOUT_S):
                 conn = await self.pool.get(nameserver, timeout_s=LOOK_TIMEOUT_S)
                 answer = await conn.request(RequestCode.GET_BROKER_CLUSTER_INFO, timeout_s=LOOK_TIMEOUT_S)
             if answer.code != ResponseCode.SUCCESS:
-                return None
+                return {}
             broker = ClusterInfo.decode(answer.body).broker_addr_table.get(self._broker_name)
         except (SprocketError, TimeoutError):
-            return None  # registering will say what is wrong with it
-        address = broker.broker_addrs.get(self._broker_id) if broker is not None else None
-        return address if address is not None and address != self._address and await _is_live(address, self._broker_name) else None
+            return {}  # registering will say what is wrong with it
+        return broker.broker_addrs if broker is not None else {}
 
 
 async def _is_live(address: str, broker_name: str) -> bool:

@@ -95,7 +95,7 @@ class Broker:
             config.namesrv,
             cluster_name=config.cluster_name,
             broker_name=config.broker_name,
-            broker_id=config.broker_id,
+            role=self.role,
             interval_s=config.register_interval_s,
             take_over=config.take_over,
             table=self.topics.wrapper,
