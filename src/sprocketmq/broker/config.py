@@ -15,23 +15,6 @@ MAX_BROKER_ID = 1 << 31
 # The copies of a log: the master's and those of at most 16 slaves.
 MAX_COPIES_OF_LOG = 17
 MIN_SECRET_LENGTH = 16
-# Settings of replication that this version of the broker does not follow yet.
-_WITHOUT_EFFECT = (
-    "role",
-    "broker_id",
-    "ha_port",
-    "ha_secret",
-    "ha_master_address",
-    "in_sync_replicas",
-    "slave_timeout_s",
-    "ha_max_gap_not_in_sync",
-    "ha_heartbeat_s",
-    "ha_housekeeping_s",
-    "ha_batch_bytes",
-    "ha_max_bytes_per_s",
-    "slave_read_enable",
-    "access_message_in_memory_max_ratio",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,9 +112,6 @@ class BrokerConfig:
         for name, value, low, high in ranges:
             if not low <= value <= high:
                 raise ConfigError(f"{name} is {value}, it must be from {low} to {high}")
-        for name in _WITHOUT_EFFECT:
-            if getattr(self, name) != type(self).__dataclass_fields__[name].default:
-                raise ConfigError(f"{name} is set, but this version has no replication yet: leave it out")
 
     @property
     def copies_to_wait_for(self) -> int:

@@ -136,6 +136,8 @@ class DelayService:
     def take_timers(self, tree: Mapping[Any, Any]) -> None:
         """Take the content of timers.json, empty when there is none. Raises RemoteProtocolError for other content."""
         self._timers_log_offset = self.timers.open(tree)
+        if self._timers_log_offset > self._store.commitlog_max_offset:
+            self._timers_log_offset = self.timers.open({})
 
     def open(self, tree: Mapping[Any, Any]) -> None:
         """Take the content of delayOffset.json (empty when there is none), and read from the log what was delivered since.
@@ -148,6 +150,8 @@ class DelayService:
             if self._store.max_offset(SCHEDULE_TOPIC, queue_id):  # of a time with more levels
                 self._levels[queue_id] = _Level(queue_id, None)
         offsets, log_offset = read_offsets(tree)
+        if log_offset is not None and log_offset > self._store.commitlog_max_offset:
+            offsets, log_offset = {}, 0  # it counts deliveries that this log does not have
         begins = []
         for level in self._levels.values():
             low, level.end = self._span(level)

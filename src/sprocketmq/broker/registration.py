@@ -39,8 +39,8 @@ class Registrar:
     ``table`` returns the topics to tell: all of them for None, else the given ones. ``missed`` is called before a nameserver that
     missed a change is told everything: it advances the data version, as a nameserver skips a table whose version it knows.
     ``ha_address`` returns where this broker listens for slaves, "" when it does not. ``outranks`` tells of another live master's address
-    whether this master has the higher epoch; None when the epochs do not decide, or both are slaves. ``learned`` is called when
-    a nameserver has told a slave who its master is.
+    whether this master has the higher epoch; None when the epochs do not decide, or both are slaves. ``outranked`` is called when a
+    running master finds one with a higher epoch, ``learned`` when a nameserver has told a slave who its master is.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class Registrar:
         missed: Callable[[], None],
         ha_address: Callable[[], str] = lambda: "",
         outranks: Callable[[str], Awaitable[bool | None]] | None = None,
+        outranked: Callable[[str], None] = lambda _: None,
         learned: Callable[[], None] = lambda: None,
         background: Background,
     ) -> None:
@@ -69,6 +70,7 @@ class Registrar:
         self._missed = missed
         self._ha_address = ha_address
         self._outranks = outranks
+        self._outranked = outranked
         self._learned = learned
         self._full_at = 0.0
         self._address = ""
@@ -96,8 +98,13 @@ class Registrar:
         self._address = address
         return await self._refuse_rivals(self._nameservers)
 
+    async def register(self) -> None:
+        """Register everything everywhere now: the role has changed."""
+        if self._started:
+            await self._tell(None, self._nameservers)
+
     def renew(self) -> None:
-        """Register everything everywhere soon: the role has changed, or a slave has lost its master."""
+        """Register everything everywhere within half a second: a slave has lost its master, and the answers tell of another one."""
         self._full_at = 0.0
 
     async def lowest_free_id(self) -> int:
@@ -263,6 +270,8 @@ class Registrar:
         rival = await self._rival(nameserver)
         before = self._rivals.get(nameserver)
         if rival is not None and self._outranks is not None and (outranks := await self._outranks(rival)) is not None:
+            if not outranks:
+                self._outranked(rival)
             return outranks
         if rival is None:
             self._rivals.pop(nameserver, None)

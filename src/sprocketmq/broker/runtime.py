@@ -48,6 +48,7 @@ class RuntimeHandlers:
         flusher: Flusher[Stored],
         delays: DelayService,
         cleaning: Cleaning,
+        replication: Callable[[], dict[str, str]],
         fs: FileSystem,
         clock: Clock,
     ) -> None:
@@ -64,6 +65,7 @@ class RuntimeHandlers:
         self._flusher = flusher
         self._delays = delays
         self._cleaning = cleaning
+        self._replication = replication
         self._fs = fs
         self._clock = clock
 
@@ -139,6 +141,7 @@ class RuntimeHandlers:
                 "timerCongestNum": "0",
                 "timerEnqueueTps": "0.0",
                 "timerDequeueTps": "0.0",
+                **self._replication(),
             }
         )
         for level, (delivered, parked) in delays.offsets().items():
@@ -165,6 +168,11 @@ class RuntimeHandlers:
             "brokerName": config.broker_name,
             "brokerId": self._role.broker_id,
             "brokerRole": self._role.role,
+            **({"haListenPort": config.ha_port} if config.ha_port is not None else {}),
+            "inSyncReplicas": config.copies_to_wait_for,
+            "slaveTimeout": round(config.slave_timeout_s * 1000),
+            "haMaxGapNotInSync": config.ha_max_gap_not_in_sync,
+            "slaveReadEnable": str(config.slave_read_enable).lower(),
             "flushDiskType": store.flush_disk_type,
             "brokerIP1": host.strip("[]"),
             "listenPort": port,

@@ -488,6 +488,14 @@ class SendHandlers:
         """Take note that ``acks`` waits for something else than before."""
         self._waits = self._acks.waits
 
+    def give_up(self) -> None:
+        """Answer what is staged with an error, and store nothing of it: this broker is no longer the master."""
+        staged, self._staged = self._staged, []
+        self._store.discard()
+        self._acks.release(sum(one[-1] for one in staged))
+        for conn, command, *_ in staged:
+            self._unavailable(conn, command, FatalError("this broker is no longer the master"))
+
     def close(self) -> None:
         """Commit what is staged, and take nothing more."""
         self.finish()

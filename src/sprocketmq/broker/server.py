@@ -25,7 +25,10 @@ from sprocketmq.broker.pull import PullHandlers
 from sprocketmq.broker.query import QueryHandlers
 from sprocketmq.broker.queue_offsets import QueueOffsetHandlers
 from sprocketmq.broker.registration import Registrar
+from sprocketmq.broker.replicating import Replication
 from sprocketmq.broker.replication.metadata_answers import MetadataAnswers
+from sprocketmq.broker.replication.refusals import slave_refusals
+from sprocketmq.broker.replication.role_file import RoleFile
 from sprocketmq.broker.replication.roles import BrokerRole
 from sprocketmq.broker.replication.status import StatusHandlers
 from sprocketmq.broker.retry import RetryHandlers, RetryRules
@@ -56,7 +59,9 @@ MAX_ADOPTED_QUEUES = 1024
 
 
 class Broker:
-    """One master broker. ``await start()`` returns when it takes traffic and is registered; ``await stop()`` leaves nothing behind.
+    """One broker. ``await start()`` returns when it takes traffic and is registered; ``await stop()`` leaves nothing behind.
+
+    ``role`` is what it is now: a promotion or a fencing changes it.
 
     ``failure`` is set, and ``wait_failed`` returns, when the store can no longer promise durability: the process should then end with
     an error, as reads still work but every send is refused.
@@ -100,12 +105,17 @@ class Broker:
             take_over=config.take_over,
             table=self.topics.wrapper,
             missed=self.topics.bump_version,
+            ha_address=lambda: self.replication.ha_address,
+            outranks=self._outranks,
+            outranked=self._outranked,
+            learned=self._master_learned,
             background=self._background,
         )
         self.pulls = PullHandlers(config, self.store, self.topics, self.groups, self.clients, self.offsets, self.stats, clock=clock)
         self.acks: Acks[Stored] = Acks(
             sync=config.store.flush_disk_type == "SYNC_FLUSH",
             timeout_s=config.sync_flush_timeout_s,
+            replica_timeout_s=config.slave_timeout_s,
             max_sends=config.max_waiting_sends,
             max_bytes=config.max_waiting_bytes,
         )
@@ -150,6 +160,40 @@ class Broker:
             arrived=self.pulls.arrived,
             saved=self.topics_file.saving,
         )
+        self.replication = Replication(
+            config,
+            self.role,
+            RoleFile(
+                ConfigFile(f"{config.store.root}/config/replicationRole.json", fs),
+                broker_name=config.broker_name,
+                master_role=config.master_role,
+            ),
+            self.store,
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.delays,
+            self.copies,
+            flusher=self.flusher,
+            sends=self.sends,
+            pulls=self.pulls,
+            registrar=self.registrar,
+            address=lambda: self.address,
+            changed=self._role_changed,
+            progress_taken=self.save_delays,
+            failed=self._fail,
+            threads=self._threads,
+            background=self._background,
+            clock=clock,
+        )
+        status = StatusHandlers(
+            self.store,
+            self.role,
+            self.replication,
+            cluster_name=config.cluster_name,
+            broker_name=config.broker_name,
+            address=lambda: self.address,
+        )
         self._client_handlers = ClientHandlers(self.clients, self.groups, self.topics)
         self._server = RemotingServer(self, name="broker", max_connections=config.max_connections)
         admin = AdminHandlers(
@@ -181,6 +225,7 @@ class Broker:
             flusher=self.flusher,
             delays=self.delays,
             cleaning=self.cleaning,
+            replication=status.table,
             fs=fs,
             clock=clock,
         )
@@ -194,7 +239,7 @@ class Broker:
                 RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: (lambda: self.groups.data_version, admin.all_groups),
             },
         )
-        self._handlers: Mapping[int, Callable[[ServerConnection, Command], None]] = {
+        self._all_handlers: Mapping[int, Callable[[ServerConnection, Command], None]] = {
             **self.sends.handlers(),
             **self.pulls.handlers(),
             **self._client_handlers.handlers(),
@@ -209,13 +254,18 @@ class Broker:
             **self.cleaning.handlers(),
             **RetryHandlers(self.store, rules, self.sends, self.delays, self.offsets, self.copies).handlers(),
             **answers_to_slaves.handlers(),
-            **StatusHandlers(self.store, self.role, address=lambda: self.address).handlers(),
+            **status.handlers(),
+            **self.replication.promotion.handlers(),
         }
+        self._role_changed()
         self._port = config.port
         self._advertised = config.advertise or config.host
         self._running = False
         self._opened = False
         self._failed = asyncio.Event()
+
+    def _role_changed(self) -> None:
+        self._handlers = {**self._all_handlers, **slave_refusals(self.role)} if self.role.is_slave else self._all_handlers
 
     def _saved_file(self, name: str, snapshot: Callable[[], dict[Any, Any]]) -> SavedFile:
         file = ConfigFile(f"{self.config.store.root}/config/{name}.json", self._fs)
@@ -257,7 +307,10 @@ class Broker:
         loop = asyncio.get_running_loop()
         try:
             ip = await self._resolve()
-            await self.registrar.look(self.address)
+            await loop.run_in_executor(self._threads, self.replication.load_role)
+            if await self.registrar.look(self.address):
+                await self.replication.join()
+            self._role_changed()
             await self._opened_whatever_happens(loop.run_in_executor(self._threads, self._open))
             self.flusher.start()
             if self._port:
@@ -265,11 +318,15 @@ class Broker:
             self._port = await self._server.start(self.config.host, self.config.port)
             self._listens_at(ip, self._port)
             self._running = True
-            self.delays.start()
-            self.save_delays()
+            if not self.role.is_slave:
+                await self.replication.start()  # before the registration, which tells where it listens for slaves
+                self.delays.start()
+                self.save_delays()
             self._housekeeping()
             self.cleaning.start()
             await self.registrar.start(self.address)
+            if self.role.is_slave:
+                await self.replication.start()  # now that nameservers have told where the master is
         except BaseException:
             await self._shut()
             raise
@@ -290,6 +347,7 @@ class Broker:
         self._opened = True
         how = "as a new store" if is_new else "after a clean stop" if report.clean else f"after a crash, {report.records} records checked"
         log.info("store %s opened in %.1f ms %s", self.config.store.root, report.elapsed_ms, how)
+        trees: list[dict[Any, Any]] = []  # of timed and delayed messages, which a slave only keeps
         for file, take in (
             (self.topics_file, self.topics.load),
             (self.groups_file, self.groups.load),
@@ -301,7 +359,9 @@ class Broker:
                 tree = file.load()
             except OSError as e:
                 raise ConfigError(f"{file.path} cannot be read: {e.strerror or e}") from None
-            if tree is not None or file in (self.timers_file, self.delays_file):
+            if self.role.is_slave and file in (self.timers_file, self.delays_file):
+                trees.append(tree or {})
+            elif tree is not None or file in (self.timers_file, self.delays_file):
                 try:
                     take(tree or {})
                 except RemoteProtocolError as e:
@@ -315,6 +375,12 @@ class Broker:
                 used = [queue_id for queue_id in range(MAX_ADOPTED_QUEUES) if self.store.max_offset(topic, queue_id) > 0]
                 self.topics.adopt(topic, max(used, default=0) + 1, batch_queues=topic in self.store.batch_topics)
 
+        if trees:
+            timers, offsets = trees
+            self.delays.progress.adopt(offsets, timers)
+            return
+        if self.replication.replicates:
+            self.replication.begin_epoch(report)
         remember(self.copies, self.store, self.topics, self.offsets, self.delays)
 
     def _match_queue_kinds(self) -> None:
@@ -363,6 +429,7 @@ class Broker:
         self.delays.stop()
         self.sends.close()
         await self.flusher.drain()
+        await self.replication.stop()
         await self._server.stop()
         self.pulls.close()
         await self.flusher.stop()
@@ -382,7 +449,8 @@ class Broker:
         if file is self.offsets_file and self.offsets.dirty:
             self.offsets.dirty = False
             file.note()
-        if file is self.delays_file or (file is self.timers_file and self.delays.timers.used):
+        is_progress = file is self.delays_file or (file is self.timers_file and self.delays.timers.used)
+        if is_progress and not self.role.is_slave:
             try:
                 await asyncio.get_running_loop().run_in_executor(self._threads, self.store.flush_log)
             except (SprocketError, OSError):
@@ -398,6 +466,7 @@ class Broker:
         await self.cleaning.stop()
         await self._background.close()
         self.delays.stop()
+        await self.replication.stop()
         self.registrar.abort()
         for conn in list(self._server.connections):
             conn.abort("broker aborted")
@@ -421,7 +490,7 @@ class Broker:
         if self.offsets.dirty:
             self.offsets.dirty = False
             self.offsets_file.touch()
-        if self.delays.progress.note():
+        if not self.role.is_slave and self.delays.progress.note():
             self.save_delays()
 
     def save_delays(self) -> None:
@@ -478,12 +547,25 @@ class Broker:
 
     def _published(self, end: int) -> None:
         self.sends.published(end)
+        if self.role.is_slave:
+            self.replication.wake_pulls()
 
     def _settle_sends(self) -> None:
         self.sends.finish()
 
     def _committed(self, arrivals: list[Arrival], size: int) -> None:
         self.sends.committed(arrivals, size)
+
+    # --- from the registration to replication, which is made later ---
+
+    async def _outranks(self, rival: str) -> bool | None:
+        return await self.replication.promotion.outranks(rival)
+
+    def _outranked(self, rival: str) -> None:
+        self.replication.promotion.outranked(rival)
+
+    def _master_learned(self) -> None:
+        self.replication.master_learned()
 
     # --- topics and groups that changed ---
 

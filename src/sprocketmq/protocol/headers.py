@@ -207,6 +207,15 @@ class HaInfo(msgspec.Struct, rename="camel"):
     master_flush_offset: Int64 | None = None
 
 
+class NotifyRoleChanged(msgspec.Struct, rename="camel"):
+    """Header of 1008: which broker is the master from ``master_epoch`` on; without an address it is not known to the sender."""
+
+    master_epoch: Int32
+    master_address: str = ""
+    master_broker_id: Int64 | None = None
+    sync_state_set_epoch: Int32 | None = None
+
+
 class BrokerIdentity(msgspec.Struct, rename="camel"):
     """Header of 104 and 322: which broker."""
 

@@ -8,7 +8,6 @@ from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.storage.replica.epochs import Epoch
 
 ASK_TIMEOUT_S = 3.0
-_GET_BROKER_EPOCH_CACHE = 1007
 _SEGMENT_BYTES = "mappedFileSizeCommitLog="
 
 
@@ -40,7 +39,7 @@ async def _ask(conn: Connection) -> MasterLog:
 
 async def _epochs(conn: Connection) -> tuple[Epoch, ...] | None:
     """Return the epochs, None of a broker without any, as Apache's are outside of controller mode."""
-    answer = await conn.request(_GET_BROKER_EPOCH_CACHE, timeout_s=ASK_TIMEOUT_S)
+    answer = await conn.request(RequestCode.GET_BROKER_EPOCH_CACHE, timeout_s=ASK_TIMEOUT_S)
     if answer.code != ResponseCode.SUCCESS:
         return None
     return tuple(Epoch(entry.epoch, entry.start_offset) for entry in EpochCache.decode(answer.body).epoch_list) or None

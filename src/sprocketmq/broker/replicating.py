@@ -1,0 +1,423 @@
+"""What a broker does in its role: as master it serves slaves, as slave it follows; and the change from one role to the other.
+
+::
+
+    start     ---> lead(): epoch, listener for slaves        or follow(): replica, follower, metadata of the master
+    promotion      follower and metadata stop, the log is cut to whole records, a new epoch begins, delayed messages go on, registration
+    fencing        at once nothing is acknowledged; then no slaves, no delayed messages; the broker's log becomes a replica; registration
+
+Roles change on the event loop, one change at a time.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any
+
+from sprocketmq.broker.config import BrokerConfig
+from sprocketmq.broker.copies import CopyTable, remember
+from sprocketmq.broker.delay import DelayService
+from sprocketmq.broker.flushing import Flusher
+from sprocketmq.broker.groups import GroupTable
+from sprocketmq.broker.offsets import OffsetTable
+from sprocketmq.broker.pull import PullHandlers
+from sprocketmq.broker.registration import Registrar
+from sprocketmq.broker.replication.follower import Follower, FollowerState, Master
+from sprocketmq.broker.replication.master import ReplicationMaster, SlaveState
+from sprocketmq.broker.replication.metadata import MetadataSync
+from sprocketmq.broker.replication.promotion import Promotion, RoleRefused, epoch_of, tell
+from sprocketmq.broker.replication.role_file import RoleFile
+from sprocketmq.broker.replication.roles import MASTER_ID, BrokerRole, Role
+from sprocketmq.broker.send import SendHandlers, Stored
+from sprocketmq.broker.topics import Topic, TopicTable
+from sprocketmq.clock import Clock
+from sprocketmq.errors import ConnectFailed, SprocketError
+from sprocketmq.net.address import format_address, parse_address
+from sprocketmq.net.tasks import Background
+from sprocketmq.storage.store import MessageStore, RecoveryReport
+
+log = logging.getLogger(__name__)
+
+WATCH_INTERVAL_S = 1.0
+
+
+class Replication:
+    """The role of one broker and what follows from it.
+
+    ``changed`` is called when the role is another one, ``progress_taken`` when there is progress of delayed messages to be saved,
+    ``failed`` when the disk failed.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        role: BrokerRole,
+        role_file: RoleFile,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: OffsetTable,
+        delays: DelayService,
+        copies: CopyTable,
+        *,
+        flusher: Flusher[Stored],
+        sends: SendHandlers,
+        pulls: PullHandlers,
+        registrar: Registrar,
+        address: Callable[[], str],
+        changed: Callable[[], None],
+        progress_taken: Callable[[], None],
+        failed: Callable[[SprocketError], None],
+        threads: Executor,
+        background: Background,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._role = role
+        self._role_file = role_file
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._delays = delays
+        self._copies = copies
+        self._flusher = flusher
+        self._sends = sends
+        self._pulls = pulls
+        self._registrar = registrar
+        self._address = address
+        self._changed = changed
+        self._progress_taken = progress_taken
+        self._failed = failed
+        self._threads = threads
+        self._background = background
+        self._clock = clock
+        self._name = f"broker {config.broker_name}"
+        self._changing = asyncio.Lock()
+        self._stopped = False
+        self._looked = False
+        # The end of each queue at which its held pulls were woken last.
+        self._woken: dict[tuple[str, int], int] = {}
+        # The master that took this broker's place, as it was told.
+        self._successor = ""
+        self.master: ReplicationMaster | None = None
+        self.follower: Follower | None = None
+        self.replicates = config.ha_port is not None or config.role is Role.SLAVE
+        self.metadata = MetadataSync(
+            role,
+            topics,
+            groups,
+            offsets,
+            delays.progress,
+            broker_name=config.broker_name,
+            reached=self._reached,
+            master_end=lambda: self.follower.master_end if self.follower is not None else 0,
+            topic_gone=self._topic_gone,
+            progress_taken=progress_taken,
+            background=background,
+            clock=clock,
+        )
+        self.promotion = Promotion(
+            role,
+            self,
+            broker_name=config.broker_name,
+            enabled=self.replicates,
+            address=address,
+            epoch=lambda: store.epochs.last.number,
+            background=background,
+        )
+
+    # --- what it tells ---
+
+    @property
+    def ha_address(self) -> str:
+        """The ``host:port`` on which this broker listens for slaves, "" when it does not."""
+        if self.master is None:
+            return ""
+        return format_address(parse_address(self._address())[0], self.master.port)
+
+    @property
+    def slaves(self) -> list[SlaveState]:
+        """The slaves that follow this master."""
+        return self.master.slaves if self.master is not None else []
+
+    # --- start and stop ---
+
+    def load_role(self) -> None:
+        """Take the role that the broker had last, before its store is open. Blocks. Raises ConfigError."""
+        if self.replicates:
+            self._role_file.load(self._role)
+            self._store.epochs.load(1 << 62)
+
+    async def join(self) -> None:
+        """Be a slave from the start: the nameservers know a live master with a higher epoch."""
+        broker_id = await self._registrar.lowest_free_id()
+        log.warning("%s: another broker is master with a higher epoch, this one follows as slave %d", self._name, broker_id)
+        self._role.take(Role.SLAVE, broker_id)
+        await self._save_role(Role.SLAVE, broker_id, self._role.epoch)
+
+    def begin_epoch(self, report: RecoveryReport) -> None:
+        """Begin an epoch when the store of a master has none, or was not closed. Blocks."""
+        epochs = self._store.epochs
+        if not epochs.entries:
+            epochs.begin(1, self._store.commitlog_min_offset)
+        elif not report.clean:
+            epochs.begin(epochs.last.number + 1, self._store.commitlog_max_offset)
+
+    async def start(self) -> None:
+        """Do what the role asks for; the store is open, and the broker listens. Raises PortInUse or ConfigError for the HA port."""
+        role = self._role
+        if role.is_slave:
+            self._follow()
+        else:
+            self._wait_for_replicas()
+            await self._listen()
+        role.epoch = max(role.epoch, self._store.epochs.last.number)
+        if self.replicates:
+            log.info(
+                "%s: role=%s broker_id=%d epoch=%d log_end=%d ha=%s",
+                self._name,
+                role.role,
+                role.broker_id,
+                self._store.epochs.last.number,
+                self._store.commitlog_max_offset,
+                self.ha_address or "none",
+            )
+            self._background.every(WATCH_INTERVAL_S, self._watch, "watch over replication")
+
+    async def stop(self) -> None:
+        """Neither serve slaves nor follow any more; may be called twice."""
+        self._stopped = True
+        await self._end_following()
+        if self.master is not None:
+            await self.master.stop()
+        self._flusher.replicas = self.master = None
+
+    # --- master ---
+
+    async def _listen(self) -> None:
+        config = self._config
+        if config.ha_port is None:
+            return
+        master = ReplicationMaster(
+            self._store,
+            name=self._name,
+            acked=self._flusher.answer_covered,
+            secret=config.ha_secret,
+            batch_bytes=config.ha_batch_bytes,
+            heartbeat_s=config.ha_heartbeat_s,
+            housekeeping_s=config.ha_housekeeping_s,
+            max_gap_bytes=config.ha_max_gap_not_in_sync,
+            max_bytes_per_s=config.ha_max_bytes_per_s,
+            clock=self._clock,
+        )
+        await master.start(config.host, config.ha_port)
+        self.master = self._flusher.replicas = master
+
+    def _wait_for_replicas(self) -> None:
+        is_sync = self._role.role is Role.SYNC_MASTER
+        self._flusher.acks.replicas = self._config.copies_to_wait_for - 1 if is_sync else 0
+        self._sends.mode_changed()
+
+    # --- slave ---
+
+    def _follow(self) -> None:
+        config = self._config
+        self._offsets.follow()
+        self._woken.clear()
+        self._looked = False
+        self.follower = Follower(
+            self._store,
+            self._store.follow(),
+            find=self._find,
+            name=self._name,
+            secret=config.ha_secret,
+            heartbeat_s=config.ha_heartbeat_s,
+            housekeeping_s=config.ha_housekeeping_s,
+            appended=self._appended,
+            dispatched=self.wake_pulls,
+            failed=self._failed,
+            clock=self._clock,
+        )
+        self.follower.start()
+        self.metadata.start()
+
+    async def _end_following(self) -> None:
+        if self.follower is not None:
+            await self.follower.stop()
+            self.follower = None
+        await self.metadata.stop()
+
+    async def _find(self) -> Master | None:
+        """Return where the master is. Raises SprocketError when it must not, or cannot, be followed."""
+        role = self._role
+        if self._looked:
+            self._registrar.renew()  # the connection was lost: the nameserver may know another one
+        self._looked = True
+        if self._config.ha_master_address is not None:
+            return Master(self._config.ha_master_address, role.master_address)
+        if not role.master_address:
+            return None
+        if not role.master_ha_address:
+            raise ConnectFailed(role.master_address, "master", "it does not listen for slaves: give it ha_port")
+        epoch = await epoch_of(role.master_address, self._config.broker_name) if role.epoch else None
+        if epoch is not None and epoch < role.epoch:
+            await self._report_epoch(role.master_address)
+            raise RoleRefused(f"the broker at {role.master_address} is master of epoch {epoch}, and epoch {role.epoch} has begun")
+        return Master(role.master_ha_address, role.master_address)
+
+    async def _report_epoch(self, former: str) -> None:
+        """Tell a master that it was replaced: it did not hear of it."""
+        try:
+            await tell(former, self._successor, self._role.epoch)
+        except (SprocketError, TimeoutError) as e:
+            log.warning("%s: the former master at %s is not told of epoch %d: %s", self._name, former, self._role.epoch, e)
+
+    def master_learned(self) -> None:
+        """Take note that a nameserver told of another master, or of none."""
+        if self.follower is not None:
+            if self._role.master_ha_address:
+                self.follower.reconnect(f"its master is at {self._role.master_address} now")
+            self.metadata.soon()
+
+    def _appended(self) -> None:
+        flusher = self._flusher
+        if flusher.flushed_end > self._store.commitlog_max_offset:  # the log was cut
+            flusher.flushed_end = self._store.commitlog_flushed_offset
+        flusher.wrote()
+
+    def wake_pulls(self) -> None:
+        """Wake the held pulls whose queues have more that is visible."""
+        if self._pulls.held_count:
+            for topic in self._topics:
+                for queue_id in list(topic.held):
+                    end = self._store.max_offset(topic.name, queue_id)
+                    if self._woken.get((topic.name, queue_id)) != end:
+                        self._woken[topic.name, queue_id] = end
+                        self._pulls.arrived(topic, queue_id, None)
+        self.metadata.take_progress()
+
+    def _reached(self, log_offset: int) -> bool:
+        return self._store.commitlog_max_offset >= log_offset and self.follower is not None
+
+    def _topic_gone(self, topic: Topic) -> None:
+        self._store.delete_topic(topic.name)
+        self._pulls.topic_deleted(topic)
+
+    def _watch(self) -> None:
+        if self.follower is not None and self.follower.state is FollowerState.FOLLOWING:
+            self._role.epoch = max(self._role.epoch, self._store.epochs.last.number)
+
+    # --- changes ---
+
+    async def promote(self, epoch: int) -> None:
+        """Be the master from ``epoch`` on; registered when this returns. Raises SprocketError when the disk refuses."""
+        async with self._changing:
+            if self._stopped:
+                raise RoleRefused(f"{self._name} is stopping")
+            former = self._role.master_address
+            if self._role.is_slave:
+                await self._lead(epoch)
+            else:
+                await self._raise_epoch(epoch)
+            await self._registrar.register()
+            if former and former != self._address():
+                self.promotion.fence(former)
+
+    async def _lead(self, epoch: int) -> None:
+        role, store = self._role, self._store
+        behind = self.follower.behind_bytes if self.follower is not None else 0
+        await self._end_following()
+        replica = store.follow()
+        try:
+            replica.settle()
+            await self._in_thread(store.epochs.begin, epoch, replica.end)
+            await self._save_role(self._config.master_role, MASTER_ID, epoch)
+            store.lead()
+        except (SprocketError, OSError):
+            self._follow()
+            raise
+        self._offsets.lead()
+        role.take(self._config.master_role, MASTER_ID)
+        role.epoch = epoch
+        self._deliver_delayed()
+        self._wait_for_replicas()
+        try:
+            await self._listen()
+        except SprocketError as e:
+            log.error("%s: is master, but does not listen for slaves: %s", self._name, e)  # noqa: TRY400
+        self._topics.bump_version()
+        self._changed()
+        log.warning(
+            "%s: promoted to %s epoch=%d log_end=%d behind_bytes=%d ha=%s",
+            self._name,
+            role.role,
+            epoch,
+            store.commitlog_max_offset,
+            behind,
+            self.ha_address or "none",
+        )
+
+    async def _raise_epoch(self, epoch: int) -> None:
+        """Begin an epoch as master. Slaves connect again, as they ask for the epochs only then."""
+        if self.master is not None:
+            await self.master.stop()
+        self._flusher.replicas = self.master = None
+        self._store.epochs.begin(epoch, self._store.commitlog_max_offset)
+        self._role.epoch = epoch
+        await self._save_role(self._role.role, MASTER_ID, epoch)
+        await self._listen()
+        log.warning("%s: master of epoch=%d log_end=%d", self._name, epoch, self._store.commitlog_max_offset)
+
+    def _deliver_delayed(self) -> None:
+        """Deliver what the former master has not, as far as its progress is known and the log here tells."""
+        progress = self._delays.progress
+        self._delays.take_timers(progress.timers_snapshot())
+        self._delays.open(progress.snapshot())
+        remember(self._copies, self._store, self._topics, self._offsets, self._delays)
+        self._delays.start()
+        self._progress_taken()
+
+    async def step_down(self, master_address: str, epoch: int) -> None:
+        """Acknowledge nothing more, and follow the master of ``epoch`` at ``master_address`` ("" while it is not known)."""
+        role = self._role
+        was_master = not role.is_slave
+        if was_master:
+            # Before anything is awaited: a send of this very moment must not be acknowledged.
+            role.take(Role.SLAVE, max(1, self._config.broker_id))
+            self._changed()
+            self._delays.stop()
+            self._sends.give_up()
+            self._flusher.give_up()
+            self._store.follow()
+            log.warning(
+                "%s: fenced, epoch %d has begun, this one was master of epoch=%d log_end=%d: follows %s",
+                self._name,
+                epoch,
+                self._store.epochs.last.number,
+                self._store.commitlog_max_offset,
+                master_address or "the new master when a nameserver knows it",
+            )
+        role.epoch = max(role.epoch, epoch)
+        self._successor = master_address
+        async with self._changing:
+            if was_master:
+                if self.master is not None:
+                    await self.master.stop()
+                self._flusher.replicas = self.master = None
+                self._flusher.acks.replicas = 0
+                self._delays.progress.adopt({}, {})
+                role.broker_id = await self._registrar.lowest_free_id()
+            await self._save_role(role.role, role.broker_id, role.epoch)
+            if was_master and not self._stopped:
+                self._follow()
+            elif self.follower is not None and role.master_address != master_address:
+                role.follow("", "")
+                self.follower.reconnect(f"epoch {epoch} has begun")
+            await self._registrar.register()
+
+    async def _save_role(self, role: Role, broker_id: int, epoch: int) -> None:
+        await self._in_thread(self._role_file.save, role, broker_id, epoch)
+
+    async def _in_thread(self, work: Callable[..., Any], *args: Any) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)

@@ -1,0 +1,179 @@
+"""Who is master: the request that changes it (1008), and what masters of one name have to say to one another.
+
+Of two masters the one with the higher epoch is the master; the other is fenced: it acknowledges nothing more, and follows as a slave. ::
+
+    1008, its own address, epoch 2000      ---> slave: begins epoch 2000, is the master, and says so to the old one:
+    1008, address of the new one, 2000     ---> old master, other slaves: follow the new one
+
+Nothing else promotes a broker. Epochs never go back: a request with an epoch that is not higher than the known ones is refused.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from sprocketmq.broker.replication.roles import BrokerRole
+from sprocketmq.errors import FatalError, SprocketError
+from sprocketmq.net.client import ConnectionPool
+from sprocketmq.net.server import ServerConnection
+from sprocketmq.net.tasks import Background
+from sprocketmq.protocol.bodies import EpochCache
+from sprocketmq.protocol.codes import RequestCode, ResponseCode
+from sprocketmq.protocol.command import Command, to_ext
+from sprocketmq.protocol.headers import NotifyRoleChanged
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S = 2.0
+# Pauses between attempts to reach a master that was replaced.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+
+
+class RoleRefused(FatalError):
+    """A change of roles that cannot be made; the text says why."""
+
+
+class Stage(Protocol):
+    """The broker whose role changes."""
+
+    async def promote(self, epoch: int) -> None:
+        """Be the master from ``epoch`` on. Raises SprocketError."""
+        ...
+
+    async def step_down(self, master_address: str, epoch: int) -> None:
+        """Acknowledge nothing more, and follow the master of ``epoch``."""
+        ...
+
+
+async def epoch_of(address: str, broker_name: str) -> int | None:
+    """Return the epoch of the broker at ``address``, None when it has none, is another one, or does not answer."""
+    pool = ConnectionPool(expected="broker")
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            conn = await pool.get(address, timeout_s=TIMEOUT_S)
+            answer = await conn.request(RequestCode.GET_BROKER_EPOCH_CACHE, timeout_s=TIMEOUT_S)
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        cache = EpochCache.decode(answer.body)
+    except (SprocketError, TimeoutError):
+        return None
+    finally:
+        await pool.close()
+    if cache.broker_name != broker_name or not cache.epoch_list:
+        return None
+    return cache.epoch_list[-1].epoch
+
+
+async def tell(address: str, master_address: str, epoch: int) -> str:
+    """Tell the broker at ``address`` who is master; return "" when it follows, else its refusal. Raises SprocketError, TimeoutError."""
+    pool = ConnectionPool(expected="broker")
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            conn = await pool.get(address, timeout_s=TIMEOUT_S)
+            ext = to_ext(NotifyRoleChanged(epoch, master_address))
+            answer = await conn.request(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, ext=ext, timeout_s=TIMEOUT_S)
+    finally:
+        await pool.close()
+    return "" if answer.code == ResponseCode.SUCCESS else answer.remark or f"code {answer.code}"
+
+
+class Promotion:
+    """Answers 1008 for one broker, and speaks to other masters. ``address`` returns the broker's own, ``epoch`` its newest epoch.
+
+    ``enabled`` tells whether the broker replicates at all.
+    """
+
+    def __init__(
+        self,
+        role: BrokerRole,
+        stage: Stage,
+        *,
+        broker_name: str,
+        enabled: bool,
+        address: Callable[[], str],
+        epoch: Callable[[], int],
+        background: Background,
+    ) -> None:
+        self._role = role
+        self._stage = stage
+        self._broker_name = broker_name
+        self._enabled = enabled
+        self._address = address
+        self._epoch = epoch
+        self._background = background
+
+    def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
+        return {RequestCode.NOTIFY_BROKER_ROLE_CHANGED: self.role_changed}
+
+    def role_changed(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 1008, when the broker has its new role."""
+        header = command.header(NotifyRoleChanged)
+        command.body = b""
+        self._background.spawn(self._answer(conn, command, header), "a change of roles")
+
+    async def _answer(self, conn: ServerConnection, command: Command, header: NotifyRoleChanged) -> None:
+        try:
+            await self.change(header.master_address, header.master_epoch)
+        except (SprocketError, OSError) as e:
+            log.warning("broker %s: refuses to make %r the master: %s", self._broker_name, header.master_address, e)
+            conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=str(e))
+        else:
+            conn.respond(command, ResponseCode.SUCCESS)
+
+    async def change(self, master_address: str, epoch: int) -> None:
+        """Take the role that a broker has when the one at ``master_address`` is the master from ``epoch`` on. Raises RoleRefused."""
+        role, known = self._role, max(self._role.epoch, self._epoch())
+        if not self._enabled:
+            raise RoleRefused(f"broker {self._broker_name} does not replicate: give it ha_port, or the role SLAVE")
+        is_master_asked = bool(master_address) and master_address == self._address()
+        if epoch == known and is_master_asked != role.is_slave:
+            return  # asked for again
+        if epoch <= known:
+            raise RoleRefused(f"epoch {epoch} is not higher than {known}, which broker {self._broker_name} knows: ask for a higher one")
+        if is_master_asked:
+            await self._stage.promote(epoch)
+        else:
+            await self._stage.step_down(master_address, epoch)
+
+    # --- other masters ---
+
+    async def outranks(self, rival: str) -> bool | None:
+        """Tell whether this master has a higher epoch than the one at ``rival``, which is fenced then; None when epochs do not decide."""
+        if self._role.is_slave or not self._enabled or not self._epoch():
+            return None
+        theirs, ours = await epoch_of(rival, self._broker_name), self._epoch()
+        if theirs is None or theirs == ours or self._role.is_slave:
+            return None
+        if theirs < ours:
+            self.fence(rival)
+            return True
+        return False
+
+    def outranked(self, rival: str) -> None:
+        """Be fenced: the live master at ``rival`` has a higher epoch."""
+        self._background.spawn(self._give_way(rival), f"giving way to {rival}")
+
+    async def _give_way(self, rival: str) -> None:
+        epoch = await epoch_of(rival, self._broker_name)
+        if epoch is not None and epoch > self._epoch() and not self._role.is_slave:
+            await self._stage.step_down(rival, epoch)
+
+    def fence(self, rival: str) -> None:
+        """Tell the master at ``rival`` that it was replaced, until it answers."""
+        self._background.spawn(self._fence(rival), f"news for the former master at {rival}")
+
+    async def _fence(self, rival: str) -> None:
+        pause_s = FIRST_PAUSE_S
+        while not self._role.is_slave:
+            try:
+                refusal = await tell(rival, self._address(), self._epoch())
+            except (SprocketError, TimeoutError):
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                continue
+            if refusal:
+                log.warning("broker %s: the former master at %s does not follow: %s", self._broker_name, rival, refusal)
+            else:
+                log.info("broker %s: the former master at %s follows", self._broker_name, rival)
+            return
