@@ -206,4 +206,4 @@ async def test_a_flush_whose_answers_cannot_be_given_keeps_nobody_waiting_at_the
     await asyncio.wait_for(broker.stop(), 60)
     with pytest.raises(ConnectionLost):
         await lost
-    assert errors(caplog) == ["1 sends that waited for the disk are not answered"]
+    assert errors(caplog) == ["1 sends that waited for disk or replicas are not answered"]
