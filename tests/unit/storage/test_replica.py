@@ -2,6 +2,7 @@
 
 import errno
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -429,3 +430,138 @@ def test_bytes_that_are_no_record_do_not_stop_the_next_segment(pair):
     pump(master.store, replica, rng)
     assert replica.record_end == replica.dispatched_end == replica.end
     assert replica.damaged[0].end == 64 << 10
+
+
+def hole(pair) -> tuple[int, int]:
+    """Kill the replica with 300 messages, of which the disk has lost one, and open it; return where that one begins and ends."""
+    master, other = pair
+    ends = [master.stage(b"%d" % i * 400)[1] for i in range(300)]
+    master.store.commit()
+    pump(master.store, other.store.follow(), random.Random(0))
+    other.kill()
+    with other.segment().open("r+b") as file:
+        file.seek(ends[20] + 50)
+        file.write(bytes(300))
+    other.reopen()
+    return ends[20], ends[21]
+
+
+@pytest.mark.parametrize("how", ["at once", "after a clean stop", "after another crash"])
+def test_a_hole_that_a_power_failure_left_is_filled_by_the_master(pair, how):
+    master, other = pair
+    begin, end = hole(pair)
+    assert [(found.start, found.end) for found in other.report.damaged] == [(begin, end)]
+    replica = other.store.follow()
+    if how != "at once":
+        other.restart() if how == "after a clean stop" else other.crash()
+        replica = other.store.follow()
+    assert (replica.end, replica.record_end, replica.dispatched_end, replica.doubtful) == (begin, begin, begin, True)
+    assert other.bodies(max_count=1000) == [b"%d" % i * 400 for i in range(300) if i != 20]
+    assert replica.differs(0, master.store.raw(0, 60_000)) is None
+    assert replica.record_boundary(begin + 5) == begin
+    assert not replica.dispatch(1 << 20)
+    with pytest.raises(ReplicaGap):
+        replica.append(end, b"x")
+    pump(master.store, replica, random.Random(1))
+    assert not replica.doubtful
+    assert replica.damaged == []
+    assert_equal(master, other)
+    other.restart()
+    assert other.report.clean
+    assert other.store.follow().end == master.store.commitlog_max_offset
+
+
+def test_a_replica_with_a_hole_that_is_promoted_keeps_what_is_behind_it(pair):
+    _, other = pair
+    hole(pair)
+    other.store.follow()
+    other.store.lead()
+    assert other.stage(b"on")[0] == 300
+    other.store.commit()
+    assert other.restart().report.clean
+    assert other.bodies(max_count=1000) == [*(b"%d" % i * 400 for i in range(300) if i != 20), b"on"]
+
+
+def test_a_replica_deletes_by_its_own_rule(pair):
+    master, other = pair
+    rng = random.Random("retention")
+    fill(master, rng, 500)
+    replica = other.store.follow()
+    pump(master.store, replica, rng, stop=150_000)
+    replica.append(replica.end, master.store.raw(replica.end, 1 << 20))  # its records are in no queue yet
+    assert replica.dispatched_end < (192 << 10) <= replica.end
+    other.store.publish(other.store.flush(thorough=True))
+    other.store.delete_before(192 << 10)
+    assert other.store.commitlog_min_offset == 128 << 10
+    assert master.store.commitlog_min_offset == 0
+    pump(master.store, replica, rng)
+    getattr(other, rng.choice(("restart", "crash")))()
+    assert other.store.follow().end == master.store.commitlog_max_offset
+    for topic in (*PLAIN_TOPICS, *BATCH_TOPICS):
+        for queue in range(3):
+            low, high = other.store.min_offset(topic, queue), other.store.max_offset(topic, queue)
+            assert high == master.store.max_offset(topic, queue)
+            assert other.bodies(topic, queue, max_count=1000) == master.bodies(topic, queue, start=low, max_count=1000)
+
+
+def test_a_topic_that_was_deleted_and_made_again_begins_anew(pair):
+    master, other = pair
+    replica = other.store.follow()
+    for body in (b"old", b"older"):
+        master.stage(body)
+        master.store.commit()
+    pump(master.store, replica, random.Random(0))
+    master.store.delete_topic("orders")
+    master.stage(b"new")
+    master.store.commit()
+    pump(master.store, replica, random.Random(0))
+    assert other.bodies() == master.bodies() == [b"new"]
+    assert other.restart().bodies() == [b"new"]
+
+
+def test_flushes_in_another_thread_see_a_consistent_replica(pair):
+    master, other = pair
+    rng = random.Random("threads")
+    replica = other.store.follow()
+    stop = threading.Event()
+    problems: list[BaseException] = []
+
+    def flush() -> None:
+        try:
+            while not stop.wait(0.02):
+                other.store.flush(thorough=True)
+                other.store.index_pending()
+        except BaseException as e:
+            problems.append(e)
+
+    thread = threading.Thread(target=flush)
+    thread.start()
+    try:
+        for _ in range(3):
+            fill(master, rng, 60)
+            pump(master.store, replica, rng)
+            replica.truncate(rng.randrange(replica.end))
+            pump(master.store, replica, rng)
+    finally:
+        stop.set()
+        thread.join()
+    assert problems == []
+    assert_equal(master, other)
+    other.crash()
+    assert_equal(master, other)
+
+
+def test_a_replica_that_was_cut_to_nothing_may_start_elsewhere(pair):
+    master, other = pair
+    rng = random.Random("elsewhere")
+    fill(master, rng, 400)
+    replica = other.store.follow()
+    pump(master.store, replica, rng, stop=50_000)
+    replica.truncate(0)
+    assert replica.end == 0
+    assert other.store.topics_on_disk() == []
+    replica.start_at(64 << 10)
+    pump(master.store, replica, rng)
+    assert other.store.segments()[0][0] == 64 << 10
+    assert other.crash().store.commitlog_min_offset == 64 << 10
+    assert other.store.follow().end == master.store.commitlog_max_offset

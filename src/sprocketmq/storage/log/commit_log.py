@@ -396,6 +396,18 @@ class CommitLog:
             segment.file.fdatasync()
         self._fs.fsync_dir(self.directory)
 
+    def begin_at(self, start: int) -> None:
+        """Let a log without records begin at ``start``, which must be a multiple of the segment length. Raises OSError."""
+        if self.ahead is not None:
+            self.ahead.reset()
+        while self.segments:
+            segment = self.segments.pop()
+            segment.close()
+            self._fs.unlink(segment.file.path)
+            self._names_changed = True
+        self.start_at(start)
+        self.flushed_end = start
+
     # --- deleting ---
 
     def drop_before(self, log_offset: int) -> list[str]:

@@ -12,7 +12,7 @@ tore it. It is in no queue before its CRC is right. Appending and dispatching ar
 docs/internals/replication.md#the-replicas-store says what a crash leaves.
 """
 
-from sprocketmq.errors import FatalError, LogOffsetOutside, ReplicaGap, StoreFailed
+from sprocketmq.errors import FatalError, LogOffsetOutside, ReplicaGap, StoreFailed, StoreWriteFailed
 from sprocketmq.storage.appender import Appender
 from sprocketmq.storage.fs import Buffer
 from sprocketmq.storage.index.index_follower import StoreIndex
@@ -87,17 +87,21 @@ class Replica:
     def start_at(self, log_offset: int) -> None:
         """Let the log of an empty replica begin at ``log_offset``, the start of a segment, as its master's log begins there.
 
-        Raises FatalError when the replica has data, or no segment begins there.
+        Raises FatalError when the replica has data, or no segment begins there; StoreWriteFailed when the disk refuses.
         """
         log = self._log
-        if log.segments and log.committed_end > log.min_offset:
+        if log.segments and (log.committed_end > log.min_offset or log.min_offset):
             raise FatalError(f"the replica's log has [{log.min_offset}, {log.committed_end}): only an empty one can start elsewhere")
         if log_offset % log.segment_bytes:
             raise FatalError(
                 f"log offset {log_offset} is no start of a segment of {log.segment_bytes} bytes: master and replica need the same"
                 " commitlog_segment_bytes"
             )
-        log.start_at(log_offset)
+        try:
+            log.begin_at(log_offset)
+        except OSError as e:
+            raise StoreWriteFailed(log.directory, e.strerror or str(e)) from e
+        self._forget_part()
         self._dispatcher.go_to(log_offset)
         self._appender.took(log_offset, 0, 0)
 
