@@ -239,8 +239,8 @@ class Replication:
             failed=self._failed,
             clock=self._clock,
         )
-        self.follower.start()
         self.metadata.start()
+        self.follower.start()
 
     async def _end_following(self) -> None:
         if self.follower is not None:
@@ -264,6 +264,7 @@ class Replication:
         if epoch is not None and epoch < role.epoch:
             await self._report_epoch(role.master_address)
             raise RoleRefused(f"the broker at {role.master_address} is master of epoch {epoch}, and epoch {role.epoch} has begun")
+        await self.metadata.copy_topics(role.master_address)
         return Master(role.master_ha_address, role.master_address)
 
     async def _report_epoch(self, former: str) -> None:

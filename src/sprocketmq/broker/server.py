@@ -10,6 +10,7 @@ from typing import Any
 
 from sprocketmq.broker.acks import Acks
 from sprocketmq.broker.admin import AdminHandlers
+from sprocketmq.broker.attributes import BATCH_QUEUES, QUEUE_TYPE
 from sprocketmq.broker.cleaning import Cleaning
 from sprocketmq.broker.clients import ClientHandlers, ClientRegistry
 from sprocketmq.broker.config import BrokerConfig
@@ -231,7 +232,7 @@ class Broker:
         )
         queries = QueryHandlers(self.store, self.topics, self.clients, background=self._background, clock=clock)
         offset_handlers = OffsetHandlers(self.offsets, self.topics, self.groups, self.clients, self.store)
-        answers_to_slaves = MetadataAnswers(
+        self._to_slaves = MetadataAnswers(
             self.delays,
             {
                 RequestCode.GET_ALL_TOPIC_CONFIG: (lambda: self.topics.data_version, admin.all_topics),
@@ -253,7 +254,7 @@ class Broker:
             **queries.handlers(),
             **self.cleaning.handlers(),
             **RetryHandlers(self.store, rules, self.sends, self.delays, self.offsets, self.copies).handlers(),
-            **answers_to_slaves.handlers(),
+            **self._to_slaves.handlers(),
             **status.handlers(),
             **self.replication.promotion.handlers(),
         }
@@ -262,6 +263,7 @@ class Broker:
         self._advertised = config.advertise or config.host
         self._running = False
         self._opened = False
+        self._slaves_must_know = False
         self._failed = asyncio.Event()
 
     def _role_changed(self) -> None:
@@ -570,6 +572,7 @@ class Broker:
     # --- topics and groups that changed ---
 
     def _topics_changed(self, topics: list[TopicConfig]) -> None:
+        self._slaves_must_know |= any(topic.attributes.get(QUEUE_TYPE) == BATCH_QUEUES for topic in topics)
         if self._running:
             self.topics_file.touch()
             if topics:
@@ -584,8 +587,14 @@ class Broker:
             self.groups_file.note()
 
     async def _topic_changes_settled(self) -> None:
-        """Wait until changed topics are saved and the nameservers that answer know them. Raises OSError when they cannot be saved."""
+        """Wait until changed topics are saved and the nameservers that answer know them. Raises OSError when they cannot be saved.
+
+        Slaves have to know topics with batch queues, as their records do not say to which kind of queue they belong.
+        """
         await self.topics_file.saved()
+        if self._slaves_must_know:
+            await self._to_slaves.topics_told(ANNOUNCE_TIMEOUT_S)
+            self._slaves_must_know = False
         announcing = self.registrar.announce([])
         if announcing is not None:
             await asyncio.wait([announcing], timeout=ANNOUNCE_TIMEOUT_S)

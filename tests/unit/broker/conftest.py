@@ -1,5 +1,6 @@
 import asyncio
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,12 +8,15 @@ import pytest
 sys.path.append(str(Path(__file__).parent))  # for asking, as test modules are imported by path
 
 from asking import Asking
+from pairs import follows
 
 from sprocketmq.broker import Broker, BrokerConfig
-from sprocketmq.clock import ManualClock
+from sprocketmq.broker.replication.roles import Role
+from sprocketmq.clock import SYSTEM_CLOCK, ManualClock
 from sprocketmq.namesrv import NameServer, NameServerConfig
 from sprocketmq.storage import fs
 from sprocketmq.storage.store import StoreConfig
+from sprocketmq.testing import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -29,10 +33,18 @@ def clock():
 
 @pytest.fixture
 async def start_broker(tmp_path, clock):
-    """Start brokers on free ports; ``folder`` names the store under the test's own directory, ``store`` has settings of the store."""
+    """Start brokers on free ports; ``folder`` names the store under the test's own directory, ``store`` has settings of the store.
+
+    ``like`` is a broker that has ended, and is started again on its port.
+    """
     started = []
 
-    async def start(folder="store", *, namesrv=(), disk=None, store=None, clock=clock, **settings):
+    async def start(folder="store", *, namesrv=(), disk=None, store=None, clock=clock, like=None, **settings):
+        if like is not None:
+            broker = Broker(replace(like.config, port=like.port), clock=like.clock)
+            started.append(broker)
+            await broker.start()
+            return broker
         store = StoreConfig(
             root=tmp_path / folder,
             **{"commitlog_segment_bytes": 16 << 20, "preallocate": False, "disk_warning_ratio": 1.0, **(store or {})},
@@ -54,6 +66,22 @@ async def namesrv():
     await server.start()
     yield server
     await server.stop()
+
+
+@pytest.fixture
+def pair(start_broker, namesrv):
+    """Start a master with topic ``orders`` and a slave, and return them when the slave follows."""
+
+    async def start(**settings):
+        found = {"namesrv": (namesrv.address,), "clock": SYSTEM_CLOCK, **settings}
+        slaves = {name: found[name] for name in found if name not in ("role", "in_sync_replicas")}
+        master = await start_broker("master", ha_port=0, **found)
+        master.topics.create_internal("orders", 4)
+        slave = await start_broker("slave", ha_port=0, **{**slaves, "role": Role.SLAVE, "broker_id": 1})
+        await eventually(lambda: follows(slave), timeout_s=20)
+        return master, slave
+
+    return start
 
 
 @pytest.fixture

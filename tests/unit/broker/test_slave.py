@@ -1,36 +1,12 @@
 """A slave beside its master: it follows log and metadata, refuses what would change them, and serves reads."""
 
-import pytest
+import json
 
-from sprocketmq.broker.replication.follower import FollowerState
+from pairs import caught_up, follows
+
 from sprocketmq.broker.replication.roles import Role
-from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.protocol.bodies import SubscriptionGroupConfig
 from sprocketmq.testing import eventually
-
-
-@pytest.fixture
-def pair(start_broker, namesrv):
-    """Start master and slave, and return them when the slave follows."""
-
-    async def start(**settings):
-        found = {"namesrv": (namesrv.address,), "clock": SYSTEM_CLOCK}
-        master = await start_broker("master", ha_port=0, **found, **settings)
-        master.topics.create_internal("orders", 4)
-        slave = await start_broker("slave", role=Role.SLAVE, broker_id=1, ha_port=0, **found)
-        await eventually(lambda: follows(slave), timeout_s=20)
-        return master, slave
-
-    return start
-
-
-def follows(slave):
-    follower = slave.replication.follower
-    return follower is not None and follower.state is FollowerState.FOLLOWING and slave.replication.metadata.synced > 0
-
-
-def caught_up(master, slave):
-    return slave.store.commitlog_max_offset == master.store.commitlog_max_offset
 
 
 async def test_a_slave_has_the_masters_messages_and_tables(pair, connect):
@@ -71,17 +47,90 @@ async def test_pulls_held_at_a_slave_wake_when_its_master_gets_a_message(pair, c
     assert (await held).code == 0
 
 
-async def test_a_promoted_slave_is_master_and_the_former_master_follows_it(pair, connect, namesrv):
+async def test_offsets_committed_at_a_slave_without_a_master_are_handed_over(pair, connect, start_broker):
+    master, slave = await pair()
+    master.groups.put(SubscriptionGroupConfig("billing"))
+    master.offsets.commit("billing", "orders", 0, 5)
+    master.offsets.commit("billing", "orders", 1, 9)
+    await eventually(lambda: slave.offsets.get("billing", "orders", 1) == 9, timeout_s=10)
+    await master.stop()
+    at_slave = await connect(slave)
+    for queue_id, offset in ((0, 7), (1, 3)):
+        ext = {"consumerGroup": "billing", "topic": "orders", "queueId": str(queue_id), "commitOffset": str(offset)}
+        assert (await at_slave(15, ext)).code == 0
+    slave.save_offsets()
+    await slave.stop()
+    again = await start_broker("master", like=master)
+    slave = await start_broker("slave", like=slave)
+    await eventually(lambda: again.offsets.get("billing", "orders", 0) == 7, timeout_s=20)
+    await eventually(lambda: slave.offsets.own == {}, timeout_s=10)
+    # The master's is higher: the group went on there before it was lost.
+    assert [again.offsets.get("billing", "orders", 1), slave.offsets.get("billing", "orders", 1)] == [9, 9]
+
+
+async def test_a_master_that_lost_offsets_gets_them_back_from_its_slave(pair, start_broker):
+    master, slave = await pair(save_offsets_interval_s=3600.0)
+    master.groups.put(SubscriptionGroupConfig("billing"))
+    master.offsets.commit("billing", "orders", 0, 5)
+    await master.offsets_file.touch()
+    master.offsets.commit("billing", "orders", 0, 50)
+    await eventually(lambda: slave.offsets.get("billing", "orders", 0) == 50, timeout_s=10)
+    await master.abort()
+    again = await start_broker("master", like=master)
+    assert again.offsets.get("billing", "orders", 0) == 5
+    await eventually(lambda: again.offsets.get("billing", "orders", 0) == 50, timeout_s=20)
+    again.offsets.reset("billing", "orders", 0, 1)  # by an administrator, after that
+    await eventually(lambda: slave.offsets.get("billing", "orders", 0) == 1, timeout_s=10)
+    assert again.offsets.get("billing", "orders", 0) == 1
+
+
+async def test_topics_and_groups_that_the_master_deletes_go(pair, connect):
+    master, slave = await pair()
+    at_master = await connect(master)
+    await at_master.send("orders")
+    master.groups.put(SubscriptionGroupConfig("billing"))
+    await eventually(lambda: "billing" in slave.groups and slave.store.max_offset("orders", 0) == 1, timeout_s=10)
+    await at_master(215, {"topic": "orders"})
+    await at_master(207, {"groupName": "billing"})
+    await eventually(lambda: "billing" not in slave.groups and "orders" not in slave.topics, timeout_s=10)
+    assert slave.store.max_offset("orders", 0) == 0
+
+
+async def test_a_new_batch_topic_is_known_to_slaves_before_its_creation_is_answered(pair, connect):
     master, slave = await pair()
     at_master, at_slave = await connect(master), await connect(slave)
-    await at_master.send("orders", b"before")
-    await eventually(lambda: caught_up(master, slave), timeout_s=10)
-    answer = await at_slave(1008, {"masterAddress": slave.address, "masterEpoch": "1000"})
-    assert (answer.code, answer.remark) == (0, None)
-    assert (slave.role.role, slave.role.broker_id) == (Role.ASYNC_MASTER, 0)
-    assert namesrv.routes.broker("broker-a").broker_addrs[0] == slave.address
-    assert (await at_slave.send("orders", b"after")).code == 0
-    await eventually(lambda: master.role.is_slave and follows(master) and caught_up(slave, master), timeout_s=20)
-    assert (await at_master.send("orders", b"refused")).code == 14
-    assert namesrv.routes.broker("broker-a").broker_addrs == {0: slave.address, 1: master.address}
-    assert await at_master.bodies("orders") == [b"before", b"after"]
+    fields = {"defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "topicFilterType": "SINGLE_TAG"}
+    more = {"topicSysFlag": "0", "order": "false", "attributes": "+queue.type=BatchCQ"}
+    assert (await at_master(17, {"topic": "batches", **fields, **more})).code == 0
+    await at_master.send("batches", b"alone")
+    await eventually(lambda: slave.store.max_offset("batches", 0) == 1, timeout_s=10)
+    assert "batches" in slave.store.batch_topics
+    assert await at_slave.bodies("batches") == [b"alone"]
+
+
+async def test_master_and_slave_tell_their_state(pair, connect):
+    master, slave = await pair()
+    at_master, at_slave = await connect(master), await connect(slave)
+    await at_master.send("orders")
+    await eventually(lambda: master.replication.slaves[0].behind_bytes == 0, timeout_s=10)
+    end = master.store.commitlog_max_offset
+    status = json.loads((await at_master(907)).body)
+    assert (status["master"], status["inSyncSlaveNums"], status["masterCommitLogMaxOffset"]) == (True, 1, end)
+    assert [(one["slaveAckOffset"], one["diff"], one["inSync"]) for one in status["haConnectionInfo"]] == [(end, 0, True)]
+    status = json.loads((await at_slave(907)).body)
+    assert (status["master"], status["haClientRuntimeInfo"]["maxOffset"]) == (False, end)
+    assert status["haClientRuntimeInfo"]["masterAddr"] == master.replication.ha_address
+    epochs = [json.loads((await ask(1007)).body) for ask in (at_master, at_slave)]
+    assert [one["epochList"] for one in epochs] == [[{"epoch": 1, "startOffset": 0, "endOffset": (1 << 63) - 1}]] * 2
+    assert [(one["brokerName"], one["brokerId"], one["maxOffset"]) for one in epochs] == [("broker-a", 0, end), ("broker-a", 1, end)]
+    table = json.loads((await at_slave(28)).body)["table"]
+    assert (table["brokerRole"], table["replicationState"], table["replicationBehindBytes"]) == ("SLAVE", "following", "0")
+    assert (await at_slave(906)).ext == {"masterAddress": master.address, "masterHaAddress": master.replication.ha_address}
+
+
+async def test_a_slave_says_what_it_waits_for(pair, start_broker, namesrv):
+    master = await start_broker("lonely", namesrv=(namesrv.address,))
+    slave = await start_broker("its-slave", namesrv=(namesrv.address,), role=Role.SLAVE, broker_id=1)
+    await eventually(lambda: "give it ha_port" in slave.replication.follower.reason, timeout_s=10)
+    assert not follows(slave)
+    assert master.role.broker_id == 0

@@ -144,11 +144,7 @@ class MetadataSync:
         """Copy everything from ``master``. Raises SprocketError when it cannot be asked, or refuses."""
         conn = await self._pool.get(master, timeout_s=TIMEOUT_S)
         rewound = await self._is_rewound(conn, master) if conn is not self._conn else False
-        if (body := await self._changed(conn, RequestCode.GET_ALL_TOPIC_CONFIG, self._topics.data_version)) is not None:
-            topics = TopicConfigTable.decode(body)
-            if topics.data_version != self._topics.data_version:
-                for topic in self._topics.replace(topics):
-                    self._topic_gone(topic)
+        await self._copy_topics(conn)
         if (body := await self._changed(conn, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self._groups.data_version)) is not None:
             groups = SubscriptionGroupTable.decode(body)
             if groups.data_version != self._groups.data_version:
@@ -171,6 +167,17 @@ class MetadataSync:
         self._master = master
         self._problem = ""
         self.synced += 1
+
+    async def copy_topics(self, master: str) -> None:
+        """Copy the topics, before any of the log is: its records do not say what queues their topics have. Raises SprocketError."""
+        await self._copy_topics(await self._pool.get(master, timeout_s=TIMEOUT_S))
+
+    async def _copy_topics(self, conn: Connection) -> None:
+        if (body := await self._changed(conn, RequestCode.GET_ALL_TOPIC_CONFIG, self._topics.data_version)) is not None:
+            topics = TopicConfigTable.decode(body)
+            if topics.data_version != self._topics.data_version:
+                for topic in self._topics.replace(topics):
+                    self._topic_gone(topic)
 
     async def _is_rewound(self, conn: Connection, master: str) -> bool:
         """Tell whether this is a new process of the master that was asked last, which may know less than it has told before."""

@@ -5,6 +5,8 @@ A slave of this project adds ``knownVersion`` to 21, 43, 45 and 201, the data ve
 the answer has the field ``unchanged`` and no body.
 """
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -45,16 +47,47 @@ class MetadataAnswers:
 
     def __init__(self, delays: DelayService, tables: Mapping[int, tuple[Callable[[], DataVersion], Answer]]) -> None:
         self._delays = delays
-        self._tables = tables
+        self._topics_version = lambda: version_text(tables[RequestCode.GET_ALL_TOPIC_CONFIG][0]())
+        self._tables = {code: unless_known(version, answer) for code, (version, answer) in tables.items()}
+        # The version of the topics that each connected slave has.
+        self._told: dict[ServerConnection, str] = {}
+        self._telling: asyncio.Event | None = None
 
     def handlers(self) -> dict[int, Answer]:
         return {
-            **{code: unless_known(version, answer) for code, (version, answer) in self._tables.items()},
+            **self._tables,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self.topics,
             RequestCode.GET_ALL_DELAY_OFFSET: unless_known(lambda: self._delays.progress.saved_version, self.delay_offsets),
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
             RequestCode.GET_TIMER_CHECK_POINT: self.timer_checkpoint,
             RequestCode.GET_TIMER_METRICS: self.timer_metrics,
         }
+
+    def topics(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 21, and remember what slaves have."""
+        self._tables[RequestCode.GET_ALL_TOPIC_CONFIG](conn, command)
+        if KNOWN_VERSION in command.ext:
+            self._told[conn] = self._topics_version()
+            if self._telling is not None:
+                self._telling.set()
+
+    async def topics_told(self, timeout_s: float) -> None:
+        """Return when every connected slave has the topics as they are now, at the latest after ``timeout_s``.
+
+        The records of a new topic with batch queues must not reach a slave before it knows what queues they belong to.
+        """
+        version = self._topics_version()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self._lacking(version):
+                    self._telling = self._telling or asyncio.Event()
+                    self._telling.clear()
+                    await self._telling.wait()
+
+    def _lacking(self, version: str) -> bool:
+        self._told = {conn: known for conn, known in self._told.items() if not conn.closed}
+        current = self._topics_version()
+        return any(known not in (version, current) for known in self._told.values())
 
     def delay_offsets(self, conn: ServerConnection, command: Command) -> None:
         """Answer 45: the content of delayOffset.json; with the one of timers.json when it is asked for."""

@@ -1,0 +1,168 @@
+"""Who is master: promotion by request, fencing of the former master, and what outlives restarts."""
+
+import asyncio
+
+import pytest
+from pairs import caught_up, follows
+
+from sprocketmq.broker.replication.roles import Role, promotion_epoch
+from sprocketmq.errors import BrokerNameTaken
+from sprocketmq.testing import eventually
+
+
+def promote(ask, broker, epoch=1000):
+    return ask(1008, {"masterAddress": broker.address, "masterEpoch": str(epoch)})
+
+
+async def test_a_promoted_slave_is_master_and_the_former_master_follows_it(pair, connect, namesrv):
+    master, slave = await pair()
+    at_master, at_slave = await connect(master), await connect(slave)
+    await at_master.send("orders", b"before")
+    await eventually(lambda: caught_up(master, slave), timeout_s=10)
+    answer = await at_slave(1008, {"masterAddress": slave.address, "masterEpoch": "1000"})
+    assert (answer.code, answer.remark) == (0, None)
+    assert (slave.role.role, slave.role.broker_id) == (Role.ASYNC_MASTER, 0)
+    assert namesrv.routes.broker("broker-a").broker_addrs[0] == slave.address
+    assert (await at_slave.send("orders", b"after")).code == 0
+    await eventually(lambda: master.role.is_slave and follows(master) and caught_up(slave, master), timeout_s=20)
+    assert (await at_master.send("orders", b"refused")).code == 14
+    assert namesrv.routes.broker("broker-a").broker_addrs == {0: slave.address, 1: master.address}
+    assert await at_master.bodies("orders") == [b"before", b"after"]
+
+
+async def test_a_promotion_outlives_restarts_and_the_former_master_joins_as_slave(pair, connect, start_broker):
+    master, slave = await pair()
+    at_master, at_slave = await connect(master), await connect(slave)
+    await at_master.send("orders", b"before")
+    await eventually(lambda: caught_up(master, slave), timeout_s=10)
+    await master.abort()
+    assert (await promote(at_slave, slave)).code == 0
+    await at_slave.send("orders", b"after")
+    await slave.stop()
+    promoted = await start_broker("slave", like=slave)
+    assert (promoted.role.role, promoted.role.broker_id, promoted.store.epochs.last.number) == (Role.ASYNC_MASTER, 0, 1000)
+    former = await start_broker("master", like=master)
+    assert (former.role.role, former.role.broker_id) == (Role.SLAVE, 1)
+    await eventually(lambda: follows(former) and caught_up(promoted, former), timeout_s=20)
+    await former.stop()
+    again = await start_broker("master", like=former)
+    assert again.role.is_slave
+    await eventually(lambda: follows(again), timeout_s=20)
+
+
+async def test_what_only_the_former_master_has_is_cut_off(pair, connect, start_broker):
+    master, slave = await pair()
+    at_master, at_slave = await connect(master), await connect(slave)
+    await at_master.send("orders", b"on both")
+    await eventually(lambda: caught_up(master, slave), timeout_s=10)
+    await slave.replication.follower.stop()
+    await at_master.send("orders", b"only here")
+    assert (await promote(at_slave, slave)).code == 0
+    await at_slave.send("orders", b"the new master's")
+    await eventually(lambda: master.role.is_slave and follows(master) and caught_up(slave, master), timeout_s=20)
+    assert await at_master.bodies("orders") == [b"on both", b"the new master's"]
+    views = [broker.store.raw(0, 1 << 20) for broker in (master, slave)]
+    assert bytes(views[0]) == bytes(views[1])
+
+
+async def test_a_send_that_waits_for_slaves_when_its_master_is_fenced_is_not_acknowledged(pair, connect, monkeypatch):
+    master, slave = await pair(role=Role.SYNC_MASTER, slave_timeout_s=30.0)
+    at_master, at_slave = await connect(master), await connect(slave)
+    assert (await at_master.send("orders", b"on both")).code == 0
+    await slave.replication.follower.stop()
+    await eventually(lambda: not master.replication.slaves, timeout_s=10)
+    assert (await at_master.send("orders", b"too few slaves")).code == 11
+    monkeypatch.setattr(master.replication.master, "in_sync", lambda count: True)
+    waiting = asyncio.ensure_future(at_master.send("orders", b"waits"))
+    await eventually(lambda: master.acks.waiting == 1, timeout_s=10)
+    assert (await promote(at_slave, slave)).code == 0
+    assert (await waiting).code == 14
+    await eventually(lambda: follows(master) and caught_up(slave, master), timeout_s=20)
+    assert await at_slave.bodies("orders") == [b"on both"]
+
+
+async def test_an_epoch_that_is_not_higher_changes_nothing(pair, connect):
+    master, slave = await pair()
+    at_master, at_slave = await connect(master), await connect(slave)
+    refused = await promote(at_slave, slave, 1)
+    assert (refused.code, refused.remark) == (1, "epoch 1 is not higher than 1, which broker broker-a knows: ask for a higher one")
+    refused = await promote(at_master, slave, 1)
+    assert refused.code == 1
+    assert (await promote(at_master, master, 1)).code == 0  # asked for again
+    assert not master.role.is_slave
+    assert slave.role.is_slave
+
+
+async def test_a_master_without_slaves_does_not_change_its_role_for_strangers(broker, ask):
+    refused = await ask(1008, {"masterAddress": "10.0.0.1:1", "masterEpoch": "9"})
+    assert (refused.code, refused.remark) == (1, "broker broker-a does not replicate: give it ha_port, or the role SLAVE")
+    assert not broker.role.is_slave
+
+
+async def test_a_running_master_can_begin_a_higher_epoch(pair, connect):
+    master, slave = await pair()
+    at_master = await connect(master)
+    await at_master.send("orders", b"before")
+    assert (await promote(at_master, master, 2000)).code == 0
+    await at_master.send("orders", b"after")
+    await eventually(lambda: follows(slave) and caught_up(master, slave) and slave.store.epochs.last.number == 2000, timeout_s=20)
+
+
+async def test_a_slave_that_is_told_of_a_new_master_leaves_the_old_one_and_tells_it(pair, connect):
+    master, slave = await pair()
+    at_slave = await connect(slave)
+    assert (await at_slave(1008, {"masterAddress": "127.0.0.1:1", "masterEpoch": "1000"})).code == 0
+    # The nameserver still names the old one: the slave does not follow it, and it is fenced.
+    await eventually(lambda: master.role.is_slave, timeout_s=20)
+    assert master.role.epoch == 1000
+
+
+async def test_a_second_store_of_the_same_name_and_epoch_does_not_start(pair, start_broker, namesrv):
+    await pair()
+    with pytest.raises(BrokerNameTaken):
+        await start_broker("stranger", namesrv=(namesrv.address,), ha_port=0)
+
+
+async def test_slaves_of_one_id_do_not_take_it_from_each_other(pair, start_broker, namesrv):
+    await pair()
+    with pytest.raises(BrokerNameTaken):
+        await start_broker("another", namesrv=(namesrv.address,), role=Role.SLAVE, broker_id=1)
+
+
+async def test_an_unclean_stop_begins_an_epoch_and_a_clean_one_does_not(start_broker, connect):
+    broker = await start_broker("store", ha_port=0)
+    await broker.stop()
+    broker = await start_broker("store", like=broker)
+    assert [epoch.number for epoch in broker.store.epochs.entries] == [1]
+    broker.topics.create_internal("orders", 1)
+    assert (await (await connect(broker)).send("orders")).code == 0
+    await broker.abort()
+    broker = await start_broker("store", like=broker)
+    assert [epoch.number for epoch in broker.store.epochs.entries] == [1, 2]
+
+
+@pytest.mark.parametrize(("last", "next_epoch"), [(0, 1000), (1, 1000), (999, 1000), (1000, 2000), (1005, 2000)])
+def test_promotions_leave_room_for_epochs_of_restarts(last, next_epoch):
+    assert promotion_epoch(last) == next_epoch
+
+
+async def test_delayed_and_timed_messages_are_delivered_once_by_the_promoted_slave(pair, connect):
+    master, slave = await pair(store={"message_delay_level": "1s 3s"})
+    at_master, at_slave = await connect(master), await connect(slave)
+    due_ms = slave.clock.time_ms() + 3000
+    await at_master.send("orders", b"level 1", properties="DELAY\x011\x02")
+    await at_master.send("orders", b"level 2", properties="DELAY\x012\x02")
+    await at_master.send("orders", b"timed soon", properties="TIMER_DELAY_MS\x01500\x02")
+    await at_master.send("orders", b"timed late", properties=f"TIMER_DELIVER_MS\x01{due_ms}\x02")
+    await eventually(lambda: master.delays.delivered == 2, timeout_s=10)
+    await eventually(lambda: caught_up(master, slave), timeout_s=10)
+    assert slave.delays.delivered == 0
+    await master.abort()
+    assert (await promote(at_slave, slave)).code == 0
+
+    async def bodies():
+        return sorted(await at_slave.bodies("orders"))
+
+    expected = [b"level 1", b"level 2", b"timed late", b"timed soon"]
+    await eventually(lambda: slave.delays.delivered == 2, timeout_s=15)
+    assert await bodies() == expected
