@@ -47,7 +47,7 @@ class MetadataAnswers:
 
     def __init__(self, delays: DelayService, tables: Mapping[int, tuple[Callable[[], DataVersion], Answer]]) -> None:
         self._delays = delays
-        self._topics_version = lambda: version_text(tables[RequestCode.GET_ALL_TOPIC_CONFIG][0]())
+        self._version_of_topics = tables[RequestCode.GET_ALL_TOPIC_CONFIG][0]
         self._tables = {code: unless_known(version, answer) for code, (version, answer) in tables.items()}
         # The version of the topics that each connected slave has.
         self._told: dict[ServerConnection, str] = {}
@@ -67,7 +67,7 @@ class MetadataAnswers:
         """Answer 21, and remember what slaves have."""
         self._tables[RequestCode.GET_ALL_TOPIC_CONFIG](conn, command)
         if KNOWN_VERSION in command.ext:
-            self._told[conn] = self._topics_version()
+            self._told[conn] = version_text(self._version_of_topics())
             if self._telling is not None:
                 self._telling.set()
 
@@ -76,7 +76,7 @@ class MetadataAnswers:
 
         The records of a new topic with batch queues must not reach a slave before it knows what queues they belong to.
         """
-        version = self._topics_version()
+        version = version_text(self._version_of_topics())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while self._lacking(version):
@@ -86,7 +86,7 @@ class MetadataAnswers:
 
     def _lacking(self, version: str) -> bool:
         self._told = {conn: known for conn, known in self._told.items() if not conn.closed}
-        current = self._topics_version()
+        current = version_text(self._version_of_topics())
         return any(known not in (version, current) for known in self._told.values())
 
     def delay_offsets(self, conn: ServerConnection, command: Command) -> None:
