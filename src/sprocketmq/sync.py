@@ -263,6 +263,7 @@ class Producer(_Face[client.Producer]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(client.Producer(*args, **kwargs))
         self._held = _Held()
+        self._max_messages, self._max_bytes = self._client.max_in_flight, self._client.max_in_flight_bytes
         # Knows the client, not this face: in a reference cycle a dropped producer would not be closed at once.
         self._calls: Inbox[_Call] = Inbox(functools.partial(_send_all, self._client, self._held))
         self._client.watch_room(self._held.give_back)
@@ -312,12 +313,12 @@ class Producer(_Face[client.Producer]):
             raise unsendable(message, e) from None
         if callback is not None and not callable(callback):
             raise ConfigError(f"the callback must be a function of result and error, not {callback!r}")
-        producer, held = self._client, self._held
+        held = self._held
         with held.lock:
-            if held.messages and held.messages >= producer.max_in_flight:
-                raise SendQueueFull("messages", producer.max_in_flight)
-            if held.messages and held.bytes + size > producer.max_in_flight_bytes:
-                raise SendQueueFull("bytes", producer.max_in_flight_bytes)
+            if held.messages and held.messages >= self._max_messages:
+                raise SendQueueFull("messages", self._max_messages)
+            if held.messages and held.bytes + size > self._max_bytes:
+                raise SendQueueFull("bytes", self._max_bytes)
             held.messages += 1
             held.bytes += size
         if callback is not None:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from sprocketmq.client.send.encoding import EncodedBatch, MessageEncoder
 from sprocketmq.client.send.results import BatchResults
-from sprocketmq.client.send.send_header import header, header_prefix
+from sprocketmq.client.send.send_header import HEADER, header_prefix
 from sprocketmq.errors import BatchError, InvalidMessage, InvalidName, MessageTooLarge
 from sprocketmq.protocol.batch import MAX_BATCH_COUNT, encode_batch, split_batch
 from sprocketmq.protocol.compression import CompressionType, decompress
@@ -22,7 +22,7 @@ def encoder(limit: int = 4 << 20, compression: CompressionType | None = Compress
 
 
 def properties_of(message: Message) -> dict[str, str]:
-    uniq_key, text = encoder().single(message)
+    uniq_key, text, _, _ = encoder().single(message)
     properties = decode_properties(msgspec.json.decode(text, type=str).encode())
     assert properties.pop("UNIQ_KEY") == uniq_key
     return properties
@@ -33,7 +33,7 @@ def properties_of(message: Message) -> dict[str, str]:
 
 def test_a_header_made_from_its_template_reads_as_the_fields_it_was_made_of():
     for batch in (False, True):
-        text = header(header_prefix("pg", QUEUE, batch=batch), 769, 1_700_000_000_123, -5, b'"A\\u0001b\\u0002"')
+        text = HEADER % (header_prefix("pg", QUEUE, batch=batch), 769, 1_700_000_000_123, -5, b'"A\\u0001b\\u0002"')
         assert msgspec.json.decode(text, type=SendMessageV2, strict=False) == SendMessageV2(
             producer_group="pg",
             topic="orders",
@@ -52,7 +52,7 @@ def test_a_header_made_from_its_template_reads_as_the_fields_it_was_made_of():
 
 def test_a_header_survives_names_with_percent_signs_and_quotes():
     queue = MessageQueue("%RETRY%g|x", 'bro"ker\\', 0)
-    head = msgspec.json.decode(header(header_prefix("%pg%d", queue, batch=False), 0, 1, 0, b'""'))
+    head = msgspec.json.decode(HEADER % (header_prefix("%pg%d", queue, batch=False), 0, 1, 0, b'""'))
     assert (head["a"], head["b"], head["n"]) == ("%pg%d", "%RETRY%g|x", 'bro"ker\\')
 
 
@@ -131,8 +131,8 @@ def test_the_table_of_tags_is_bounded():
 
 
 def test_a_body_from_4096_bytes_on_is_compressed_with_zlib_level_5():
-    assert encoder().body(Message("t", b"x" * 4095)) == (b"x" * 4095, 0)
-    body, flag = encoder().body(Message("t", b"x" * 4096))
+    assert encoder().single(Message("t", b"x" * 4095))[2:] == (b"x" * 4095, 0)
+    _, _, body, flag = encoder().single(Message("t", b"x" * 4096))
     assert flag == 769
     assert body[:2] == b"\x78\x5e"
     assert decompress(body, flag) == b"x" * 4096
@@ -140,20 +140,20 @@ def test_a_body_from_4096_bytes_on_is_compressed_with_zlib_level_5():
 
 @pytest.mark.parametrize(("kind", "flag"), [(CompressionType.LZ4, 257), (CompressionType.ZSTD, 513)])
 def test_other_compressions_can_be_chosen(kind, flag):
-    body, sys_flag = encoder(compression=kind, over=10).body(Message("t", b"y" * 10))
+    _, _, body, sys_flag = encoder(compression=kind, over=10).single(Message("t", b"y" * 10))
     assert sys_flag == flag
     assert decompress(body, sys_flag) == b"y" * 10
 
 
 def test_compression_can_be_off():
-    assert encoder(compression=None).body(Message("t", b"x" * 100_000)) == (b"x" * 100_000, 0)
+    assert encoder(compression=None).single(Message("t", b"x" * 100_000))[2:] == (b"x" * 100_000, 0)
 
 
 def test_an_empty_body_and_one_over_the_limit_are_refused():
     with pytest.raises(InvalidMessage, match="empty"):
-        encoder().body(Message("t", b""))
+        encoder().single(Message("t", b""))
     with pytest.raises(MessageTooLarge) as e:
-        encoder(limit=100).body(Message("t", b"x" * 101))
+        encoder(limit=100).single(Message("t", b"x" * 101))
     assert (e.value.size, e.value.limit) == (101, 100)
 
 

@@ -63,17 +63,12 @@ class MessageEncoder:
 
     # --- one message ---
 
-    def body(self, message: Message, index: int | None = None) -> tuple[bytes, int]:
-        """Return ``(body, sys_flag)`` to send. Raises InvalidMessage for an empty body, MessageTooLarge for one over the limit."""
-        body = message.body
-        size = len(body)
-        if not 0 < size <= self._max_bytes:
-            if size:
-                raise MessageTooLarge(size, self._max_bytes, index=index)
+    def _check_size(self, size: int, index: int | None) -> None:
+        """Raise InvalidMessage for an empty body, MessageTooLarge for one over the limit."""
+        if size > self._max_bytes:
+            raise MessageTooLarge(size, self._max_bytes, index=index)
+        if not size:
             raise InvalidMessage("the body is empty: RocketMQ refuses messages without one", index=index)
-        if size < self._compress_over or index is not None or self._compression is None:
-            return body, 0
-        return compress(body, self._compression), compression_flag(self._compression)
 
     def properties(self, message: Message, uniq_key: str, index: int | None = None) -> str:
         """Return the property string of ``message`` with its id, which comes last.
@@ -96,13 +91,22 @@ class MessageEncoder:
             raise not_text(e, index) from None
         return text
 
-    def single(self, message: Message) -> tuple[str, bytes]:
-        """Return ``(UNIQ_KEY, property string as JSON)`` of a message sent by itself. Raises what ``properties`` raises."""
+    def single(self, message: Message) -> tuple[str, bytes, bytes, int]:
+        """Return ``(UNIQ_KEY, property string as JSON, body, sys_flag)`` of a message sent by itself.
+
+        Raises MessageTooLarge, InvalidMessage for an empty body, and what ``properties`` raises.
+        """
+        body, sys_flag = message.body, 0
+        size = len(body)
+        if not 0 < size <= self._max_bytes:
+            self._check_size(size, None)
+        if size >= self._compress_over and self._compression is not None:
+            body, sys_flag = compress(body, self._compression), compression_flag(self._compression)
         if message.flag:
             check_flag(message.flag, None)
         uniq_key = self.ids.next()
         try:
-            return uniq_key, _json(self.properties(message, uniq_key))
+            return uniq_key, _json(self.properties(message, uniq_key)), body, sys_flag
         except UnicodeEncodeError as e:
             raise not_text(e, None) from None
 
@@ -157,7 +161,7 @@ class MessageEncoder:
         body = message.body
         n = len(body)
         if not n:
-            self.body(message, index)
+            self._check_size(n, index)
         length, prefix, merged = self._entry_prefix(message, index)
         size = BATCH_ENTRY_HEAD_BYTES + n + length
         try:
@@ -249,7 +253,7 @@ class MessageEncoder:
                         keys = (message.keys,) if isinstance(message.keys, str) else message.keys
                 size = head_bytes + n + length
                 if not n or size > limit:
-                    self.body(message, index)
+                    self._check_size(n, index)
                     raise MessageTooLarge(size, limit, index=index)
                 if (
                     used + size > limit

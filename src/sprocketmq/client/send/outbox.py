@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from sprocketmq.client.instance import OPEN, Instance
 from sprocketmq.client.send.queue_choice import Publisher, Publishers, Target
-from sprocketmq.client.send.requests import ENDED, SENT, SendRequest, State, read_failure
+from sprocketmq.client.send.requests import SendRequest, read_failure
 from sprocketmq.client.send.results import STATUSES, read_receipt
-from sprocketmq.client.send.send_header import header
-from sprocketmq.client.send.waiters import copy_error, give_errors, give_results
+from sprocketmq.client.send.send_header import HEADER
+from sprocketmq.client.send.waiters import copy_error, give_error, give_errors, give_result, give_results
 from sprocketmq.errors import (
     ClientClosed,
     ConfigError,
@@ -140,7 +140,7 @@ class Outbox:
         request.deadline = now + request.timeout_s
         topic = request.topic
         publisher = self._by_topic.get(topic)
-        if publisher is not None and not (self._backlogs and topic in self._backlogs):
+        if publisher is not None and topic not in self._backlogs:
             target = request.target
             if target is None:
                 try:
@@ -160,7 +160,7 @@ class Outbox:
     async def deliver(self, request: SendRequest) -> Receipt:
         """Launch a request, wait for its end, and return where it is stored. Raises its error; a caller that is cancelled abandons it."""
         ended: asyncio.Future[SendResult] = self.loop.create_future()
-        request.waiters = (ended,)
+        request.waiter = ended
         self.launch(request)
         try:
             await ended
@@ -172,13 +172,12 @@ class Outbox:
 
     def _write(self, request: SendRequest, target: Target, conn: Connection, now: float) -> None:
         """Send a request on ``conn``; it fails when it cannot be written as a frame."""
-        request.state = SENT
         request.sent_at = now
         born = request.born_timestamp_ms
         if born is None:
             born = self._now_ms()
         batch = request.batch
-        ext = header(target.batch_prefix if batch else target.prefix, request.sys_flag, born, request.flag, request.properties)
+        ext = HEADER % (target.batch_prefix if batch else target.prefix, request.sys_flag, born, request.flag, request.properties)
         try:
             conn.request_for(request, _BATCH if batch else _SINGLE, ext=ext, body=request.body, timeout_s=request.deadline - now)
         except SprocketError as e:
@@ -328,7 +327,6 @@ class Outbox:
 
     def _after(self, request: SendRequest, outcome: SprocketError | Command) -> float | None:
         """Return the pause before the next try of a request; None when there is none and the request has ended."""
-        request.state = State.WAITING
         publisher, target = request.publisher, request.target
         assert publisher is not None
         assert target is not None
@@ -367,17 +365,20 @@ class Outbox:
         assert publisher is not None
         assert target is not None
         try:
-            request.receipt = receipt = read_receipt(response, request.msg_ids, request.topic, target)
+            request.receipt = receipt = read_receipt(response, request.ids, request.topic, target)
         except SprocketError as e:
             self.fail(request, e)
             return
         if publisher.provisional:
             self._instance.refresh_soon(request.topic)
         self._end(request)
-        room = self.room
         try:
-            give_results(request.waiters, receipt)
+            if request.waiter is not None:
+                give_result(request.waiter, SendResult(receipt, 0))
+            elif request.gathered is not None:
+                give_results(request.gathered.members, receipt)
         finally:
+            room = self.room
             if room.told or not room.messages:
                 room.wake()
             if request.gathering is not None:
@@ -385,17 +386,20 @@ class Outbox:
 
     def fail(self, request: SendRequest, error: BaseException) -> None:
         """End a request with an error; nothing happens when it has ended already."""
-        if request.state is ENDED:
+        if request.ended:
             return
         self._end(request)
         try:
-            give_errors(request.waiters, error)
+            if request.waiter is not None:
+                give_error(request.waiter, error)
+            elif request.gathered is not None:
+                give_errors(request.gathered.members, error)
         finally:
             self._told(request)
 
     def abandon(self, request: SendRequest) -> None:
         """End a request whose only waiter has been cancelled. It may be stored; it is not tried again."""
-        if request.state is not ENDED:
+        if not request.ended:
             self._end(request)
             self._told(request)
 
@@ -405,11 +409,10 @@ class Outbox:
             request.gathering.told()
 
     def _end(self, request: SendRequest) -> None:
-        request.state = ENDED
-        if request.count:
-            room = self.room
-            room.give_back(request.count, request.size)
-            if room.on_freed is not None:
-                room.on_freed(request.count, request.size)
+        request.ended = True
+        room = self.room
+        room.give_back(request.count, request.size)
+        if room.on_freed is not None:
+            room.on_freed(request.count, request.size)
         if request.gathered is not None and request.gathering is not None:
             request.gathering.ended(request.gathered)

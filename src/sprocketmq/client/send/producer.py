@@ -24,7 +24,7 @@ from sprocketmq.client.send.waiters import OnSent, Waiter
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import BatchPartlySent, ConfigError, NotAMessage, SprocketError
 from sprocketmq.protocol.command import MAX_FRAME_LENGTH
-from sprocketmq.protocol.ids import MessageIdFactory
+from sprocketmq.protocol.ids import MessageIdFactory, MessageIds
 from sprocketmq.protocol.message import Message, MessageQueue, SendResult, unsendable
 from sprocketmq.protocol.names import check_group
 
@@ -207,7 +207,6 @@ class Producer(Client):
             self._instance.refuse()
         room = self._room
         try:
-            # Adds to a batch without ``accept``, which would cost 11 % (benchmarks/micro/client.py, submit_auto_batch_callbacks).
             count = room.messages + 1
             size = room.bytes + len(message.body)
             if count > room.max_messages or (size > room.max_bytes and count > 1):
@@ -219,11 +218,15 @@ class Producer(Client):
             else:
                 waiter = future = self._loop.create_future()
             added = None
-            if self._accumulator is not None and timeout_s is None:
-                added = self._accumulator.add(message, waiter)
-                if added is QUEUED:
+            accumulator = self._accumulator
+            if accumulator is not None and timeout_s is None:
+                # Short cut: ``accept`` would cost another 11 % (benchmarks/micro/client.py, submit_auto_batch_callbacks).
+                added = accumulator.add(message, waiter)
+                if added is QUEUED or added is WAKE:
                     room.messages = count
                     room.bytes = size
+                    if added is WAKE:
+                        self._wake()
                     return future
             self.accept(message, waiter, timeout_s, added)
         except (AttributeError, TypeError, ConfigError) as e:
@@ -258,23 +261,20 @@ class Producer(Client):
                         room.messages += 1
                         room.bytes += size
                         if added is WAKE:
-                            room.holder = self
-                            gathering.wake()
+                            self._wake()
                         return None
                     if added is SEND_SINGLY:
                         gathering.wake()  # the open batch of its key leaves first, to keep the order
             topic, queue = message.topic, message.queue
             if queue is not None or type(topic) is not str or topic not in self._by_topic:
                 self._publishers.check(topic, queue)
-            body, sys_flag = self._encoder.body(message)
-            uniq_key, properties = self._encoder.single(message)
+            uniq_key, properties, body, sys_flag = self._encoder.single(message)
             request = SendRequest(
                 topic,
                 queue,
                 body,
                 properties,
-                (waiter,),
-                (uniq_key,),
+                uniq_key,
                 timeout_s,
                 self._outbox,
                 1,
@@ -283,6 +283,7 @@ class Producer(Client):
                 message.flag,
                 False,
                 in_order,
+                waiter,
             )
             if gathering is not None and added is SEND_AT_ONCE:
                 request.gathered = gathering.accumulator.lone(message)
@@ -294,6 +295,12 @@ class Producer(Client):
         room.holder = self
         self._outbox.launch(request)
         return request
+
+    def _wake(self) -> None:
+        """Send the batches that are ready. This producer stays alive until they are answered."""
+        self._room.holder = self
+        if self._gathering is not None:
+            self._gathering.wake()
 
     async def send_batch(self, messages: Iterable[Message], *, timeout_s: float | None = None) -> BatchResults:
         """Send messages of one topic in as few requests as ``max_message_bytes`` allows, and return one result for each, in order.
@@ -361,7 +368,7 @@ class Producer(Client):
         check_timeout(timeout_s)
         if self._room.full:
             await self._wait_for_room(timeout_s)
-        request = self._request(topic, queue, body, msgspec.json.encode(properties), ("",), timeout_s, batch=batch)
+        request = self._request(topic, queue, body, msgspec.json.encode(properties), "", timeout_s, batch=batch)
         request.flag = flag
         request.born_timestamp_ms = born_timestamp_ms
         self._take_room(len(body))
@@ -376,13 +383,13 @@ class Producer(Client):
         queue: MessageQueue | None,
         body: bytes | memoryview,
         properties: bytes,
-        msg_ids: Sequence[str],
+        ids: str | MessageIds,
         timeout_s: float,
         *,
         batch: bool,
     ) -> SendRequest:
         """Return a request whose room the caller takes, and which keeps no order with others."""
-        return SendRequest(topic, queue, body, properties, (), msg_ids, timeout_s, self._outbox, count=0, batch=batch, in_order=False)
+        return SendRequest(topic, queue, body, properties, ids, timeout_s, self._outbox, count=0, batch=batch, in_order=False)
 
     # --- room ---
 

@@ -1,7 +1,8 @@
 """Which queue a message goes to: the next of its topic, the one it names, or the one of its priority."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import cycle
 
 from sprocketmq.client.routes import Route
 from sprocketmq.client.send.faults import FaultTable
@@ -42,15 +43,13 @@ class Target:
 class Publisher:
     """The queues of one topic, round robin. Queues of brokers that ``faults`` isolates are used only when there are no others."""
 
-    __slots__ = ("_faults", "_group", "_next", "_pinned", "provisional", "route", "targets", "topic")
+    __slots__ = ("_faults", "_group", "_pinned", "_step", "next", "provisional", "route", "targets", "topic")
 
     def __init__(self, group: str, route: Route, faults: FaultTable | None = None) -> None:
         self.topic = route.topic
         self._group = group
         self._faults = faults
         self.use(route)
-        # A random first queue spreads the first messages of many producers.
-        self._next = random.randrange(len(self.targets))
 
     def use(self, route: Route) -> None:
         """Take over a new route, which has at least one queue to write."""
@@ -59,14 +58,14 @@ class Publisher:
         masters = route.masters
         self.targets = [Target(self._group, queue, masters[queue.broker_name]) for queue in route.publish_queues]
         self._pinned: dict[MessageQueue, Target] = {}
+        # A random first queue spreads the first messages of many producers.
+        first = random.randrange(len(self.targets))
+        self._step = cycle(self.targets[first:] + self.targets[:first]).__next__
+        # Returns the next queue, round robin, of an available broker if there is one.
+        self.next: Callable[[], Target] = self._step if self._faults is None else self._next_available
 
-    def next(self) -> Target:
-        """Return the next queue, round robin, of an available broker if there is one."""
-        if self._faults:
-            target = self._scan("", self._faults)
-            if target is not None:
-                return target
-        return self._step()
+    def _next_available(self) -> Target:
+        return (self._scan("", self._faults) if self._faults else None) or self._step()
 
     def next_elsewhere(self, broker_name: str) -> Target:
         """Return the next queue of another broker than ``broker_name``, of an available one if possible; of the same when it is alone."""
@@ -75,11 +74,6 @@ class Publisher:
     def has_other(self, broker_name: str) -> bool:
         """Return whether another broker than ``broker_name`` has queues of the topic."""
         return any(target.broker_name != broker_name for target in self.targets)
-
-    def _step(self) -> Target:
-        targets = self.targets
-        self._next = i = (self._next + 1) % len(targets)
-        return targets[i]
 
     def _scan(self, avoided: str, faults: FaultTable | None) -> Target | None:
         for _ in self.targets:

@@ -13,12 +13,10 @@
     no connection to the broker              the same, but counts as no try: nothing was sent
     another code, or another error           final
 
-``SendRequest`` decides and never waits; ``Outbox`` does what was decided.
+``SendRequest`` decides and never waits; ``Outbox`` does what was decided. Only ENDED is kept in a field: nothing depends on the rest.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import NoReturn, Protocol
 
 import msgspec
@@ -40,6 +38,7 @@ from sprocketmq.errors import (
 )
 from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.command import Command
+from sprocketmq.protocol.ids import MessageIds
 from sprocketmq.protocol.message import MessageQueue, Receipt
 
 RETRY_PAUSE_S = 0.1
@@ -60,17 +59,6 @@ RETRY_CODES = frozenset(
 )
 # Those that concern the topic, not the broker.
 _TOPIC_CODES = frozenset({ResponseCode.TOPIC_NOT_EXIST, ResponseCode.NO_PERMISSION})
-
-
-class State(Enum):
-    """Where a request is. ``WAITING``: for a route, a connection, its turn or the end of a pause."""
-
-    WAITING = 0
-    SENT = 1
-    ENDED = 2
-
-
-SENT, ENDED = State.SENT, State.ENDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +109,17 @@ class BatchListener(Protocol):
 class SendRequest(msgspec.Struct, eq=False):
     """One request from the call to its outcome. A connection sees it as the ``Receiver`` of the answer.
 
-    ``deadline`` is a time of the event loop and covers all tries. ``count`` messages with ``size`` bytes of bodies take room in the outbox
-    until the request ends. ``in_order``: it may not leave before earlier requests of its topic that wait for a route or a connection.
+    ``ids`` is the id of its message, or those of its batch. ``deadline`` is a time of the event loop and covers all tries. ``count``
+    messages with ``size`` bytes of bodies take room in the outbox until the request ends. ``in_order``: it may not leave before earlier
+    requests of its topic that wait for a route or a connection. ``waiter`` gets the outcome; without one, each member of ``gathered`` gets
+    that of its message.
     """
 
     topic: str
     queue: MessageQueue | None
     body: bytes | memoryview
     properties: bytes
-    waiters: Sequence[Waiter]
-    msg_ids: Sequence[str]
+    ids: str | MessageIds
     timeout_s: float
     listener: Listener
     count: int = 1
@@ -139,13 +128,14 @@ class SendRequest(msgspec.Struct, eq=False):
     flag: int = 0
     batch: bool = False
     in_order: bool = True
+    waiter: Waiter | None = None
     born_timestamp_ms: int | None = None  # None: the time of each try
     # AutoBatch: the accumulator's batch in this request, and who handles its end.
     gathered: Batch[Waiter] | None = None
     gathering: "BatchListener | None" = None
     # --- on its way, which ``Outbox.launch`` begins ---
     deadline: float = 0.0
-    state: State = State.WAITING
+    ended: bool = False
     publisher: Publisher | None = None
     target: Target | None = None
     sent_at: float = 0.0
@@ -161,7 +151,7 @@ class SendRequest(msgspec.Struct, eq=False):
 
     def done(self) -> bool:
         """Return whether an answer is of no interest any more."""
-        return self.state is ENDED
+        return self.ended
 
     def set_result(self, response: Command) -> None:
         """Pass on an answer, whatever its code."""

@@ -8,6 +8,7 @@ from sprocketmq.client.send.queue_choice import Target
 from sprocketmq.errors import MaybeStoredError, ProtocolError
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.headers import SendResponse
+from sprocketmq.protocol.ids import MessageIds
 from sprocketmq.protocol.message import Receipt, SendResult, SendStatus
 
 # By response code. Every one of these means stored; only SEND_OK means as safely as the broker was asked to.
@@ -15,7 +16,7 @@ STATUSES = {status.value: status for status in SendStatus}
 _SEND_OK = SendStatus.SEND_OK
 
 
-def read_receipt(response: Command, msg_ids: Sequence[str], topic: str, target: Target) -> Receipt:
+def read_receipt(response: Command, ids: str | MessageIds, topic: str, target: Target) -> Receipt:
     """Return where the messages with these ids are stored, by an answer whose code is one of STATUSES.
 
     Raises MaybeStoredError for an answer without the fields that say where.
@@ -30,6 +31,7 @@ def read_receipt(response: Command, msg_ids: Sequence[str], topic: str, target: 
         ) from e
     code = response.code
     status = STATUSES[code] if code else _SEND_OK
+    msg_ids = (ids,) if type(ids) is str else ids
     return Receipt(status, msg_ids, stored.msg_id, topic, target.broker_name, stored.queue_id, stored.queue_offset)
 
 

@@ -26,6 +26,6 @@ def header_prefix(group: str, queue: MessageQueue, *, batch: bool) -> bytes:
     )
 
 
-def header(prefix: bytes, sys_flag: int, born_timestamp_ms: int, flag: int, properties: bytes) -> bytes:
-    """Return the whole header; ``properties`` is the property string as a JSON string."""
-    return b'%b%d","g":"%d","h":"%d","i":%b}' % (prefix, sys_flag, born_timestamp_ms, flag, properties)
+# ``HEADER % (prefix, sys_flag, born_timestamp_ms, flag, properties)`` is the whole header; ``properties`` is the property string as a JSON
+# string.
+HEADER = b'%b%d","g":"%d","h":"%d","i":%b}'

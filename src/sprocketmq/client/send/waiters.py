@@ -16,22 +16,26 @@ Waiter = asyncio.Future[SendResult] | Future[SendResult] | OnSent
 _NOT_WAITING = (asyncio.InvalidStateError, BlockingStateError)
 
 
+def give_result(waiter: Waiter, result: SendResult) -> None:
+    """Give one waiter its result. An exception raised by a callback is logged."""
+    if callable(waiter):
+        try:
+            waiter(result, None)
+        except (Exception, asyncio.CancelledError):
+            log.exception("the callback of a sent message raised")
+    else:
+        try:
+            waiter.set_result(result)
+        except _NOT_WAITING:
+            _notify_cancelled(waiter)
+        except AttributeError:  # a callback that is not callable: ``submit`` does not spend time on checking
+            log.exception("the callback of a sent message cannot be called")
+
+
 def give_results(waiters: Sequence[Waiter], receipt: Receipt) -> None:
     """Give each waiter the result of its own message. An exception raised by a callback is logged and reaches nobody else."""
     for index, waiter in enumerate(waiters):
-        result = SendResult(receipt, index)
-        if callable(waiter):
-            try:
-                waiter(result, None)
-            except (Exception, asyncio.CancelledError):
-                log.exception("the callback of a sent message raised")
-        else:
-            try:
-                waiter.set_result(result)
-            except _NOT_WAITING:
-                _notify_cancelled(waiter)
-            except AttributeError:  # a callback that is not callable: ``submit`` does not spend time on checking
-                log.exception("the callback of a sent message cannot be called")
+        give_result(waiter, SendResult(receipt, index))
 
 
 def give_errors(waiters: Sequence[Waiter], error: BaseException) -> None:
