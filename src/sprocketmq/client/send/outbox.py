@@ -143,8 +143,9 @@ class Outbox:
         if publisher is not None and topic not in self._backlogs:
             target = request.target
             if target is None:
+                queue = request.queue
                 try:
-                    target = request.aim(publisher)
+                    request.target = target = publisher.next() if queue is None else publisher.pinned(queue)
                 except ConfigError as e:
                     self.fail(request, e)
                     return
@@ -190,11 +191,12 @@ class Outbox:
 
         A broker in ``unreachable`` (address, reason) is not waited for again.
         """
-        publisher, target = request.publisher, request.target
-        if publisher is None or target is None:
+        target = request.target
+        if target is None:
+            queue = request.queue
             try:
                 publisher = self._by_topic.get(request.topic) or await self.open(request.topic, request.deadline - self.loop.time())
-                target = request.aim(publisher)
+                request.target = target = publisher.next() if queue is None else publisher.pinned(queue)
             except SprocketError as e:
                 self.fail(request, e)
                 return None
@@ -310,15 +312,6 @@ class Outbox:
 
     # --- how a try ends ---
 
-    def answered(self, request: SendRequest, response: Command) -> None:
-        """Take the answer to a request."""
-        if self._faults is not None and request.target is not None:
-            self._faults.answered(request.target.broker_name, self.loop.time() - request.sent_at)
-        if response.code:
-            self.failed(request, response)
-        else:
-            self._stored(request, response)
-
     def failed(self, request: SendRequest, outcome: SprocketError | Command) -> None:
         """Take the end of a try that did not succeed: end the request, or try again in the background."""
         pause_s = self._after(request, outcome)
@@ -327,14 +320,15 @@ class Outbox:
 
     def _after(self, request: SendRequest, outcome: SprocketError | Command) -> float | None:
         """Return the pause before the next try of a request; None when there is none and the request has ended."""
-        publisher, target = request.publisher, request.target
-        assert publisher is not None
+        target = request.target
         assert target is not None
         if isinstance(outcome, Command):
+            if self._faults is not None:
+                self._faults.answered(target.broker_name, self.loop.time() - request.sent_at)
             if outcome.code in STATUSES:
-                another = self._retry_not_ok and request.queue is None and publisher.has_other(target.broker_name)
+                another = self._retry_not_ok and request.queue is None and target.publisher.has_other(target.broker_name)
                 if not another:
-                    self._stored(request, outcome)
+                    self.stored(request, outcome)
                     return None
                 request.weakly_stored = outcome, target
             elif outcome.code == ResponseCode.GO_AWAY:
@@ -353,23 +347,25 @@ class Outbox:
                 self._instance.routes.pop(request.topic, None)
             if request.weakly_stored is not None:
                 response, request.target = request.weakly_stored
-                self._stored(request, response)
+                self.stored(request, response)
             else:
                 self.fail(request, e)
             return None
 
     # --- how a request ends ---
 
-    def _stored(self, request: SendRequest, response: Command) -> None:
-        publisher, target = request.publisher, request.target
-        assert publisher is not None
+    def stored(self, request: SendRequest, response: Command) -> None:
+        """End a request that a broker has stored; its waiters get their results."""
+        target = request.target
         assert target is not None
+        if self._faults is not None and not response.code:  # ``_after`` has recorded answers with other codes
+            self._faults.answered(target.broker_name, self.loop.time() - request.sent_at)
         try:
             request.receipt = receipt = read_receipt(response, request.ids, request.topic, target)
         except SprocketError as e:
             self.fail(request, e)
             return
-        if publisher.provisional:
+        if target.publisher.provisional:
             self._instance.refresh_soon(request.topic)
         self._end(request)
         try:

@@ -266,7 +266,7 @@ class Producer(Client):
                     if added is SEND_SINGLY:
                         gathering.wake()  # the open batch of its key leaves first, to keep the order
             topic, queue = message.topic, message.queue
-            if queue is not None or type(topic) is not str or topic not in self._by_topic:
+            if queue is not None or topic not in self._by_topic:
                 self._publishers.check(topic, queue)
             uniq_key, properties, body, sys_flag = self._encoder.single(message)
             request = SendRequest(
@@ -332,7 +332,7 @@ class Producer(Client):
                 properties = self._encoder.outer_properties(wait_store_ok=first.wait_store_ok, tag=part.tag, keys=part.keys)
                 request = self._request(first.topic, queue, part.body, properties, part.uniq_keys, timeout_s, batch=True)
                 if before is not None:
-                    request.publisher, request.target = before.publisher, before.target
+                    request.target = before.target
                 before = request
                 results.add(await self._outbox.deliver(request))
         except SprocketError as e:

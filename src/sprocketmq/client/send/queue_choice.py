@@ -28,11 +28,12 @@ def queue_of(message: Message) -> MessageQueue | None:
 
 
 class Target:
-    """One queue to send to, its broker's address, and the header prefixes of its requests."""
+    """One queue to send to, its broker's address, and the header prefixes of its requests; and whose queue it is."""
 
-    __slots__ = ("address", "batch_prefix", "broker_name", "prefix", "queue_id")
+    __slots__ = ("address", "batch_prefix", "broker_name", "prefix", "publisher", "queue_id")
 
-    def __init__(self, group: str, queue: MessageQueue, address: str) -> None:
+    def __init__(self, publisher: "Publisher", group: str, queue: MessageQueue, address: str) -> None:
+        self.publisher = publisher
         self.address = address
         self.broker_name = queue.broker_name
         self.queue_id = queue.queue_id
@@ -56,7 +57,7 @@ class Publisher:
         self.route = route
         self.provisional = route.provisional
         masters = route.masters
-        self.targets = [Target(self._group, queue, masters[queue.broker_name]) for queue in route.publish_queues]
+        self.targets = [Target(self, self._group, queue, masters[queue.broker_name]) for queue in route.publish_queues]
         self._pinned: dict[MessageQueue, Target] = {}
         # A random first queue spreads the first messages of many producers.
         first = random.randrange(len(self.targets))
@@ -101,7 +102,7 @@ class Publisher:
                 raise InvalidMessage(f"topic {self.topic!r} has no broker {queue.broker_name!r} that takes messages (it has: {known})")
             if queue.queue_id < 0:
                 raise InvalidMessage(f"queue {queue.queue_id} does not exist: queues count from 0")
-            target = self._pinned[queue] = Target(self._group, queue, address)
+            target = self._pinned[queue] = Target(self, self._group, queue, address)
         return target
 
 

@@ -23,7 +23,7 @@ import msgspec
 
 from sprocketmq.client.instance import response_error
 from sprocketmq.client.send.accumulator import Batch
-from sprocketmq.client.send.queue_choice import Publisher, Target
+from sprocketmq.client.send.queue_choice import Target
 from sprocketmq.client.send.results import STATUSES
 from sprocketmq.client.send.waiters import Waiter
 from sprocketmq.errors import (
@@ -88,9 +88,9 @@ def read_failure(outcome: SprocketError | Command, address: str, topic: str) -> 
 class Listener(Protocol):
     """Who handles how the tries of a request end."""
 
-    def answered(self, request: "SendRequest", response: Command) -> None: ...
+    def stored(self, request: "SendRequest", response: Command) -> None: ...
 
-    def failed(self, request: "SendRequest", error: SprocketError) -> None: ...
+    def failed(self, request: "SendRequest", outcome: SprocketError | Command) -> None: ...
 
 
 class BatchListener(Protocol):
@@ -136,7 +136,6 @@ class SendRequest(msgspec.Struct, eq=False):
     # --- on its way, which ``Outbox.launch`` begins ---
     deadline: float = 0.0
     ended: bool = False
-    publisher: Publisher | None = None
     target: Target | None = None
     sent_at: float = 0.0
     tries: int = 0
@@ -154,21 +153,17 @@ class SendRequest(msgspec.Struct, eq=False):
         return self.ended
 
     def set_result(self, response: Command) -> None:
-        """Pass on an answer, whatever its code."""
-        self.listener.answered(self, response)
+        """Pass on an answer."""
+        if response.code:
+            self.listener.failed(self, response)
+        else:
+            self.listener.stored(self, response)
 
     def set_exception(self, error: SprocketError) -> None:
         """Pass on why there is no answer."""
         self.listener.failed(self, error)
 
     # --- decisions ---
-
-    def aim(self, publisher: Publisher) -> Target:
-        """Choose the queue of the first try. Raises InvalidMessage when the chosen queue does not exist."""
-        queue = self.queue
-        self.publisher = publisher
-        self.target = target = publisher.next() if queue is None else publisher.pinned(queue)
-        return target
 
     def count_failure(self, failure: Failure, *, retries: int, now: float) -> None:
         """Record a try that failed. Raises the error of the request when there is no other try."""
@@ -184,9 +179,9 @@ class SendRequest(msgspec.Struct, eq=False):
 
     def next_try(self, failure: Failure, *, now: float) -> float:
         """Choose the queue of the next try and return the pause before it, in seconds. Raises the request's error when there is none."""
-        publisher, last = self.publisher, self.target
-        assert publisher is not None
+        last = self.target
         assert last is not None
+        publisher = last.publisher
         try:
             target = publisher.next_elsewhere(last.broker_name) if self.queue is None else publisher.pinned(self.queue)
         except InvalidMessage:
