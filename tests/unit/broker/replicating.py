@@ -102,7 +102,7 @@ class Pair:
         self.wrote()
         end = self.store.commitlog_max_offset
         await eventually(lambda: self.master.replicated(1) >= end)
-        await eventually(lambda: self.copy.follow().dispatched_end >= end)
+        await eventually(lambda: self.copy.follow().dispatched_end == self.copy.commitlog_max_offset == end)
         assert log_bytes(self.copy) == log_bytes(self.store)
 
     async def state(self, state):

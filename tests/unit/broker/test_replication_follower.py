@@ -206,10 +206,32 @@ async def test_what_the_master_does_not_have_is_cut_off_where_the_epochs_part(pa
     dropped = both.copy.commitlog_max_offset - end
     await both.start()
     await both.equal()
+    await both.state(FollowerState.FOLLOWING)
     assert f"cut {dropped} bytes from log offset {end} on" in caplog.text
     assert both.copy.epochs.entries == both.store.epochs.entries
     for queue in range(4):
         assert both.copy.max_offset("orders", queue) == both.store.max_offset("orders", queue)
+
+
+async def test_bytes_of_an_epoch_that_the_slave_does_not_know_are_kept(pair, caplog):
+    """A slave that could not ask its master followed it without taking over the master's new epoch."""
+    both = pair()
+    fill(both.store, 100)
+    await both.start()
+    await both.equal()
+    known = both.copy.epochs.entries
+    promoted(both.store)
+    fill(both.store, 100, start=100)
+    await both.equal()
+    await both.follower.stop()
+    both.copy.epochs.adopt(known)
+    assert both.store.epochs.entries[-1].start < both.copy.commitlog_max_offset
+    end = both.copy.commitlog_max_offset
+    await both.follow()
+    await both.state(FollowerState.FOLLOWING)
+    assert both.copy.commitlog_max_offset == end
+    assert "cut" not in caplog.text
+    assert both.copy.epochs.entries == both.store.epochs.entries
 
 
 async def test_epochs_that_say_too_little_are_made_up_for_by_comparing_further_back(pair, caplog):

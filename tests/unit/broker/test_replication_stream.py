@@ -149,9 +149,11 @@ def master(begin, end, epochs=None, segment_bytes=None):
         ({"end": 5000, "master": master(0, 9000, [(1, 0)]), "epochs": [(1, 0)]}, Start(4000, 5000, 0), 4000),
         ({"end": 5000, "master": master(0, 9000, [(1, 0), (2, 5000)]), "epochs": [(1, 0)]}, Start(4000, 5000, 0), 4000),
         # by the epochs the logs part at 3000: the master began epoch 2 there
-        ({"end": 5000, "master": master(0, 9000, [(1, 0), (2, 3000)]), "epochs": [(1, 0)]}, Start(2000, 3000, 0, parts=True), 2000),
+        ({"end": 5000, "master": master(0, 9000, [(1, 0), (2, 3000)]), "epochs": [(1, 0)]}, Start(2000, 5000, 0), 2000),
+        # the same, and both deleted what was before
+        ({"end": 5000, "master": master(3500, 9000, [(1, 0), (2, 3000)]), "epochs": [(1, 0)]}, Start(3500, 5000, 3500), 3500),
         # the master lost its end: the same epoch, and less log
-        ({"end": 5000, "master": master(0, 3000, [(1, 0)]), "epochs": [(1, 0)]}, Start(2000, 3000, 0, parts=True), 2000),
+        ({"end": 5000, "master": master(0, 3000, [(1, 0)]), "epochs": [(1, 0)]}, Start(2000, 5000, 0), 2000),
         # no epoch in common: compared like without
         ({"end": 5000, "master": master(0, 9000, [(7, 0)]), "epochs": [(5, 0)]}, Start(4000, 5000, 0), 4000),
         # no epochs here: compared, then taken over
@@ -174,7 +176,6 @@ def test_where_a_slave_begins(case, begun, report):
         ({"end": 5000, "master": master(5000, 9000)}, "nothing can be compared"),
         ({"end": 5000, "master": master(0, 9000, [(1, 0)]), "epochs": [(1, 0), (2, 4000)]}, "older master"),
         ({"end": 5000, "master": master(0, 9000, segment_bytes=FILE * 2)}, "files of 2097152 bytes, this one of 1048576"),
-        ({"end": 5000, "master": master(2000, 9000, [(1, 0), (3, 1500)]), "epochs": [(1, 0), (2, 1500)]}, "part at 1500"),
     ],
 )
 def test_a_master_that_must_not_be_followed(case, says):

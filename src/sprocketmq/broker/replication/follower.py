@@ -343,8 +343,6 @@ class Follower:
             self._position += len(known)
             if self._position < begun.stop:
                 return
-            if begun.parts:
-                raise _Parted(begun.stop)
             self._compared()
             data = data[len(known) :]
             if not data:

@@ -7,8 +7,9 @@ when they were equal::
     master's log  |--------------------------|============|-------------->
                                           start   compared  stop = end: from here on the slave appends
 
-The epochs of both (``storage/replica/epochs.py``) may say that the logs part earlier. Then the bytes before that point are compared, and
-when they are equal the slave cuts its log there.
+The epochs of both (``storage/replica/epochs.py``) may say that the logs part earlier; then comparing begins before that point. They tell
+where to look, and that the master's log is the one to follow. What is cut off is decided by the bytes alone: a slave that could not ask its
+master has bytes of epochs that it does not know.
 """
 
 from collections import deque
@@ -163,15 +164,11 @@ class Held(Protocol):
 
 
 class Start(NamedTuple):
-    """Compare the master's bytes [start, stop) with those held. ``parts``: the logs part at ``stop`` by their epochs.
-
-    ``floor`` is the first log offset that both logs have.
-    """
+    """Compare the master's bytes [start, stop) with those held; ``floor`` is the first log offset that both logs have."""
 
     start: int
     stop: int
     floor: int
-    parts: bool = False
 
     @property
     def report(self) -> int:
@@ -228,16 +225,9 @@ def plan(
             f"the master's log begins at {master.begin}, this copy ends at {end}: nothing can be compared."
             " Move the store away and start with an empty one"
         )
-    if agreed < 0 or agreed == end:
-        start = held.record_boundary(max(floor, min(end, master.end) - compare_bytes))
-        return Start(max(floor, start), end, floor)
-    if agreed <= floor:
-        return Refusal(
-            f"the logs part at {agreed} by their epochs, and the part before it is deleted (this copy begins at {begin}, the master's at"
-            f" {master.begin}): move the store away and start with an empty one"
-        )
-    start = held.record_boundary(max(floor, agreed - compare_bytes))
-    return Start(max(floor, start), agreed, floor, parts=True)
+    until = min(end, master.end, agreed if agreed >= 0 else end)
+    start = held.record_boundary(max(floor, until - compare_bytes))
+    return Start(max(floor, start), end, floor)
 
 
 def part(held: Held, begun: Start, log_offset: int, master_end: int, *, may_cut: bool) -> Cut | FurtherBack | Refusal:
