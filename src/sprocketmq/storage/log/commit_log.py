@@ -166,7 +166,7 @@ class CommitLog:
         """
         dropped = removed = 0
         if self.ahead is not None:
-            self.ahead.reset()
+            removed += self.ahead.reset()
         while self.segments and self.segments[-1].start >= max(end, 1):
             segment = self.segments[-1]
             data = _data_length(segment.file, 0, segment.size)
@@ -398,8 +398,8 @@ class CommitLog:
 
     def begin_at(self, start: int) -> None:
         """Let a log without records begin at ``start``, which must be a multiple of the segment length. Raises OSError."""
-        if self.ahead is not None:
-            self.ahead.reset()
+        if self.ahead is not None and self.ahead.reset():
+            self._fs.fsync_dir(self.directory)
         while self.segments:
             segment = self.segments.pop()
             segment.close()

@@ -104,8 +104,11 @@ class Preallocator:
         self._ready = None
         return ready[1]
 
-    def reset(self, *, keep: bool = False) -> None:
-        """Cancel the job and drop the next segment, with ``keep`` leaving its file. Waits for a system call in progress."""
+    def reset(self, *, keep: bool = False) -> bool:
+        """Cancel the job and drop the next segment, with ``keep`` leaving its file; return whether its file was removed.
+
+        Waits for a system call in progress.
+        """
         self._generation += 1
         with self._lock:
             ready, self._ready = self._ready, None
@@ -115,6 +118,8 @@ class Preallocator:
                 if not keep:
                     with contextlib.suppress(OSError):  # recovery drops an empty segment behind the end
                         self._fs.unlink(ready[1].path)
+                        return True
+        return False
 
     def close(self) -> None:
         """End the thread; a segment made ahead stays in the directory. May be called twice, and another job starts it again."""
