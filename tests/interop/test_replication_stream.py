@@ -1,4 +1,4 @@
-"""The stream of log bytes: our slave of Apache's master, both logs equal byte for byte."""
+"""The stream of log bytes: Apache's slave of our master, our slave of Apache's master; both logs equal byte for byte."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 from tests.interop import apache
 
 from sprocketmq import Message, Producer
+from sprocketmq.broker import Broker, BrokerConfig
 from sprocketmq.broker.replication.follower import Follower, FollowerState, Master
+from sprocketmq.broker.replication.master import ReplicationMaster
 from sprocketmq.storage.store import MessageStore, StoreConfig
 from sprocketmq.testing import eventually
 
@@ -19,7 +21,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 SEGMENT_BYTES = 1 << 20
 SETTINGS = apache.SMALL_STORE | {"mappedFileSizeCommitLog": str(SEGMENT_BYTES)}
-CAUGHT_UP_S = 60.0
+CAUGHT_UP_S = 120.0  # Apache's slave asks a nameserver for its master every 30 s
 
 
 def log_bytes(store: Path, begin: int, end: int) -> bytes:
@@ -38,6 +40,59 @@ async def send(namesrv: str, topic: str, count: int) -> None:
             bodies = [b"%04d-%02d " % (number, n) * 100 for n in range(20)]
             await producer.send_batch([Message(topic, body, keys=[f"k{number}"]) for body in bodies[:10]])
             await asyncio.gather(*(producer.send(Message(topic, body, tag="t")) for body in bodies[10:]))
+
+
+@contextlib.asynccontextmanager
+async def our_master(store: Path, namesrv: str) -> AsyncIterator[tuple[Broker, ReplicationMaster]]:
+    settings = StoreConfig(root=store, commitlog_segment_bytes=SEGMENT_BYTES, preallocate=False)
+    names = {"broker_name": "broker-r", "cluster_name": "ReplicaCluster"}
+    broker = Broker(BrokerConfig(store=settings, port=0, ha_port=0, namesrv=(namesrv,), **names))
+    await broker.start()
+    assert broker.replication.master is not None
+    try:
+        yield broker, broker.replication.master
+    finally:
+        await broker.stop()
+
+
+async def apache_slave(home: Path, namesrv: str) -> apache.ApacheBroker:
+    settings = SETTINGS | {"brokerRole": "SLAVE", "brokerId": "1"}
+    names = {"name": "broker-r", "cluster": "ReplicaCluster"}
+    return await asyncio.to_thread(apache.ApacheBroker, home, namesrv, settings=settings, **names)
+
+
+async def caught_up(master: ReplicationMaster, broker: Broker) -> int:
+    """Wait until one slave has acknowledged the whole log, and return its end."""
+    await eventually(lambda: master.slaves and master.replicated(1) >= broker.store.commitlog_max_offset, timeout_s=CAUGHT_UP_S)
+    return broker.store.commitlog_max_offset
+
+
+async def test_apaches_slave_follows_our_master_through_restarts_of_both(
+    home: Path, own_namesrv: apache.ApacheNamesrv, request: pytest.FixtureRequest
+) -> None:
+    namesrv, ours, theirs = own_namesrv.address, home / "our-master", home / "apache-slave"
+    async with our_master(ours, namesrv) as (broker, master):
+        slave = await apache_slave(theirs, namesrv)
+        request.addfinalizer(slave.kill)
+        await eventually(lambda: master.slaves, timeout_s=CAUGHT_UP_S)  # a later one would get the last file only
+        await send(namesrv, "Replicated", 2500)
+        end = await caught_up(master, broker)
+        assert end > 2 * SEGMENT_BYTES
+        assert log_bytes(slave.store, 0, end) == log_bytes(ours, 0, end)
+        await asyncio.to_thread(slave.stop)
+        await send(namesrv, "Replicated", 1500)
+        slave = await apache_slave(theirs, namesrv)
+        request.addfinalizer(slave.kill)
+        await send(namesrv, "Replicated", 200)
+        end = await caught_up(master, broker)
+        assert log_bytes(slave.store, 0, end) == log_bytes(ours, 0, end)
+    async with our_master(ours, namesrv) as (broker, master):
+        await send(namesrv, "Replicated", 1500)
+        end = await caught_up(master, broker)
+        assert log_bytes(slave.store, 0, end) == log_bytes(ours, 0, end)
+        state = master.slaves[0]
+        assert (state.behind_bytes, state.in_sync, state.acked) == (0, True, end)
+    await asyncio.to_thread(slave.stop)
 
 
 @contextlib.asynccontextmanager

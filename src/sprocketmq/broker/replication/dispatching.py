@@ -9,6 +9,8 @@ log = logging.getLogger(__name__)
 
 # A step takes a few milliseconds. What has piled up makes steps larger, so that they keep pace with reads, which bring up to 4 MiB each.
 STEP_BYTES = 1 << 20
+# Less than a step waits for more for a moment: for single messages, a step costs as much as receiving and writing them.
+GATHER_S = 0.002
 MAX_STEP_BYTES = 8 << 20
 _PILED_UP_STEPS = 16
 RETRY_S = 1.0
@@ -34,12 +36,19 @@ class Dispatching:
         self._name = name
         self._dispatched = dispatched
         self._next: asyncio.Handle | None = None
+        self._hurries = False
         self._failing = False
         self._stopped = False
 
     def soon(self) -> None:
-        """Go on with the next turn of the loop; nothing happens while that is due already."""
-        if self._next is None and not self._stopped:
+        """Go on in a moment, or with the next turn of the loop when a step's worth waits."""
+        if self._stopped:
+            return
+        if self._next is None:
+            self._next = asyncio.get_running_loop().call_later(GATHER_S, self._step)
+        if not self._hurries and self._replica.end - self._replica.dispatched_end >= STEP_BYTES:
+            self._hurries = True
+            self._next.cancel()
             self._next = asyncio.get_running_loop().call_soon(self._step)
 
     def stop(self) -> None:
@@ -51,6 +60,7 @@ class Dispatching:
 
     def _step(self) -> None:
         self._next = None
+        self._hurries = False
         replica = self._replica
         begin = replica.dispatched_end
         budget = min(max(STEP_BYTES, (replica.end - begin) // _PILED_UP_STEPS), MAX_STEP_BYTES)

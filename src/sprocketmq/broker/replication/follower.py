@@ -269,6 +269,8 @@ class Follower:
                 )
         except TimeoutError:
             raise ConnectFailed(address, "master's HA port", f"no answer within {CONNECT_TIMEOUT_S:g} s") from None
+        except ConnectionRefusedError:
+            raise ConnectFailed(address, "master's HA port", "connection refused, nothing listens there") from None
         except OSError as e:
             raise ConnectFailed(address, "master's HA port", e.strerror or str(e)) from None
         return link
