@@ -1,5 +1,6 @@
 """Settings of the whole suite."""
 
+import logging
 import signal
 from collections.abc import Iterator
 
@@ -29,3 +30,16 @@ def _signals_arrive() -> Iterator[None]:
     for number, handler in before.items():
         signal.signal(number, handler)
     assert after == before, "the test leaves signal handlers behind"
+
+
+@pytest.fixture(autouse=True)
+def _log_handlers_end_with_their_test() -> Iterator[None]:
+    """Remove the handler that a command sets up in this process: its stream is the test's captured one, which is closed afterwards."""
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    yield
+    for handler in root.handlers[:]:
+        if type(handler) is logging.StreamHandler and handler not in before:  # pytest's own handlers are of other classes
+            root.removeHandler(handler)
+            handler.close()
+    root.setLevel(level)
