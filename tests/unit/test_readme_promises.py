@@ -22,7 +22,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 GUARANTEES = (ROOT / "docs/guide/guarantees.md").read_text(encoding="utf-8")
 COMMANDS = (ROOT / "docs/guide/cli.md").read_text(encoding="utf-8")
 
-RETRIES = "unit/client/test_retry_with_broker.py"
+RETRIES = "unit/client/consume/test_retry_with_broker.py"
 # Each promise by its first words, with its sentences and the tests of each sentence. "file::test" below tests/.
 PROMISED: dict[str, dict[str, list[str]]] = {
     "Acknowledged means written.": {
@@ -70,7 +70,7 @@ PROMISED: dict[str, dict[str, list[str]]] = {
     "Delivery is at least once.": {
         "A consumer group receives every message; after a crash or a rebalance it may receive some again.": [
             "faults/test_consuming.py::test_a_group_handles_everything_whatever_happens_to_its_broker",
-            "unit/client/test_group_live.py::test_what_a_crashed_member_had_not_committed_is_consumed_by_the_others",
+            "unit/client/consume/test_group_live.py::test_what_a_crashed_member_had_not_committed_is_consumed_by_the_others",
             "model/test_rebalance_model.py::test_whatever_members_do_nothing_is_lost_and_an_ordered_queue_is_with_one_of_them",
         ],
         "Make handlers idempotent.": [],
@@ -78,8 +78,8 @@ PROMISED: dict[str, dict[str, list[str]]] = {
     "Failed messages are retried, then dead-lettered.": {
         "A message that the handler rejects, or that it has not handled when it raises or times out, is delivered again "
         "after growing delays.": [
-            "unit/client/test_push_retry.py::test_a_handler_that_raises_has_everything_sent_back_but_what_it_called_done",
-            "unit/client/test_push_retry.py::test_a_handler_that_takes_too_long_is_told_and_its_messages_are_sent_back",
+            "unit/client/consume/test_push_retry.py::test_a_handler_that_raises_has_everything_sent_back_but_what_it_called_done",
+            "unit/client/consume/test_push_retry.py::test_a_handler_that_takes_too_long_is_told_and_its_messages_are_sent_back",
         ],
         "After 16 retries, unless the consumer sets another limit, a message is stored once in `%DLQ%group`.": [
             "unit/broker/test_retry.py::test_a_message_that_fails_too_often_becomes_one_dead_letter",
@@ -93,36 +93,36 @@ PROMISED: dict[str, dict[str, list[str]]] = {
     "Every send ends once": {
         ", with its own result or an error, also inside a batch that fails part-way.": [
             "faults/test_sends.py::test_every_send_ends_once_and_as_it_says",
-            "unit/client/test_producer.py::test_a_batch_that_fails_half_way_says_what_is_stored",
-            "unit/client/test_producer.py::test_a_batch_has_one_result_for_each_message",
+            "unit/client/send/test_producer.py::test_a_batch_that_fails_half_way_says_what_is_stored",
+            "unit/client/send/test_producer.py::test_a_batch_has_one_result_for_each_message",
         ],
     },
     "Each queue is in order.": {
         "Messages sent to one queue are read in the order they were stored.": [
-            "unit/client/test_consumer_push.py::test_a_single_member_consumes_every_queue_in_order",
-            "unit/client/test_producer.py::test_submit_returns_before_anything_is_known_and_keeps_the_order",
+            "unit/client/consume/test_consumer_push.py::test_a_single_member_consumes_every_queue_in_order",
+            "unit/client/send/test_producer.py::test_submit_returns_before_anything_is_known_and_keeps_the_order",
             "crash/test_kill.py::test_nothing_acknowledged_is_lost_by_kill_9",
         ],
         "Across queues there is no order.": [],
     },
     "AutoBatch waits at most 10 ms by default.": {
         "A batch is sent when it is full or its first message is 10 ms old.": [
-            "unit/client/test_batching.py::test_a_batch_leaves_when_its_delay_is_over_and_not_before",
+            "unit/client/send/test_batching.py::test_a_batch_leaves_when_its_delay_is_over_and_not_before",
             "unit/test_readme_promises.py::test_the_figures_are_the_defaults",
         ],
     },
     "An error says whether the message was stored.": {
         "`RetriableError`: not stored, try again.": [
-            "unit/client/test_producer.py::test_a_broker_that_cannot_be_reached_fails_the_send_within_its_time",
-            "unit/client/test_producer.py::test_a_refusal_that_may_pass_is_tried_on_another_broker",
+            "unit/client/send/test_producer.py::test_a_broker_that_cannot_be_reached_fails_the_send_within_its_time",
+            "unit/client/send/test_producer.py::test_a_refusal_that_may_pass_is_tried_on_another_broker",
         ],
         "`FatalError`: retrying does not help.": [
             "unit/test_readme_promises.py::test_every_error_says_whether_something_was_stored",
-            "unit/client/test_producer.py::test_a_final_refusal_is_raised_at_once",
+            "unit/client/send/test_producer.py::test_a_final_refusal_is_raised_at_once",
         ],
         "`MaybeStoredError`: the answer was lost, the message may or may not be stored.": [
-            "unit/client/test_producer.py::test_no_answer_in_time_leaves_the_outcome_unknown",
-            "unit/client/test_producer.py::test_connections_lost_at_every_try_leave_the_outcome_unknown",
+            "unit/client/send/test_producer.py::test_no_answer_in_time_leaves_the_outcome_unknown",
+            "unit/client/send/test_producer.py::test_connections_lost_at_every_try_leave_the_outcome_unknown",
             "faults/test_sends.py::test_every_send_ends_once_and_as_it_says",
         ],
     },
@@ -140,16 +140,16 @@ PROMISED: dict[str, dict[str, list[str]]] = {
     },
     "Every resource is bounded": {
         ": buffers, waits, retries and messages in flight; each limit is an option.": [
-            "unit/client/test_producer.py::test_submit_is_bounded_by_count_and_by_bytes",
-            "unit/client/test_delivery.py::test_all_tries_together_take_no_longer_than_the_time_of_the_send",
-            "unit/client/test_delivery.py::test_the_number_of_tries_is_the_callers",
+            "unit/client/send/test_producer.py::test_submit_is_bounded_by_count_and_by_bytes",
+            "unit/client/send/test_delivery.py::test_all_tries_together_take_no_longer_than_the_time_of_the_send",
+            "unit/client/send/test_delivery.py::test_the_number_of_tries_is_the_callers",
             "unit/broker/test_sync_flush.py::test_sends_that_wait_are_bounded_by_their_number",
             "unit/broker/test_sync_flush.py::test_what_is_not_on_the_disk_is_bounded_by_its_bytes",
             "spark/test_memory.py::test_a_range_larger_than_the_limit_is_read_below_it",
         ],
         "A send that finds no room in time fails with an error that names the limit; a consumer stops pulling until there is room.": [
-            "unit/client/test_producer.py::test_a_send_that_finds_no_room_in_its_time_says_so",
-            "unit/client/test_consumer_push.py::test_pulling_pauses_while_too_much_waits_and_goes_on_when_it_is_consumed",
+            "unit/client/send/test_producer.py::test_a_send_that_finds_no_room_in_its_time_says_so",
+            "unit/client/consume/test_consumer_push.py::test_pulling_pauses_while_too_much_waits_and_goes_on_when_it_is_consumed",
         ],
     },
 }

@@ -18,8 +18,8 @@ FILES = sorted(path for path in TESTS.rglob("*.py") if path != Path(__file__))
 # Who may sleep, and why. `asyncio.sleep(0)`, a turn of the loop, is not sleeping.
 SLEEPERS = {
     "waiting.py": "the one place that waits for a moment in which nothing is to happen",
-    "unit/client/test_retry_with_broker.py": "paces a clock that is moved by hand",
-    "unit/client/test_group_live.py": "a handler that takes its time",
+    "unit/client/consume/test_retry_with_broker.py": "paces a clock that is moved by hand",
+    "unit/client/consume/test_group_live.py": "a handler that takes its time",
     "crash/test_kill.py": "the moment of a kill is random; sends that nobody answers are paced",
     "crash/test_send_back.py": "paces questions to another process",
     "faults/test_sends.py": "a fault lasts for some time",
@@ -54,7 +54,7 @@ GUARDS: dict[str, tuple[int | None, str]] = {
 # Waits that are to be in vain, and limits that are what a test is about.
 IMPATIENT = {
     "unit/testing/test_plugin.py": "what a wait says that was in vain",
-    "unit/client/test_group_live.py": "the loop of a wait that looks again",
+    "unit/client/consume/test_group_live.py": "the loop of a wait that looks again",
     "spark_faults/test_restarts.py": "a pause of a producer that can be ended",
 }
 
@@ -68,15 +68,15 @@ INSIDE: dict[str, dict[str, str]] = {
         "unit/broker/test_delay.py": "_levels _look",
         "unit/broker/test_indexing.py": "_index_timer _indexing _keys",
         "unit/broker/test_server.py": "_tell",
-        "unit/client/test_broker_requests.py": "_member",
-        "unit/client/test_producer.py": "_refreshed_at",
+        "unit/client/consume/test_broker_requests.py": "_member",
+        "unit/client/send/test_producer.py": "_refreshed_at",
         "unit/net/test_link.py": "_close_idle",
     },
     "that nothing is left, or that there is no more than a bound, shows only inside": {
         "faults/test_sends.py": "_client",
         "unit/broker/test_clients.py": "_of",
         "unit/broker/test_locks.py": "_groups",
-        "unit/client/test_encoding.py": "_heads _tails",
+        "unit/client/send/test_encoding.py": "_heads _tails",
         "unit/client/test_sync.py": "_client _out",
         "unit/conftest.py": "_frames _receive",
         "unit/net/test_link.py": "_descriptors",
@@ -101,7 +101,7 @@ INSIDE: dict[str, dict[str, str]] = {
         "unit/broker/test_query.py": "_members",
         "unit/broker/test_recorded.py": "_put",
         "unit/cli/test_broker_restart.py": "_follow",
-        "unit/client/test_group_live.py": "_brokers _groups _servers _shut",
+        "unit/client/consume/test_group_live.py": "_brokers _groups _servers _shut",
         "unit/client/test_instance.py": "_opening",
         "unit/net/test_link.py": "_limit",
         "unit/protocol/test_ids.py": "_count",

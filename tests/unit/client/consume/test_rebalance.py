@@ -11,7 +11,7 @@ from sprocketmq.errors import ConfigError, RebalanceFailed
 from sprocketmq.protocol.message import MessageQueue
 
 # What the three strategy classes of Apache's Java client 5.5.0 gave: [strategy, number of queues, {member: queue numbers}].
-RECORDED = json.loads((Path(__file__).parents[2] / "fixtures" / "rebalance.json").read_text())
+RECORDED = json.loads((Path(__file__).parents[3] / "fixtures" / "rebalance.json").read_text())
 
 
 def queues(amount: int, broker: str = "a", topic: str = "t") -> list[MessageQueue]:
