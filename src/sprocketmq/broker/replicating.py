@@ -40,6 +40,7 @@ from sprocketmq.storage.store import MessageStore, RecoveryReport
 log = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 1.0
+SETTLE_POLL_S = 0.02
 
 
 class Replication:
@@ -184,6 +185,12 @@ class Replication:
                 self.ha_address or "none",
             )
             self._background.every(WATCH_INTERVAL_S, self._watch, "watch over replication")
+
+    async def settle(self, timeout_s: float) -> None:
+        """Return when a slave follows its master, or after ``timeout_s``; at once on a master."""
+        deadline = self._clock.monotonic() + timeout_s
+        while (one := self.follower) is not None and one.state is not FollowerState.FOLLOWING and self._clock.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(SETTLE_POLL_S)
 
     async def stop(self) -> None:
         """Neither serve slaves nor follow any more; may be called twice."""

@@ -112,15 +112,24 @@ SETTINGS = {
     "diskSpaceCleanForciblyRatio": Setting("disk_clean_forcibly_ratio", percent),
     "diskSpaceWarningLevelRatio": Setting("disk_warning_ratio", percent),
     "cleanFileForciblyEnable": Setting("clean_file_forcibly", switch),
+    "brokerRole": Setting("role", text),
+    "brokerId": Setting("broker_id", whole),
+    "haListenPort": Setting("ha_port", whole),
+    "haMasterAddress": Setting("ha_master_address", text),
+    "inSyncReplicas": Setting("in_sync_replicas", whole),
+    "slaveTimeout": Setting("slave_timeout_s", seconds),
+    "slaveReadEnable": Setting("slave_read_enable", switch),
+    "accessMessageInMemoryMaxRatio": Setting("access_message_in_memory_max_ratio", whole),
+    "haMaxGapNotInSync": Setting("ha_max_gap_not_in_sync", whole),
+    "haSendHeartbeatInterval": Setting("ha_heartbeat_s", seconds),
+    "haHousekeepingInterval": Setting("ha_housekeeping_s", seconds),
+    "haTransferBatchSize": Setting("ha_batch_bytes", whole),
+    "maxHaTransferByteInSecond": Setting("ha_max_bytes_per_s", whole),
 }
 # Apache's nameserver has its own file, with the same name for its port.
 NAMESRV_SETTINGS = {"bindAddress": Setting("host", text), "listenPort": Setting("namesrv_port", whole)}
 
 FIXED = {
-    "brokerId": ("0", "a broker has no replicas"),
-    "brokerRole": ("ASYNC_MASTER", "a broker has no replicas"),
-    "slaveReadEnable": ("false", "a broker has no replicas"),
-    "haFlowControlEnable": ("false", "a broker has no replicas"),
     "brokerPermission": ("6", "this broker is readable and writable"),
     "longPollingEnable": ("true", "a pull without a message waits for one"),
     "traceOn": ("true", "messages say that they may be traced"),
@@ -129,8 +138,8 @@ FIXED = {
     "clusterTopicEnable": ("true", "the topic named after the cluster is always there"),
     "rejectTransactionMessage": ("true", "there are no transactions"),
     "enablePropertyFilter": ("false", "there are no SQL filters"),
-    "enableControllerMode": ("false", "there is no controller and no election"),
-    "enableDLegerCommitLog": ("false", "there is no controller and no election"),
+    "enableControllerMode": ("false", "there is no controller and no election: `sprocketmq failover` promotes a slave"),
+    "enableDLegerCommitLog": ("false", "there is no controller and no election: `sprocketmq failover` promotes a slave"),
     "duplicationEnable": ("false", "replicas follow their master"),
     "enableSlaveActingMaster": ("false", "a slave does not act for its master"),
     "allAckInSyncStateSet": ("false", "there is no controller"),
@@ -168,12 +177,8 @@ FIXED = {
 }
 
 _REASONS = {
-    "a broker has no replicas": """
-        haHousekeepingInterval haListenPort haMasterAddress haMaxGapNotInSync haSendHeartbeatInterval haTransferBatchSize inSyncReplicas
-        maxHaTransferByteInSecond slaveTimeout
-    """,
     "one limit holds for all messages (maxTransferCountOnMessageInMemory, maxTransferBytesOnMessageInMemory)": """
-        accessMessageInMemoryMaxRatio maxTransferBytesOnMessageInDisk maxTransferCountOnMessageInDisk
+        maxTransferBytesOnMessageInDisk maxTransferCountOnMessageInDisk
     """,
     "there is no authentication": """
         aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond authConfigPath authenticationMetadataProvider
@@ -183,7 +188,7 @@ _REASONS = {
         statefulAuthenticationCacheMaxNum statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum
         userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond
     """,
-    "there is no controller and no election": """
+    "there is no controller and no election: `sprocketmq failover` promotes a slave": """
         asyncLearner brokerElectionPriority checkSyncStateSetPeriod controllerAddr controllerHeartBeatTimeoutMills dLegerGroup
         dLegerPeers dLegerSelfId enableAutoInSyncReplicas enableControllerInNamesrv fetchControllerAddrByDnsLookup
         haMaxTimeSlaveNotCatchup maxChecksumRange maxSlaveResendLength minInSyncReplicas preferredLeaderId replicasPerDiskPartition

@@ -20,7 +20,12 @@ IN_ROOT = {
 }
 KV_CONFIG = "kvConfigPath"
 HA_ADDRESS = "brokerIP2"
-SPECIAL = (*IN_ROOT, KV_CONFIG, HA_ADDRESS)
+FLOW_CONTROL = "haFlowControlEnable"
+FLOW_LIMIT = "maxHaTransferByteInSecond"
+FLOW_LIMIT_DEFAULT = 100 << 20
+SPECIAL = (*IN_ROOT, KV_CONFIG, HA_ADDRESS, FLOW_CONTROL)
+# Apache's brokers listen for slaves at the port after their own.
+DEFAULT_PORT = 10911
 
 
 class Given(NamedTuple):
@@ -68,6 +73,9 @@ def read_broker_conf(text: str, source: str, *, for_namesrv: bool = False) -> li
         if one is not None:
             # Two intervals are one here: the shorter one keeps what both say.
             given[one.setting] = min(given[one.setting], one, key=lambda o: o.value) if one.setting in given else one
+    if "role" in given and "ha_port" not in given:
+        port = given["port"].value if "port" in given else DEFAULT_PORT
+        given["ha_port"] = given["role"]._replace(setting="ha_port", value=port + 1 if port else 0)
     if len(problems) == 1:
         raise ConfigError(f"{source} {problems[0]}")
     if problems:
@@ -102,6 +110,8 @@ def _given(each: Property, values: dict[str, str], source: str, *, for_namesrv: 
     if key in SPECIAL:
         return _special(key, text, values, source, for_namesrv=for_namesrv)
     table: dict[str, Setting] = NAMESRV_SETTINGS if for_namesrv else SETTINGS
+    if key == FLOW_LIMIT and values.get(FLOW_CONTROL, "").lower() != "true":
+        raise ValueError(f"{key} takes effect with {FLOW_CONTROL} = true only")
     if (setting := table.get(key)) is not None:
         try:
             return Given(setting.name, setting.read(text), f"{source}, {key}")
@@ -132,6 +142,11 @@ def _special(key: str, text: str, values: dict[str, str], source: str, *, for_na
         if text != values.get("brokerIP1"):
             raise ValueError(f"{key} can only be the address of brokerIP1: replicas and clients use the same one")
         return None
+    if key == FLOW_CONTROL:
+        if text.lower() not in ("true", "false"):
+            raise ValueError(f"{key} must be true or false, not {text!r}")
+        unlimited = text.lower() == "false" or FLOW_LIMIT in values
+        return None if unlimited else Given("ha_max_bytes_per_s", FLOW_LIMIT_DEFAULT, f"{source}, {key}")
     path = PurePosixPath(text)
     if key == KV_CONFIG:
         if not for_namesrv:

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +72,21 @@ class Settings:
     disk_warning_ratio: float = 0.90
     clean_file_forcibly: bool = True
 
+    role: str = "ASYNC_MASTER"
+    broker_id: int = 0
+    ha_port: int | None = None
+    ha_secret_file: str = ""
+    ha_master_address: str = ""
+    in_sync_replicas: int | None = None
+    slave_timeout_s: float = 3.0
+    slave_read_enable: bool = True
+    access_message_in_memory_max_ratio: int = 40
+    ha_max_gap_not_in_sync: int = 256 << 20
+    ha_heartbeat_s: float = 5.0
+    ha_housekeeping_s: float = 20.0
+    ha_batch_bytes: int = 1 << 20
+    ha_max_bytes_per_s: int | None = None
+
     explicit: set[str] = field(default_factory=set, repr=False)
 
     def put(self, key: str, value: Any, source: str) -> None:
@@ -83,7 +98,7 @@ class Settings:
             value = float(value)
         if type(value) is not wanted:
             raise ConfigError(f"{source}: {key} must be {_TYPE_NAMES[wanted]}, not {value!r}")
-        if key in ("port", "namesrv_port") and value not in range(65536):
+        if key in ("port", "namesrv_port", "ha_port") and value not in range(65536):
             raise ConfigError(f"{source}: {key} must be from 0 (any free port) to 65535, not {value}")
         if key == "log_level":
             value = str(given := value).lower()
@@ -137,7 +152,12 @@ class Settings:
             self.put(key, value, source)
 
 
-KEYS: dict[str, type] = {f.name: type(f.default) for f in fields(Settings) if f.name != "explicit"}
+def _kind(setting: "Field[Any]") -> type:
+    """Return the type of a setting's values; None stands for a number that is not set."""
+    return int if setting.default is None else type(setting.default)
+
+
+KEYS: dict[str, type] = {f.name: _kind(f) for f in fields(Settings) if f.name != "explicit"}
 _TYPE_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 LOG_LEVELS = ("debug", "info", "warning", "error")
 

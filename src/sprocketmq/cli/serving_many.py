@@ -1,4 +1,4 @@
-"""``serve --brokers``: a nameserver and several brokers on one machine, each in a process of its own, which this one supervises."""
+"""``serve --brokers N --replicas M``: a nameserver, masters and slaves on one machine, each in a process that this one supervises."""
 
 import asyncio
 import contextlib
@@ -15,16 +15,16 @@ from sprocketmq.processes.members import PORT_STEP, Member, members_of
 from sprocketmq.processes.supervisor import ChildFailed, Command, Supervisor
 
 NAMESRV = "namesrv"
+SYNC_MASTER, SLAVE = "SYNC_MASTER", "SLAVE"
 # These have an option of their own in a child's command line, or make no sense there.
-_OPTIONS = {"broker_name", "namesrv", "namesrv_port", "port", "store"}
+_OPTIONS = {"broker_name", "namesrv", "namesrv_port", "port", "store", "role", "broker_id", "ha_port", "in_sync_replicas"}
 
 
-async def serve_many(settings: Settings, *, brokers: int, insecure: bool, stop_with_stdin: bool) -> int:
-    """Run a nameserver and brokers until a signal, and return the exit code. Raises ConfigError for settings that cannot be.
+async def serve_many(cluster: "ManyServers", *, stop_with_stdin: bool) -> int:
+    """Run ``cluster`` until a signal, and return the exit code.
 
     A child that cannot start ends all of them; one that dies later is started again.
     """
-    cluster = ManyServers(settings, brokers=brokers, insecure=insecure)
     stop = asyncio.Event()
     with on_stop_signals(lambda _: stop.set()):
         if stop_with_stdin:
@@ -49,13 +49,18 @@ async def serve_many(settings: Settings, *, brokers: int, insecure: bool, stop_w
 
 
 class ManyServers:
-    """The children and their command lines. Each broker has a directory of its own in the store's."""
+    """The children and their command lines. Each broker has a directory of its own in the store's. Raises ConfigError."""
 
-    def __init__(self, settings: Settings, *, brokers: int, insecure: bool) -> None:
+    def __init__(self, settings: Settings, *, brokers: int, replicas: int, insecure: bool) -> None:
         if brokers > 1 and "broker_name" in settings.explicit:
             raise ConfigError("several brokers are called broker-a, broker-b and so on: leave their name out (--name)")
         self._settings = settings
-        self._members = members_of(brokers, 0, settings.broker_name)
+        if settings.role == SLAVE or settings.broker_id:
+            raise ConfigError("the brokers that are started are masters, each with its slaves: leave broker_id out, and SLAVE as the role")
+        if settings.role == SYNC_MASTER and not replicas:
+            raise ConfigError("a SYNC_MASTER waits for slaves: say how many it has (--replicas), or leave the role out")
+        self._members = members_of(brokers, replicas, settings.broker_name)
+        self._replicas = replicas
         last = settings.port + PORT_STEP * (len(self._members) - 1)
         if settings.port and last > 65535:
             raise ConfigError(f"port {settings.port}: {len(self._members)} brokers need ports up to {last}; choose a lower one, or 0")
@@ -72,13 +77,16 @@ class ManyServers:
         return f"ready namesrv={self._namesrv} {brokers} store={self._root}"
 
     def start(self) -> None:
-        """Start the nameserver, then all brokers at a time. Raises ChildFailed."""
+        """Start the nameserver, then all masters at a time, then all slaves, which find their masters. Raises ChildFailed."""
         self._supervisor.start({NAMESRV: self._namesrv_command})
-        self._supervisor.start({member.name: self._broker_command(i, member) for i, member in enumerate(self._members)})
+        commands = {member: self._broker_command(i, member) for i, member in enumerate(self._members)}
+        for masters in (True, False):
+            self._supervisor.start({member.name: command for member, command in commands.items() if member.is_master is masters})
 
     def stop(self) -> None:
-        """Stop the brokers, then the nameserver, within a bounded time."""
-        self._supervisor.stop([member.name for member in self._members], [NAMESRV])
+        """Stop the masters, then the slaves, which have everything by then, then the nameserver, within a bounded time."""
+        stages = ([m.name for m in self._members if m.is_master], [m.name for m in self._members if not m.is_master])
+        self._supervisor.stop(*stages, [NAMESRV])
 
     @property
     def _namesrv(self) -> str:
@@ -93,10 +101,17 @@ class ManyServers:
         settings = self._settings
         addresses = ";".join(filter(None, (self._namesrv, settings.namesrv)))
         options = ["--namesrv", addresses, "--name", member.broker_name, "--store", str(member.store(self._root)), *self._common]
+        if self._replicas:
+            options += ["--role", settings.role if member.is_master else SLAVE, "--broker-id", str(member.broker_id)]
+            copies = settings.in_sync_replicas or (2 if settings.role == SYNC_MASTER else None)
+            # A slave that is promoted then takes its master's role.
+            options += ["--in-sync-replicas", str(copies)] if copies is not None else []
         for key in sorted(settings.explicit - _OPTIONS):
             value = getattr(settings, key)
             options += ["--set", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
         first_port = settings.port + PORT_STEP * index if settings.port else 0
+        if self._replicas:
+            options += ["--ha-port", str(first_port + 1 if first_port else 0)]
 
         def command(before: Mapping[str, str]) -> Sequence[str]:
             return ["broker", "--port", str(parse_address(before["broker"])[1] if before else first_port), *options]

@@ -24,12 +24,14 @@ class ChildServers:
         deadline = SYSTEM_CLOCK.monotonic() + self._plan.start_timeout_s
         self._start({NAMESRV: self._namesrv_command}, deadline)
         self.namesrv = self._supervisor.ready(NAMESRV)["namesrv"]
-        self._start({member.name: self._broker_command(member) for member in self._plan.members}, deadline)
+        for members in (self._plan.masters, self._plan.slaves):
+            self._start({member.name: self._broker_command(member) for member in members}, deadline)
         for member in self._plan.members:
             self.brokers[member.name] = self._supervisor.ready(member.name)["broker"]
 
     def stop(self) -> None:
-        self._supervisor.stop([m.name for m in self._plan.members if m.is_master], [m.name for m in self._plan.members if not m.is_master])
+        # Slaves first, or they would log that their master is gone.
+        self._supervisor.stop([member.name for member in self._plan.slaves], [member.name for member in self._plan.masters])
 
     def kill(self) -> None:
         self._supervisor.kill()

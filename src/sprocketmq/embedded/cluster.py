@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from sprocketmq.broker.replication.roles import Role
 from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.embedded.children import ChildServers
 from sprocketmq.embedded.plan import ClusterPlan
@@ -61,7 +62,8 @@ class LocalCluster:
     in a background thread with an event loop of its own; else in child processes, with a core for each broker.
     ``namesrv_port`` and ``port`` (of the first broker; one broker only) are 0 for any free one. With ``flush_disk_type="SYNC_FLUSH"`` a
     send is answered when it is on the disk. ``message_delay_level`` has the delays of levels 1, 2, ... as text, ``"1s 5s 10s"``: with short
-    ones tests of retries end soon.
+    ones tests of retries end soon. Each broker has ``replicas`` slaves that follow it, ``broker-a-1`` and so on; with
+    ``role="SYNC_MASTER"`` a send is answered when ``in_sync_replicas`` copies have it (2 unless given, the master's included).
 
     ``namesrv`` is the address to give to clients. Raises ConfigError for arguments that cannot be; ``start`` raises PortInUse,
     StoreLocked, StoreNotWritable, StoreDamaged, or ClusterFailed when a child does not come up. A process forked while a cluster runs must
@@ -72,6 +74,7 @@ class LocalCluster:
         self,
         store: str | os.PathLike[str] | None = None,
         brokers: int = 1,
+        replicas: int = 0,
         *,
         in_process: bool = True,
         namesrv_port: int = 0,
@@ -82,10 +85,16 @@ class LocalCluster:
         max_message_bytes: int = 4 << 20,
         flush_disk_type: str = "ASYNC_FLUSH",
         message_delay_level: str = DELAY_LEVELS,
+        role: str = Role.ASYNC_MASTER,
+        in_sync_replicas: int | None = None,
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
-        members = members_of(brokers, 0)
-        if brokers > 1 and port:
+        members = members_of(brokers, replicas)
+        if role not in (Role.ASYNC_MASTER, Role.SYNC_MASTER):
+            raise ConfigError(f"role must be ASYNC_MASTER or SYNC_MASTER, the role of the masters, not {role!r}")
+        if role == Role.SYNC_MASTER and not replicas:
+            raise ConfigError("a SYNC_MASTER waits for slaves: say how many it has (replicas)")
+        if len(members) > 1 and port:
             raise ConfigError("several brokers cannot share one port: leave port at 0")
         for name, value in (("namesrv_port", namesrv_port), ("port", port)):
             if type(value) is not int or not 0 <= value <= 65535:
@@ -108,6 +117,8 @@ class LocalCluster:
             max_message_bytes=max_message_bytes,
             flush_disk_type=flush_disk_type,
             message_delay_level=message_delay_level,
+            role=Role(role),
+            in_sync_replicas=2 if role == Role.SYNC_MASTER and in_sync_replicas is None else in_sync_replicas,
         )
         self._plan.broker_config("", members[0])  # bad values fail here, not in another thread
         self._store: Path | None = None
@@ -201,13 +212,22 @@ class LocalCluster:
 
     @property
     def brokers(self) -> list[str]:
-        """The brokers' ``host:port``, in the order of their names."""
-        return list(self._running().brokers.values())
+        """The brokers' ``host:port``, in the order of their names, without the replicas'."""
+        return [self.address(member.name) for member in self._plan.masters]
 
     @property
     def broker_names(self) -> list[str]:
-        """``broker-a`` and so on."""
-        return [member.name for member in self._plan.members]
+        """``broker-a`` and so on: the brokers that started as masters."""
+        return [member.name for member in self._plan.masters]
+
+    @property
+    def replica_names(self) -> list[str]:
+        """``broker-a-1`` and so on: the brokers that started as slaves."""
+        return [member.name for member in self._plan.slaves]
+
+    def address(self, broker_name: str) -> str:
+        """Return the ``host:port`` of a broker or replica. Raises ConfigError for a name that none has, ClientClosed when none runs."""
+        return self._running().brokers[self._plan.member(broker_name).name]
 
     @property
     def store(self) -> Path:
@@ -269,15 +289,15 @@ class LocalCluster:
                 time.sleep(0.005)
 
     def stop_broker(self, broker_name: str = "broker-a") -> None:
-        """Stop one broker cleanly and leave the rest running."""
+        """Stop one broker or replica cleanly and leave the rest running."""
         self._own().stop_broker(broker_name)
 
     def kill_broker(self, broker_name: str = "broker-a") -> None:
-        """End one broker as ``kill -9`` does and leave the rest running."""
+        """End one broker or replica as ``kill -9`` does and leave the rest running."""
         self._own().kill_broker(broker_name)
 
     def start_broker(self, broker_name: str = "broker-a") -> None:
-        """Start a stopped or killed broker again, on its old port and store."""
+        """Start a stopped or killed broker or replica again, on its old port and store."""
         self._own().start_broker(broker_name)
 
     def stop_namesrv(self) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sprocketmq.broker.config import BrokerConfig
+from sprocketmq.broker.replication.roles import Role
 from sprocketmq.errors import ConfigError, FatalError
 from sprocketmq.processes.members import Member
 from sprocketmq.storage.config import KV_CONFIG_FILE, StoreConfig
@@ -37,7 +38,19 @@ class ClusterPlan:
     max_message_bytes: int
     flush_disk_type: str
     message_delay_level: str
+    role: Role
+    in_sync_replicas: int | None
     root: Path = Path()
+
+    @property
+    def masters(self) -> list[Member]:
+        """The brokers that start as masters."""
+        return [member for member in self.members if member.is_master]
+
+    @property
+    def slaves(self) -> list[Member]:
+        """The brokers that start as slaves."""
+        return [member for member in self.members if not member.is_master]
 
     def member(self, name: str) -> Member:
         """Return the broker of a name. Raises ConfigError for a name that no broker has."""
@@ -91,4 +104,8 @@ class ClusterPlan:
             auto_create_topic=self.auto_create_topic,
             default_topic_queues=self.default_topic_queues,
             max_message_bytes=self.max_message_bytes,
+            role=self.role if member.is_master else Role.SLAVE,
+            broker_id=member.broker_id,
+            ha_port=0 if self.slaves else None,
+            in_sync_replicas=self.in_sync_replicas,
         )

@@ -15,6 +15,9 @@ from sprocketmq.net.loops import LoopThread
 from sprocketmq.processes.members import Member
 from sprocketmq.storage.config import ConfigFile
 
+# How long the start waits until the slaves follow.
+FOLLOW_TIMEOUT_S = 5.0
+
 
 class ThreadServers:
     """Nameserver and brokers on one event loop in a daemon thread."""
@@ -105,8 +108,9 @@ class ThreadServers:
 
     async def _start(self) -> None:
         await self._start_namesrv()
-        for member in self._plan.members:
+        for member in (*self._plan.masters, *self._plan.slaves):
             await self._start_broker(member)
+        await asyncio.gather(*(broker.replication.settle(FOLLOW_TIMEOUT_S) for broker in self._brokers.values()))
 
     async def _start_namesrv(self) -> None:
         port = int(self.namesrv.rpartition(":")[2]) if self.namesrv else self._plan.namesrv_port
@@ -135,7 +139,8 @@ class ThreadServers:
     async def _stop(self) -> None:
         brokers, self._brokers = self._brokers, {}
         try:
-            for broker in brokers.values():
+            # Slaves first, or they would log that their master is gone.
+            for broker in sorted(brokers.values(), key=lambda broker: not broker.role.is_slave):
                 await broker.stop()
         finally:
             if self._namesrv is not None:

@@ -76,6 +76,62 @@ def test_each_line_becomes_a_setting_in_its_unit(tmp_path):
     }
 
 
+SLAVE = """
+brokerRole=SLAVE
+brokerId=2
+listenPort=10921
+haMasterAddress=10.0.0.1:10912
+inSyncReplicas=2
+slaveTimeout=1500
+slaveReadEnable=false
+haSendHeartbeatInterval=2000
+haHousekeepingInterval=9000
+haTransferBatchSize=32768
+haMaxGapNotInSync=1048576
+accessMessageInMemoryMaxRatio=20
+haFlowControlEnable=true
+"""
+
+
+def test_the_settings_of_replication_are_understood(tmp_path):
+    settings = read(tmp_path, SLAVE)
+    assert {name: getattr(settings, name) for name in settings.explicit} == {
+        "role": "SLAVE",
+        "broker_id": 2,
+        "port": 10921,
+        "ha_port": 10922,
+        "ha_master_address": "10.0.0.1:10912",
+        "in_sync_replicas": 2,
+        "slave_timeout_s": 1.5,
+        "slave_read_enable": False,
+        "ha_heartbeat_s": 2.0,
+        "ha_housekeeping_s": 9.0,
+        "ha_batch_bytes": 32768,
+        "ha_max_gap_not_in_sync": 1 << 20,
+        "access_message_in_memory_max_ratio": 20,
+        "ha_max_bytes_per_s": 100 << 20,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "port"),
+    [
+        ("listenPort=1", None),
+        ("brokerRole=ASYNC_MASTER", 10912),
+        ("brokerRole=ASYNC_MASTER\nlistenPort=0", 0),
+        ("brokerRole=SYNC_MASTER\nlistenPort=11000\nhaListenPort=12000", 12000),
+        ("haListenPort=12000", 12000),
+    ],
+)
+def test_the_port_for_slaves_is_opened_when_a_role_or_the_port_is_given(tmp_path, text, port):
+    assert read(tmp_path, text).ha_port == port
+
+
+def test_the_limit_of_the_stream_needs_its_switch(tmp_path):
+    assert read(tmp_path, "haFlowControlEnable=true\nmaxHaTransferByteInSecond=1048576").ha_max_bytes_per_s == 1 << 20
+    assert read(tmp_path, "haFlowControlEnable=false").ha_max_bytes_per_s is None
+
+
 def test_a_server_runs_with_it_and_the_command_line_beats_it(serving, tmp_path):
     (tmp_path / "broker.conf").write_text(USUAL.format(store=tmp_path / "store", port=9876).replace(";192.0.2.7:9876", ""))
     server = serving("serve", "--config", str(tmp_path / "broker.conf"), "--namesrv-port", "0", "--set", "brokerName=broker-z")
@@ -101,6 +157,8 @@ def test_a_server_runs_with_it_and_the_command_line_beats_it(serving, tmp_path):
         ("storePathRootDir=/a\nstorePathCommitLog=/b/commitlog", "storePathCommitLog can only be /a/commitlog"),
         ("storeCheckpoint=/a/checkpoint", "storeCheckpoint can only be storePathRootDir/checkpoint"),
         ("brokerIP1=10.0.0.1\nbrokerIP2=10.0.0.2", "brokerIP2 can only be the address of brokerIP1"),
+        ("maxHaTransferByteInSecond=1048576", "maxHaTransferByteInSecond takes effect with haFlowControlEnable = true only"),
+        ("haFlowControlEnable=on", "haFlowControlEnable must be true or false, not 'on'"),
         ("kvConfigPath=/a/namesrv/kvConfig.json", "kvConfigPath is a setting of nameservers"),
         ("storePathRootDir=C:\\users", "line 1: \\u needs four hexadecimal digits"),
     ],

@@ -15,7 +15,7 @@ import pytest
 from sprocketmq import Message, sync
 from sprocketmq.cli.app import main
 from sprocketmq.cli.config import KEYS, Settings, data_directory
-from sprocketmq.cli.serving import _kv_file
+from sprocketmq.cli.serving_options import kv_file
 from sprocketmq.cli.stopping import watch_stdin
 from sprocketmq.errors import ConfigError, SprocketError
 from sprocketmq.net.address import own_address, parse_address
@@ -94,8 +94,8 @@ def test_the_key_value_configuration_outlives_a_kill(serving, tmp_path, verb):
 
 def test_a_nameserver_without_a_directory_has_one_named_after_its_port(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    assert str(_kv_file(Settings(), None).path) == f"{tmp_path}/sprocketmq/namesrv-9876/namesrv/kvConfig.json"
-    assert _kv_file(Settings(namesrv_port=0), None) is None
+    assert str(kv_file(Settings(), None).path) == f"{tmp_path}/sprocketmq/namesrv-9876/namesrv/kvConfig.json"
+    assert kv_file(Settings(namesrv_port=0), None) is None
 
 
 def test_namesrv_and_broker_run_apart(serving, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from sprocketmq import Message, sync
 from sprocketmq.cli.app import main
 from sprocketmq.errors import SprocketError
+from sprocketmq.protocol.message import SendStatus
 from sprocketmq.testing import wait_until
 
 FREE = ("--port", "0", "--namesrv-port", "0")
@@ -109,9 +110,62 @@ def test_a_store_in_use_ends_all_with_its_reason(serving, tmp_path, capfd):
         (("--brokers", "2", "--name", "b"), "leave their name out (--name)"),
         (("--brokers", "9", "--port", "65500"), "port 65500: 9 brokers need ports up to 65580"),
         (("--brokers", "2", *FREE, "--set", "default_topic_queues=0"), "default_topic_queues is 0"),
+        (("--replicas", "17"), "replicas must be a whole number from 0 to 16"),
+        (("--replicas", "1", "--set", "broker_id=1"), "the brokers that are started are masters, each with its slaves"),
+        (("--brokers", "2", "--role", "SYNC_MASTER"), "a SYNC_MASTER waits for slaves: say how many it has (--replicas)"),
+        (("--replicas", "1", *FREE, "--role", "MASTER"), "role must be one of ASYNC_MASTER, SYNC_MASTER, SLAVE, not 'MASTER'"),
+        (("--role", "SYNC_MASTER"), "SYNC_MASTER waits for slaves, which need a port: give ha_port"),
+        (("--role", "SLAVE"), "where a SLAVE finds no master: run `sprocketmq broker`"),
         (("--brokers", "2", "--host", "0.0.0.0"), "Add --insecure if only machines you trust can reach it"),
     ],
 )
 def test_settings_that_cannot_be_are_wrong_usage(arguments, words, tmp_path, capfd):
     assert main(["serve", *arguments, "--store", str(tmp_path)]) == 2
+    assert words in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("role", ["ASYNC_MASTER", "SYNC_MASTER"])
+def test_masters_have_slaves_that_follow(serving, tmp_path, role):
+    server = serving("serve", "--brokers", "2", "--replicas", "1", "--role", role, *FREE, "--store", str(tmp_path))
+    assert list(server.address) == ["namesrv", "broker-a", "broker-a-1", "broker-b", "broker-b-1", "store"]
+    with sync.AdminClient(namesrv=server.address["namesrv"]) as admin:
+        wait_until(lambda: [state.in_sync for state in admin.brokers() if not state.is_master] == [True, True])
+        assert [(state.broker_name, state.broker_id, state.role) for state in admin.brokers()] == [
+            ("broker-a", 0, role),
+            ("broker-a", 1, "SLAVE"),
+            ("broker-b", 0, role),
+            ("broker-b", 1, "SLAVE"),
+        ]
+        assert [state.address for state in admin.brokers("broker-b")] == [server.address["broker-b"], server.address["broker-b-1"]]
+    with sync.Producer("pg", namesrv=server.address["namesrv"]) as producer:
+        assert producer.send(Message("orders", b"x")).status == SendStatus.SEND_OK
+    code, err = server.end()
+    assert (code, [line for line in err.splitlines() if "supervisor" in line]) == (0, [])
+
+
+def test_master_and_slave_run_as_brokers_of_one_nameserver_and_share_a_secret(serving, tmp_path):
+    (tmp_path / "secret").write_text("0123456789abcdef\n")
+    (tmp_path / "slave.conf").write_text(f"brokerRole=SLAVE\nbrokerId=1\nlistenPort=0\nstorePathRootDir={tmp_path}/slave\n")
+    namesrv = serving("namesrv", "--port", "0").address["namesrv"]
+    common = ("broker", "--namesrv", namesrv, "--ha-secret-file", str(tmp_path / "secret"))
+    master = serving(*common, "--role", "SYNC_MASTER", "--ha-port", "0", "--port", "0", "--store", str(tmp_path / "master"))
+    slave = serving(*common, "--config", str(tmp_path / "slave.conf"))
+    stranger = serving(
+        "broker", "--namesrv", namesrv, "--role", "SLAVE", "--broker-id", "2", "--port", "0", "--store", str(tmp_path / "third")
+    )
+    with sync.AdminClient(namesrv=namesrv) as admin:
+        wait_until(lambda: [state.in_sync for state in admin.brokers()] == [None, True, False])
+        assert [state.following for state in admin.brokers()][1] == "following"
+    with sync.Producer("pg", namesrv=namesrv) as producer:
+        assert producer.send(Message("orders", b"x")).status == SendStatus.SEND_OK
+    for one in (stranger, slave, master):
+        assert one.end()[0] == 0
+
+
+@pytest.mark.parametrize(("content", "words"), [(None, "No such file or directory"), ("\n", "is empty: write the secret")])
+def test_a_secret_that_cannot_be_read_is_told(tmp_path, capfd, content, words):
+    path = tmp_path / "secret"
+    if content is not None:
+        path.write_text(content)
+    assert main(["serve", *FREE, "--store", str(tmp_path / "s"), "--ha-port", "0", "--ha-secret-file", str(path)]) == 2
     assert words in capfd.readouterr().err

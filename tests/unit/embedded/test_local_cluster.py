@@ -15,6 +15,7 @@ from sprocketmq import Message, Producer, PullConsumer, sync
 from sprocketmq.embedded import ClusterFailed, LocalCluster
 from sprocketmq.errors import ClientClosed, ConfigError, ForkedClient, PortInUse, RetriableError, StoreLocked, StoreNotWritable
 from sprocketmq.net.client import ConnectionPool
+from sprocketmq.protocol.message import SendStatus
 from sprocketmq.storage.store import MessageStore
 from sprocketmq.testing import wait_until
 
@@ -211,6 +212,11 @@ def test_waiting_for_messages_that_do_not_come_says_how_many_there_were():
         ({"brokers": 0}, "brokers must be a whole number from 1 to 26"),
         ({"brokers": 2, "port": 10911}, "cannot share one port"),
         ({"brokers": "2"}, "brokers must be a whole number from 1 to 26"),
+        ({"replicas": 17}, "replicas must be a whole number from 0 to 16"),
+        ({"replicas": 1, "port": 10911}, "cannot share one port"),
+        ({"role": "SYNC_MASTER"}, "a SYNC_MASTER waits for slaves: say how many it has"),
+        ({"replicas": 1, "role": "SLAVE"}, "role must be ASYNC_MASTER or SYNC_MASTER"),
+        ({"replicas": 1, "in_sync_replicas": 2}, "ASYNC_MASTER waits for no slave"),
         ({"port": "10911"}, "port must be a whole number"),
         ({"port": 70000}, "port must be a whole number from 0 to 65535"),
         ({"start_timeout_s": 0}, "start_timeout_s must be more than 0 seconds"),
@@ -347,6 +353,22 @@ print(temporary.store)
     assert not (tmp_path / "store" / "abort").exists()  # the mark of a store that was not closed
     with LocalCluster(tmp_path / "store") as mq:
         assert bodies(mq, 1) == [b"one"]
+
+
+@pytest.mark.parametrize("in_process", [True, False])
+def test_each_broker_has_replicas_that_hold_its_messages(tmp_path, in_process):
+    with LocalCluster(tmp_path, brokers=2, replicas=1, role="SYNC_MASTER", in_process=in_process) as mq:
+        assert (mq.broker_names, mq.replica_names) == (["broker-a", "broker-b"], ["broker-a-1", "broker-b-1"])
+        assert len({*mq.brokers, *map(mq.address, mq.replica_names)}) == 4
+        with sync.AdminClient(namesrv=mq.namesrv) as admin:
+            wait_until(lambda: [state.in_sync for state in admin.brokers() if not state.is_master] == [True, True])
+        mq.create_topic("orders", queues=1)
+        assert {result.status for result in send(mq, b"one", b"two")} == {SendStatus.SEND_OK}
+        mq.kill_broker("broker-a-1")
+        mq.start_broker("broker-a-1")
+        assert bodies(mq, 2) == [b"one", b"two"]
+    logs = [(tmp_path / name / "commitlog" / f"{0:020}").read_bytes()[:4096] for name in ("broker-a", "broker-a-1")]
+    assert logs[0] == logs[1] != bytes(4096)
 
 
 # --- child processes ------------------------------------------------------------------------------------------------------
