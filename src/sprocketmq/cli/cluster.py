@@ -6,7 +6,7 @@ from sprocketmq import sync
 from sprocketmq.cli.output import clean, print_json, print_table
 from sprocketmq.client.admin import BrokerState
 
-COLUMNS = ("broker", "id", "role", "address", "version", "log end", "behind bytes", "behind ms", "in sync")
+COLUMNS = ("broker", "id", "role", "address", "version", "epoch", "log end", "behind bytes", "behind ms", "in sync")
 
 
 def show(namesrv: str, *, as_json: bool) -> None:
@@ -31,19 +31,15 @@ def facts(state: BrokerState) -> dict[str, Any]:
         "address": state.address,
         "role": state.role or None,
         "version": state.version or None,
+        "epoch": state.epoch,
         "log_end": state.log_end,
+        "following": state.following or None,
         "behind_bytes": state.behind_bytes,
         "behind_ms": state.behind_ms,
         "in_sync": state.in_sync,
         "in_sync_slaves": state.in_sync_slaves,
         "slaves": [
-            {
-                "address": slave.addr,
-                "acknowledged": slave.slave_ack_offset,
-                "behind_bytes": slave.diff,
-                "behind_ms": slave.behind_ms,
-                "in_sync": slave.in_sync,
-            }
+            {"address": slave.addr, "acknowledged": slave.slave_ack_offset, "behind_bytes": slave.diff, "in_sync": slave.in_sync}
             for slave in state.slaves
         ],
         "problem": state.problem or None,
@@ -56,10 +52,11 @@ def row(state: BrokerState) -> tuple[object, ...]:
         in_sync = f"{state.in_sync_slaves} of {len(state.slaves)}" if state.slaves else "-"
     else:
         in_sync = {True: "yes", False: "no", None: "?"}[state.in_sync]
-    return (
-        *(state.broker_name, state.broker_id, clean(state.role) or "?", state.address, clean(state.version) or "?"),
-        *(_number(state.log_end), _number(state.behind_bytes), _number(state.behind_ms), in_sync),
-    )
+        if state.following not in ("", "following"):
+            in_sync += f" ({clean(state.following)})"
+    who = (state.broker_name, state.broker_id, clean(state.role) or "?", state.address, clean(state.version) or "?")
+    numbers = (_number(number) for number in (state.log_end, state.behind_bytes, state.behind_ms))
+    return (*who, "-" if state.epoch is None else state.epoch, *numbers, in_sync)
 
 
 def _number(value: int | None) -> str:

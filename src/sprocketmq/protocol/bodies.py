@@ -690,10 +690,7 @@ class MessageRequestModes(Body):
 
 
 class HaConnectionInfo(Body):
-    """One slave, as its master sees it: ``diff`` is how many bytes of log it lacks.
-
-    ``behind_ms`` is this project's own: for how long it has lacked the oldest of them.
-    """
+    """One slave, as its master sees it: ``diff`` is how many bytes of log it lacks."""
 
     addr: str
     slave_ack_offset: Int64 = 0
@@ -701,7 +698,6 @@ class HaConnectionInfo(Body):
     in_sync: bool = False
     transferred_byte_in_second: Int64 = 0
     transfer_from_where: Int64 = 0
-    behind_ms: Int64 | None = None
 
 
 class HaClientInfo(Body):

@@ -1,5 +1,7 @@
 """``cluster``: what the nameserver and its brokers say of themselves."""
 
+from dataclasses import replace
+
 from sprocketmq.cli.cluster import COLUMNS, facts, row
 from sprocketmq.client.admin import BrokerState
 from sprocketmq.protocol.bodies import HaConnectionInfo
@@ -15,23 +17,33 @@ def test_a_broker_without_slaves_has_a_line(cli, mq):
     assert (found["role"], found["address"], found["slaves"], found["problem"]) == ("ASYNC_MASTER", mq.brokers[0], [], None)
 
 
+MASTER = BrokerState(
+    "broker-a",
+    0,
+    "10.0.0.1:10911",
+    "c",
+    "SYNC_MASTER",
+    "V5_5_0",
+    log_end=1000,
+    epoch=2,
+    in_sync_slaves=1,
+    slaves=(HaConnectionInfo("10.0.0.2:40000", 900, 100, True), HaConnectionInfo("10.0.0.3:40000", 0, 1000)),
+)
+SLAVE = BrokerState("broker-a", 1, "10.0.0.2:10911", "c", "SLAVE", "V5_5_0", 900, 2, "following", 100, 3, True)
+
+
 def test_a_master_tells_how_many_of_its_slaves_are_in_sync_and_a_slave_how_far_it_is_behind():
-    links = (HaConnectionInfo("10.0.0.2:40000", 900, 100, True, behind_ms=3), HaConnectionInfo("10.0.0.3:40000", 0, 1000))
-    master = BrokerState("broker-a", 0, "10.0.0.1:10911", "c", "SYNC_MASTER", "V5_5_0", 1000, in_sync_slaves=1, slaves=links)
-    slave = BrokerState("broker-a", 1, "10.0.0.2:10911", "c", "SLAVE", "V5_5_0", 900, behind_bytes=100, behind_ms=3, in_sync=True)
-    assert row(master) == ("broker-a", 0, "SYNC_MASTER", "10.0.0.1:10911", "V5_5_0", "1,000", "-", "-", "1 of 2")
-    assert row(slave) == ("broker-a", 1, "SLAVE", "10.0.0.2:10911", "V5_5_0", "900", "100", "3", "yes")
-    assert facts(master)["slaves"][0] == {
-        "address": "10.0.0.2:40000",
-        "acknowledged": 900,
-        "behind_bytes": 100,
-        "behind_ms": 3,
-        "in_sync": True,
-    }
+    assert row(MASTER) == ("broker-a", 0, "SYNC_MASTER", "10.0.0.1:10911", "V5_5_0", 2, "1,000", "-", "-", "1 of 2")
+    assert row(SLAVE) == ("broker-a", 1, "SLAVE", "10.0.0.2:10911", "V5_5_0", 2, "900", "100", "3", "yes")
+    assert facts(MASTER)["slaves"][0] == {"address": "10.0.0.2:40000", "acknowledged": 900, "behind_bytes": 100, "in_sync": True}
+
+
+def test_a_slave_that_does_not_follow_says_what_it_does():
+    assert row(replace(SLAVE, following="diverged", in_sync=False))[-1] == "no (diverged)"
 
 
 def test_a_broker_that_does_not_answer_is_unknown():
     state = BrokerState("broker-a", 1, "10.0.0.2:10911", "c", problem="no answer")
-    assert row(state)[2:] == ("?", "10.0.0.2:10911", "?", "-", "-", "-", "?")
+    assert row(state)[2:] == ("?", "10.0.0.2:10911", "?", "-", "-", "-", "-", "?")
     assert facts(state)["problem"] == "no answer"
     assert facts(state)["role"] is None

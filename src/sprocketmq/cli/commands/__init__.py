@@ -16,6 +16,7 @@ from sprocketmq.cli.commands.measuring import bench_app
 from sprocketmq.cli.commands.options import PASS_ON
 from sprocketmq.cli.commands.topics import topic_app
 from sprocketmq.cli.pipeline import pipeline_app
+from sprocketmq.cli.serving_options import DESCRIPTIONS
 
 app = typer.Typer(
     name="sprocketmq",
@@ -42,12 +43,21 @@ def _list_serving_verb(verb: str) -> None:
     def command(context: typer.Context) -> None:
         raise typer.Exit(serving.run([verb, *context.args]))
 
-    app.command(verb, help=serving.DESCRIPTIONS[verb], context_settings=PASS_ON, add_help_option=False)(command)
+    app.command(verb, help=DESCRIPTIONS[verb], context_settings=PASS_ON, add_help_option=False)(command)
 
 
-for _verb in serving.DESCRIPTIONS:
+for _verb in DESCRIPTIONS:
     _list_serving_verb(_verb)
-for _command in (brokers.cluster, messages.produce, messages.consume, messages.query, stores.inspect, stores.verify, stores.rebuild):
+for _command in (
+    brokers.cluster,
+    brokers.failover,
+    messages.produce,
+    messages.consume,
+    messages.query,
+    stores.inspect,
+    stores.verify,
+    stores.rebuild,
+):
     app.command(_command.__name__)(_command)
 app.command("demo", context_settings=PASS_ON, add_help_option=False)(demo)
 for _group in (topic_app, group_app, bench_app, pipeline_app):

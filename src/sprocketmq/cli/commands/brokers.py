@@ -1,4 +1,8 @@
-"""``sprocketmq cluster``: its command."""
+"""``sprocketmq cluster`` and ``failover``: their commands."""
+
+from typing import Annotated
+
+import typer
 
 from sprocketmq.cli.commands.options import DEFAULT_NAMESRV, Json, Namesrv
 
@@ -8,3 +12,17 @@ def cluster(namesrv: Namesrv = DEFAULT_NAMESRV, json: Json = False) -> None:
     from sprocketmq.cli import cluster as it
 
     it.show(namesrv, as_json=json)
+
+
+def failover(
+    broker_name: Annotated[str, typer.Argument(metavar="BROKER_NAME", help="Name of the broker whose master is replaced.")],
+    to: Annotated[int | None, typer.Option(min=1, metavar="ID", help="Promote this slave; default: the one with most of the log.")] = None,
+    accept_loss: Annotated[int, typer.Option(min=0, metavar="BYTES", help="Promote a slave that lacks up to so much of the log.")] = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")] = False,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    json: Json = False,
+) -> None:
+    """Make a slave the master. The former master is fenced: when it comes back it follows."""
+    from sprocketmq.cli import failover as it
+
+    it.failover(namesrv, broker_name, to=to, accept_loss=accept_loss, dry_run=dry_run, as_json=json)

@@ -10,6 +10,11 @@ from sprocketmq.errors import BrokerError, RetriableError
 from sprocketmq.net.tasks import all_of
 from sprocketmq.protocol.bodies import HaConnectionInfo, HaStatus
 from sprocketmq.protocol.codes import RequestCode
+from sprocketmq.protocol.command import to_ext
+from sprocketmq.protocol.headers import NotifyRoleChanged
+
+# A promotion cuts the log to whole records and dispatches it.
+ROLE_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -17,8 +22,10 @@ class BrokerState:
     """One registered broker. What it does not tell is None.
 
     ``role`` is ASYNC_MASTER, SYNC_MASTER or SLAVE; "" and ``problem`` set when it does not answer. ``log_end`` is the log offset where its
-    commit log ends. Of a slave, ``behind_bytes`` is how much of its master's log it lacks, ``behind_ms`` for how long, ``in_sync``
-    whether its master counts it as in sync. Of a master, ``slaves`` are its connections.
+    commit log ends, ``epoch`` the newest epoch of the log (brokers without slaves and Apache's
+    have none). Of a slave, ``behind_bytes`` is how much of its
+    master's log it lacks, ``behind_ms`` for how long, ``in_sync`` whether its master counts it as in sync, and ``following`` how the
+    replication goes ("following", "diverged", ...). Of a master, ``slaves`` are its connections.
     """
 
     broker_name: str
@@ -28,6 +35,8 @@ class BrokerState:
     role: str = ""
     version: str = ""
     log_end: int | None = None
+    epoch: int | None = None
+    following: str = ""
     behind_bytes: int | None = None
     behind_ms: int | None = None
     in_sync: bool | None = None
@@ -55,6 +64,15 @@ class ReplicationAdmin(GroupAdmin):
         lines = bytes(response.body).decode(errors="replace").splitlines()
         return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
 
+    async def change_master(self, address: str, master_address: str, epoch: int, *, timeout_s: float = ROLE_TIMEOUT_S) -> None:
+        """Tell the broker at ``address`` that the one at ``master_address`` is the master from ``epoch`` on: itself, or another one.
+
+        Returns when it has its new role. Raises BrokerError when it refuses, such as for an epoch that is not higher than its own.
+        """
+        ext = to_ext(NotifyRoleChanged(epoch, master_address))
+        code = RequestCode.NOTIFY_BROKER_ROLE_CHANGED
+        self._expect_success(await self._instance.ask(address, code, ext=ext, timeout_s=timeout_s), address)
+
     async def brokers(self, broker_name: str | None = None) -> list[BrokerState]:
         """Return all registered brokers, or those of one name, by name and id; those that do not answer with their ``problem``.
 
@@ -76,14 +94,19 @@ class ReplicationAdmin(GroupAdmin):
         address = state.address
         try:
             runtime = await self.broker_runtime(address)
-            config = await self.broker_config(address)
+            # Apache's brokers tell their role among their settings only.
+            role = runtime.get("brokerRole") or (await self.broker_config(address)).get("brokerRole", "")
         except (BrokerError, RetriableError) as e:
             return replace(state, problem=str(e))
         state = replace(
             state,
-            role=config.get("brokerRole", ""),
+            role=role,
             version=runtime.get("brokerVersionDesc", ""),
             log_end=_number(runtime.get("commitLogMaxOffset")),
+            epoch=_number(runtime.get("epoch")) or None,
+            following=runtime.get("replicationState", ""),
+            behind_bytes=_number(runtime.get("replicationBehindBytes")),
+            behind_ms=_number(runtime.get("replicationBehindMs")),
         )
         try:
             ha = await self.ha_status(address)
@@ -113,8 +136,7 @@ def with_lags(states: Iterable[BrokerState]) -> list[BrokerState]:
                 continue
             link = links.get(state.address)
             behind = max(0, master.log_end - state.log_end)
-            behind_ms = link.behind_ms if link is not None else None
-            found.append(replace(state, behind_bytes=behind, behind_ms=behind_ms, in_sync=link is not None and link.in_sync))
+            found.append(replace(state, behind_bytes=behind, in_sync=link is not None and link.in_sync))
     return found
 
 
