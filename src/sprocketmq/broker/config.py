@@ -60,6 +60,8 @@ class BrokerConfig:
     ha_port: int | None = None
     # Shared by the master and its slaves; without one the HA port accepts everybody.
     ha_secret: str | None = field(default=None, repr=False)
+    # Listen on ``port`` - 2 as well, where Apache's slaves ask for topics.
+    fast_port_enable: bool = False
     # The ``host:port`` of the master's HA port, instead of what the nameserver says.
     ha_master_address: str | None = None
     # Copies that must have a send before SYNC_MASTER answers it, the master's own included. None: 2 for SYNC_MASTER, else 1. A slave that
@@ -146,6 +148,8 @@ class BrokerConfig:
             raise ConfigError(
                 f"in_sync_replicas is {self.in_sync_replicas}, but ASYNC_MASTER waits for no slave: give the role SYNC_MASTER"
             )
+        if self.fast_port_enable and 0 < self.port < 3:
+            raise ConfigError(f"fast_port_enable needs the port {self.port - 2}: give a port from 3 on")
         if self.ha_secret is not None and len(self.ha_secret) < MIN_SECRET_LENGTH:
             raise ConfigError(
                 f"ha_secret has {len(self.ha_secret)} characters, it must have at least {MIN_SECRET_LENGTH};"

@@ -197,6 +197,8 @@ class Broker:
         )
         self._client_handlers = ClientHandlers(self.clients, self.groups, self.topics)
         self._server = RemotingServer(self, name="broker", max_connections=config.max_connections)
+        # Where clients of Apache's with the VIP channel, and its slaves, send some of their requests.
+        self._fast_server = RemotingServer(self, name="broker's fast port", max_connections=config.max_connections)
         admin = AdminHandlers(
             config.broker_name,
             self.store,
@@ -319,6 +321,8 @@ class Broker:
                 self._listens_at(ip, self._port)
             self._port = await self._server.start(self.config.host, self.config.port)
             self._listens_at(ip, self._port)
+            if self.config.fast_port_enable:
+                await self._fast_server.start(self.config.host, self._port - 2)
             self._running = True
             if not self.role.is_slave:
                 await self.replication.start()  # before the registration, which tells where it listens for slaves
@@ -432,6 +436,7 @@ class Broker:
         self.sends.close()
         await self.flusher.drain()
         await self.replication.stop()
+        await self._fast_server.stop()
         await self._server.stop()
         self.pulls.close()
         await self.flusher.stop()
@@ -470,8 +475,9 @@ class Broker:
         self.delays.stop()
         await self.replication.stop()
         self.registrar.abort()
-        for conn in list(self._server.connections):
+        for conn in [*self._server.connections, *self._fast_server.connections]:
             conn.abort("broker aborted")
+        await self._fast_server.stop()
         await self._server.stop()
         self.pulls.close()
         await self.flusher.stop()

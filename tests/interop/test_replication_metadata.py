@@ -1,0 +1,151 @@
+"""Slaves of the other kind: what Apache's slave copies from our master, and ours from Apache's, besides the log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.interop import apache
+
+from sprocketmq import AdminClient, Message, Producer
+from sprocketmq.broker import Broker, BrokerConfig
+from sprocketmq.broker.replication.follower import FollowerState
+from sprocketmq.broker.replication.roles import Role
+from sprocketmq.namesrv import NameServer, NameServerConfig
+from sprocketmq.net.client import ConnectionPool
+from sprocketmq.protocol.jsondialect import loads
+from sprocketmq.storage.store import StoreConfig
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
+
+SEGMENT_BYTES = int(apache.SMALL_STORE["mappedFileSizeCommitLog"])
+CLUSTER = "ApacheCluster"
+GROUP = "replicated_group"
+# Apache's slave copies for the first time a minute after its start.
+FIRST_COPY_S = 120.0
+
+
+@pytest.fixture
+async def namesrv() -> AsyncIterator[NameServer]:
+    """Our nameserver, in this process."""
+    server = NameServer(NameServerConfig(port=0))
+    await server.start()
+    yield server
+    await server.stop()
+
+
+def our_broker(root: Path, namesrv: NameServer, name: str, **settings: Any) -> Broker:
+    """Return a broker of ours that is not started; delays and small files as Apache's have here."""
+    store = StoreConfig(root, commitlog_segment_bytes=SEGMENT_BYTES, preallocate=False)
+    return Broker(BrokerConfig(store=store, cluster_name=CLUSTER, broker_name=name, namesrv=(namesrv.address,), **settings))
+
+
+async def until(condition: Callable[[], object], what: str, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, what
+        await asyncio.sleep(0.2)
+
+
+async def fill(namesrv: str, topic: str) -> None:
+    """Send plain and delayed messages, make a group, and commit an offset of it."""
+    async with AdminClient(namesrv=namesrv) as admin:
+        await admin.create_topic(topic, queues=2, cluster=CLUSTER)
+        await admin.create_group(GROUP, cluster=CLUSTER)
+    async with Producer("replication_producer", namesrv=namesrv) as producer:
+        for i in range(50):
+            await producer.send(Message(topic, b"%d" % i))
+        await producer.send(Message(topic, b"later", delay_level=1))
+
+
+async def commit(address: str, topic: str, offset: int) -> None:
+    pool = ConnectionPool(expected="broker")
+    try:
+        conn = await pool.get(address)
+        ext = {"consumerGroup": GROUP, "topic": topic, "queueId": "0", "commitOffset": str(offset)}
+        assert (await conn.request(15, ext=ext)).code == 0
+    finally:
+        await pool.close()
+
+
+def log_of(store: Path, end: int) -> bytes:
+    return b"".join(file.read_bytes() for file in sorted((store / "commitlog").iterdir()))[:end]
+
+
+def saved(store: Path, name: str) -> Any:
+    file = store / "config" / f"{name}.json"
+    return loads(file.read_bytes()) if file.exists() else {}
+
+
+async def test_apaches_slave_copies_log_and_tables_from_our_master(home: Path, namesrv: NameServer) -> None:
+    """Its log tells of no error."""
+    root = home / "master-of-apaches"
+    port = apache.broker_port()
+    master = our_broker(root / "ours", namesrv, "mixed-a", port=port, ha_port=0, fast_port_enable=True)
+    await master.start()
+    slave = None
+    try:
+        settings = apache.SMALL_STORE | {"brokerRole": "SLAVE", "brokerId": "1"}
+        slave = await asyncio.to_thread(
+            apache.ApacheBroker, root / "apaches", namesrv.address, name="mixed-a", cluster=CLUSTER, settings=settings
+        )
+        await until(lambda: master.replication.slaves, "Apache's slave does not connect", 60)
+        await fill(namesrv.address, "FromOurs")
+        await commit(master.address, "FromOurs", 7)
+        await until(lambda: master.delays.delivered == 1, "not delivered", 20)
+        master.delays.progress.finish()
+        end = master.store.commitlog_max_offset
+        await until(lambda: master.replication.slaves[0].acked == end, "Apache's slave does not catch up", 30)
+        assert log_of(slave.store, end) == log_of(root / "ours", end)
+
+        def copied() -> bool:
+            assert slave is not None
+            offsets = saved(slave.store, "consumerOffset").get("offsetTable", {}).get(f"FromOurs@{GROUP}", {})
+            delays = saved(slave.store, "delayOffset").get("offsetTable", {})
+            return {str(k): v for k, v in offsets.items()} == {"0": 7} and {str(k): v for k, v in delays.items()} == {"1": 1}
+
+        await until(copied, "Apache's slave does not copy the offsets", FIRST_COPY_S)
+        assert "FromOurs" in saved(slave.store, "topics")["topicConfigTable"]
+        groups = "subscriptionGroup"
+        await until(lambda: GROUP in saved(slave.store, groups).get("subscriptionGroupTable", {}), "no groups", 10)
+        await asyncio.sleep(4)  # for a round of the timer's checkpoint
+        problems = [line for file in (root / "apaches").rglob("broker*.log") for line in file.read_text().splitlines() if "ERROR" in line]
+        assert [line for line in problems if re.search(r"[Ss]ync|[Ss]lave|master", line)] == []
+    finally:
+        if slave is not None:
+            slave.kill()
+        await master.stop()
+
+
+async def test_our_slave_copies_log_and_tables_from_apaches_master(home: Path, namesrv: NameServer) -> None:
+    root = home / "slave-of-apaches"
+    master = await asyncio.to_thread(apache.ApacheBroker, root / "apaches", namesrv.address, name="mixed-b", cluster=CLUSTER)
+    slave = our_broker(root / "ours", namesrv, "mixed-b", port=0, role=Role.SLAVE, broker_id=1)
+    try:
+        await fill(namesrv.address, "FromApaches")
+        await commit(master.address, "FromApaches", 7)
+        await slave.start()
+        follower = slave.replication.follower
+        assert follower is not None
+        await until(lambda: follower.state is FollowerState.FOLLOWING, f"our slave does not follow: {follower.reason}", 30)
+        await until(lambda: slave.store.max_offset("FromApaches", 0) + slave.store.max_offset("FromApaches", 1) == 51, "no messages", 30)
+        await until(lambda: slave.offsets.get(GROUP, "FromApaches", 0) == 7, "no offsets", 30)
+        await until(lambda: not follower.behind_bytes, "behind", 30)
+        end = slave.store.commitlog_max_offset
+        assert log_of(root / "ours", end) == log_of(master.store, end)
+        assert GROUP in slave.groups
+        assert slave.topics.get("FromApaches").read_queues == 2  # type: ignore[union-attr]
+        await until(lambda: slave.delays.progress.snapshot().get("offsetTable", {}).get(1) == 1, "no progress of delayed messages", 40)
+        conn_pool = ConnectionPool(expected="broker")
+        status = json.loads((await (await conn_pool.get(master.address)).request(907)).body)
+        await conn_pool.close()
+        assert [one["slaveAckOffset"] for one in status["haConnectionInfo"]] == [end]
+    finally:
+        await slave.stop()
+        master.kill()
