@@ -311,6 +311,7 @@ class Flusher(Generic[_T]):
         if error is not None or self.acks.failed:
             self.fail(error)
             return
+        end = min(end, self._store.commitlog_flushed_offset)  # a log that was cut meanwhile ends before it
         if end > self.flushed_end:
             self.flushed_end = end
             self._store.publish(end)

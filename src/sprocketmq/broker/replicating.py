@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 1.0
 SETTLE_POLL_S = 0.02
+# How often nameservers are asked while they know no master.
+SEARCH_INTERVAL_S = 5.0
 
 
 class Replication:
@@ -116,7 +118,6 @@ class Replication:
             topic_gone=self._topic_gone,
             progress_taken=progress_taken,
             background=background,
-            clock=clock,
         )
         self.promotion = Promotion(
             role,
@@ -163,7 +164,7 @@ class Replication:
         if not epochs.entries:
             epochs.begin(1, self._store.commitlog_min_offset)
         elif not report.clean:
-            epochs.begin(epochs.last.number + 1, self._store.commitlog_max_offset)
+            epochs.begin(max(epochs.last.number, self._role.epoch) + 1, self._store.commitlog_max_offset)
 
     async def start(self) -> None:
         """Do what the role asks for; the store is open, and the broker listens. Raises PortInUse or ConfigError for the HA port."""
@@ -185,6 +186,7 @@ class Replication:
                 self.ha_address or "none",
             )
             self._background.every(WATCH_INTERVAL_S, self._watch, "watch over replication")
+            self._background.every(SEARCH_INTERVAL_S, self._search, "search for the master")
 
     async def settle(self, timeout_s: float) -> None:
         """Return when a slave follows its master, or after ``timeout_s``; at once on a master."""
@@ -315,6 +317,10 @@ class Replication:
     def _watch(self) -> None:
         if self.follower is not None and self.follower.state is FollowerState.FOLLOWING:
             self._role.epoch = max(self._role.epoch, self._store.epochs.last.number)
+
+    def _search(self) -> None:
+        if self._role.is_slave and not self._role.master_address:
+            self._registrar.renew()  # a nameserver that was started again may know the master by now
 
     # --- changes ---
 

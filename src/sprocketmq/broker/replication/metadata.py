@@ -24,7 +24,6 @@ from sprocketmq.broker.offsets import SEPARATOR, OffsetTable
 from sprocketmq.broker.replication.metadata_answers import KNOWN_VERSION, UNCHANGED, WITH_TIMERS, version_text
 from sprocketmq.broker.replication.roles import BrokerRole
 from sprocketmq.broker.topics import Topic, TopicTable
-from sprocketmq.clock import Clock
 from sprocketmq.errors import RemoteProtocolError, SprocketError
 from sprocketmq.net.client import Connection, ConnectionPool
 from sprocketmq.net.tasks import Background, Kept, settled
@@ -70,7 +69,6 @@ class MetadataSync:
         topic_gone: Callable[[Topic], None],
         progress_taken: Callable[[], None],
         background: Background,
-        clock: Clock,
     ) -> None:
         self._role = role
         self._topics = topics
@@ -83,7 +81,6 @@ class MetadataSync:
         self._topic_gone = topic_gone
         self._progress_taken = progress_taken
         self._background = background
-        self._clock = clock
         self._pool = ConnectionPool(expected="broker")
         self._task: Kept | None = None
         self._wake = asyncio.Event()
@@ -149,8 +146,9 @@ class MetadataSync:
             groups = SubscriptionGroupTable.decode(body)
             if groups.data_version != self._groups.data_version:
                 self._groups.replace(groups)
-        # What clients committed here has to be compared also when the master's table is the same.
-        known = self._offsets.data_version if not rewound and not self._offsets.own else DataVersion(-1)
+        # What clients committed here has to be compared also when the master's table is the same; and a former master may have the same
+        # version with offsets that it alone took.
+        known = self._offsets.data_version if conn is self._conn and not self._offsets.own else DataVersion(-1)
         if (body := await self._changed(conn, RequestCode.GET_ALL_CONSUMER_OFFSET, known)) is not None:
             await self._hand_over(conn, self._offsets.merge(ConsumerOffsets.decode(body), rewound=rewound))
         await self._copy_progress(conn)
