@@ -423,12 +423,12 @@ class Replication:
                 self._delays.progress.adopt({}, {})
                 role.broker_id = await self._registrar.lowest_free_id()
             await self._save_role(role.role, role.broker_id, role.epoch)
-            if was_master and not self._stopped:
-                self._follow()
-            elif self.follower is not None and role.master_address != master_address:
+            if self.follower is not None and role.master_address != master_address:
                 role.follow("", "")
                 self.follower.reconnect(f"epoch {epoch} has begun")
-            await self._registrar.register()
+            await self._registrar.register()  # the answers tell where the master listens for slaves
+            if was_master and not self._stopped:
+                self._follow()
 
     async def _save_role(self, role: Role, broker_id: int, epoch: int) -> None:
         await self._in_thread(self._role_file.save, role, broker_id, epoch)

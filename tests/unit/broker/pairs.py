@@ -9,4 +9,7 @@ def follows(slave):
 
 
 def caught_up(master, slave):
-    return slave.store.commitlog_max_offset == master.store.commitlog_max_offset
+    """Tell whether the slave has the master's log, and readers see it."""
+    store = slave.store
+    behind = slave.replication.follower is None or slave.store.follow().dispatched_end < store.commitlog_max_offset
+    return store.commitlog_max_offset == master.store.commitlog_max_offset and not behind
