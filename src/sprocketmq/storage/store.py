@@ -26,7 +26,7 @@ from sprocketmq.protocol.records import Record
 from sprocketmq.storage.appender import Appender
 from sprocketmq.storage.config import StoreConfig
 from sprocketmq.storage.directory_checks import check_directory
-from sprocketmq.storage.fs import NO_ROOM, REAL_FS, FileSystem
+from sprocketmq.storage.fs import NO_ROOM, REAL_FS, FileSystem, will_need
 from sprocketmq.storage.index.index_follower import StoreIndex
 from sprocketmq.storage.lock import DirectoryLock
 from sprocketmq.storage.log.commit_log import CommitLog
@@ -187,6 +187,13 @@ class MessageStore:
             raise LogOffsetOutside(log_offset, log.min_offset if log.segments else end, end)
         file_pos = log_offset - segment.start
         return segment.view[file_pos : min(file_pos + max_bytes, end - segment.start, segment.size)]
+
+    def read_ahead(self, log_offset: int, count: int) -> None:
+        """Tell the system that ``count`` bytes from ``log_offset`` on are about to be read, as far as their segment has them."""
+        segment = self._log.locate(log_offset)
+        if segment is not None:
+            file_pos = log_offset - segment.start
+            will_need(segment.view, file_pos, file_pos + count)
 
     def follow(self) -> Replica:
         """Let this open store be a replica, which takes no messages of its own; what is staged is dropped. Staging raises StoreIsReplica.

@@ -454,3 +454,31 @@ async def test_queues_that_cannot_be_written_are_tried_again_and_the_log_goes_on
     assert caplog.text.count("stay behind the log") == 1
     monkeypatch.undo()
     await both.equal()
+
+
+async def test_a_slave_whose_queues_fall_behind_lets_its_master_wait(pair, monkeypatch):
+    monkeypatch.setattr(follower_module, "MAX_BACKLOG_BYTES", 100_000)
+    monkeypatch.setattr(dispatching_module, "STEP_BYTES", 1 << 30)  # the steps wait for their timer
+    monkeypatch.setattr(dispatching_module, "GATHER_S", 0.3)
+    both = pair(master={"batch_bytes": 4096, "max_bytes_per_s": 3_000_000})
+    fill(both.store, 1000)
+    await both.start()
+    await eventually(lambda: both.follower._link is not None and both.follower._link.paused)
+    replica = both.copy.follow()
+    held = replica.end
+    assert 100_000 < held - replica.dispatched_end < 1_000_000
+    assert not both.follower._link.closed
+    await both.equal()
+    assert not both.follower._link.paused
+
+
+async def test_a_slave_reads_on_while_its_queues_cannot_be_written(pair, monkeypatch):
+    monkeypatch.setattr(follower_module, "MAX_BACKLOG_BYTES", 100_000)
+    monkeypatch.setattr(dispatching_module, "RETRY_S", 0.05)
+    both = pair(master={"batch_bytes": 4096, "max_bytes_per_s": 3_000_000})
+    full = StoreWriteFailed("/store", "No space left on device")
+    monkeypatch.setattr(type(both.copy.follow()), "dispatch", lambda *_: (_ for _ in ()).throw(full))
+    fill(both.store, 600)
+    await both.start()
+    end = both.store.commitlog_max_offset
+    await eventually(lambda: both.master.replicated(1) == end)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import random
 import socket
 import struct
 
@@ -232,6 +233,31 @@ async def test_an_acknowledgement_that_cannot_be_true_ends_the_connection_and_co
     assert master.replicated(1) == 0
     assert len(acked) == count
     assert "acknowledges log offset" in caplog.text
+
+
+async def test_random_bytes_end_their_own_connection_only(store, lead, connect, caplog):
+    fill(store, 20)
+    end = store.commitlog_max_offset
+    master = await lead()
+    healthy = await connect(master)
+    healthy.report(1)
+    await healthy.log(end - 1)
+    healthy.report(end)
+    await eventually(lambda: master.replicated(1) == end)
+    seed = random.randrange(1 << 32)
+    rng = random.Random(seed)
+    for _ in range(100):
+        stranger = await connect(master)
+        for _ in range(rng.randrange(4)):
+            stranger.writer.write(rng.randbytes(rng.choice((1, 7, 8, 9, 64, 500))))
+            await asyncio.sleep(0)
+        stranger.close()
+    await eventually(lambda: len(master.links) == 1 and not master.newcomers)
+    put(store, b"more")
+    master.wrote()
+    assert (await healthy.transfer())[0] == end
+    assert master.replicated(1) == end, f"seed {seed}"
+    assert all(record.levelno <= logging.WARNING for record in caplog.records), f"seed {seed}"
 
 
 async def test_half_a_report_is_none(store, lead, connect):

@@ -29,16 +29,22 @@ class Derivable(Protocol):
 
 
 class Dispatching:
-    """Dispatches what was appended to ``replica``. ``dispatched`` is called when records became visible."""
+    """Dispatches what was appended to ``replica``. ``dispatched`` is called when records became visible, ``stepped`` after every step."""
 
-    def __init__(self, replica: Derivable, *, name: str, dispatched: Callable[[], None]) -> None:
+    def __init__(self, replica: Derivable, *, name: str, dispatched: Callable[[], None], stepped: Callable[[], None]) -> None:
         self._replica = replica
         self._name = name
         self._dispatched = dispatched
+        self._stepped = stepped
         self._next: asyncio.Handle | None = None
         self._hurries = False
         self._failing = False
         self._stopped = False
+
+    @property
+    def backlog(self) -> int:
+        """Bytes of log that the next steps dispatch; 0 while they fail, or nothing more is whole: waiting would not help."""
+        return 0 if self._failing or self._next is None else self._replica.end - self._replica.dispatched_end
 
     def soon(self) -> None:
         """Go on in a moment, or with the next turn of the loop when a step's worth waits."""
@@ -72,9 +78,10 @@ class Dispatching:
                 log.exception("%s: queues and index stay behind the log at %d, again every %g s", self._name, begin, RETRY_S)
             self._failing = True
             self._next = asyncio.get_running_loop().call_later(RETRY_S, self._step)
-            return
-        self._failing = False
-        if replica.dispatched_end != begin:
-            self._dispatched()
-        if more:
-            self.soon()
+        else:
+            self._failing = False
+            if replica.dispatched_end != begin:
+                self._dispatched()
+            if more:
+                self.soon()
+        self._stepped()

@@ -51,6 +51,8 @@ REFUSED_PAUSES_S = (5.0, 60.0)
 DISK_PAUSES_S = (1.0, 10.0)
 # A connection that lasted so long was a good one: the next pause is the first again.
 SOUND_S = 5.0
+# With more log than this to dispatch, half a second's worth, nothing is read until half of it is: queues stay near the log.
+MAX_BACKLOG_BYTES = 128 << 20
 # A sweep that comes later than this was kept from running: bytes of the master wait in the socket.
 _LATE_S = 1.0
 
@@ -115,7 +117,7 @@ class Follower:
         self._appended = appended
         self._failed = failed
         self._clock = clock
-        self._dispatching = Dispatching(replica, name=name, dispatched=dispatched)
+        self._dispatching = Dispatching(replica, name=name, dispatched=dispatched, stepped=self._stepped)
         self._background = Background(name)
         self.state = FollowerState.CONNECTING
         self.reason = ""
@@ -389,6 +391,12 @@ class Follower:
             self.master_end = written
             self._appended()
             self._dispatching.soon()
+            if self._dispatching.backlog > MAX_BACKLOG_BYTES:
+                link.pause()
+
+    def _stepped(self) -> None:
+        if self._link is not None and self._link.paused and self._dispatching.backlog < MAX_BACKLOG_BYTES // 2:
+            self._link.resume()
 
     # --- time ---
 
@@ -399,7 +407,7 @@ class Follower:
         link = self._link
         if link is None or self._begun is None:
             return
-        if late:
+        if late or link.paused:
             link.received_at = now
         if now - link.received_at > self._housekeeping_s:
             link.fail(ConnectionLost(self.master_address, f"silent for {self._housekeeping_s:g} s"))

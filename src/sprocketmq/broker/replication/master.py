@@ -34,6 +34,8 @@ MAX_SLAVES = 16
 FIRST_REPORT_S = 10.0
 # How much may be unsent in a slave's transport before the log is read no further for it.
 MAX_UNSENT_BYTES = 4 << 20
+# For a slave that is behind, the system is told to read so far ahead: a page that is not in memory would stop the loop.
+READ_AHEAD_BYTES = 4 << 20
 # Smaller pieces are joined with their head; larger ones are sent as views of the log.
 _JOINED_BYTES = 16 << 10
 _PAUSED_S = 1.0
@@ -51,6 +53,8 @@ class Log(Protocol):
     def segments(self) -> list[tuple[int, int, str]]: ...
 
     def raw(self, log_offset: int, max_bytes: int) -> memoryview: ...
+
+    def read_ahead(self, log_offset: int, count: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -342,6 +346,7 @@ class SlaveLink(asyncio.Protocol):
             else:
                 transport.write(head)
                 transport.write(data)
+                store.read_ahead(progress.sent + READ_AHEAD_BYTES, count)
             self._written = master.clock.monotonic()
             if self._allowance is not None:
                 self._allowance.take(count)

@@ -45,6 +45,7 @@ class MasterLink(asyncio.BufferedProtocol):
         self._read = read
         self._clock = clock
         self._transport: asyncio.Transport | None = None
+        self.paused = False
         self.reported = -1
         self.reported_at = self.received_at = clock.monotonic()
 
@@ -113,6 +114,20 @@ class MasterLink(asyncio.BufferedProtocol):
             self.reported = max(log_offset, self.reported)
             self.reported_at = self._clock.monotonic()
             self._transport.write(encode_report(self.reported))
+
+    def pause(self) -> None:
+        """Read nothing more until ``resume``; the master has to wait then."""
+        if not self.paused and not self.closed and self._transport is not None:
+            self.paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        if self.paused:
+            self.paused = False
+            self.received_at = self._clock.monotonic()
+            if not self.closed and self._transport is not None:
+                self._transport.resume_reading()
 
     @property
     def closed(self) -> bool:
