@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # The tests start hundreds of Python processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-long test-repeat lint interop interop-long bench fuzz crash-long simulate faults-long spark-faults-long clean
+.PHONY: help demo test test-long test-repeat lint interop interop-long bench fuzz crash-long simulate faults-long replication-long spark-faults-long clean
 
 help:
 	@echo "make demo      run the main job: 336,776 flights through the broker and Spark into a table"
@@ -22,6 +22,7 @@ help:
 	@echo "make crash-long  long crash run (CRASH_CYCLES=1000 CRASH_POINTS=200000 CRASH_FLIPS=50000 CRASH_SEED=...)"
 	@echo "make simulate  many simulated runs of a cluster that fails in every way (SIMULATION_SEEDS=20000 SIMULATION_SEED=...)"
 	@echo "make faults-long  sends and consumers while brokers die and the network fails (FAULT_SENDS=1000000 FAULT_SEEDS=200 FAULT_SEED=...)"
+	@echo "make replication-long  a master and its slave while either dies (FAULT_KILLS=1000 FAULT_PARTITIONS=200 FAULT_SEED=...)"
 	@echo "make spark-faults-long  kills streaming queries, their workers and brokers (SPARK_FAULTS=100 SPARK_FAULT_SEED=...)"
 
 $(STAMP): pyproject.toml
@@ -93,6 +94,12 @@ FAULT_SEED  ?= $(shell date +%s)
 faults-long: $(STAMP)
 	SPROCKETMQ_FAULT_SEEDS=$(FAULT_SEEDS) SPROCKETMQ_FAULT_SEED=$(FAULT_SEED) $(PYTEST) tests/faults/test_consuming.py -s --timeout=0
 	SPROCKETMQ_FAULT_SENDS=$(FAULT_SENDS) SPROCKETMQ_FAULT_SEED=$(FAULT_SEED) $(PYTEST) tests/faults -k every_send -s --timeout=0
+
+FAULT_KILLS      ?= 1000
+FAULT_PARTITIONS ?= 200
+replication-long: $(STAMP)
+	SPROCKETMQ_FAULT_KILLS=$(FAULT_KILLS) SPROCKETMQ_FAULT_PARTITIONS=$(FAULT_PARTITIONS) SPROCKETMQ_FAULT_SEED=$(FAULT_SEED) \
+	$(PYTEST) tests/faults/test_replication.py -s --timeout=0
 
 SPARK_FAULTS     ?= 100
 SPARK_FAULT_SEED ?= $(shell date +%s)
