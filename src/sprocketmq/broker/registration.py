@@ -115,6 +115,11 @@ class Registrar:
             taken.update(broker_id for broker_id, address in known.items() if address != self._address)
         return next(broker_id for broker_id in range(1, len(taken) + 2) if broker_id not in taken)
 
+    async def members(self) -> set[str]:
+        """Return the addresses of all brokers of this name that nameservers know."""
+        known = [await self._known_brokers(nameserver) for nameserver in self._nameservers]
+        return {address for brokers in known for address in brokers.values()}
+
     async def master_address(self) -> str:
         """Return the address of the master that a nameserver knows, "" without one."""
         for nameserver in self._nameservers:

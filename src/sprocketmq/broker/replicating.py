@@ -3,7 +3,8 @@
 ::
 
     start     ---> lead(): epoch, listener for slaves        or follow(): replica, follower, metadata of the master
-    promotion      follower and metadata stop, the log is cut to whole records, a new epoch begins, delayed messages go on, registration
+    promotion      the former master and other slaves are told; follower and metadata stop, the log is cut to whole records, a new
+                   epoch begins, delayed messages go on, registration
     fencing        at once nothing is acknowledged; then no slaves, no delayed messages; the broker's log becomes a replica; registration
 
 Roles change on the event loop, one change at a time.
@@ -26,7 +27,7 @@ from sprocketmq.broker.registration import Registrar
 from sprocketmq.broker.replication.follower import Follower, FollowerState, Master
 from sprocketmq.broker.replication.master import ReplicationMaster, SlaveState
 from sprocketmq.broker.replication.metadata import MetadataSync
-from sprocketmq.broker.replication.promotion import Promotion, RoleRefused, epoch_of, tell
+from sprocketmq.broker.replication.promotion import Promotion, RoleRefused, epoch_of, epochs_of, tell
 from sprocketmq.broker.replication.role_file import RoleFile
 from sprocketmq.broker.replication.roles import MASTER_ID, BrokerRole, Role
 from sprocketmq.broker.send import SendHandlers, Stored
@@ -43,6 +44,10 @@ WATCH_INTERVAL_S = 1.0
 SETTLE_POLL_S = 0.02
 # How often nameservers are asked while they know no master.
 SEARCH_INTERVAL_S = 5.0
+# How long a promotion waits for what the former master has sent last, and how long that one waits for its successor's registration.
+FREEZE_S, FREEZE_POLLS = 0.5, 50
+FREEZE_TIMEOUT_S = 1.0
+SUCCESSOR_S, SUCCESSOR_POLLS = 5.0, 50
 
 
 class Replication:
@@ -98,7 +103,8 @@ class Replication:
         self._name = f"broker {config.broker_name}"
         self._changing = asyncio.Lock()
         self._stopped = False
-        self._looked = False
+        # How often the follower has looked for its master: it does so when a connection has ended.
+        self._looks = 0
         # The end of each queue at which its held pulls were woken last.
         self._woken: dict[tuple[str, int], int] = {}
         # The master that took this broker's place, as it was told.
@@ -234,7 +240,7 @@ class Replication:
         config = self._config
         self._offsets.follow()
         self._woken.clear()
-        self._looked = False
+        self._looks = 0
         self.follower = Follower(
             self._store,
             self._store.follow(),
@@ -260,9 +266,9 @@ class Replication:
     async def _find(self) -> Master | None:
         """Return where the master is. Raises SprocketError when it must not, or cannot, be followed."""
         role = self._role
-        if self._looked:
+        if self._looks:
             self._registrar.renew()  # the connection was lost: the nameserver may know another one
-        self._looked = True
+        self._looks += 1
         if self._config.ha_master_address is not None:
             return Master(self._config.ha_master_address, role.master_address)
         if not role.master_address:
@@ -331,12 +337,55 @@ class Replication:
                 raise RoleRefused(f"{self._name} is stopping")
             former = self._role.master_address
             if self._role.is_slave:
+                await self._freeze(former, epoch)
                 await self._lead(epoch)
             else:
                 await self._raise_epoch(epoch)
             await self._registrar.register()
             if former and former != self._address():
                 self.promotion.fence(former)
+
+    async def _freeze(self, former: str, epoch: int) -> None:
+        """Let nobody acknowledge anything for the former master any more, and check that nothing acknowledged is missing here.
+
+        A former master that answers stops first: what it has sent is still read. Then the other slaves leave it. Raises RoleRefused when
+        one of them has more of the same log.
+        """
+        follower = self.follower
+        if former:
+            looks = self._looks
+            try:
+                refusal = await tell(former, self._address(), epoch, timeout_s=FREEZE_TIMEOUT_S)
+            except (SprocketError, TimeoutError) as e:
+                log.warning("%s: the former master at %s cannot be told of epoch %d yet: %s", self._name, former, epoch, e)
+            else:
+                if refusal:
+                    log.warning("%s: the former master at %s goes on: %s", self._name, former, refusal)
+                for _ in range(FREEZE_POLLS):
+                    if follower is None or self._looks != looks or follower.state is not FollowerState.FOLLOWING:
+                        break
+                    await asyncio.sleep(FREEZE_S / FREEZE_POLLS)
+        others = [address for address in await self._registrar.members() if address not in (self._address(), former)]
+        for address, ended in zip(others, await asyncio.gather(*(self._leave(address, epoch) for address in others)), strict=True):
+            if ended > self._store.commitlog_max_offset:
+                raise RoleRefused(
+                    f"the slave at {address} has more of the log, up to {ended}; {self._address()} has it up to"
+                    f" {self._store.commitlog_max_offset}: promote that one"
+                )
+
+    async def _leave(self, address: str, epoch: int) -> int:
+        """Let another slave leave the former master, and return where its log ends; 0 when it is not known, or another log."""
+        try:
+            refusal = await tell(address, self._address(), epoch, timeout_s=FREEZE_TIMEOUT_S)
+        except (SprocketError, TimeoutError) as e:
+            refusal = str(e) or "no answer"
+        if refusal:
+            log.warning("%s: the slave at %s is not told of epoch %d: %s", self._name, address, epoch, refusal)
+        cache = await epochs_of(address, self._config.broker_name)
+        ours = self._store.epochs.last
+        if cache is None or (cache.epoch_list[-1].epoch, cache.epoch_list[-1].start_offset) != (ours.number, ours.start):
+            return 0
+        return cache.max_offset
 
     async def _lead(self, epoch: int) -> None:
         role, store = self._role, self._store
@@ -392,12 +441,13 @@ class Replication:
         self._delays.start()
         self._progress_taken()
 
-    async def step_down(self, master_address: str, epoch: int) -> None:
-        """Acknowledge nothing more, and follow the master of ``epoch`` at ``master_address`` ("" while it is not known)."""
+    def step_down(self, master_address: str, epoch: int) -> None:
+        """Acknowledge nothing more from now on, and follow the master of ``epoch`` soon; ``master_address`` is "" while it is not known."""
         role = self._role
         was_master = not role.is_slave
+        role.epoch = max(role.epoch, epoch)
+        self._successor = master_address
         if was_master:
-            # Before anything is awaited: a send of this very moment must not be acknowledged.
             role.take(Role.SLAVE, max(1, self._config.broker_id))
             self._changed()
             self._delays.stop()
@@ -412,8 +462,13 @@ class Replication:
                 self._store.commitlog_max_offset,
                 master_address or "the new master when a nameserver knows it",
             )
-        role.epoch = max(role.epoch, epoch)
-        self._successor = master_address
+        elif self.follower is not None and role.master_address != master_address:
+            role.follow("", "")
+            self.follower.reconnect(f"epoch {epoch} has begun")
+        self._background.spawn(self._follow_successor(master_address, was_master=was_master), f"change to the master of epoch {epoch}")
+
+    async def _follow_successor(self, master_address: str, *, was_master: bool) -> None:
+        role = self._role
         async with self._changing:
             if was_master:
                 if self.master is not None:
@@ -421,11 +476,12 @@ class Replication:
                 self._flusher.replicas = self.master = None
                 self._flusher.acks.replicas = 0
                 self._delays.progress.adopt({}, {})
+                for _ in range(SUCCESSOR_POLLS):  # its id as slave is free when it is registered as master
+                    if not master_address or await self._registrar.master_address() == master_address:
+                        break
+                    await asyncio.sleep(SUCCESSOR_S / SUCCESSOR_POLLS)
                 role.broker_id = await self._registrar.lowest_free_id()
             await self._save_role(role.role, role.broker_id, role.epoch)
-            if self.follower is not None and role.master_address != master_address:
-                role.follow("", "")
-                self.follower.reconnect(f"epoch {epoch} has begun")
             await self._registrar.register()  # the answers tell where the master listens for slaves
             if was_master and not self._stopped:
                 self._follow()

@@ -6,6 +6,7 @@ import pytest
 from pairs import caught_up, follows
 
 from sprocketmq.broker.replication.roles import Role, promotion_epoch
+from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.errors import BrokerNameTaken
 from sprocketmq.testing import eventually
 
@@ -79,6 +80,50 @@ async def test_a_send_that_waits_for_slaves_when_its_master_is_fenced_is_not_ack
     assert (await waiting).code == 14
     await eventually(lambda: follows(master) and caught_up(slave, master), timeout_s=20)
     assert await at_slave.bodies("orders") == [b"on both"]
+
+
+async def test_a_slave_that_lacks_what_another_has_is_not_promoted(pair, connect, start_broker, namesrv):
+    master, slave = await pair()
+    longer = await start_broker("longer", namesrv=(namesrv.address,), clock=SYSTEM_CLOCK, role=Role.SLAVE, broker_id=2, ha_port=0)
+    await eventually(lambda: follows(longer), timeout_s=20)
+    at_master, at_slave, at_longer = await connect(master), await connect(slave), await connect(longer)
+    await at_master.send("orders", b"on all")
+    await eventually(lambda: caught_up(master, slave) and caught_up(master, longer), timeout_s=10)
+    await slave.replication.follower.stop()
+    await at_master.send("orders", b"on two")
+    await eventually(lambda: caught_up(master, longer), timeout_s=10)
+    refused = await promote(at_slave, slave, 1000)
+    assert refused.code == 1
+    assert f"the slave at {longer.address} has more of the log" in refused.remark
+    assert (await promote(at_longer, longer, 2000)).code == 0
+    await eventually(lambda: master.role.is_slave and follows(master) and caught_up(longer, master), timeout_s=20)
+    assert await at_master.bodies("orders") == [b"on all", b"on two"]
+    assert namesrv.routes.broker("broker-a").broker_addrs[0] == longer.address
+
+
+async def test_a_promotion_beside_a_living_sync_master_loses_nothing_acknowledged(pair, connect):
+    master, slave = await pair(role=Role.SYNC_MASTER)
+    at_master, at_slave = await connect(master), await connect(slave)
+    acknowledged = []
+
+    async def send():
+        for i in range(100_000):
+            body = b"%d" % i
+            answer = await at_master.send("orders", body)
+            if answer.code == 0:
+                acknowledged.append(body)
+            elif answer.code == 14:
+                return
+
+    sending = asyncio.ensure_future(send())
+    await eventually(lambda: len(acknowledged) > 50, timeout_s=20)
+    assert (await promote(at_slave, slave)).code == 0
+    await sending
+    await eventually(lambda: follows(master) and caught_up(slave, master), timeout_s=20)
+    stored = []
+    while found := await at_slave.bodies("orders", len(stored), count=1000):
+        stored += found
+    assert set(acknowledged) <= set(stored)
 
 
 async def test_an_epoch_that_is_not_higher_changes_nothing(pair, connect):

@@ -41,13 +41,19 @@ class Stage(Protocol):
         """Be the master from ``epoch`` on. Raises SprocketError."""
         ...
 
-    async def step_down(self, master_address: str, epoch: int) -> None:
-        """Acknowledge nothing more, and follow the master of ``epoch``."""
+    def step_down(self, master_address: str, epoch: int) -> None:
+        """Acknowledge nothing more from now on, and follow the master of ``epoch`` soon."""
         ...
 
 
 async def epoch_of(address: str, broker_name: str) -> int | None:
     """Return the epoch of the broker at ``address``, None when it has none, is another one, or does not answer."""
+    cache = await epochs_of(address, broker_name)
+    return cache.epoch_list[-1].epoch if cache is not None else None
+
+
+async def epochs_of(address: str, broker_name: str) -> EpochCache | None:
+    """Return the epochs and the end of the log of the broker at ``address``, None as for ``epoch_of``."""
     pool = ConnectionPool(expected="broker")
     try:
         async with asyncio.timeout(TIMEOUT_S):
@@ -62,17 +68,17 @@ async def epoch_of(address: str, broker_name: str) -> int | None:
         await pool.close()
     if cache.broker_name != broker_name or not cache.epoch_list:
         return None
-    return cache.epoch_list[-1].epoch
+    return cache
 
 
-async def tell(address: str, master_address: str, epoch: int) -> str:
+async def tell(address: str, master_address: str, epoch: int, *, timeout_s: float = TIMEOUT_S) -> str:
     """Tell the broker at ``address`` who is master; return "" when it follows, else its refusal. Raises SprocketError, TimeoutError."""
     pool = ConnectionPool(expected="broker")
     try:
-        async with asyncio.timeout(TIMEOUT_S):
-            conn = await pool.get(address, timeout_s=TIMEOUT_S)
+        async with asyncio.timeout(timeout_s):
+            conn = await pool.get(address, timeout_s=timeout_s)
             ext = to_ext(NotifyRoleChanged(epoch, master_address))
-            answer = await conn.request(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, ext=ext, timeout_s=TIMEOUT_S)
+            answer = await conn.request(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, ext=ext, timeout_s=timeout_s)
     finally:
         await pool.close()
     return "" if answer.code == ResponseCode.SUCCESS else answer.remark or f"code {answer.code}"
@@ -107,7 +113,7 @@ class Promotion:
         return {RequestCode.NOTIFY_BROKER_ROLE_CHANGED: self.role_changed}
 
     def role_changed(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 1008, when the broker has its new role."""
+        """Answer 1008: when the broker is master and registered, or when it acknowledges nothing more."""
         header = command.header(NotifyRoleChanged)
         command.body = b""
         self._background.spawn(self._answer(conn, command, header), "a change of roles")
@@ -134,7 +140,7 @@ class Promotion:
         if is_master_asked:
             await self._stage.promote(epoch)
         else:
-            await self._stage.step_down(master_address, epoch)
+            self._stage.step_down(master_address, epoch)
 
     # --- other masters ---
 
@@ -157,7 +163,7 @@ class Promotion:
     async def _give_way(self, rival: str) -> None:
         epoch = await epoch_of(rival, self._broker_name)
         if epoch is not None and epoch > self._epoch() and not self._role.is_slave:
-            await self._stage.step_down(rival, epoch)
+            self._stage.step_down(rival, epoch)
 
     def fence(self, rival: str) -> None:
         """Tell the master at ``rival`` that it was replaced, until it answers."""

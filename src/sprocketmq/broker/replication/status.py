@@ -101,7 +101,7 @@ class StatusHandlers:
         table = {
             "brokerRole": str(role.role),
             "brokerId": str(role.broker_id),
-            "epoch": str(self._store.epochs.last.number),
+            "epoch": str(max(role.epoch, self._store.epochs.last.number)),
             "haAddress": self._parts.ha_address,
             "slaveCount": str(len(slaves)),
             "slavesInSync": str(sum(slave.in_sync for slave in slaves)),
