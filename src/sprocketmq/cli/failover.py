@@ -14,6 +14,8 @@ from sprocketmq.errors import ConfigError, FatalError
 # How long the nameservers may take to have the new master.
 REGISTER_TIMEOUT_S = 10.0
 POLL_S = 0.05
+# How long a broker may take to answer: a master whose machine is gone takes all of it.
+ANSWER_TIMEOUT_S = 1.0
 # States of a slave whose log is not its master's.
 OTHER_LOG = ("diverged", "refused")
 
@@ -75,7 +77,7 @@ def failover(
     namesrv: str, broker_name: str, *, to: int | None, accept_loss: int, dry_run: bool, timeout_s: float = REGISTER_TIMEOUT_S, as_json: bool
 ) -> None:
     """Promote a slave and print what happened. Raises FatalError when more than ``accept_loss`` bytes would be lost."""
-    with sync.AdminClient(namesrv=namesrv) as admin:
+    with sync.AdminClient(namesrv=namesrv, timeout_s=ANSWER_TIMEOUT_S) as admin:
         plan = plan_failover(broker_name, admin.brokers(), to)
         slave = plan.slave
         if plan.lost_bytes > accept_loss:

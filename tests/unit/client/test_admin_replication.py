@@ -25,6 +25,11 @@ def test_a_slave_is_behind_by_what_it_lacks_of_its_masters_log():
     assert with_lags([SLAVE, master]) == [replace(SLAVE, behind_bytes=100, in_sync=True), master]
 
 
+def test_a_slave_that_still_compares_is_not_in_sync():
+    master = replace(MASTER, slaves=(link("10.0.0.2:40000", 880),))
+    assert with_lags([replace(SLAVE, following="comparing"), master])[0].in_sync is False
+
+
 def test_a_slave_that_has_more_by_now_is_not_behind():
     (slave, _) = with_lags([replace(SLAVE, log_end=1200), MASTER])
     assert (slave.behind_bytes, slave.in_sync) == (0, False)
@@ -41,8 +46,9 @@ def test_connections_are_told_apart_by_host_and_then_by_how_far_they_are():
     other = replace(SLAVE, broker_id=3, address="10.0.0.3:10911")
     links = [link("10.0.0.2:40001", 490), link("/10.0.0.2:40002", 940), link("10.0.0.9:40003", 1)]
     pairs = pair(links, [MASTER, far, other, near])
-    assert pairs == {near.address: links[1], far.address: links[0]}
+    assert pairs == {near.address: links[1], far.address: links[0], other.address: links[2]}  # the last connects from another address
     assert pair([links[0]], [near, far]) == {near.address: links[0]}
+    assert pair([], [near]) == {}
 
 
 async def test_brokers_are_listed_by_name_and_those_that_do_not_answer_with_the_reason():

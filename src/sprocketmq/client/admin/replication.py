@@ -120,8 +120,8 @@ class ReplicationAdmin(GroupAdmin):
 def with_lags(states: Iterable[BrokerState]) -> list[BrokerState]:
     """Return the states with what each slave lacks of its master's log.
 
-    Masters know the connections of slaves, not their ids: a slave's connection is that from its host, and of several slaves on one host
-    the one with more of the log is taken for the one that acknowledged more.
+    Masters know the connections of slaves, not their ids: a slave's connection is one from its host, or from elsewhere if there is none,
+    as a machine may have several addresses. Of several slaves the one with more of the log has the connection that acknowledged more.
     """
     by_name = defaultdict(list)
     for state in states:
@@ -135,25 +135,25 @@ def with_lags(states: Iterable[BrokerState]) -> list[BrokerState]:
                 found.append(state)
                 continue
             link = links.get(state.address)
+            in_sync = link is not None and link.in_sync and state.following in ("", "following")
             behind = max(0, master.log_end - state.log_end)
-            found.append(replace(state, behind_bytes=behind, in_sync=link is not None and link.in_sync))
+            found.append(replace(state, behind_bytes=behind, in_sync=in_sync))
     return found
 
 
 def pair(links: Iterable[HaConnectionInfo], group: Iterable[BrokerState]) -> dict[str, HaConnectionInfo]:
     """Return the connection of each slave of ``group`` by the slave's address, as far as there are enough."""
-    hosts = defaultdict(list)
-    for link in links:
-        hosts[_host(link.addr)].append(link)
-    slaves = defaultdict(list)
-    for state in group:
-        if not state.is_master and state.log_end is not None:
-            slaves[_host(state.address)].append(state)
+    left = sorted(links, key=lambda link: -link.slave_ack_offset)
+    slaves = [state for state in group if not state.is_master and state.log_end is not None]
+    slaves.sort(key=lambda state: -(state.log_end or 0))
     pairs: dict[str, HaConnectionInfo] = {}
-    for host, states in slaves.items():
-        states.sort(key=lambda state: -(state.log_end or 0))
-        from_there = sorted(hosts[host], key=lambda link: -link.slave_ack_offset)
-        pairs |= {state.address: link for state, link in zip(states, from_there, strict=False)}
+    for same_host in (True, False):
+        for state in slaves:
+            host = _host(state.address)
+            link = next((link for link in left if not same_host or _host(link.addr) == host), None)
+            if link is not None and state.address not in pairs:
+                left.remove(link)
+                pairs[state.address] = link
     return pairs
 
 
