@@ -86,6 +86,7 @@ class Settings:
     ha_housekeeping_s: float = 20.0
     ha_batch_bytes: int = 1 << 20
     ha_max_bytes_per_s: int | None = None
+    fast_port_enable: bool = False
 
     explicit: set[str] = field(default_factory=set, repr=False)
 
