@@ -24,6 +24,7 @@ SLEEPERS = {
     "crash/test_send_back.py": "paces questions to another process",
     "faults/test_sends.py": "a fault lasts for some time",
     "faults/test_consuming.py": "a fault lasts for some time; a handler that takes its time",
+    "faults/test_replication.py": "a fault lasts for some time; sends that fail are paced",
     "spark_faults/test_restarts.py": "the moment of a kill is random",
     "spark_faults/test_landing.py": "paces questions to another process",
     "interop/apache.py": "paces questions to another process",
@@ -76,6 +77,8 @@ INSIDE: dict[str, dict[str, str]] = {
         "faults/test_sends.py": "_client",
         "unit/broker/test_clients.py": "_of",
         "unit/broker/test_locks.py": "_groups",
+        "unit/broker/test_replication_master.py": "_transport",
+        "unit/broker/test_replication_stream.py": "_marks",
         "unit/client/send/test_encoding.py": "_heads _tails",
         "unit/client/test_sync.py": "_client _out",
         "unit/conftest.py": "_frames _receive",
@@ -88,6 +91,7 @@ INSIDE: dict[str, dict[str, str]] = {
         "unit/testing/test_proxy.py": "_buffer",
     },
     "a state that is over before it shows outside is waited for": {
+        "unit/broker/test_replication_follower.py": "_link",
         "unit/client/test_with_broker.py": "_server",
         "unit/net/test_tasks.py": "_timer",
         "unit/storage/test_index.py": "_files _loader",
@@ -95,6 +99,7 @@ INSIDE: dict[str, dict[str, str]] = {
         "unit/test_background_tasks.py": "_fut_waiter",
     },
     "something inside is damaged, lost, broken or replaced on purpose": {
+        "faults/test_replication.py": "_child",
         "spark/test_demo.py": "_left_running _write",
         "spark/test_session.py": "_home",
         "unit/broker/test_batch_topics.py": "_topics",

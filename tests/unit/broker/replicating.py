@@ -67,7 +67,7 @@ class Pair:
         self.settings = {"heartbeat_s": 0.2, **settings}
         self.master = self.follower = None
         self.port = 0
-        self.appended = self.acked = 0
+        self.appended = self.acked = self.lookups = 0
 
     async def lead(self):
         self.master = ReplicationMaster(self.store, acked=self._acked, **self.master_settings)
@@ -89,10 +89,16 @@ class Pair:
         self.appended += 1
 
     async def find(self):
+        self.lookups += 1
         return Master(f"127.0.0.1:{self.port}", "the master")
 
     async def ask(self, address):
         return facts(self.store, epochs=self.epochs)
+
+    async def tries(self, count):
+        """Wait until the slave has looked for its master ``count`` more times."""
+        wanted = self.lookups + count
+        await eventually(lambda: self.lookups >= wanted)
 
     def wrote(self):
         self.master.wrote()
@@ -107,11 +113,6 @@ class Pair:
 
     async def state(self, state):
         await eventually(lambda: self.follower.state is state)
-
-    async def stop_slave(self):
-        await self.follower.stop()
-        self.follower = None
-        self.copy.close()
 
     async def stop_master(self):
         await self.master.stop()

@@ -6,6 +6,7 @@ import struct
 
 import pytest
 from replicating import SEGMENT_BYTES, Pair, fill, log_bytes, opened, put
+from tests.waiting import stays
 
 from sprocketmq.broker.replication import dispatching as dispatching_module
 from sprocketmq.broker.replication import follower as follower_module
@@ -125,13 +126,14 @@ async def test_an_unknown_master_is_looked_for_until_it_is_known(pair, caplog):
     known = []
 
     async def find():
-        return await both.find() if known else None
+        master = await both.find()
+        return master if known else None
 
     both = pair(find=find)
     put(both.store, b"one")
     await both.start()
     await eventually(lambda: both.follower.reason == "no nameserver knows it")
-    await asyncio.sleep(0.5)
+    await both.tries(2)
     assert caplog.text.count("no nameserver knows it") == 1
     known.append(True)
     await both.equal()
@@ -156,7 +158,7 @@ async def test_a_pause_of_the_slave_itself_costs_no_connection(pair):
     await both.equal()
     address = both.master.slaves[0].address
     clock.advance(30.0)
-    await asyncio.sleep(0.2)
+    await stays(lambda: both.follower.state is FollowerState.FOLLOWING, 0.2)
     put(both.store, b"two")
     await both.equal()
     assert both.master.slaves[0].address == address
@@ -252,14 +254,13 @@ async def test_without_epochs_a_log_that_parts_is_left_alone(pair, caplog):
     await both.state(FollowerState.DIVERGED)
     assert log_bytes(both.copy) == kept
     both.follower.reconnect("again")
-    both.follower.reconnect("and again")
-    await asyncio.sleep(0.2)
+    await both.tries(1)
+    await both.state(FollowerState.DIVERGED)
     lines = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert len(lines) == 1
     text = lines[0].getMessage()
     assert f"up to {len(kept)}" in text or f"this one to {len(kept)}" in text
     assert str(both.store.commitlog_max_offset) in text
-    assert end
     assert both.follower.state is FollowerState.DIVERGED
     assert both.master.replicated(1) <= end
     assert both.copy.max_offset("orders", 0) > 0
@@ -351,7 +352,12 @@ async def test_files_of_another_size_are_refused(pair, tmp_path):
     ],
 )
 async def test_garbage_from_the_master_writes_nothing(pair, data):
+    lost = asyncio.Event()
+
     class Garbage(asyncio.Protocol):
+        def connection_lost(self, error):
+            lost.set()
+
         def connection_made(self, transport):
             self.transport = transport
 
@@ -372,7 +378,7 @@ async def test_garbage_from_the_master_writes_nothing(pair, data):
     assert both.follower.state is FollowerState.CONNECTING
     await both.follower.stop()
     server.close()
-    await asyncio.sleep(0.1)
+    await lost.wait()
 
 
 # --- the secret ---------------------------------------------------------------------------------------------------------
@@ -420,7 +426,7 @@ async def test_a_full_disk_stops_the_copy_until_there_is_room_and_nothing_false_
     fill(both.store, 50, start=50)
     both.wrote()
     await eventually(lambda: "until it has room" in both.follower.reason)
-    await asyncio.sleep(0.3)
+    await both.tries(3)
     assert both.master.replicated(1) <= held
     assert caplog.text.count("No space left on device") == 1
     monkeypatch.undo()
@@ -445,12 +451,18 @@ async def test_queues_that_cannot_be_written_are_tried_again_and_the_log_goes_on
     both = pair()
     replica = both.copy.follow()
     full = StoreWriteFailed("/store", "No space left on device")
-    monkeypatch.setattr(type(replica), "dispatch", lambda *_: (_ for _ in ()).throw(full))
+    tries = []
+
+    def refuse(*_):
+        tries.append(1)
+        raise full
+
+    monkeypatch.setattr(type(replica), "dispatch", refuse)
     fill(both.store, 50)
     await both.start()
     end = both.store.commitlog_max_offset
     await eventually(lambda: both.master.replicated(1) == end)
-    await asyncio.sleep(0.2)
+    await eventually(lambda: len(tries) > 3)
     assert caplog.text.count("stay behind the log") == 1
     monkeypatch.undo()
     await both.equal()

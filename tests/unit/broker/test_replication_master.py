@@ -9,6 +9,7 @@ import struct
 
 import pytest
 from replicating import SEGMENT_BYTES, fill, log_bytes, opened, put
+from tests.waiting import stays
 
 from sprocketmq.broker.replication import master as master_module
 from sprocketmq.broker.replication.master import MAX_UNSENT_BYTES, ReplicationMaster
@@ -265,8 +266,7 @@ async def test_half_a_report_is_none(store, lead, connect):
     master = await lead()
     slave = await connect(master)
     slave.writer.write(bytes(7))
-    await asyncio.sleep(0.05)
-    assert not master.slaves
+    await stays(lambda: not master.slaves)
     slave.writer.write(b"\x01")
     await slave.transfer()
     assert master.slaves[0].acked == 1
@@ -314,10 +314,10 @@ async def test_a_slave_that_falls_silent_is_let_go(store, lead, connect):
     for slave in (silent, lively):
         slave.report(1)
         await slave.transfer()
-    for _ in range(12):
-        await asyncio.sleep(0.05)
+    closed = asyncio.ensure_future(silent.closed())
+    while not closed.done():
+        await lively.transfer()  # a heartbeat
         lively.report(1)
-    await silent.closed()
     assert len(master.slaves) == 1
 
 
@@ -329,9 +329,8 @@ async def test_a_pause_of_the_master_itself_costs_no_slave_its_connection(store,
     slave.report(1)
     await slave.transfer()
     clock.advance(30.0)  # as SIGSTOP does: no timer ran meanwhile
-    await asyncio.sleep(0.1)
-    assert len(master.slaves) == 1
     await slave.transfer()
+    assert len(master.slaves) == 1
 
 
 async def test_what_is_unsent_to_a_slave_that_does_not_read_is_bounded(tmp_path, connect):
@@ -346,9 +345,8 @@ async def test_what_is_unsent_to_a_slave_that_does_not_read_is_bounded(tmp_path,
         slave.writer.transport.pause_reading()
         slave.report(1)
         await eventually(lambda: master.slaves and master.slaves[0].sent > 1)
-        await asyncio.sleep(0.2)
         link = master.links[0]
-        assert link._transport.get_write_buffer_size() <= MAX_UNSENT_BYTES + (1 << 20)
+        await stays(lambda: link._transport.get_write_buffer_size() <= MAX_UNSENT_BYTES + (1 << 20), 0.2)
         assert master.slaves[0].sent < store.commitlog_max_offset
         slave.writer.transport.resume_reading()
         assert (await slave.log(store.commitlog_max_offset - 1))[1] == bytes(store.raw(1, 64 << 20)) + bytes(store.raw(64 << 20, 64 << 20))
@@ -364,8 +362,7 @@ async def test_how_much_a_second_takes_is_limited(store, lead, connect):
     slave = await connect(master)
     slave.report(1)
     await eventually(lambda: master.slaves and master.slaves[0].sent >= 100_000)
-    await asyncio.sleep(0.1)
-    assert master.slaves[0].sent < 115_000
+    await stays(lambda: master.slaves[0].sent < 115_000, 0.1)
     clock.advance(1.0)
     await eventually(lambda: master.slaves[0].sent >= 200_000)
     assert master.slaves[0].sent < 215_000
@@ -424,5 +421,6 @@ async def test_a_stranger_gets_nothing_of_the_log_and_acknowledges_nothing(store
 async def test_without_a_secret_the_master_speaks_no_byte_first(store, lead, connect):
     put(store, b"one")
     slave = await connect(await lead())
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(slave.reader.read(1), 0.1)
+    await stays(lambda: not slave.reader.at_eof())
+    slave.report(1)
+    assert (await slave.transfer())[0] == 1

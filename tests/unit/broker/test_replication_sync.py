@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from slowdisk import SlowDisk
+from tests.waiting import stays
 
 from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.testing import eventually
@@ -69,8 +70,7 @@ async def test_a_send_is_answered_when_a_slave_has_it(start):
     assert not waiting.done()
     slaves.have = broker.store.commitlog_max_offset - 1
     broker.flusher.answer_covered()
-    await asyncio.sleep(0.05)
-    assert not waiting.done()
+    await stays(lambda: not waiting.done())
     acknowledge(broker, slaves)
     answer = await waiting
     assert (answer.code, answer.ext["queueOffset"]) == (0, "0")
@@ -144,8 +144,7 @@ async def test_with_both_a_send_waits_for_disk_and_slave(start, disk, first):
         await eventually(lambda: not broker.unflushed_bytes)
     else:
         acknowledge(broker, slaves)
-        await asyncio.sleep(0.05)
-    assert not waiting.done()
+    await stays(lambda: not waiting.done())
     if first == "disk":
         acknowledge(broker, slaves)
     else:
