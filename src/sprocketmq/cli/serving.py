@@ -81,7 +81,8 @@ async def _serve_until(stop: asyncio.Event, verb: str, settings: Settings, *, ta
             await broker.start()
             started.append(broker)
             ends.append(broker.wait_failed)
-            await _until_first([stop.wait(), broker.replication.settle(FOLLOW_TIMEOUT_S)])
+            if config.role == "SLAVE":  # not a former master, whose successor may start later
+                await _until_first([stop.wait(), broker.replication.settle(FOLLOW_TIMEOUT_S)])
             ready += f" broker={broker.address} store={broker.config.store.root}"
         print_ready(ready)
         return await _until_first([end() for end in ends])

@@ -282,10 +282,11 @@ class Complaints:
             self._process.stderr.close()
 
     def reason(self, first_line: str) -> str:
-        """Return the last sentence of the child as ``: SENTENCE``; nothing for one that was silent."""
+        """Return the last sentence of the child as ``: SENTENCE``, or all it wrote before it was ready; nothing for one that was silent."""
         with self._lock:
             lines = list(self._lines)
-        own = max((i for i, line in enumerate(lines) if line.startswith("sprocketmq: ")), default=0)
+            released = self._released
+        own = max((i for i, line in enumerate(lines) if line.startswith("sprocketmq: ")), default=len(lines) if released else 0)
         said = "\n".join(lines[own:]).removeprefix("sprocketmq: ")
         return f": {said}" if said else "" if first_line.startswith("ready ") else f": {first_line or 'it wrote nothing'}"
 

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -30,7 +31,7 @@ def children(pid):
             with open(f"/proc/{entry}/stat") as stat, open(f"/proc/{entry}/cmdline") as cmdline:
                 if int(stat.read().rpartition(")")[2].split()[1]) == pid:
                     words = cmdline.read().split("\0")
-                    found[words[words.index("--name") + 1] if "--name" in words else "namesrv"] = int(entry)
+                    found[Path(words[words.index("--store") + 1]).name if "--name" in words else "namesrv"] = int(entry)
         except (FileNotFoundError, ProcessLookupError):
             continue
     return found
@@ -169,3 +170,34 @@ def test_a_secret_that_cannot_be_read_is_told(tmp_path, capfd, content, words):
         path.write_text(content)
     assert main(["serve", *FREE, "--store", str(tmp_path / "s"), "--ha-port", "0", "--ha-secret-file", str(path)]) == 2
     assert words in capfd.readouterr().err
+
+
+def test_brokers_that_have_changed_roles_keep_them_when_they_are_killed_and_started_again(serving, tmp_path):
+    command = ("serve", "--replicas", "1", "--role", "SYNC_MASTER", *FREE, "--store", str(tmp_path))
+    server = serving(*command)
+    namesrv = server.address["namesrv"]
+    with sync.AdminClient(namesrv=namesrv) as admin:
+        promoted = server.address["broker-a-1"]
+        admin.change_master(promoted, promoted, 1000)
+        assert_follows(admin, promoted)
+        pids = children(server.process.pid)
+        for name in ("broker-a", "broker-a-1"):
+            os.kill(pids[name], signal.SIGKILL)
+        assert_follows(admin, promoted)
+    with sync.Producer("pg", namesrv=namesrv) as producer:
+        assert producer.send(Message("orders", b"x")).status == SendStatus.SEND_OK
+    assert server.end()[0] == 0
+    server = serving(*command)
+    with sync.AdminClient(namesrv=server.address["namesrv"]) as admin:
+        assert_follows(admin, server.address["broker-a-1"])
+    assert server.end()[0] == 0
+
+
+def assert_follows(admin, master):
+    """Wait until the broker at ``master`` is the master, and the other one follows it."""
+
+    def follows():
+        found = admin.brokers("broker-a")
+        return len(found) == 2 and found[0].address == master and found[0].is_master and found[1].in_sync
+
+    wait_until(follows)

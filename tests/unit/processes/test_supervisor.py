@@ -182,7 +182,7 @@ def test_stages_stop_one_after_the_other(supervisor, monkeypatch):
     assert stopped == ["b", "c", "a"]
 
 
-def test_what_a_child_writes_is_passed_on_with_its_name(supervisor):
+def test_what_a_child_writes_is_passed_on_with_its_name(supervisor, caplog):
     said = []
     one = supervisor(restart=True, say=lambda name, line: said.append((name, line)))
     one.start({"n": namesrv}, timeout_s=60)
@@ -190,6 +190,9 @@ def test_what_a_child_writes_is_passed_on_with_its_name(supervisor):
     with socket.create_connection((host, int(port))) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         wait_until(lambda: said)
+    os.kill(one.pids["n"], signal.SIGKILL)
+    wait_until(lambda: caplog.records)
+    assert caplog.records[0].getMessage().endswith(" was ended by SIGKILL; it is started again in 0.25 s")
     assert said[0][0] == "n"
     assert " WARNING sprocketmq.net" in said[0][1]
 
