@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapp
 from threading import get_ident
 from typing import Any
 
+from sprocketmq.client.away import AwayBrokers
 from sprocketmq.client.fork_guard import guard
 from sprocketmq.client.nameservers import NAMESRV_BUDGET_S, Nameservers, namesrv_addresses
 from sprocketmq.client.outages import Outages
@@ -110,6 +111,9 @@ class Instance:
         self.on_route = on_route
         self._lookups: dict[str, asyncio.Task[Route | None]] = {}
         self._background = Background(kind)
+        self._away = AwayBrokers(
+            kind, self.routes, connect=self.brokers.get, look_up=self.fetch_route, spawn=self.spawn, sleep=self.timers.sleep
+        )
         self._refreshed_at: dict[str, float] = {}
         self._refreshing: set[str] = set()
         # Topics sent to over the template's route: the first message creates them, and they soon have their own route.
@@ -317,7 +321,7 @@ class Instance:
         self._refreshed_at[topic] = self.clock.monotonic()
         if data is None:
             return None
-        route = read_route(topic, data)
+        route = self._away.marked(read_route(topic, data))
         self._awaited.discard(topic)
         before = self.routes.get(topic)
         if route != before:
@@ -337,9 +341,11 @@ class Instance:
         raise response_error(response, ";".join(self.namesrv.addresses), topic)
 
     def _greet(self, before: Route | None, route: Route) -> None:
-        """Send heartbeats at once when a route has new brokers."""
-        known = set(before.masters.values()) if before else set()
-        if self.state == OPEN and set(route.masters.values()) - known and (self.producer_groups or self.consumers()):
+        """Send heartbeats at once when a route has new brokers; slaves get them from consumers only."""
+        if self.state != OPEN:
+            return
+        consumes = bool(self.consumers())
+        if (consumes or self.producer_groups) and _greeted(route, consumes) - (_greeted(before, consumes) if before else set()):
             self.heartbeat_soon()
 
     async def refresh_routes(self) -> None:
@@ -388,8 +394,7 @@ class Instance:
         everyone = bool(self.consumers())
         found: set[str] = set()
         for route in self.routes.values():
-            for brokers in route.addresses.values():
-                found.update(address for broker_id, address in brokers.items() if everyone or broker_id == MASTER_ID)
+            found |= _greeted(route, everyone)
         return found
 
     async def heartbeat(self) -> None:
@@ -467,7 +472,13 @@ class Instance:
         """
         if self.state not in (OPEN, CLOSING) or not self.here:
             self.refuse()
-        conn = self.brokers.peek(address) or await self.brokers.get(address, timeout_s=min(timeout_s, REQUEST_TIMEOUT_S))
+        conn = self.brokers.peek(address)
+        if conn is None:
+            try:
+                conn = await self.brokers.get(address, timeout_s=min(timeout_s, REQUEST_TIMEOUT_S))
+            except ConnectFailed as e:
+                self._away.failed(address, e)
+                raise
         return await conn.request(code, ext=ext, body=body, timeout_s=timeout_s)
 
     async def ask_broker(
@@ -478,23 +489,27 @@ class Instance:
         *,
         ext: Mapping[str, str] | bytes,
         broker_id: int = MASTER_ID,
+        reads: bool = True,
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> tuple[Command, str]:
         """Send a repeatable request to a broker of ``topic``; return its response and the broker's address.
 
-        Retried, with pauses and a fresh route, while the broker cannot be reached or refuses for now. Raises TopicNotFound for an unknown
-        topic, RetriableError when the route has no such broker, and the error of the last try.
+        Retried, with pauses and a fresh route, while the broker cannot be reached or refuses for now. A request that ``reads``, and a
+        commit, goes to a slave at once while the master cannot be reached. Raises TopicNotFound for an unknown topic, RetriableError when
+        the route has no such broker, and the error of the last try.
         """
         for attempt in range(ASK_TRIES):
             route = await self.route(topic)
-            address = route.address(broker_name, broker_id)
+            address = route.address(broker_name, broker_id) if reads else route.masters.get(broker_name)
             if address is None:
                 route = await self.fetch_route(topic) or route
-                address = route.address(broker_name, broker_id)
+                address = route.address(broker_name, broker_id) if reads else route.masters.get(broker_name)
                 if address is None:
                     raise RetriableError(
                         f"topic {topic!r} has no broker {broker_name!r} now (it has: {', '.join(route.addresses) or 'none'})"
                     )
+            if MASTER_ID not in route.addresses[broker_name]:
+                self._away.read_without_master(topic)
             last = attempt == ASK_TRIES - 1
             try:
                 response = await self.ask(address, code, ext=ext, timeout_s=timeout_s)
@@ -502,6 +517,8 @@ class Instance:
                 if last:
                     raise
                 self.refresh_soon(topic)
+                if reads and len(route.addresses[broker_name]) > 1:
+                    continue  # a connection that was lost is made again first; a broker that accepts none is away from now on
             else:
                 if last or response.code not in _AWAY_CODES:
                     return response, address
@@ -509,3 +526,8 @@ class Instance:
                     self.brokers.drop(address)
             await self.timers.sleep(ASK_PAUSE_S * 2**attempt)
         raise AssertionError("the last try returns or raises")
+
+
+def _greeted(route: Route, consumes: bool) -> set[str]:
+    """Return the addresses of a route that get heartbeats: those of masters, and of slaves too when the client ``consumes``."""
+    return {address for brokers in route.addresses.values() for broker_id, address in brokers.items() if consumes or broker_id == MASTER_ID}

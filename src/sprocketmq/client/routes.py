@@ -1,7 +1,7 @@
 """Routes: the queues of a topic to write and to read, and the addresses of its brokers (docs/internals/requests.md#routes)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sprocketmq.protocol.bodies import TopicRoute
 from sprocketmq.protocol.codes import PERM_READ, PERM_WRITE
@@ -14,25 +14,44 @@ DEFAULT_TOPIC_QUEUES = 4
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The queues of one topic. A ``provisional`` route is the template topic's: the broker creates the topic at the first send."""
+    """The queues of one topic. A ``provisional`` route is the template topic's: the broker creates the topic at the first send.
+
+    ``away`` are addresses that accept no connections at the moment; routes that differ only in these are equal.
+    """
 
     topic: str
     publish_queues: tuple[MessageQueue, ...]
     subscribe_queues: tuple[MessageQueue, ...]
     addresses: Mapping[str, Mapping[int, str]]
     provisional: bool = False
+    away: frozenset[str] = field(default=frozenset(), compare=False)
 
     def address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """Return the address of one broker: the one with ``broker_id``, else the master, else any; None when all are gone."""
+        """Return the address to read from: that of ``broker_id``, else of the master, else any; None when the route has none.
+
+        Addresses that are away are chosen only when all are.
+        """
         brokers = self.addresses.get(broker_name)
         if not brokers:
             return None
+        if self.away:
+            brokers = {number: address for number, address in brokers.items() if address not in self.away} or brokers
         return brokers.get(broker_id) or brokers.get(MASTER_ID) or next(iter(brokers.values()))
+
+    @property
+    def readers(self) -> dict[str, str]:
+        """The address to read from by broker name: the master's, or a slave's while the master is away."""
+        return {name: address for name in self.addresses if (address := self.address(name)) is not None}
 
     @property
     def masters(self) -> dict[str, str]:
         """Master address by broker name."""
         return {name: brokers[MASTER_ID] for name, brokers in self.addresses.items() if MASTER_ID in brokers}
+
+    @property
+    def lock_keepers(self) -> dict[str, str]:
+        """The address that keeps the locks of queues by broker name: the master's, or that of the first slave of a broker without one."""
+        return {name: next(iter(brokers.values())) for name, brokers in self.addresses.items() if brokers}
 
 
 def read_route(topic: str, data: TopicRoute, *, template: bool = False) -> Route:

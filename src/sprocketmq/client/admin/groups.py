@@ -90,8 +90,8 @@ class GroupAdmin(TopicAdmin):
 
     async def groups(self, *, cluster: str | None = None) -> dict[str, SubscriptionGroupConfig]:
         """Return all consumer groups by name, sorted, including RocketMQ's own. Where brokers differ, the first one counts."""
-        masters = await self._masters(cluster, None)
-        tables = await all_of(self._groups_on(address) for address in masters.values())
+        brokers = await self._readers(cluster)
+        tables = await all_of(self._groups_on(address) for address in brokers.values())
         found: dict[str, SubscriptionGroupConfig] = {}
         for table in tables:
             found = table | found
@@ -100,10 +100,10 @@ class GroupAdmin(TopicAdmin):
     async def group_config(self, group: str) -> dict[str, SubscriptionGroupConfig]:
         """Return the configuration of ``group`` by broker name. Raises GroupNotFound when no broker knows it."""
         check_group(group)
-        masters = await self._masters(None, None)
+        brokers = await self._readers()
         # A request for a single group would create it at the broker.
-        tables = await all_of(self._groups_on(address) for address in masters.values())
-        found = {name: table[group] for name, table in zip(masters, tables, strict=True) if group in table}
+        tables = await all_of(self._groups_on(address) for address in brokers.values())
+        found = {name: table[group] for name, table in zip(brokers, tables, strict=True) if group in table}
         if not found:
             raise GroupNotFound(group)
         return found
@@ -163,14 +163,14 @@ class GroupAdmin(TopicAdmin):
         Raises TopicNotFound. A group that never consumed anything has no queues.
         """
         check_group(group)
-        masters = await self._masters(None, None) if topic is None else (await self._route(topic)).masters
+        brokers = await self._readers() if topic is None else (await self._route(topic)).readers
         ext = to_ext(ConsumeStatsRequest(group, topic))
-        answers = await all_of(self._ask(address, RequestCode.GET_CONSUME_STATS, ext) for address in masters.values())
+        answers = await all_of(self._ask(address, RequestCode.GET_CONSUME_STATS, ext) for address in brokers.values())
         ext = to_ext(ConsumerGroupRequest(group))
-        members = await all_of(self._ask(address, RequestCode.GET_CONSUMER_CONNECTION_LIST, ext) for address in masters.values())
+        members = await all_of(self._ask(address, RequestCode.GET_CONSUMER_CONNECTION_LIST, ext) for address in brokers.values())
         queues: list[QueueProgress] = []
         tps = 0.0
-        for address, answer, online in zip(masters.values(), answers, members, strict=True):
+        for address, answer, online in zip(brokers.values(), answers, members, strict=True):
             stats = ConsumeStats.decode(self._expect_success(answer, address, topic or "").body)
             tps += stats.consume_tps
             # The broker remembers how far former members had pulled, but their unconsumed messages are not in flight any more.
@@ -223,7 +223,7 @@ class GroupAdmin(TopicAdmin):
         check_group(group)
         found = ConsumerConnection()
         ext = to_ext(ConsumerGroupRequest(group))
-        for address in (await self._masters(None, None)).values():
+        for address in (await self._readers()).values():
             response = await self._ask(address, RequestCode.GET_CONSUMER_CONNECTION_LIST, ext)
             if response.code == ResponseCode.CONSUMER_NOT_ONLINE:
                 continue
@@ -238,7 +238,7 @@ class GroupAdmin(TopicAdmin):
         check_group(group)
         found: dict[str, Connection] = {}
         ext = to_ext(ProducerGroupRequest(group))
-        for address in (await self._masters(None, None)).values():
+        for address in (await self._readers()).values():
             response = await self._ask(address, RequestCode.GET_PRODUCER_CONNECTION_LIST, ext)
             if response.code == ResponseCode.SYSTEM_ERROR and "not exist" in (response.remark or ""):
                 continue
@@ -251,12 +251,12 @@ class GroupAdmin(TopicAdmin):
         check_group(group)
         ext = to_ext(RunningInfoRequest(group, client_id))
         failure: Exception | None = None
-        for address in (await self._masters(None, None)).values():
+        for address in (await self._readers()).values():
             response = await self._ask(address, RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
             if response.code == ResponseCode.SUCCESS:
                 return ConsumerRunningInfo.decode(response.body)
             failure = failure or response_error(response, address)
-        assert failure is not None, "there is a master"
+        assert failure is not None, "there is a broker"
         raise failure
 
     # --- committed offsets ---
@@ -278,7 +278,7 @@ class GroupAdmin(TopicAdmin):
         check_group(group)
         route = await self._route(topic)
         total = ConsumeStats()
-        for address in route.masters.values():
+        for address in route.readers.values():
             response = await self._ask(address, RequestCode.GET_CONSUME_STATS, to_ext(ConsumeStatsRequest(group, topic)))
             stats = ConsumeStats.decode(self._expect_success(response, address, topic).body)
             total.offset_table |= stats.offset_table

@@ -99,12 +99,12 @@ class MessageQueries(TopicAdmin):
     async def _query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, kind: str) -> list[ReceivedMessage]:
         """Query every broker; the batch queues of those that do not search batches are read."""
         check_number("max_count", max_count, least=1, most=0x7FFFFFFF, whole=True)
-        masters = (await self._route(topic)).masters
+        brokers = (await self._route(topic)).readers
         ext = to_ext(QueryMessage(topic, key, max_count, begin_ms, end_ms, kind, kind == UNIQUE))
-        responses = await all_of(self._ask(address, RequestCode.QUERY_MESSAGE, ext) for address in masters.values())
+        responses = await all_of(self._ask(address, RequestCode.QUERY_MESSAGE, ext) for address in brokers.values())
         found: dict[tuple[str, int, int], ReceivedMessage] = {}
         not_searched = set()
-        for (name, address), response in zip(masters.items(), responses, strict=True):
+        for (name, address), response in zip(brokers.items(), responses, strict=True):
             if BATCHES_SEARCHED not in (response.ext or {}):
                 not_searched.add(name)
             if response.code != ResponseCode.QUERY_NOT_FOUND:

@@ -1,11 +1,11 @@
-"""Requests to nameservers and masters, which all administration shares."""
+"""Requests to nameservers and brokers, which all administration shares."""
 
 from collections.abc import Mapping
 
 from sprocketmq.client.consume.offsets import OffsetRequests
 from sprocketmq.client.instance import response_error
 from sprocketmq.client.lifecycle import Client
-from sprocketmq.client.routes import Route
+from sprocketmq.client.routes import MASTER_ID, Route
 from sprocketmq.errors import (
     ConfigError,
     TopicNotFound,
@@ -35,18 +35,28 @@ class AdminRequests(Client):
         return route
 
     async def _masters(self, cluster: str | None, broker: str | None) -> dict[str, str]:
+        """Return the masters' addresses by broker name, of one cluster or one broker when given. Raises ConfigError when there is none."""
+        return await self._brokers(cluster, broker, only_masters=True)
+
+    async def _readers(self, cluster: str | None = None) -> dict[str, str]:
+        """Return the addresses to read from by broker name: the master's, or a slave's of a broker that has no master now."""
+        return await self._brokers(cluster, None, only_masters=False)
+
+    async def _brokers(self, cluster: str | None, broker: str | None, *, only_masters: bool) -> dict[str, str]:
         info = await self.cluster()
         names = set(info.broker_addr_table) if cluster is None else set(info.cluster_addr_table.get(cluster, ()))
         if broker is not None:
             names &= {broker}
-        masters = {
-            name: data.broker_addrs[0] for name, data in sorted(info.broker_addr_table.items()) if name in names and 0 in data.broker_addrs
-        }
-        if not masters:
+        found: dict[str, str] = {}
+        for name, data in sorted(info.broker_addr_table.items()):
+            lowest = min(data.broker_addrs, default=None)
+            if name in names and lowest is not None and (lowest == MASTER_ID or not only_masters):
+                found[name] = data.broker_addrs[lowest]
+        if not found:
             wanted = f"broker {broker!r}" if broker else f"cluster {cluster!r}" if cluster else "broker"
             known = ", ".join(sorted(info.cluster_addr_table)) or "none"
             raise ConfigError(f"no {wanted} is registered at {';'.join(self._instance.namesrv.addresses)} (clusters there: {known})")
-        return masters
+        return found
 
     async def _ask(self, address: str, code: RequestCode, ext: Mapping[str, str], body: bytes = b"") -> Command:
         return await self._instance.ask(address, code, ext=ext, body=body, timeout_s=self._timeout_s)

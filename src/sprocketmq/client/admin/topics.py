@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 from sprocketmq.client.admin.requests import AdminRequests
 from sprocketmq.client.arguments import check_number
-from sprocketmq.client.routes import MASTER_ID
 from sprocketmq.errors import (
     ConfigError,
     InvalidName,
@@ -100,7 +99,7 @@ class TopicAdmin(AdminRequests):
         """Return the configuration of ``topic`` by broker name. Raises TopicNotFound."""
         route = await self._route(topic)
         configs = {}
-        for name, address in route.masters.items():
+        for name, address in route.readers.items():
             response = await self._ask(address, RequestCode.GET_TOPIC_CONFIG, to_ext(TopicRequest(topic)))
             configs[name] = TopicConfig.decode(self._expect_success(response, address, topic).body)
         return configs
@@ -108,10 +107,7 @@ class TopicAdmin(AdminRequests):
     async def topic_configs(self) -> dict[str, dict[str, TopicConfig]]:
         """Return the configuration of every topic, by topic and broker name, from the brokers that answer now."""
         configs: dict[str, dict[str, TopicConfig]] = {}
-        for name, brokers in (await self.cluster()).broker_addr_table.items():
-            address = brokers.broker_addrs.get(MASTER_ID)
-            if address is None:
-                continue
+        for name, address in (await self._readers()).items():
             with contextlib.suppress(RetriableError):
                 response = self._expect_success(await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, {}), address)
                 for topic, config in TopicConfigTable.decode(response.body).topic_config_table.items():
@@ -122,7 +118,7 @@ class TopicAdmin(AdminRequests):
         """Return the offsets and last store times of every queue of ``topic``, and messages put per second. Raises TopicNotFound."""
         route = await self._route(topic)
         total = TopicStats()
-        for address in route.masters.values():
+        for address in route.readers.values():
             response = await self._ask(address, RequestCode.GET_TOPIC_STATS_INFO, to_ext(TopicRequest(topic)))
             stats = TopicStats.decode(self._expect_success(response, address, topic).body)
             total.offset_table |= stats.offset_table

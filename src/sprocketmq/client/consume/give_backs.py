@@ -112,7 +112,7 @@ class GiveBacks:
             broker_name=queue.broker_name,
         )
         response, address = await self._instance.ask_broker(
-            queue.topic, queue.broker_name, RequestCode.CONSUMER_SEND_MSG_BACK, ext=to_ext(header), timeout_s=TIMEOUT_S
+            queue.topic, queue.broker_name, RequestCode.CONSUMER_SEND_MSG_BACK, ext=to_ext(header), reads=False, timeout_s=TIMEOUT_S
         )
         if response.code != ResponseCode.SUCCESS:
             raise response_error(response, address, queue.topic)

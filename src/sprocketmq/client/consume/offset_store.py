@@ -66,19 +66,20 @@ class GroupOffsets:
         """Commit without waiting for answers; the next commit replaces one that is lost."""
         for pq in pqs:
             offset = pq.commit_offset
-            if offset == pq.persisted:
-                continue
             route = self._instance.routes.get(pq.queue.topic)
             address = route.address(pq.queue.broker_name) if route else None
             conn = self._instance.brokers.peek(address) if address else None
-            if conn is not None:
+            if conn is not None and (offset != pq.persisted or pq.persisted_at not in (None, conn.address)):
                 ext = to_ext(UpdateConsumerOffset(self._group, pq.queue.topic, pq.queue.queue_id, offset))
                 conn.oneway(RequestCode.UPDATE_CONSUMER_OFFSET, ext=ext)
+                pq.persisted_at = conn.address
 
     async def _commit(self, pq: ProcessQueue) -> None:
         offset = pq.commit_offset
-        if offset != pq.persisted:
-            await self._requests.commit(self._group, pq.queue, offset)
+        route = self._instance.routes.get(pq.queue.topic)
+        address = route.address(pq.queue.broker_name) if route else None
+        if offset != pq.persisted or pq.persisted_at not in (None, address):
+            pq.persisted_at = await self._requests.commit(self._group, pq.queue, offset)
             pq.persisted = offset
 
     async def _settle(self, pq: ProcessQueue) -> None:

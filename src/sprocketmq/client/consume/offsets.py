@@ -63,14 +63,15 @@ class OffsetRequests:
             return None
         return _offset_of(response, address, queue)
 
-    async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Commit ``offset`` for ``group`` and return when the broker has it. A lower offset than before is accepted."""
+    async def commit(self, group: str, queue: MessageQueue, offset: int) -> str:
+        """Commit ``offset`` for ``group`` and return the address of the broker that has it. A lower offset than before is accepted."""
         check_number("offset", offset, least=0, most=LARGEST_OFFSET, whole=True)
         check_queue(queue)
         header = UpdateConsumerOffset(group, queue.topic, queue.queue_id, offset)
         response, address = await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, to_ext(header))
         if response.code != ResponseCode.SUCCESS:
             raise response_error(response, address, queue.topic)
+        return address
 
     async def _search(self, queue: MessageQueue, timestamp_ms: int) -> int:
         ext = to_ext(SearchOffset(queue.topic, queue.queue_id, timestamp_ms))

@@ -111,11 +111,12 @@ class MemberLocks:
         return LockBatchRequest(self._group, self._instance.client_id, [QueueRef.of(queue) for queue in queues]).encode()
 
     def _by_broker(self, queues: Collection[MessageQueue], result: Locked) -> dict[str, list[MessageQueue]]:
-        # Only masters keep locks.
+        # Masters keep the locks; a slave does so while nameservers know no master. One that only this client cannot reach is not replaced:
+        # other members may hold locks there.
         found: dict[str, list[MessageQueue]] = defaultdict(list)
         for queue in queues:
             route = self._instance.routes.get(queue.topic)
-            address = None if route is None else route.masters.get(queue.broker_name)
+            address = None if route is None else route.lock_keepers.get(queue.broker_name)
             if address is None:
                 result.unknown[queue] = None
             else:

@@ -52,6 +52,7 @@ class ProcessQueue:
         "next_offset",
         "paused",
         "persisted",
+        "persisted_at",
         "pulled_at",
         "queue",
         "serial",
@@ -61,7 +62,9 @@ class ProcessQueue:
     def __init__(self, queue: MessageQueue, offset: int, limits: CacheLimits, on_ack: OnAck, *, serial: bool = False) -> None:
         self.queue = queue
         self.next_offset = offset
+        # The commit offset that a broker has, and its address if it was committed here: the master needs what a slave took for it.
         self.persisted = offset
+        self.persisted_at: str | None = None
         self.limits = limits
         self.serial = serial
         self.dropped = False

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from sprocketmq.client.consume.consumer_stats import QueueStats
 from sprocketmq.client.consume.process_queue import ProcessQueue
@@ -21,16 +20,16 @@ from sprocketmq.net.tasks import Kept
 from sprocketmq.protocol.bodies import SubscriptionData
 from sprocketmq.protocol.codes import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, LanguageCode, RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
+from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import RETRY_PREFIX
-
-if TYPE_CHECKING:
-    from sprocketmq.protocol.message import MessageQueue
 
 log = logging.getLogger(__name__)
 
 SUSPEND_MS = 15_000
 PULL_TIMEOUT_S = 30.0
 PULL_PAUSE_S = 1.0
+# Pause before a broker is asked again that has found nothing and held nothing: a slave that lags behind does so.
+STALL_PAUSE_S = 0.2
 # The language that SprocketMQ's brokers name in their responses.
 OWN_LANGUAGE = LanguageCode.PYTHON
 # How often queues are checked. One that is idle for IDLE_S is logged, and again after twice the time, up to once an hour.
@@ -65,7 +64,7 @@ _FULL = {
 class _Loop:
     """The loop of one queue, and its state. Times are monotonic seconds."""
 
-    __slots__ = ("asking", "error", "failing", "idle_since", "kept", "pq", "refusals", "room", "warned_s")
+    __slots__ = ("asking", "error", "failing", "idle_since", "kept", "lacking", "pq", "refusals", "room", "warned_s")
 
     kept: Kept
 
@@ -77,6 +76,8 @@ class _Loop:
         self.error: BaseException | None = None
         self.failing = False
         self.refusals = 0
+        # Whether a slave answers that does not have the next message.
+        self.lacking = False
         # Set while the cache is full; resolved when there is room again.
         self.room: asyncio.Future[None] | None = None
         # When the last pull was answered, and how long the queue had been idle when that was last logged.
@@ -267,12 +268,20 @@ class PullLoops:
             if loop.failing:
                 self._instance.outages.answered(broker, who)
             self._answered(loop)
-            if commit and broker_id == MASTER_ID:
-                pq.persisted = max(pq.persisted, commit)
+            if self._is_master(queue, address):
+                if commit and broker_id == MASTER_ID:
+                    pq.persisted = max(pq.persisted, commit)
+                    pq.persisted_at = address
+            else:
+                result.came_from_slave()
             broker_id = result.suggested_broker_id
             if result.status is PullStatus.OFFSET_MOVED:
-                await self._move(pq, result)
+                if result.from_master or pq.next_offset == 0:
+                    await self._move(pq, result)
+                else:
+                    await self._wait_for_master(loop, result, address)
                 continue
+            loop.lacking = False
             pq.broker_is_ours = response.language == OWN_LANGUAGE
             if restored:
                 messages = list(messages)
@@ -281,6 +290,8 @@ class PullLoops:
             pq.put(messages, len(result.body), result.next_offset)
             if messages:
                 self._found(pq)
+            elif result.status is not PullStatus.FOUND and result.next_offset == result.offset:
+                await self._pause_unless_held(loop, result, address)
             del response, result, messages  # or they would stay in memory until the next pull is answered
 
     async def _pull(self, pq: ProcessQueue, commit: int, broker_id: int) -> tuple[Command, str]:
@@ -299,6 +310,31 @@ class PullLoops:
         return await self._instance.ask_broker(
             queue.topic, queue.broker_name, RequestCode.PULL_MESSAGE, ext=header, broker_id=broker_id, timeout_s=PULL_TIMEOUT_S
         )
+
+    def _is_master(self, queue: MessageQueue, address: str) -> bool:
+        route = self._instance.routes.get(queue.topic)
+        return route is None or route.addresses.get(queue.broker_name, {}).get(MASTER_ID) == address
+
+    async def _pause_unless_held(self, loop: _Loop, result: PullResult, address: str) -> None:
+        """Pause after an answer without messages that came at once, unless another broker is asked next."""
+        now = self._instance.clock.monotonic()
+        route = self._instance.routes.get(result.queue.topic)
+        if route is None or route.address(result.queue.broker_name, result.suggested_broker_id) == address:
+            await self._instance.timers.sleep(max(0.0, loop.pq.pulled_at + STALL_PAUSE_S - now))
+
+    async def _wait_for_master(self, loop: _Loop, result: PullResult, address: str) -> None:
+        """Pause as a slave no longer has the next message: going on behind it would lose messages that the master may have."""
+        if not loop.lacking:
+            loop.lacking = True
+            log.warning(
+                "consumer group %s: the slave at %s has %s from %d on only and not %d: waiting for the master",
+                self._group,
+                address,
+                result.queue,
+                result.min_offset,
+                result.offset,
+            )
+        await self._instance.timers.sleep(PULL_PAUSE_S)
 
     async def _move(self, pq: ProcessQueue, result: PullResult) -> None:
         """Continue where the broker says: its queue begins later, ends earlier, or an operator has reset the offset."""

@@ -53,7 +53,7 @@ class PullResult:
 
     ``body`` holds the records as stored, back to back and not filtered any further; empty unless the status is FOUND. ``messages`` decodes
     it on first use: inner batches unwrapped, from the requested offset on, and only messages with a requested tag. ``from_master`` tells
-    whether the master answered: a replica may lag behind.
+    whether the master answered: a slave may lag behind, and what it does not have yet is NO_NEW_MESSAGE at the requested offset.
     """
 
     queue: MessageQueue
@@ -67,6 +67,13 @@ class PullResult:
     tags: frozenset[bytes] | None = None
     from_master: bool = True
     _messages: list[ReceivedMessage] | None = field(default=None, repr=False)
+
+    def came_from_slave(self) -> None:
+        """Record that a slave answered. It cannot know that the requested offset is out of range when its own queue ends before that."""
+        self.from_master = False
+        if self.status is not PullStatus.FOUND and self.offset >= self.max_offset:
+            self.status = PullStatus.NO_NEW_MESSAGE
+            self.next_offset = self.offset
 
     @property
     def messages(self) -> list[ReceivedMessage]:

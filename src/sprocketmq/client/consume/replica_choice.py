@@ -1,4 +1,4 @@
-"""Which broker of a name answers pulls: the master, a replica, or the one that its last answer suggested."""
+"""Which broker of a name answers pulls: the master, a slave, or the one that its last answer suggested."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -7,7 +7,7 @@ from sprocketmq.client.consume.pull_requests import PullResult
 from sprocketmq.client.routes import MASTER_ID, Route
 from sprocketmq.protocol.message import MessageQueue
 
-# The master; a replica where there is one; or the broker that the last answer suggested.
+# The master; a slave where there is one; or the broker that the last answer suggested.
 ReadFrom = Literal["master", "slave", "any"]
 
 
@@ -19,7 +19,7 @@ class ReplicaChoice:
         self._suggested: dict[MessageQueue, int] = {}
 
     def broker_id(self, queue: MessageQueue, read_from: ReadFrom, route: Route) -> int:
-        """Return the id of the broker to ask for ``queue``; the master's where there is no replica."""
+        """Return the id of the broker to ask for ``queue``; the master's where there is no slave."""
         if read_from == "any":
             return self._suggested.get(queue, MASTER_ID)
         if read_from == "master":
@@ -33,6 +33,7 @@ class ReplicaChoice:
 
     def note(self, result: PullResult, from_master: bool) -> None:
         """Write down who answered, and which broker the answer suggests for the next pull."""
-        result.from_master = from_master
+        if not from_master:
+            result.came_from_slave()
         if result.suggested_broker_id != self._suggested.get(result.queue, MASTER_ID):
             self._suggested[result.queue] = result.suggested_broker_id
