@@ -29,6 +29,7 @@ class FakeCluster:
     def __init__(self):
         self.low = {Q0: 0, Q1: 5}
         self.high = {Q0: 100, Q1: 25}
+        self.from_slaves = set()
         self.committed = {}
         self.groups = {}
         self.refused = None
@@ -50,6 +51,9 @@ class FakeCluster:
 
     def latest(self, queues):
         return {queue: self.high.get(queue, 0) for queue in queues}
+
+    def offsets_from_slave(self, queue):
+        return queue in self.from_slaves
 
     def at_time(self, queues, timestamp_ms):
         return {queue: min(self.high[queue], max(self.low[queue], timestamp_ms)) for queue in queues}
@@ -126,6 +130,13 @@ def latest(reader, start, limit=None):
 
 def planned(partitions):
     return [[tuple(part) for part in partition.value] for partition in partitions]
+
+
+def test_a_slave_that_lags_behind_is_no_data_loss(cluster):
+    cluster.from_slaves = {Q0}
+    assert latest(stream(), offsets(q0=120, q1=20)) == offsets(q0=120, q1=25)
+    cluster.low[Q0] = 90
+    assert latest(stream(), offsets(q0=80, q1=20)) == offsets(q0=100, q1=25)
 
 
 def test_a_query_starts_where_its_options_say(cluster):

@@ -23,6 +23,8 @@ class OffsetRequests:
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
+        # Queues about which a slave gave the last answer: the master may have more messages at both ends.
+        self.from_slaves: set[MessageQueue] = set()
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the oldest message kept; 0 for an empty or unknown queue."""
@@ -87,7 +89,13 @@ class OffsetRequests:
         return max(0, _offset_of(response, address, queue))
 
     async def _ask(self, queue: MessageQueue, code: RequestCode, ext: dict[str, str]) -> tuple[Command, str]:
-        return await self._instance.ask_broker(queue.topic, queue.broker_name, code, ext=ext | {"bname": queue.broker_name})
+        response, address = await self._instance.ask_broker(queue.topic, queue.broker_name, code, ext=ext | {"bname": queue.broker_name})
+        route = self._instance.routes.get(queue.topic)
+        if route is None or route.masters.get(queue.broker_name) == address:
+            self.from_slaves.discard(queue)
+        else:
+            self.from_slaves.add(queue)
+        return response, address
 
 
 def _offset_of(response: Command, address: str, queue: MessageQueue) -> int:

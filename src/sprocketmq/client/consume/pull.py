@@ -127,7 +127,7 @@ class PullConsumer(Client):
 
         The broker's own limits may be lower; a batch that is stored as one record is returned whole, so there may be more. ``expression``
         is ``"*"`` or ``"tag || tag"``, or with type ``"SQL92"`` a condition on properties, which only brokers configured for it accept.
-        ``read_from`` chooses between a master and its replicas; when the chosen one is gone another answers, and the result says which
+        ``read_from`` chooses between a master and its slaves; when the chosen one is gone another answers, and the result says which
         kind. When there is no message yet, the broker waits up to ``wait_ms`` for one (Apache's rounds short waits up to 5 s);
         ``timeout_s`` is the time for the response beyond that. An offset out of range is no error: see PullStatus. Raises TopicNotFound,
         BrokerError, BrokerBusy, ConnectFailed, ConnectionLost, RequestTimeout; ConfigError for invalid arguments.
@@ -206,6 +206,10 @@ class PullConsumer(Client):
     async def max_offset(self, queue: MessageQueue) -> int:
         """Return the offset that the next message will get."""
         return await self._offsets.max_offset(queue)
+
+    def offsets_from_slave(self, queue: MessageQueue) -> bool:
+        """Tell whether a slave gave the last answer about offsets of ``queue``: it may lack messages that the master has."""
+        return queue in self._offsets.from_slaves
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at ``timestamp_ms`` or later; the end of the queue when there is none."""

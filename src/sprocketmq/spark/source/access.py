@@ -148,6 +148,10 @@ class ClusterAccess:
         asked = list(queues)
         return dict(zip(asked, self._all(self._consumer.max_offset, asked), strict=True))
 
+    def offsets_from_slave(self, queue: MessageQueue) -> bool:
+        """Tell whether a slave gave the last answer about offsets of ``queue``: it may lack messages that the master has."""
+        return self._consumer.offsets_from_slave(queue)
+
     def at_time(self, queues: Sequence[MessageQueue], timestamp_ms: int) -> Offsets:
         """Return for each queue the offset of its first message stored at ``timestamp_ms`` or later, or its end."""
         latest = self.latest(queues)

@@ -421,6 +421,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     why = "it has gone from the route of its topic; if its broker is only down, restart the query later"
                     raise QueueAway(queue, offset, offset + 1, why)
                 latest[queue] = offset
+            elif _access(options).offsets_from_slave(queue):
+                latest[queue] = max(offset, latest[queue])  # a slave that lags behind catches up, or the master returns
             elif latest[queue] < offset:
                 end = latest[queue]
                 self._lose(
