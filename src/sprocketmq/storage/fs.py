@@ -9,7 +9,8 @@ import errno
 import mmap
 import os
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from functools import cache
+from typing import Any, NamedTuple, Protocol
 
 Buffer = bytes | bytearray | memoryview
 
@@ -166,6 +167,18 @@ class RealFile:
             data += more
         return data
 
+    def is_cached(self, offset: int) -> bool:
+        """Tell whether the byte at ``offset`` is in the page cache, without reading it from the disk; true where that cannot be told."""
+        if _NO_WAIT == 0:
+            return True
+        try:
+            os.preadv(self._fd, [bytearray(1)], offset, _NO_WAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True  # not every file system can tell
+        return True
+
     def map(self, length: int) -> memoryview:
         if self._fd < 0:  # mmap would return an anonymous mapping
             raise OSError(errno.EBADF, "the file is closed", self.path)
@@ -311,6 +324,60 @@ def will_need(view: memoryview, begin: int, end: int) -> None:
         mapped.madvise(mmap.MADV_WILLNEED, first, min(end, len(view)) - first)
 
 
+def resident(view: memoryview, begin: int, end: int) -> bool:
+    """Tell whether bytes ``[begin, end)`` of a mapping are in the page cache; true where the system cannot tell, and for other views."""
+    mapped = view.obj
+    mincore = _mincore()
+    if mincore is None or not isinstance(mapped, mmap.mmap) or begin >= end:
+        return True
+    import numpy as np
+
+    first = begin - begin % mmap.PAGESIZE
+    pages = bytearray(-(-(end - first) // mmap.PAGESIZE))
+    address = np.frombuffer(view[:1], np.uint8).__array_interface__["data"][0]
+    if mincore(address + first, end - first, pages) != 0:
+        return True
+    return not pages.translate(_IN_CORE).count(0)
+
+
+def cached_part(file: File, begin: int, end: int) -> bool:
+    """Tell whether the first and the last byte of ``[begin, end)`` of a file are in the page cache; true where the system cannot tell."""
+    return not isinstance(file, RealFile) or (file.is_cached(begin) and file.is_cached(end - 1))
+
+
+def read_through(path: str, begin: int, end: int) -> None:
+    """Read bytes ``[begin, end)`` of a file into the page cache and drop them. A file that cannot be opened or read is left alone."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        piece = bytearray(min(end - begin, _READ_THROUGH_BYTES))
+        while begin < end and (count := os.preadv(fd, [memoryview(piece)[: end - begin]], begin)) > 0:
+            begin += count
+    except OSError:
+        return
+    finally:
+        os.close(fd)
+
+
+@cache
+def _mincore() -> Any:
+    """Return the C library's ``mincore(address, length, pages)``, or None."""
+    import ctypes
+
+    function = getattr(ctypes.CDLL(None), "mincore", None)
+    if function is None:
+        return None
+
+    def mincore(address: int, length: int, pages: bytearray) -> int:
+        vector = (ctypes.c_ubyte * len(pages)).from_buffer(pages)
+        result: int = function(ctypes.c_void_p(address), ctypes.c_size_t(length), vector)
+        return result
+
+    return mincore
+
+
 def _progress(written: int) -> int:
     if written <= 0:
         raise OSError(errno.EIO, "the system wrote nothing and gave no reason")
@@ -321,6 +388,11 @@ _pwrite = os.pwrite
 # macOS has neither of these; its fsync is the nearest there is.
 _fdatasync = getattr(os, "fdatasync", os.fsync)
 _fallocate = getattr(os, "posix_fallocate", None)
+# Linux only.
+_NO_WAIT: int = getattr(os, "RWF_NOWAIT", 0)
+# mincore's answer for a page: its lowest bit says whether it is there, the others are undefined.
+_IN_CORE = bytes(value & 1 for value in range(256))
+_READ_THROUGH_BYTES = 1 << 20
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 

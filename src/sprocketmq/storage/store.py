@@ -32,13 +32,14 @@ from sprocketmq.storage.lock import DirectoryLock
 from sprocketmq.storage.log.commit_log import CommitLog
 from sprocketmq.storage.log.recovery import DamagedRange, LogScan, RecoveryReport, record_view
 from sprocketmq.storage.maintenance import Maintenance
+from sprocketmq.storage.queues.cold_reads import ColdFinder, ColdRead
 from sprocketmq.storage.queues.queue_table import QueueTable
-from sprocketmq.storage.queues.reading import QueueReader, ReadResult, ReadStatus
+from sprocketmq.storage.queues.reading import DiskLimits, QueueReader, ReadResult, ReadStatus
 from sprocketmq.storage.replica.epochs import EpochFile
 from sprocketmq.storage.replica.replica import Replica
 from sprocketmq.storage.store_recovery import StoreRecovery
 
-__all__ = ["MessageStore", "ReadResult", "ReadStatus", "RecoveryReport", "StoreConfig"]
+__all__ = ["ColdRead", "DiskLimits", "MessageStore", "ReadResult", "ReadStatus", "RecoveryReport", "StoreConfig"]
 
 
 class MessageStore:
@@ -57,6 +58,7 @@ class MessageStore:
         self._table = QueueTable(fs, self._log, config)
         self.index = StoreIndex(fs, self._log, config, clock) if config.message_index_enable else None
         self._reader = QueueReader(self._log, self._table, config.max_filter_units)
+        self._cold = ColdFinder(self._log, self._reader, clock)
         self._appender = appender = Appender(config, clock, self._log, self._table, self.index)
         self._maintenance = Maintenance(fs, self._root, self._log, self._table, self.index, appender)
         self.epochs = EpochFile(fs, self._root)
@@ -234,14 +236,29 @@ class MessageStore:
         max_bytes: int = 262_144,
         stop_count: int = 1 << 31,
         tag_codes: frozenset[int] | None = None,
+        disk: DiskLimits | None = None,
+        max_units: int | None = None,
     ) -> ReadResult:
         """Return stored records of a queue from queue offset ``offset`` on: at most ``max_count`` messages and ``max_bytes``, at least one.
 
         With ``tag_codes`` only records with one of these tag codes; codes may collide, so the caller compares the tags. For an offset
         outside the queue the status says on which side, and ``next_offset`` where to go on. An inner batch is never cut: an offset inside
-        it returns all of it. After ``stop_count`` messages no record is added; a batch may exceed the count.
+        it returns all of it. After ``stop_count`` messages no record is added; a batch may exceed the count. ``disk`` are lower limits
+        for what is far behind the end of the log. ``max_units`` limits the queue units that are examined, as ``find_cold`` says.
         """
-        return self._reader.read(topic, queue_id, offset, max_count, max_bytes, stop_count, tag_codes)
+        return self._reader.read(topic, queue_id, offset, max_count, max_bytes, stop_count, tag_codes, disk, max_units)
+
+    @property
+    def max_filter_units(self) -> int:
+        """How many queue units a read with tag codes examines at least."""
+        return self.config.max_filter_units
+
+    def find_cold(self, topic: str, queue_id: int, offset: int, max_units: int) -> ColdRead | None:
+        """Return what a read of up to ``max_units`` queue units from ``offset`` on would wait for the disk for; None for nothing.
+
+        Call ``load`` of the result in another thread, then ask again, then read at most its ``max_units``.
+        """
+        return self._cold.find(topic, queue_id, offset, max_units)
 
     def declare_batch_topic(self, topic: str) -> None:
         """Let the queues of a topic without messages be batch queues. Raises FatalError when it already has plain queues.

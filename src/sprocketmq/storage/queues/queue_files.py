@@ -103,6 +103,19 @@ class UnitQueue:
             data += tail[: (stop - tail_start) * self.unit_bytes]
         return data
 
+    def file_part(self, start: int, stop: int) -> tuple[File, int, int] | None:
+        """Return the file that holds unit ``start``, and the part of it with units up to ``stop``; None when they are in memory or gone."""
+        stop = min(stop, self.tail[0])
+        if start >= stop:
+            return None
+        begin = start * self.unit_bytes
+        file_start = begin - begin % self._file_bytes
+        try:
+            file = self._pool.get(self._path(file_start))
+        except OSError:
+            return None
+        return file, begin - file_start, min(stop * self.unit_bytes - file_start, self._file_bytes)
+
     def rewrite(self, number: int, units: bytes) -> None:
         """Replace damaged units. Raises OSError."""
         tail_start, tail = self.tail

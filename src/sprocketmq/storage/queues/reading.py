@@ -3,6 +3,7 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from enum import Enum
+from typing import NamedTuple
 
 import msgspec
 
@@ -56,7 +57,8 @@ class ReadResult(msgspec.Struct, frozen=True):
     """The result of a read: ``buffers`` hold whole records in queue order; records that are contiguous in the log share one view.
 
     ``count`` is their number of messages, all of an inner batch included. ``next_offset`` is the queue offset of the next read. ``work`` is
-    the cost of the read in lookups of a plain queue's unit; 12,000 take about a millisecond. Views are read-only and valid while held.
+    the cost of the read in lookups of a plain queue's unit; 12,000 take about a millisecond. ``log_offset`` is that of the last unit that
+    was examined, -1 when none was. Views are read-only and valid while held.
     """
 
     status: ReadStatus
@@ -66,6 +68,15 @@ class ReadResult(msgspec.Struct, frozen=True):
     buffers: list[memoryview]
     count: int
     work: int = 0
+    log_offset: int = -1
+
+
+class DiskLimits(NamedTuple):
+    """The limits of a read whose first record begins before log offset ``before``: it is likely to be read from the disk."""
+
+    before: int
+    max_count: int
+    max_bytes: int
 
 
 class QueueReader:
@@ -93,7 +104,16 @@ class QueueReader:
     # --- by offset ---
 
     def read(
-        self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int, stop_count: int, tag_codes: frozenset[int] | None
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        stop_count: int,
+        tag_codes: frozenset[int] | None,
+        disk: DiskLimits | None = None,
+        max_units: int | None = None,
     ) -> ReadResult:
         """Read as ``MessageStore.read`` says."""
         queue = self.queue(topic, queue_id)
@@ -110,11 +130,18 @@ class QueueReader:
         if offset > high:
             return ReadResult(ReadStatus.OFFSET_OVERFLOW_BADLY, high, low, high, [], 0)
         if isinstance(queue, BatchConsumeQueue):
-            return self._read_batches(queue, offset, max(max_count, 1), max_bytes, stop_count, tag_codes)
-        return self._read_messages(queue, offset, max(min(max_count, stop_count), 1), max_bytes, tag_codes)
+            return self._read_batches(queue, offset, max(max_count, 1), max_bytes, stop_count, tag_codes, disk, max_units)
+        return self._read_messages(queue, offset, max(min(max_count, stop_count), 1), max_bytes, tag_codes, disk, max_units)
 
     def _read_messages(
-        self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int, tag_codes: frozenset[int] | None
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        tag_codes: frozenset[int] | None,
+        disk: DiskLimits | None,
+        max_units: int | None,
     ) -> ReadResult:
         low, high = queue.min_offset, queue.visible
         queue_id = queue.queue_id
@@ -130,7 +157,9 @@ class QueueReader:
         end = -1
         unchecked = False
         written_from = self._written_from
-        stop = min(offset + (max_count if tag_codes is None else max(self._filter_messages, max_count)), high)
+        reach = max_count if tag_codes is None else max(self._filter_messages, max_count)
+        stop = min(offset + (reach if max_units is None else min(reach, max_units)), high)
+        log_offset = -1
         identity = _IDENTITY.unpack_from
         for log_offset, size, code in QUEUE_UNIT.iter_unpack(queue.read_units(offset, stop)):
             if tag_codes is not None and code not in tag_codes and code >= _LOWEST_TAG_CODE and size > 0:
@@ -143,7 +172,7 @@ class QueueReader:
                 unchecked = True
             else:
                 if unchecked and not self._has_size(last, end - last):
-                    return self._read_doubting(queue, offset, max_count, max_bytes, tag_codes)
+                    return self._read_doubting(queue, offset, max_count, max_bytes, tag_codes, disk, max_units)
                 unchecked = False
                 if segment is None or not segment_start <= log_offset < segment_end:
                     segment = self._log.locate(log_offset)
@@ -161,7 +190,7 @@ class QueueReader:
                     )
                 ):
                     if self._repair(queue, next_offset, stop):
-                        return self._read_messages(queue, offset, max_count, max_bytes, tag_codes)
+                        return self._read_messages(queue, offset, max_count, max_bytes, tag_codes, disk, max_units)
                     missing = True
                     next_offset += 1
                     continue
@@ -170,6 +199,8 @@ class QueueReader:
                         if total + size > max_bytes:
                             break
                         buffers.append(group_view[start - group_start : end - group_start])
+                    elif disk is not None and log_offset < disk.before:
+                        max_count, max_bytes = min(max_count, disk.max_count), min(max_bytes, disk.max_bytes)
                     start = log_offset
                     group_view = view
                     group_start = segment_start
@@ -183,21 +214,28 @@ class QueueReader:
             if count == max_count:
                 break
         if unchecked and not self._has_size(last, end - last):
-            return self._read_doubting(queue, offset, max_count, max_bytes, tag_codes)
+            return self._read_doubting(queue, offset, max_count, max_bytes, tag_codes, disk, max_units)
         if not count:
             status = ReadStatus.MESSAGE_WAS_REMOVING if missing else ReadStatus.NO_MATCHED_MESSAGE
-            return ReadResult(status, next_offset, low, high, [], 0, next_offset - offset)
+            return ReadResult(status, next_offset, low, high, [], 0, next_offset - offset, log_offset)
         buffers.append(group_view[start - group_start : end - group_start])
         if len(buffers) > MAX_BUFFERS:
             buffers = [memoryview(b"".join(buffers))]
-        return ReadResult(ReadStatus.FOUND, next_offset, low, high, buffers, count, next_offset - offset)
+        return ReadResult(ReadStatus.FOUND, next_offset, low, high, buffers, count, next_offset - offset, last)
 
     def _read_doubting(
-        self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int, tag_codes: frozenset[int] | None
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        tag_codes: frozenset[int] | None,
+        disk: DiskLimits | None,
+        max_units: int | None,
     ) -> ReadResult:
         """Read again, and check every record from now on: something changed what this process had written."""
         self._written_from = _NEVER
-        return self._read_messages(queue, offset, max_count, max_bytes, tag_codes)
+        return self._read_messages(queue, offset, max_count, max_bytes, tag_codes, disk, max_units)
 
     def _has_size(self, log_offset: int, size: int) -> bool:
         """Return whether the size field of the record at ``log_offset`` has this value."""
@@ -205,18 +243,27 @@ class QueueReader:
         return segment is not None and INT32.unpack_from(segment.view, log_offset - segment.start)[0] == size
 
     def _read_batches(
-        self, queue: BatchConsumeQueue, offset: int, max_count: int, max_bytes: int, stop_count: int, tag_codes: frozenset[int] | None
+        self,
+        queue: BatchConsumeQueue,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        stop_count: int,
+        tag_codes: frozenset[int] | None,
+        disk: DiskLimits | None,
+        max_units: int | None,
     ) -> ReadResult:
         low, high = queue.min_offset, queue.visible
         number, units = self._find(queue, offset)
         # Like the reference, count the messages of the units, not the units.
         reach = max(self._filter_batched_messages, max_count)
         first = number
-        last = min(queue.end_unit, number + reach)
+        last = min(queue.end_unit, number + (reach if max_units is None else min(reach, max_units)))
         next_offset = offset if number < queue.end_unit else high
         count = total = 0
         units = units[: (last - number) * BATCH_UNIT_BYTES]
         missing = seen = full = False
+        log_offset = -1
         before = -1  # the number of the unit whose count is not yet confirmed by the next unit
         pieces: list[tuple[Segment, int, int]] = []
         while number < last and not full:
@@ -230,7 +277,7 @@ class QueueReader:
                 segment = self._batch_segment(queue, unit)
                 if segment is None:
                     if self._repair_batches(queue, number):
-                        return self._read_batches(queue, offset, max_count, max_bytes, stop_count, tag_codes)
+                        return self._read_batches(queue, offset, max_count, max_bytes, stop_count, tag_codes, disk, max_units)
                     missing = True
                     number += 1
                     continue
@@ -238,13 +285,15 @@ class QueueReader:
                     full = True
                     break
                 if before >= 0 and not self._has_count(queue, before) and self._repair_batches(queue, before):
-                    return self._read_batches(queue, offset, max_count, max_bytes, stop_count, tag_codes)
+                    return self._read_batches(queue, offset, max_count, max_bytes, stop_count, tag_codes, disk, max_units)
                 before = number
                 seen = True
                 number += 1
                 next_offset = base + covered
                 if tag_codes is not None and code not in tag_codes and code >= _LOWEST_TAG_CODE:
                     continue
+                if not count and disk is not None and log_offset < disk.before:
+                    max_count, max_bytes = min(max_count, disk.max_count), min(max_bytes, disk.max_bytes)
                 count += covered
                 total += size
                 if pieces and pieces[-1][2] == log_offset and pieces[-1][0] is segment:
@@ -253,17 +302,17 @@ class QueueReader:
                     pieces.append((segment, log_offset, log_offset + size))
             units = b""
         if before >= 0 and not self._has_count(queue, before) and self._repair_batches(queue, before):
-            return self._read_batches(queue, offset, max_count, max_bytes, stop_count, tag_codes)
+            return self._read_batches(queue, offset, max_count, max_bytes, stop_count, tag_codes, disk, max_units)
         if not count:
             status = ReadStatus.NO_MATCHED_MESSAGE if seen else ReadStatus.MESSAGE_WAS_REMOVING
             if missing and not seen:
                 next_offset = high if number >= queue.end_unit else queue.unit(number)[4]
             work = _BATCH_UNIT_WORK * (number - first)
-            return ReadResult(status, min(max(next_offset, offset + 1), high), low, high, [], 0, work)
+            return ReadResult(status, min(max(next_offset, offset + 1), high), low, high, [], 0, work, log_offset)
         buffers = [segment.view[start - segment.start : end - segment.start] for segment, start, end in pieces]
         if len(buffers) > MAX_BUFFERS:
             buffers = [memoryview(b"".join(buffers))]
-        return ReadResult(ReadStatus.FOUND, next_offset, low, high, buffers, count, _BATCH_UNIT_WORK * (number - first))
+        return ReadResult(ReadStatus.FOUND, next_offset, low, high, buffers, count, _BATCH_UNIT_WORK * (number - first), log_offset)
 
     def _find(self, queue: BatchConsumeQueue, offset: int) -> tuple[int, bytes | bytearray]:
         """Return the number of the first unit to read for ``offset``, and the units from there on that were read to find it.

@@ -1,0 +1,161 @@
+"""Which parts of the files a read needs from the disk: they are read in another thread first, so that the broker's loop does not wait.
+
+The end of the log counts as cached, as it was written last. Before it, the page cache is asked: per block of the log, which is remembered
+for two seconds while all of it is cached, or, where records lie far apart, per run of records.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+
+from sprocketmq.clock import Clock
+from sprocketmq.protocol.layout import BATCH_UNIT, QUEUE_UNIT
+from sprocketmq.storage.fs import cached_part, read_through, resident
+from sprocketmq.storage.log.commit_log import CommitLog
+from sprocketmq.storage.queues.batch_queue import BatchConsumeQueue
+from sprocketmq.storage.queues.queue_table import Queue
+from sprocketmq.storage.queues.reading import QueueReader
+
+TAIL_BYTES = 64 << 20
+BLOCK_BYTES = 4 << 20
+FRESH_S = 2.0
+# Records that are this close are read together with what lies between them.
+GAP_BYTES = 256 << 10
+# The most that one read may need of the log; its messages are limited to what lies within.
+MAX_RUNS = 64
+MAX_READ_BYTES = 32 << 20
+# The units of a queue are read ahead of the reads that need them.
+QUEUE_AHEAD_BYTES = 1 << 20
+
+_Part = tuple[str, int, int]
+
+
+class ColdRead:
+    """The parts of files that a read lacks, as path, begin and end; none when it only has to be limited.
+
+    ``max_units`` is the number of queue units from the read's offset on that will be cached then.
+    """
+
+    __slots__ = ("max_units", "parts")
+
+    def __init__(self, parts: list[_Part], max_units: int) -> None:
+        self.parts = parts
+        self.max_units = max_units
+
+    def load(self) -> None:
+        """Read the parts into the page cache. Runs in any thread; a file that was deleted meanwhile is left out."""
+        for path, begin, end in self.parts:
+            read_through(path, begin, end)
+
+
+class ColdFinder:
+    """Finds out what a read by queue offset needs from the disk. Only for the thread that owns the store."""
+
+    def __init__(self, log: CommitLog, reader: QueueReader, clock: Clock) -> None:
+        self._log = log
+        self._reader = reader
+        self._clock = clock
+        # Blocks of the log that were in the page cache as a whole, and until when that is believed (monotonic s).
+        self._fresh: dict[int, float] = {}
+
+    def find(self, topic: str, queue_id: int, offset: int, max_units: int) -> ColdRead | None:
+        """Return what a read of up to ``max_units`` queue units from ``offset`` on needs from the disk; None when it needs nothing.
+
+        Where the units themselves have to be read first, the result is only about them: ask again afterwards.
+        """
+        log = self._log
+        if log.committed_end - log.min_offset <= TAIL_BYTES:
+            return None
+        queue = self._reader.queue(topic, queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.visible:
+            return None
+        if isinstance(queue, BatchConsumeQueue):
+            first, end = queue.find(offset), queue.end_unit
+        else:
+            first, end = offset, queue.visible
+        stop = min(first + max_units, end)
+        if first >= stop:
+            return None
+        missing = self._missing_units(queue, first, stop, end)
+        if missing:
+            return ColdRead(missing, max_units)
+        start = queue.unit(first)[0]
+        if start >= log.committed_end - TAIL_BYTES:
+            return None
+        log_offset, size = queue.unit(stop - 1)[:2]
+        span_end = log_offset + size
+        if 0 < span_end - start <= MAX_READ_BYTES and self._blocks_are_cached(start, span_end):
+            return None
+        return self._find_runs(queue, first, stop)
+
+    @staticmethod
+    def _missing_units(queue: Queue, first: int, stop: int, end: int) -> list[_Part]:
+        found = queue.file_part(first, stop)
+        if found is None or cached_part(*found):
+            return []
+        file, begin, part_end = found
+        ahead = min(begin + QUEUE_AHEAD_BYTES, begin + (end - first) * queue.unit_bytes)
+        return [(file.path, begin, max(part_end, ahead))]
+
+    def _blocks_are_cached(self, start: int, end: int) -> bool:
+        now = self._clock.monotonic()
+        fresh = self._fresh
+        for block in range(start // BLOCK_BYTES, (end - 1) // BLOCK_BYTES + 1):
+            if fresh.get(block, 0.0) > now:
+                continue
+            begin = block * BLOCK_BYTES
+            if not self._is_cached(max(begin, self._log.min_offset), min(begin + BLOCK_BYTES, self._log.committed_end)):
+                return False
+            if len(fresh) >= 4096:
+                fresh.clear()
+            fresh[block] = now + FRESH_S
+        return True
+
+    def _is_cached(self, begin: int, end: int) -> bool:
+        while begin < end:
+            segment = self._log.locate(begin)
+            if segment is None:
+                return True  # not in the log any more: the read will say so
+            stop = min(end, segment.start + segment.size)
+            if not resident(segment.view, begin - segment.start, stop - segment.start):
+                return False
+            begin = stop
+        return True
+
+    def _find_runs(self, queue: Queue, first: int, stop: int) -> ColdRead | None:
+        """Look at the records one by one, and join those that are close."""
+        runs: list[list[int]] = []
+        total = units = 0
+        for log_offset, size in _records(queue, first, stop):
+            if runs and 0 <= log_offset - runs[-1][1] <= GAP_BYTES:
+                more = log_offset + size - runs[-1][1]
+                if total + more > MAX_READ_BYTES:
+                    break
+                runs[-1][1] += more
+                total += more
+            else:
+                if len(runs) == MAX_RUNS or (runs and total + size > MAX_READ_BYTES):
+                    break
+                runs.append([log_offset, log_offset + size])
+                total += size
+            units += 1
+        parts: list[_Part] = []
+        for begin, end in runs:
+            if not self._is_cached(begin, end):
+                parts += self._parts(begin, end)
+        return ColdRead(parts, units) if parts or units < stop - first else None
+
+    def _parts(self, begin: int, end: int) -> Iterator[_Part]:
+        while begin < end:
+            segment = self._log.locate(begin)
+            if segment is None:
+                return
+            stop = min(end, segment.start + segment.size)
+            yield segment.file.path, begin - segment.start, stop - segment.start
+            begin = stop
+
+
+def _records(queue: Queue, first: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield log offset and size of the records of units; damaged units may name any."""
+    unit = BATCH_UNIT if isinstance(queue, BatchConsumeQueue) else QUEUE_UNIT
+    for log_offset, size, *_ in islice(unit.iter_unpack(queue.read_units(first, stop)), stop - first):
+        yield log_offset, max(0, size)

@@ -1,0 +1,118 @@
+"""Finding out what a read needs from the disk: the real page cache where the file system drops it, a made-up one elsewhere."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sprocketmq.storage.queues import cold_reads
+from sprocketmq.storage.store import ColdRead, ReadStatus
+
+
+@pytest.fixture(autouse=True)
+def no_tail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold_reads, "TAIL_BYTES", 0)
+
+
+@pytest.fixture
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing be in the page cache."""
+    monkeypatch.setattr(cold_reads, "resident", lambda *_: False)
+
+
+def drop_cache(root: Path) -> None:
+    for path in root.rglob("*"):
+        if path.is_file():
+            fd = os.open(path, os.O_RDONLY)
+            os.fsync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(fd)
+
+
+def log_parts(found: ColdRead | None) -> list[tuple[int, int]]:
+    assert found is not None
+    return [(begin, end) for _, begin, end in found.parts]
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_what_left_the_page_cache_is_found_and_loaded(bench: Any, batched: bool) -> None:
+    if batched:
+        bench.store.declare_batch_topic("orders")
+    for _ in range(100):
+        send = bench.send_inner_batch if batched else bench.send_batch
+        send([b"x" * 1000] * 4)
+    assert bench.store.find_cold("orders", 0, 0, 100) is None
+    bench.restart()  # a mapping keeps its pages in the cache
+    drop_cache(bench.root)
+    steps = 0
+    while (found := bench.store.find_cold("orders", 0, 0, 100)) is not None:
+        assert found.parts
+        found.load()
+        steps += 1
+    if not steps:
+        pytest.skip("this file system keeps its page cache")
+    assert steps <= 2
+    assert bench.store.read("orders", 0, 0, max_count=100).status is ReadStatus.FOUND
+
+
+def test_the_end_of_the_log_counts_as_cached(bench: Any, cold: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(10):
+        bench.send_batch([b"x" * 1000] * 10)
+    assert bench.store.find_cold("orders", 0, 0, 10) is not None
+    monkeypatch.setattr(cold_reads, "TAIL_BYTES", 50_000)
+    assert bench.store.find_cold("orders", 0, 90, 10) is None
+    assert bench.store.find_cold("orders", 0, 0, 10) is not None
+
+
+@pytest.mark.parametrize("offset", [-1, 10, 11])
+def test_an_offset_outside_the_queue_needs_nothing(bench: Any, cold: None, offset: int) -> None:
+    bench.send_batch([b"x"] * 10)
+    assert bench.store.find_cold("orders", 0, offset, 10) is None
+    assert bench.store.find_cold("unknown", 0, 0, 10) is None
+
+
+def test_records_far_apart_are_loaded_by_themselves(bench: Any, cold: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold_reads, "GAP_BYTES", 1000)
+    places = []
+    for n in range(5):
+        places.append(bench.send(b"%d" % n)[1])
+        bench.send(b"x" * 5000, "other")
+    found = bench.store.find_cold("orders", 0, 0, 32)
+    assert [begin for begin, _ in log_parts(found)] == places
+    assert all(end - begin < 500 for begin, end in log_parts(found))
+    # All records of the other topic are close to one another when the gaps are bridged.
+    monkeypatch.setattr(cold_reads, "GAP_BYTES", 10_000)
+    assert len(log_parts(bench.store.find_cold("orders", 0, 0, 32))) == 1
+
+
+@pytest.mark.parametrize(("name", "value"), [("MAX_RUNS", 3), ("MAX_READ_BYTES", 300)])
+def test_a_read_is_limited_to_what_was_loaded(bench: Any, cold: None, monkeypatch: pytest.MonkeyPatch, name: str, value: int) -> None:
+    monkeypatch.setattr(cold_reads, "GAP_BYTES", 1000)
+    monkeypatch.setattr(cold_reads, name, value)
+    for n in range(9):
+        bench.send(b"%d" % n)
+        bench.send(b"x" * 5000, "other")
+    found = bench.store.find_cold("orders", 0, 2, 32)
+    assert found is not None
+    assert 1 <= found.max_units <= 3
+    result = bench.store.read("orders", 0, 2, max_count=32, max_units=found.max_units)
+    assert (result.status, result.count, result.next_offset) == (ReadStatus.FOUND, found.max_units, 2 + found.max_units)
+
+
+def test_a_cached_block_is_asked_for_once_in_two_seconds(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def resident(view: memoryview, begin: int, end: int) -> bool:
+        asked.append((begin, end))
+        return True
+
+    monkeypatch.setattr(cold_reads, "resident", resident)
+    bench.send_batch([b"x" * 1000] * 40)
+    for _ in range(3):
+        assert bench.store.find_cold("orders", 0, 0, 40) is None
+    assert len(asked) == 1
+
+
+def test_a_file_that_was_deleted_is_left_out(tmp_path: Path) -> None:
+    ColdRead([(str(tmp_path / "gone"), 0, 100)], 1).load()
