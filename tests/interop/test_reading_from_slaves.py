@@ -24,7 +24,7 @@ pytestmark = [
 
 NAME = "broker-r"
 CLUSTER = "SlavesCluster"
-TOPICS = ("ReadOnPush", "ReadOnPull", "ReadOnSpark")
+TOPICS = ("ReadOnPush", "ReadOnOrderly", "ReadOnPull", "ReadOnSpark")
 QUEUES = 4
 READ_ON_S = 5.0
 # A slave asks for its master's topics 10 s after its start.
@@ -93,8 +93,8 @@ async def replicated(pair: Pair, topic: str, count: int) -> None:
         async with PullConsumer("read_on_probe", namesrv=pair.namesrv) as consumer:
             found = 0
             for queue in await consumer.queues(topic):
-                result = await consumer.pull(queue, 0, max_messages=1000, read_from="slave")
-                found += 0 if result.from_master else len(result.messages)
+                result = await consumer.pull(queue, 0, read_from="slave")
+                found += 0 if result.from_master else result.max_offset
             return found
 
     deadline = time.monotonic() + SYNCED_S
@@ -113,41 +113,46 @@ def bodies(start: int, stop: int, queue_id: int) -> list[bytes]:
     return [b"%d" % i for i in range(start, stop) if i % QUEUES == queue_id]
 
 
-async def test_a_push_consumer_reads_on_from_the_slave_and_goes_back(master_here: Pair) -> None:
-    pair, topic = master_here, "ReadOnPush"
-    await send(pair, topic, 0, 400)
-    await replicated(pair, topic, 400)
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_push_consumer_reads_on_from_the_slave_and_goes_back(master_here: Pair, orderly: bool) -> None:
+    pair, topic, group = master_here, "ReadOnOrderly" if orderly else "ReadOnPush", f"read_on_push_{orderly}"
+    await send(pair, topic, 0, 2000)
+    await replicated(pair, topic, 2000)
     got: dict[int, list[bytes]] = {i: [] for i in range(QUEUES)}
-    received: list[float] = []
+    reached = asyncio.Event()
+    killed = asyncio.Event()
 
-    async with PushConsumer("read_on_push", topic, namesrv=pair.namesrv, consume_from="first", batch_size=10) as consumer:
-        hold = asyncio.Event()
+    def count() -> int:
+        return sum(map(len, got.values()))
 
-        async def consume() -> None:
-            async for batch in consumer.batches():
-                got[batch.queue.queue_id] += [message.body for message in batch]
-                received.append(time.monotonic())
-                batch.ack()
-                if sum(map(len, got.values())) >= 200:
-                    await hold.wait()
+    async def consume(consumer: PushConsumer) -> None:
+        async for batch in consumer.batches():
+            got[batch.queue.queue_id] += [message.body for message in batch]
+            if count() >= 200:
+                reached.set()
+                await killed.wait()
 
-        consuming = asyncio.create_task(consume())
-        await eventually(lambda: sum(map(len, got.values())) >= 200, timeout_s=30)
+    # Few messages are cached, so that the slave has most of what is left.
+    options: dict[str, Any] = {"consume_from": "first", "batch_max": 10, "max_cached": 20, "orderly": orderly}
+    async with PushConsumer(group, topic, namesrv=pair.namesrv, **options) as consumer:
+        consuming = asyncio.create_task(consume(consumer))
+        await asyncio.wait_for(reached.wait(), 60)
         await asyncio.to_thread(pair.master.kill)
-        killed = time.monotonic()
-        hold.set()
-        await eventually(lambda: sum(map(len, got.values())) >= 400, timeout_s=30)
-        assert received[-1] - killed < READ_ON_S
-        await consumer.commit()
+        began = time.monotonic()
+        killed.set()
+        await eventually(lambda: count() >= 1000, timeout_s=30)
+        assert time.monotonic() - began < READ_ON_S
+        await eventually(lambda: count() >= 2000, timeout_s=30)
         await asyncio.to_thread(pair.start_master)
-        await send(pair, topic, 400, 440)
-        await eventually(lambda: sum(map(len, got.values())) >= 440, timeout_s=60)
+        await send(pair, topic, 2000, 2040)
+        await eventually(lambda: count() >= 2040, timeout_s=60)
+        await asyncio.sleep(0.5)  # the last batch counts as consumed when the next one is asked for
         await consumer.commit()
         consuming.cancel()
-    assert got == {i: bodies(0, 440, i) for i in range(QUEUES)}
+    assert got == {i: bodies(0, 2040, i) for i in range(QUEUES)}
     async with AdminClient(namesrv=pair.namesrv) as admin:
-        committed = await admin.committed("read_on_push", topic)
-    assert set(committed.values()) == {110}
+        committed = await admin.committed(group, topic)
+    assert set(committed.values()) == {510}
 
 
 async def test_a_pull_consumer_and_an_admin_client_read_from_the_slave(master_here: Pair) -> None:

@@ -39,9 +39,15 @@ class BrokerConfig:
     auto_create_group: bool = True
     default_topic_queues: int = 8
     max_message_bytes: int = 4 << 20
-    # Limits of one pull's answer, besides the client's own. At least one message is always returned.
-    max_transfer_count: int = 4096
-    max_transfer_bytes: int = 4 << 20
+    # Limits of one pull's answer, besides the client's own; the latter two for messages further behind the end of the log than
+    # ``access_message_in_memory_max_ratio``. At least one message is always returned.
+    max_transfer_count_on_message_in_memory: int = 4096
+    max_transfer_bytes_on_message_in_memory: int = 4 << 20
+    max_transfer_count_on_message_in_disk: int = 1024
+    max_transfer_bytes_on_message_in_disk: int = 1 << 20
+    # The names of the limits until 0.2: where given, they hold for all messages.
+    max_transfer_count: int | None = None
+    max_transfer_bytes: int | None = None
     max_connections: int = 10_000
     max_held_pulls: int = 100_000
     flush_interval_s: float = 0.5
@@ -73,8 +79,9 @@ class BrokerConfig:
     ha_housekeeping_s: float = 20.0
     ha_batch_bytes: int = 1 << 20
     ha_max_bytes_per_s: int | None = None
+    # Slaves answer pulls, and masters suggest them for messages far behind the end of the log.
     slave_read_enable: bool = True
-    # Messages further behind the end of the log than this part of the memory, in percent, are better read from a slave.
+    # Messages further behind the end of the log than this part of the machine's memory, in percent, count as on the disk.
     access_message_in_memory_max_ratio: int = 40
 
     def __post_init__(self) -> None:
@@ -82,6 +89,7 @@ class BrokerConfig:
             if problem := name_problem(name, MAX_TOPIC_LENGTH):
                 raise ConfigError(f"{what} name {name!r} is not valid: {problem}")
         self._check_replication()
+        self._take_old_limits()
         if self.advertise is not None and (problem := advertise_problem(self.advertise)):
             raise ConfigError(f"advertise {self.advertise!r} is not valid: {problem}")
         if self.namesrv:
@@ -89,8 +97,10 @@ class BrokerConfig:
         ranges = (
             ("default_topic_queues", self.default_topic_queues, 1, 1024),
             ("max_message_bytes", self.max_message_bytes, 1, MAX_MESSAGE_BYTES_LIMIT),
-            ("max_transfer_count", self.max_transfer_count, 1, 1 << 20),
-            ("max_transfer_bytes", self.max_transfer_bytes, 1, MAX_TRANSFER_BYTES_LIMIT),
+            ("max_transfer_count_on_message_in_memory", self.max_transfer_count_on_message_in_memory, 1, 1 << 20),
+            ("max_transfer_bytes_on_message_in_memory", self.max_transfer_bytes_on_message_in_memory, 1, MAX_TRANSFER_BYTES_LIMIT),
+            ("max_transfer_count_on_message_in_disk", self.max_transfer_count_on_message_in_disk, 1, 1 << 20),
+            ("max_transfer_bytes_on_message_in_disk", self.max_transfer_bytes_on_message_in_disk, 1, MAX_TRANSFER_BYTES_LIMIT),
             ("max_connections", self.max_connections, 1, 1 << 20),
             ("max_held_pulls", self.max_held_pulls, 0, 10_000_000),
             ("flush_interval_s", self.flush_interval_s, 0.001, 3600.0),
@@ -128,6 +138,14 @@ class BrokerConfig:
         if self.role is not Role.SLAVE:
             return self.role
         return Role.SYNC_MASTER if self.copies_to_wait_for > 1 else Role.ASYNC_MASTER
+
+    def _take_old_limits(self) -> None:
+        for old in ("max_transfer_count", "max_transfer_bytes"):
+            limit = getattr(self, old)
+            if limit is not None:
+                in_memory, in_disk = f"{old}_on_message_in_memory", f"{old}_on_message_in_disk"
+                object.__setattr__(self, in_memory, limit)
+                object.__setattr__(self, in_disk, min(limit, getattr(self, in_disk)))
 
     def _check_replication(self) -> None:
         if not isinstance(self.role, Role):

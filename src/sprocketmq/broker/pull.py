@@ -6,20 +6,25 @@ pulls share one timer; none has a task of its own.
 A pull for a rare tag may find a long stretch of other messages before it when it wakes. It is read piece by piece, and in one turn of the
 event loop held pulls are given no more than about a millisecond together; they go on in the next turn, one piece each, after everybody
 else's requests.
+
+A pull of messages that are not in the page cache waits until another thread has read them (``cold_reads``).
 """
 
 import asyncio
 import logging
+import os
 from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
 from math import ceil
 
 from sprocketmq.broker.clients import SQL_REFUSED, ClientRegistry, tag_filter
+from sprocketmq.broker.cold_reads import ColdReads
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.groups import GroupRefused, GroupTable
 from sprocketmq.broker.offsets import OffsetTable
 from sprocketmq.broker.query import members_of
+from sprocketmq.broker.replication.roles import MASTER_ID, BrokerRole
 from sprocketmq.broker.stats import Stats
 from sprocketmq.broker.topics import FAQ, NO_LITE_TOPICS, Topic, TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
@@ -29,7 +34,7 @@ from sprocketmq.protocol.bodies import SubscriptionGroupConfig, build_subscripti
 from sprocketmq.protocol.codes import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.headers import PullRequest
-from sprocketmq.storage.store import MessageStore, ReadResult, ReadStatus
+from sprocketmq.storage.store import DiskLimits, MessageStore, ReadResult, ReadStatus
 
 log = logging.getLogger(__name__)
 
@@ -42,14 +47,18 @@ MAX_UNREAD_BYTES = 32 << 20
 TURN_WORK = 16_000
 READ_WORK = 200
 
+# A pull waits for its queue's units, then for its messages; after that many waits it is answered from wherever the data is.
+MAX_LOADS = 3
+
 # The group that tools read with.
 TOOLS_GROUP = "TOOLS_CONSUMER"
 
-_EXT = b'{"suggestWhichBrokerId":"0","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d","topicSysFlag":"%d","groupSysFlag":"%d"}'
+_EXT = b'{"suggestWhichBrokerId":"%d","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d","topicSysFlag":"%d","groupSysFlag":"%d"}'
 _FOUND = ReadStatus.FOUND
 _NO_MATCH = ReadStatus.NO_MATCHED_MESSAGE
 _AT_END = ReadStatus.OFFSET_OVERFLOW_ONE
 _EMPTY = ReadStatus.NO_MESSAGE_IN_QUEUE
+_MOVED = {ReadStatus.OFFSET_TOO_SMALL, ReadStatus.OFFSET_OVERFLOW_BADLY, ReadStatus.NO_MESSAGE_IN_QUEUE}
 _AGAIN = {ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING}
 
 
@@ -69,7 +78,11 @@ def _read_forbidden(group: str, topic: str) -> PullRefused:
 
 
 class Pull:
-    """One checked pull: what to read, and whom to answer; the last three fields are for a held one."""
+    """One checked pull: what to read, and whom to answer.
+
+    It may be held for ``suspend_s`` seconds. ``max_units`` limits a read to what was loaded from the disk in ``loads`` steps. ``tick``,
+    ``held``, ``due`` and ``woken`` are for a held one.
+    """
 
     __slots__ = (
         "command",
@@ -77,11 +90,14 @@ class Pull:
         "due",
         "group",
         "held",
+        "loads",
         "max_bytes",
         "max_count",
+        "max_units",
         "offset",
         "own_subscription",
         "queue_id",
+        "suspend_s",
         "tag_codes",
         "tick",
         "topic",
@@ -105,6 +121,7 @@ class Pull:
         tag_codes: frozenset[int] | None,
         *,
         own_subscription: bool,
+        suspend_s: float,
     ) -> None:
         self.conn = conn
         self.command = command
@@ -116,6 +133,9 @@ class Pull:
         self.max_bytes = max_bytes
         self.tag_codes = tag_codes
         self.own_subscription = own_subscription
+        self.suspend_s = suspend_s
+        self.loads = 0
+        self.max_units: int | None = None
         self.tick = 0
 
 
@@ -133,6 +153,14 @@ def response_code(status: ReadStatus, offset: int) -> int:
     if status is _AT_END or (status is _EMPTY and offset == 0):
         return ResponseCode.PULL_NOT_FOUND
     return ResponseCode.PULL_OFFSET_MOVED
+
+
+def memory_bytes() -> int:
+    """Return the size of the machine's memory; a huge number where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return 1 << 62
 
 
 def _from_the_asked_offset(pull: Pull, result: ReadResult) -> ReadResult:
@@ -161,9 +189,11 @@ class PullHandlers:
         clients: ClientRegistry,
         offsets: OffsetTable,
         stats: Stats,
+        role: BrokerRole,
         *,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        self._role = role
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -171,8 +201,13 @@ class PullHandlers:
         self._offsets = offsets
         self._stats = stats
         self._clock = clock
-        self._max_count = config.max_transfer_count
-        self._max_bytes = config.max_transfer_bytes
+        self._max_count = config.max_transfer_count_on_message_in_memory
+        self._max_bytes = config.max_transfer_bytes_on_message_in_memory
+        self._disk_count = config.max_transfer_count_on_message_in_disk
+        self._disk_bytes = config.max_transfer_bytes_on_message_in_disk
+        # Messages that are further behind the end of the log than this count as on the disk, and are better read from a slave.
+        self._in_memory_bytes = memory_bytes() * config.access_message_in_memory_max_ratio // 100
+        self._slave_read_enable = config.slave_read_enable
         self._max_held = config.max_held_pulls
         self._host = config.host
         self._unread: dict[ServerConnection, int] = {}
@@ -182,6 +217,7 @@ class PullHandlers:
         self._timer_tick = 0
         self._work = 0  # of this turn of the loop
         self._woken: deque[Pull] = deque()
+        self._cold: ColdReads[Pull] = ColdReads(self._loaded)
 
     def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
@@ -201,6 +237,9 @@ class PullHandlers:
         conn.respond(command, refused.code, ext=ext, remark=refused.remark)
 
     def _pull(self, conn: ServerConnection, command: Command, header: PullRequest) -> None:
+        if self._role.is_slave and not self._slave_read_enable:
+            remark = f"[REJECTREQUEST]system busy, start flow control for a while: this slave answers no pulls, ask {self._role.master}"
+            raise PullRefused(ResponseCode.SYSTEM_BUSY, remark)
         name = header.topic
         group = self._groups.find(header.consumer_group)
         if group is None:
@@ -225,7 +264,6 @@ class PullHandlers:
             )
             raise PullRefused(ResponseCode.INVALID_PARAMETER, remark)
         tag_codes = self._tag_codes(header, group)
-        may_wait = sys_flag & PULL_SUSPEND
         if self._offsets.resets:
             moved = self._offsets.moved(header.consumer_group, name, queue_id, offset)
             if moved is not None:
@@ -246,17 +284,57 @@ class PullHandlers:
             self._max_bytes if max_bytes is None else max(1, min(max_bytes, self._max_bytes)),
             tag_codes,
             own_subscription=bool(sys_flag & PULL_SUBSCRIPTION),
+            suspend_s=header.suspend_timeout_ms / 1000 if sys_flag & PULL_SUSPEND else 0.0,
         )
+        if not self._wait_for_disk(pull):
+            self._read_or_hold(pull)
+
+    def _read_or_hold(self, pull: Pull) -> None:
         result = self._read(pull)
-        if topic.batch_queues and group.group_name == TOOLS_GROUP and result.status is _FOUND:
-            result = _from_the_asked_offset(pull, result)
-        if may_wait and header.suspend_timeout_ms > 0 and response_code(result.status, offset) == ResponseCode.PULL_NOT_FOUND:
+        if result.status is _FOUND:
+            if pull.topic.batch_queues and pull.group.group_name == TOOLS_GROUP:
+                result = _from_the_asked_offset(pull, result)
+        elif pull.suspend_s > 0 and self._may_hold and response_code(result.status, pull.offset) == ResponseCode.PULL_NOT_FOUND:
             if self.held_count >= self._max_held:
                 # Answering "nothing found" would make the client ask again at once; an error makes it wait.
                 raise PullRefused(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while")
-            self._hold(pull, header.suspend_timeout_ms / 1000)
+            self._hold(pull, pull.suspend_s)
             return
         self._answer(pull, result)
+
+    @property
+    def _may_hold(self) -> bool:
+        """Whether pulls wait here for messages; a slave sends them to its master while that is there."""
+        return not (self._role.is_slave and self._role.master_alive)
+
+    # --- messages on the disk ---
+
+    def _wait_for_disk(self, pull: Pull) -> bool:
+        """Have another thread read what ``pull`` needs from the disk; False when it needs nothing, or has waited often enough."""
+        units = pull.max_count if pull.tag_codes is None else max(pull.max_count, self._store.max_filter_units)
+        cold = self._store.find_cold(pull.topic.name, pull.queue_id, pull.offset, units)
+        if cold is None:
+            pull.max_units = None
+            return False
+        pull.max_units = cold.max_units
+        if not cold.parts or pull.loads == MAX_LOADS:
+            return False
+        if self._cold.full:
+            raise PullRefused(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while")
+        pull.command.body = b""  # a view of it would keep the receive buffer alive
+        pull.loads += 1
+        self._cold.begin(pull, cold)
+        return True
+
+    def _loaded(self, pull: Pull) -> None:
+        try:
+            if not self._wait_for_disk(pull):
+                self._read_or_hold(pull)
+        except PullRefused as e:
+            self._refuse(pull.conn, pull.command, e)
+        except Exception as e:
+            log.exception("a pull of topic %s, queue %d, cannot be answered", pull.topic.name, pull.queue_id)
+            pull.conn.respond(pull.command, ResponseCode.SYSTEM_ERROR, ext={}, remark=f"internal error: {type(e).__name__}: {e}")
 
     def _tag_codes(self, header: PullRequest, group: SubscriptionGroupConfig) -> frozenset[int] | None:
         """Return the tags of the request itself, or of the group's last heartbeat."""
@@ -289,6 +367,7 @@ class PullHandlers:
         return subscription.tag_codes
 
     def _read(self, pull: Pull) -> ReadResult:
+        disk_before = self._store.commitlog_max_offset - self._in_memory_bytes
         return self._store.read(
             pull.topic.name,
             pull.queue_id,
@@ -296,6 +375,8 @@ class PullHandlers:
             max_count=pull.max_count,
             max_bytes=pull.max_bytes,
             tag_codes=pull.tag_codes,
+            disk=DiskLimits(disk_before, self._disk_count, self._disk_bytes) if disk_before > 0 else None,
+            max_units=pull.max_units,
         )
 
     def _answer(self, pull: Pull, result: ReadResult) -> None:
@@ -303,6 +384,14 @@ class PullHandlers:
         code = response_code(result.status, pull.offset)
         next_offset = result.next_offset
         remark = result.status.name
+        suggested = MASTER_ID
+        if self._slave_read_enable:
+            slowly = 0 <= result.log_offset < self._store.commitlog_max_offset - self._in_memory_bytes
+            suggested = pull.group.which_broker_when_consume_slowly if slowly else pull.group.broker_id
+            if self._role.is_slave and code != ResponseCode.SUCCESS:
+                code, next_offset, suggested = self._answer_of_slave(pull, result, code, suggested, slowly)
+            elif self._role.is_slave and not slowly and self._role.master_alive:
+                suggested = MASTER_ID
         body: list[bytes | memoryview] = []
         if code == ResponseCode.SUCCESS:
             size = sum(map(len, result.buffers))
@@ -324,15 +413,36 @@ class PullHandlers:
                 stats.note_got(pull.topic.name, pull.group.group_name, result.count)
         else:
             stats.get_missed += 1
-        ext = _EXT % (next_offset, result.min_offset, result.max_offset, pull.topic.config.topic_sys_flag, pull.group.group_sys_flag)
+        ext = _EXT % (
+            suggested,
+            next_offset,
+            result.min_offset,
+            result.max_offset,
+            pull.topic.config.topic_sys_flag,
+            pull.group.group_sys_flag,
+        )
         conn.respond(pull.command, code, ext=ext, remark=remark, body=body)
+
+    def _answer_of_slave(self, pull: Pull, result: ReadResult, code: int, suggested: int, slowly: bool) -> tuple[int, int, int]:
+        """Return code, next offset and suggestion of a slave that has found nothing.
+
+        It moves no offset, as its log may lag behind the master's: the consumer asks again, and the master while that is there.
+        """
+        next_offset = result.next_offset
+        if result.status in _MOVED:
+            next_offset = pull.offset
+            if code == ResponseCode.PULL_OFFSET_MOVED:
+                code, suggested = ResponseCode.PULL_RETRY_IMMEDIATELY, pull.group.broker_id
+        if self._role.master_alive and not slowly:
+            code, suggested = ResponseCode.PULL_RETRY_IMMEDIATELY, MASTER_ID
+        return code, next_offset, suggested
 
     def _answer_moved(
         self, conn: ServerConnection, command: Command, topic: Topic, group: SubscriptionGroupConfig, queue_id: int, offset: int
     ) -> None:
         """Tell a member that an administrator moved its group to ``offset``."""
         low, high = self._store.min_offset(topic.name, queue_id), self._store.max_offset(topic.name, queue_id)
-        ext = _EXT % (offset, low, high, topic.config.topic_sys_flag, group.group_sys_flag)
+        ext = _EXT % (MASTER_ID, offset, low, high, topic.config.topic_sys_flag, group.group_sys_flag)
         conn.respond(command, ResponseCode.PULL_OFFSET_MOVED, ext=ext, remark="OFFSET_RESET")
 
     # --- waiting ---
@@ -458,6 +568,8 @@ class PullHandlers:
     def reading_forbidden(self, group: str, name: str) -> None:
         """Refuse the waiting pulls of a group that may no longer read a topic, except those that bring their own subscription."""
         topic = self._topics.get(name)
+        for pull in self._cold.drop(lambda pull: pull.topic is topic and pull.group.group_name == group and not pull.own_subscription):
+            self._refuse(pull.conn, pull.command, _read_forbidden(group, name))
         for waiting in list(topic.held.values()) if topic is not None else ():
             for pull in [pull for pull in waiting if pull.group.group_name == group and not pull.own_subscription]:
                 self._release(pull)
@@ -465,21 +577,25 @@ class PullHandlers:
 
     def topic_deleted(self, topic: Topic) -> None:
         """Answer the pulls that wait on a deleted topic."""
-        for waiting in list(topic.held.values()):
-            for pull in list(waiting):
-                self._release(pull)
-                remark = f"topic[{topic.name}] not exist, apply first please! \n{FAQ}"
-                pull.conn.respond(pull.command, ResponseCode.TOPIC_NOT_EXIST, ext={}, remark=remark)
+        waiting = [pull for pulls in topic.held.values() for pull in pulls]
+        for pull in waiting:
+            self._release(pull)
+        for pull in waiting + self._cold.drop(lambda pull: pull.topic is topic):
+            remark = f"topic[{topic.name}] not exist, apply first please! \n{FAQ}"
+            pull.conn.respond(pull.command, ResponseCode.TOPIC_NOT_EXIST, ext={}, remark=remark)
 
     def disconnected(self, conn: ServerConnection) -> None:
         """Forget the pulls of a connection that ended."""
         for pull in list(conn.attachment):
             self._release(pull)
+        if len(self._cold):
+            self._cold.drop(lambda pull: pull.conn is conn)
         self._unread.pop(conn, None)
 
     def close(self) -> None:
-        """Stop the timer; held pulls end with their connections."""
+        """Stop the timer and the threads; pulls that wait end with their connections."""
         self._woken.clear()
+        self._cold.close()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -112,7 +112,9 @@ class Broker:
             learned=self._master_learned,
             background=self._background,
         )
-        self.pulls = PullHandlers(config, self.store, self.topics, self.groups, self.clients, self.offsets, self.stats, clock=clock)
+        self.pulls = PullHandlers(
+            config, self.store, self.topics, self.groups, self.clients, self.offsets, self.stats, self.role, clock=clock
+        )
         self.acks: Acks[Stored] = Acks(
             sync=config.store.flush_disk_type == "SYNC_FLUSH",
             timeout_s=config.sync_flush_timeout_s,

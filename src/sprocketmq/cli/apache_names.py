@@ -83,8 +83,10 @@ SETTINGS = {
     "autoCreateSubscriptionGroup": Setting("auto_create_group", switch),
     "defaultTopicQueueNums": Setting("default_topic_queues", whole),
     "maxMessageSize": Setting("max_message_bytes", whole),
-    "maxTransferCountOnMessageInMemory": Setting("max_transfer_count", whole),
-    "maxTransferBytesOnMessageInMemory": Setting("max_transfer_bytes", whole),
+    "maxTransferCountOnMessageInMemory": Setting("max_transfer_count_on_message_in_memory", whole),
+    "maxTransferBytesOnMessageInMemory": Setting("max_transfer_bytes_on_message_in_memory", whole),
+    "maxTransferCountOnMessageInDisk": Setting("max_transfer_count_on_message_in_disk", whole),
+    "maxTransferBytesOnMessageInDisk": Setting("max_transfer_bytes_on_message_in_disk", whole),
     "maxFilterMessageSize": Setting("max_filter_units", queue_units),
     "pullThreadPoolQueueCapacity": Setting("max_held_pulls", whole),
     "registerNameServerPeriod": Setting("register_interval_s", seconds),
@@ -177,9 +179,6 @@ FIXED = {
 }
 
 _REASONS = {
-    "one limit holds for all messages (maxTransferCountOnMessageInMemory, maxTransferBytesOnMessageInMemory)": """
-        maxTransferBytesOnMessageInDisk maxTransferCountOnMessageInDisk
-    """,
     "there is no authentication": """
         aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond authConfigPath authenticationMetadataProvider
         authenticationProvider authenticationStrategy authenticationWhitelist authorizationMetadataProvider authorizationProvider

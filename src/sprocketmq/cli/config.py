@@ -37,8 +37,10 @@ class Settings:
     auto_create_group: bool = True
     default_topic_queues: int = 8
     max_message_bytes: int = 4 << 20
-    max_transfer_count: int = 4096
-    max_transfer_bytes: int = 4 << 20
+    max_transfer_count_on_message_in_memory: int = 4096
+    max_transfer_bytes_on_message_in_memory: int = 4 << 20
+    max_transfer_count_on_message_in_disk: int = 1024
+    max_transfer_bytes_on_message_in_disk: int = 1 << 20
     max_filter_units: int = 800
     max_connections: int = 10_000
     max_held_pulls: int = 100_000
@@ -92,6 +94,13 @@ class Settings:
 
     def put(self, key: str, value: Any, source: str) -> None:
         """Set one key. Raises ConfigError for an unknown key or a value of another type; ``source`` names its origin in errors."""
+        if key in _OLD_LIMITS:
+            if type(value) is not int:
+                raise ConfigError(f"{source}: {key} must be a whole number, not {value!r}")
+            self.put(f"{key}_on_message_in_memory", value, source)
+            in_disk = f"{key}_on_message_in_disk"
+            self.put(in_disk, min(value, getattr(self, in_disk)), source)
+            return
         if key not in KEYS:
             raise ConfigError(f"{source}: unknown key {key!r}; {_closest(key)}")
         wanted = KEYS[key]
@@ -114,6 +123,9 @@ class Settings:
         """Set ``KEY=VALUE`` written as text. The key may be one of Apache's names, with the value in its unit."""
         key, equals, text = assignment.partition("=")
         key, text = key.strip(), text.strip()
+        if key in _OLD_LIMITS:
+            self.put(key, _from_text(int, text), source)
+            return
         if not equals or not key:
             raise ConfigError(f"{source}: write KEY=VALUE, not {assignment!r}")
         if key not in KEYS:
@@ -160,6 +172,8 @@ def _kind(setting: "Field[Any]") -> type:
 
 KEYS: dict[str, type] = {f.name: _kind(f) for f in fields(Settings) if f.name != "explicit"}
 _TYPE_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+# The limits of a pull until 0.2, which hold for all messages.
+_OLD_LIMITS = ("max_transfer_count", "max_transfer_bytes")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 

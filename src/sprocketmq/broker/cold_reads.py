@@ -1,0 +1,66 @@
+"""Pulls whose messages are on the disk only: a few threads read them into the page cache, then the pull is answered as any other."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+from sprocketmq.storage.store import ColdRead
+
+log = logging.getLogger(__name__)
+
+# Two keep a disk busy; more would only compete with the flushes of sends.
+THREADS = 2
+# Pulls that wait for the disk; further ones are refused. Each needs at most 32 MiB of the page cache.
+MAX_PULLS = 1000
+
+_P = TypeVar("_P")
+
+
+class ColdReads(Generic[_P]):
+    """The pulls that wait for the disk, oldest first. ``loaded(pull)`` is called in the loop when the data of a pull is cached.
+
+    One that is dropped meanwhile, since its connection ended or its topic was deleted, is read for nothing.
+    """
+
+    def __init__(self, loaded: Callable[[_P], None]) -> None:
+        self._loaded = loaded
+        self._waiting: dict[_P, None] = {}
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def full(self) -> bool:
+        return len(self._waiting) >= MAX_PULLS
+
+    def begin(self, pull: _P, cold: ColdRead) -> None:
+        """Load what ``pull`` needs in another thread."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="sprocketmq-cold-reads")
+        self._waiting[pull] = None
+        loading = asyncio.get_running_loop().run_in_executor(self._pool, cold.load)
+        loading.add_done_callback(lambda done: self._ended(pull, done))
+
+    def _ended(self, pull: _P, done: "asyncio.Future[None]") -> None:
+        if not done.cancelled() and (error := done.exception()) is not None:
+            log.error("reading ahead of a pull failed, it is answered all the same: %s", error)
+        if pull in self._waiting:
+            del self._waiting[pull]
+            self._loaded(pull)
+
+    def drop(self, wanted: Callable[[_P], bool]) -> list[_P]:
+        """Forget the pulls that are ``wanted``, and return them."""
+        found = [pull for pull in self._waiting if wanted(pull)]
+        for pull in found:
+            del self._waiting[pull]
+        return found
+
+    def close(self) -> None:
+        """Forget all pulls and end the threads."""
+        self._waiting.clear()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
