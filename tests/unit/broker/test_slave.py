@@ -41,6 +41,7 @@ async def test_pulls_held_at_a_slave_wake_when_its_master_gets_a_message(pair, c
     master, slave = await pair()
     at_master, at_slave = await connect(master), await connect(slave)
     await at_slave.heartbeat(consumers=["cg"])
+    slave.role.master_alive = False  # it sends consumers to one that is alive
     held = at_slave.pull("orders", 0, wait_ms=20_000)
     await eventually(lambda: slave.pulls.held_count == 1, timeout_s=5)
     await at_master.send("orders", b"news")
