@@ -538,6 +538,7 @@ class AdminClient(_Face[client.AdminClient]):
     broker_config = _blocking(client.AdminClient.broker_config)
     brokers = _blocking(client.AdminClient.brokers)
     ha_status = _blocking(client.AdminClient.ha_status)
+    broker_epochs = _blocking(client.AdminClient.broker_epochs)
     change_master = _blocking(client.AdminClient.change_master)
     queues = _blocking(client.AdminClient.queues)
     min_offset = _blocking(client.AdminClient.min_offset)

@@ -5,6 +5,7 @@ from typing import Any
 from sprocketmq import sync
 from sprocketmq.cli.output import clean, print_json, print_table
 from sprocketmq.client.admin import BrokerState
+from sprocketmq.errors import BrokerError, RetriableError
 
 COLUMNS = ("broker", "id", "role", "address", "version", "epoch", "log end", "behind bytes", "behind ms", "in sync")
 
@@ -13,13 +14,24 @@ def show(namesrv: str, *, as_json: bool) -> None:
     """Print one line for each registered broker; those that do not answer have a sentence below."""
     with sync.AdminClient(namesrv=namesrv) as admin:
         brokers = admin.brokers()
-    if as_json:
-        print_json([facts(state) for state in brokers])
-        return
+        if as_json:
+            print_json([facts(state) | {"epochs": epochs(admin, state)} for state in brokers])
+            return
     print_table(COLUMNS, [row(state) for state in brokers])
     for state in brokers:
         if state.problem:
             print(f"{state.broker_name} {state.broker_id}: {clean(state.problem)}")
+
+
+def epochs(admin: sync.AdminClient, state: BrokerState) -> list[dict[str, int]]:
+    """Return where each epoch of a broker's log begins; nothing for a broker without epochs, or that does not answer any more."""
+    if state.epoch is None:
+        return []
+    try:
+        found = admin.broker_epochs(state.address).epoch_list
+    except (BrokerError, RetriableError):
+        return []
+    return [{"epoch": entry.epoch, "start": entry.start_offset} for entry in found]
 
 
 def facts(state: BrokerState) -> dict[str, Any]:

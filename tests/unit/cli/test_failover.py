@@ -118,6 +118,8 @@ def test_a_live_master_steps_down(cli):
         assert done.out.startswith(f"broker-a: {mq.address('broker-a-1')}, slave 1 so far, is the master since epoch 1000 (")
         assert "what an ASYNC_MASTER acknowledged in this moment may be lost as well" in done.out
         master, slave = follow(mq, 1)
+        shown, _ = cli("cluster", "--namesrv", mq.namesrv, "--json").json
+        assert shown["epochs"] == [{"epoch": 1000, "start": 0}]
         assert (master.address, slave.address) == (mq.address("broker-a-1"), mq.address("broker-a"))
 
 

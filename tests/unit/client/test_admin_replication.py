@@ -75,5 +75,6 @@ async def test_a_slave_tells_how_it_follows():
             await asyncio.sleep(0.01)
         assert (slave.broker_id, slave.role, slave.address, slave.epoch) == (1, "SLAVE", mq.address("broker-a-1"), 1)
         assert (slave.behind_bytes, slave.behind_ms) == (0, 0)
+        assert [(entry.epoch, entry.start_offset) for entry in (await admin.broker_epochs(slave.address)).epoch_list] == [(1, 0)]
         with pytest.raises(BrokerError, match="epoch 1 is not higher than 1"):
             await admin.change_master(slave.address, slave.address, 1)

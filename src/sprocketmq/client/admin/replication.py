@@ -8,7 +8,7 @@ from sprocketmq.client.admin.groups import GroupAdmin
 from sprocketmq.client.routes import MASTER_ID
 from sprocketmq.errors import BrokerError, RetriableError
 from sprocketmq.net.tasks import all_of
-from sprocketmq.protocol.bodies import HaConnectionInfo, HaStatus
+from sprocketmq.protocol.bodies import EpochCache, HaConnectionInfo, HaStatus
 from sprocketmq.protocol.codes import RequestCode
 from sprocketmq.protocol.command import to_ext
 from sprocketmq.protocol.headers import NotifyRoleChanged
@@ -63,6 +63,11 @@ class ReplicationAdmin(GroupAdmin):
         response = self._expect_success(await self._ask(address, RequestCode.GET_BROKER_CONFIG, {}), address)
         lines = bytes(response.body).decode(errors="replace").splitlines()
         return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+
+    async def broker_epochs(self, address: str) -> EpochCache:
+        """Return the epochs of the log on the broker at ``address``. Raises BrokerError when it has none."""
+        response = await self._ask(address, RequestCode.GET_BROKER_EPOCH_CACHE, {})
+        return EpochCache.decode(self._expect_success(response, address).body)
 
     async def change_master(self, address: str, master_address: str, epoch: int, *, timeout_s: float = ROLE_TIMEOUT_S) -> None:
         """Tell the broker at ``address`` that the one at ``master_address`` is the master from ``epoch`` on: itself, or another one.
