@@ -61,7 +61,8 @@ class BrokerConfig:
     register_interval_s: float = 30.0
     save_offsets_interval_s: float = 5.0
     region: str = field(default="DefaultRegion")
-    # Replication. A master with ``ha_port`` None has no listener for slaves and announces none; 0 takes any free port.
+    # Replication. A master with ``ha_port`` None has no listener for slaves and announces none; 0 takes any free port, and so does a slave
+    # without a port when it is promoted.
     role: Role = Role.ASYNC_MASTER
     ha_port: int | None = None
     # Shared by the master and its slaves; without one the HA port accepts everybody.

@@ -212,8 +212,11 @@ class Replication:
 
     async def _listen(self) -> None:
         config = self._config
-        if config.ha_port is None:
-            return
+        port = config.ha_port
+        if port is None:
+            if config.role is not Role.SLAVE:
+                return
+            port = 0  # a promoted slave: the other slaves, and the former master, follow it
         master = ReplicationMaster(
             self._store,
             name=self._name,
@@ -226,7 +229,7 @@ class Replication:
             max_bytes_per_s=config.ha_max_bytes_per_s,
             clock=self._clock,
         )
-        await master.start(config.host, config.ha_port)
+        await master.start(config.host, port)
         self.master = self._flusher.replicas = master
 
     def _wait_for_replicas(self) -> None:

@@ -77,7 +77,7 @@ def pair(start_broker, namesrv):
         slaves = {name: found[name] for name in found if name not in ("role", "in_sync_replicas")}
         master = await start_broker("master", ha_port=0, **found)
         master.topics.create_internal("orders", 4)
-        slave = await start_broker("slave", ha_port=0, **{**slaves, "role": Role.SLAVE, "broker_id": 1})
+        slave = await start_broker("slave", **{**slaves, "role": Role.SLAVE, "broker_id": 1})
         await eventually(lambda: follows(slave), timeout_s=20)
         return master, slave
 
