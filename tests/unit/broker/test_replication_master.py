@@ -282,15 +282,28 @@ async def test_warnings_about_strangers_are_few(store, lead, connect, caplog):
     assert caplog.text.count("closing 127.0.0.1") == 1
 
 
-async def test_a_connection_that_never_reports_is_closed_and_only_so_many_may_try(store, lead, connect, monkeypatch):
+async def test_a_connection_that_never_reports_is_closed(store, lead, connect, monkeypatch):
     monkeypatch.setattr(master_module, "FIRST_REPORT_S", 0.1)
     master = await lead(max_slaves=3, heartbeat_s=0.1)
     silent = [await connect(master) for _ in range(3)]
     await eventually(lambda: len(master.newcomers) == 3)
-    await (await connect(master)).closed()
     for slave in silent:
         await slave.closed()
     assert not master.newcomers
+
+
+async def test_silent_strangers_are_few_and_keep_no_slave_out(store, lead, connect, caplog):
+    put(store, b"one")
+    master = await lead(max_slaves=3)
+    silent = [await connect(master) for _ in range(3)]
+    await eventually(lambda: len(master.newcomers) == 3)
+    slave = await connect(master)
+    await silent[0].closed()
+    assert len(master.newcomers) == 3
+    slave.report(1)
+    await slave.transfer()
+    assert len(master.slaves) == 1
+    assert "3 newer connections have not reported either, the limit" in caplog.text
 
 
 async def test_only_so_many_slaves_follow(store, lead, connect, caplog):

@@ -199,12 +199,11 @@ class ReplicationMaster:
 
     # --- called by the connections ---
 
-    def room_for(self, link: "SlaveLink") -> bool:
-        """Take note of a new connection, unless there are too many."""
+    def opened(self, link: "SlaveLink") -> None:
+        """Take note of a new connection. The oldest of too many is closed: silent strangers keep no slave out."""
         if len(self.newcomers) >= self.max_slaves:
-            return False
+            self.newcomers.pop(0).refuse(f"{self.max_slaves} newer connections have not reported either, the limit")
         self.newcomers.append(link)
-        return True
 
     def follows(self, link: "SlaveLink") -> None:
         """Take note that a connection has reported. Raises RemoteProtocolError when there are too many slaves."""
@@ -261,9 +260,7 @@ class SlaveLink(asyncio.Protocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         name = transport.get_extra_info("peername")
         self.peer = format_address(name[0], name[1]) if name else "unknown"
-        if not self._master.room_for(self):
-            self._refuse(f"{self._master.max_slaves} connections have not reported yet, the limit")
-            return
+        self._master.opened(self)
         self._transport.set_write_buffer_limits(high=MAX_UNSENT_BYTES, low=MAX_UNSENT_BYTES // 4)
         if self._handshake is not None:
             self._transport.write(self._handshake.challenge())
@@ -276,7 +273,7 @@ class SlaveLink(asyncio.Protocol):
             for report in self._reports.received(data):
                 self._take(report)
         except RemoteProtocolError as e:
-            self._refuse(str(e))
+            self.refuse(str(e))
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -336,7 +333,7 @@ class SlaveLink(asyncio.Protocol):
             try:
                 data = store.raw(progress.sent, limit)
             except LogOffsetOutside as e:
-                self._refuse(f"the slave needs log that was deleted: {e}")
+                self.refuse(f"the slave needs log that was deleted: {e}")
                 return
             count = len(data)
             head = encode_transfer_head(progress.sent, count)
@@ -371,7 +368,7 @@ class SlaveLink(asyncio.Protocol):
             self._received = self._opened = now
         if not self._following:
             if now - self._opened > FIRST_REPORT_S:
-                self._refuse(f"it has not reported within {FIRST_REPORT_S:g} s")
+                self.refuse(f"it has not reported within {FIRST_REPORT_S:g} s")
         elif now - self._received > master.housekeeping_s:
             self.close(f"silent for {master.housekeeping_s:g} s")
         elif (
@@ -384,7 +381,8 @@ class SlaveLink(asyncio.Protocol):
 
     # --- ending ---
 
-    def _refuse(self, reason: str) -> None:
+    def refuse(self, reason: str) -> None:
+        """Close the connection, with a warning that says why."""
         if self._transport is not None and not self._transport.is_closing():
             master = self._master
             master.peer_log.warning(self.peer.rpartition(":")[0], "%s: closing %s at the HA port: %s", master.name, self.peer, reason)
