@@ -104,7 +104,7 @@ class Registrar:
             await self._tell(None, self._nameservers)
 
     def renew(self) -> None:
-        """Register everything everywhere within half a second: a slave has lost its master, and the answers tell of another one."""
+        """Register everything everywhere within half a second: nameservers may know more of the master than this broker, or less."""
         self._full_at = 0.0
 
     async def lowest_free_id(self) -> int:
@@ -210,18 +210,7 @@ class Registrar:
 
     async def _tell(self, topics: list[TopicConfig] | None, nameservers: Sequence[str]) -> None:
         body = RegisterBrokerBody(self._table(topics)).encode()
-        header = RegisterBroker(
-            broker_name=self._broker_name,
-            broker_addr=self._address,
-            cluster_name=self._cluster_name,
-            ha_server_addr=self._ha_address(),  # required, also when nothing listens for slaves
-            broker_id=self._role.broker_id,
-            enable_acting_master=False,
-            compressed=False,
-            body_crc32=crc32(body),
-        )
-        ext = to_ext(header)
-        answers = await all_of(self._tell_one(address, ext, body, whole=topics is None) for address in nameservers)
+        answers = await all_of(self._tell_one(address, body, whole=topics is None) for address in nameservers)
         self._take_master([answer for answer in answers if answer is not None])
 
     def _take_master(self, answers: list[Command]) -> None:
@@ -234,7 +223,7 @@ class Registrar:
             self._role.follow(found.master_addr, found.ha_server_addr)
             self._learned()
 
-    async def _tell_one(self, address: str, ext: dict[str, str], body: bytes, *, whole: bool) -> Command | None:
+    async def _tell_one(self, address: str, body: bytes, *, whole: bool) -> Command | None:
         """Register at one nameserver and return its answer, None when it did not take the registration."""
         if whole and not await self._may_register(address):
             self._reached[address] = False
@@ -242,7 +231,8 @@ class Registrar:
         answer = None
         try:
             conn = await self.pool.get(address, timeout_s=TIMEOUT_S)
-            answer = await conn.request(RequestCode.REGISTER_BROKER, ext=ext, body=body, timeout_s=TIMEOUT_S)
+            # Nothing is awaited in between: a broker that was fenced a moment ago must not register as the master that it was.
+            answer = await conn.request(RequestCode.REGISTER_BROKER, ext=self._identity(body), body=body, timeout_s=TIMEOUT_S)
         except SprocketError as e:
             problem = str(e)
         else:
@@ -254,6 +244,21 @@ class Registrar:
         elif not problem and before is False:
             log.info("broker %s is registered at %s again", self._broker_name, address)
         return None if problem else answer
+
+    def _identity(self, body: bytes) -> dict[str, str]:
+        """Return the fields of a registration with the role that the broker has now."""
+        return to_ext(
+            RegisterBroker(
+                broker_name=self._broker_name,
+                broker_addr=self._address,
+                cluster_name=self._cluster_name,
+                ha_server_addr=self._ha_address(),  # required, also when nothing listens for slaves
+                broker_id=self._role.broker_id,
+                enable_acting_master=False,
+                compressed=False,
+                body_crc32=crc32(body),
+            )
+        )
 
     async def _refuse_rivals(self, nameservers: Sequence[str]) -> str:
         if self._take_over:

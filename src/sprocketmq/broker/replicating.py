@@ -132,6 +132,7 @@ class Replication:
             enabled=self.replicates,
             address=address,
             epoch=lambda: store.epochs.last.number,
+            fenced=registrar.renew,  # it may have registered as master once more, before it knew
             background=background,
         )
 

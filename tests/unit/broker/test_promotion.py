@@ -5,9 +5,14 @@ import asyncio
 import pytest
 from pairs import caught_up, follows
 
+from sprocketmq.broker.registration import TIMEOUT_S
 from sprocketmq.broker.replication.roles import Role, promotion_epoch
 from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.errors import BrokerNameTaken
+from sprocketmq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfigTable
+from sprocketmq.protocol.command import to_ext
+from sprocketmq.protocol.hashing import crc32
+from sprocketmq.protocol.headers import RegisterBroker
 from sprocketmq.testing import eventually
 
 
@@ -211,3 +216,42 @@ async def test_delayed_and_timed_messages_are_delivered_once_by_the_promoted_sla
     expected = [b"level 1", b"level 2", b"timed late", b"timed soon"]
     await eventually(lambda: slave.delays.delivered == 2, timeout_s=15)
     assert await bodies() == expected
+
+
+async def test_a_master_that_is_fenced_while_it_registers_does_not_take_the_routes_back(pair, connect, namesrv, monkeypatch):
+    master, slave = await pair()
+    at_slave = await connect(slave)
+    at_nameserver, go_on = asyncio.Event(), asyncio.Event()
+    get = master.registrar.pool.get
+
+    async def get_late(address, *, timeout_s):
+        if timeout_s == TIMEOUT_S and not at_nameserver.is_set():  # looked for other masters already, registers now
+            at_nameserver.set()
+            await go_on.wait()
+        return await get(address, timeout_s=timeout_s)
+
+    monkeypatch.setattr(master.registrar.pool, "get", get_late)
+    registering = asyncio.ensure_future(master.registrar.register())
+    await at_nameserver.wait()
+    assert (await promote(at_slave, slave)).code == 0
+    await eventually(lambda: namesrv.routes.broker("broker-a").broker_addrs == {0: slave.address, 1: master.address}, timeout_s=10)
+    go_on.set()
+    await registering
+    assert namesrv.routes.broker("broker-a").broker_addrs == {0: slave.address, 1: master.address}
+
+
+async def test_a_former_master_that_registers_before_it_is_fenced_does_not_leave_the_name_without_a_master(
+    pair, connect, start_broker, namesrv
+):
+    master, slave = await pair()
+    at_slave = await connect(slave)
+    await master.abort()
+    assert (await promote(at_slave, slave)).code == 0
+
+    conn = await slave.registrar.pool.get(namesrv.address, timeout_s=TIMEOUT_S)
+    body = RegisterBrokerBody(TopicConfigTable({}, DataVersion(0, 1, 1))).encode()
+    late = RegisterBroker("broker-a", master.address, "DefaultCluster", "", 0, body_crc32=crc32(body))
+    assert (await conn.request(103, ext=to_ext(late), body=body, timeout_s=TIMEOUT_S)).code == 0
+    assert namesrv.routes.broker("broker-a").broker_addrs[0] == master.address
+    await start_broker("master", like=master)
+    await eventually(lambda: namesrv.routes.broker("broker-a").broker_addrs == {0: slave.address, 1: master.address}, timeout_s=20)

@@ -87,7 +87,7 @@ async def tell(address: str, master_address: str, epoch: int, *, timeout_s: floa
 class Promotion:
     """Answers 1008 for one broker, and speaks to other masters. ``address`` returns the broker's own, ``epoch`` its newest epoch.
 
-    ``enabled`` tells whether the broker replicates at all.
+    ``enabled`` tells whether the broker replicates at all. ``fenced`` is called when a former master follows.
     """
 
     def __init__(
@@ -99,6 +99,7 @@ class Promotion:
         enabled: bool,
         address: Callable[[], str],
         epoch: Callable[[], int],
+        fenced: Callable[[], None],
         background: Background,
     ) -> None:
         self._role = role
@@ -107,6 +108,7 @@ class Promotion:
         self._enabled = enabled
         self._address = address
         self._epoch = epoch
+        self._fenced = fenced
         self._background = background
 
     def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
@@ -182,4 +184,5 @@ class Promotion:
                 log.warning("broker %s: the former master at %s does not follow: %s", self._broker_name, rival, refusal)
             else:
                 log.info("broker %s: the former master at %s follows", self._broker_name, rival)
+                self._fenced()
             return
