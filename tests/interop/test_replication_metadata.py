@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from sprocketmq.namesrv import NameServer, NameServerConfig
 from sprocketmq.net.client import ConnectionPool
 from sprocketmq.protocol.jsondialect import loads
 from sprocketmq.storage.store import StoreConfig
+from sprocketmq.testing import eventually
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
@@ -44,13 +44,6 @@ def our_broker(root: Path, namesrv: NameServer, name: str, **settings: Any) -> B
     """Return a broker of ours that is not started; delays and small files as Apache's have here."""
     store = StoreConfig(root, commitlog_segment_bytes=SEGMENT_BYTES, preallocate=False)
     return Broker(BrokerConfig(store=store, cluster_name=CLUSTER, broker_name=name, namesrv=(namesrv.address,), **settings))
-
-
-async def until(condition: Callable[[], object], what: str, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, what
-        await asyncio.sleep(0.2)
 
 
 async def fill(namesrv: str, topic: str) -> None:
@@ -95,13 +88,13 @@ async def test_apaches_slave_copies_log_and_tables_from_our_master(home: Path, n
         slave = await asyncio.to_thread(
             apache.ApacheBroker, root / "apaches", namesrv.address, name="mixed-a", cluster=CLUSTER, settings=settings
         )
-        await until(lambda: master.replication.slaves, "Apache's slave does not connect", 60)
+        await eventually(lambda: master.replication.slaves, what="a connection of Apache's slave", timeout_s=60)
         await fill(namesrv.address, "FromOurs")
         await commit(master.address, "FromOurs", 7)
-        await until(lambda: master.delays.delivered == 1, "not delivered", 20)
+        await eventually(lambda: master.delays.delivered == 1, what="the delayed message", timeout_s=30)
         master.delays.progress.finish()
         end = master.store.commitlog_max_offset
-        await until(lambda: master.replication.slaves[0].acked == end, "Apache's slave does not catch up", 30)
+        await eventually(lambda: master.replication.slaves[0].acked == end, what="all of the log at Apache's slave", timeout_s=30)
         assert log_of(slave.store, end) == log_of(root / "ours", end)
 
         def copied() -> bool:
@@ -110,10 +103,12 @@ async def test_apaches_slave_copies_log_and_tables_from_our_master(home: Path, n
             delays = saved(slave.store, "delayOffset").get("offsetTable", {})
             return {str(k): v for k, v in offsets.items()} == {"0": 7} and {str(k): v for k, v in delays.items()} == {"1": 1}
 
-        await until(copied, "Apache's slave does not copy the offsets", FIRST_COPY_S)
+        await eventually(copied, what="the offsets at Apache's slave", timeout_s=FIRST_COPY_S)
         assert "FromOurs" in saved(slave.store, "topics")["topicConfigTable"]
         groups = "subscriptionGroup"
-        await until(lambda: GROUP in saved(slave.store, groups).get("subscriptionGroupTable", {}), "no groups", 10)
+        await eventually(
+            lambda: GROUP in saved(slave.store, groups).get("subscriptionGroupTable", {}), what="the group at Apache's slave", timeout_s=60
+        )
         await asyncio.sleep(4)  # for a round of the timer's checkpoint
         lines = (root / "apaches" / "logs" / "rocketmqlogs" / "broker.log").read_text().splitlines()
         assert [line for line in lines if " ERROR " in line] == []
@@ -141,15 +136,23 @@ async def test_our_slave_copies_log_and_tables_from_apaches_master(home: Path, n
         await slave.start()
         follower = slave.replication.follower
         assert follower is not None
-        await until(lambda: follower.state is FollowerState.FOLLOWING, f"our slave does not follow: {follower.reason}", 30)
-        await until(lambda: slave.store.max_offset("FromApaches", 0) + slave.store.max_offset("FromApaches", 1) == 51, "no messages", 30)
-        await until(lambda: slave.offsets.get(GROUP, "FromApaches", 0) == 7, "no offsets", 30)
-        await until(lambda: not follower.behind_bytes, "behind", 30)
+        await eventually(lambda: follower.state is FollowerState.FOLLOWING, what="our slave follows", timeout_s=30)
+        await eventually(
+            lambda: slave.store.max_offset("FromApaches", 0) + slave.store.max_offset("FromApaches", 1) == 51,
+            what="all messages at our slave",
+            timeout_s=30,
+        )
+        await eventually(lambda: slave.offsets.get(GROUP, "FromApaches", 0) == 7, what="the group's offset at our slave", timeout_s=30)
+        await eventually(lambda: not follower.behind_bytes, what="the end of the log", timeout_s=30)
         end = slave.store.commitlog_max_offset
         assert log_of(root / "ours", end) == log_of(master.store, end)
         assert GROUP in slave.groups
         assert slave.topics.get("FromApaches").read_queues == 2  # type: ignore[union-attr]
-        await until(lambda: slave.delays.progress.snapshot().get("offsetTable", {}).get(1) == 1, "no progress of delayed messages", 40)
+        await eventually(
+            lambda: slave.delays.progress.snapshot().get("offsetTable", {}).get(1) == 1,
+            what="the progress of delayed messages",
+            timeout_s=40,
+        )
         conn_pool = ConnectionPool(expected="broker")
         status = json.loads((await (await conn_pool.get(master.address)).request(907)).body)
         await conn_pool.close()

@@ -25,6 +25,8 @@ SLEEPERS = {
     "faults/test_sends.py": "a fault lasts for some time",
     "faults/test_consuming.py": "a fault lasts for some time; a handler that takes its time",
     "faults/test_replication.py": "a fault lasts for some time; sends that fail are paced",
+    "interop/test_reading_from_slaves.py": "paces questions to brokers in other processes",
+    "interop/test_replication_metadata.py": "the slave of Apache's works by timers",
     "spark_faults/test_restarts.py": "the moment of a kill is random",
     "spark_faults/test_landing.py": "paces questions to another process",
     "interop/apache.py": "paces questions to another process",

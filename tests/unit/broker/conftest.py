@@ -78,7 +78,7 @@ def pair(start_broker, namesrv):
         master = await start_broker("master", ha_port=0, **found)
         master.topics.create_internal("orders", 4)
         slave = await start_broker("slave", **{**slaves, "role": Role.SLAVE, "broker_id": 1})
-        await eventually(lambda: follows(slave), timeout_s=20)
+        await eventually(lambda: follows(slave))
         return master, slave
 
     return start

@@ -24,13 +24,13 @@ async def test_a_promoted_slave_is_master_and_the_former_master_follows_it(pair,
     master, slave = await pair()
     at_master, at_slave = await connect(master), await connect(slave)
     await at_master.send("orders", b"before")
-    await eventually(lambda: caught_up(master, slave), timeout_s=10)
+    await eventually(lambda: caught_up(master, slave))
     answer = await at_slave(1008, {"masterAddress": slave.address, "masterEpoch": "1000"})
     assert (answer.code, answer.remark) == (0, None)
     assert (slave.role.role, slave.role.broker_id) == (Role.ASYNC_MASTER, 0)
     assert namesrv.routes.broker("broker-a").broker_addrs[0] == slave.address
     assert (await at_slave.send("orders", b"after")).code == 0
-    await eventually(lambda: master.role.is_slave and follows(master) and caught_up(slave, master), timeout_s=20)
+    await eventually(lambda: master.role.is_slave and follows(master) and caught_up(slave, master))
     assert (await at_master.send("orders", b"refused")).code == 14
     assert namesrv.routes.broker("broker-a").broker_addrs == {0: slave.address, 1: master.address}
     assert await at_master.bodies("orders") == [b"before", b"after"]
@@ -40,7 +40,7 @@ async def test_a_promotion_outlives_restarts_and_the_former_master_joins_as_slav
     master, slave = await pair()
     at_master, at_slave = await connect(master), await connect(slave)
     await at_master.send("orders", b"before")
-    await eventually(lambda: caught_up(master, slave), timeout_s=10)
+    await eventually(lambda: caught_up(master, slave))
     await master.abort()
     assert (await promote(at_slave, slave)).code == 0
     await at_slave.send("orders", b"after")
@@ -49,23 +49,23 @@ async def test_a_promotion_outlives_restarts_and_the_former_master_joins_as_slav
     assert (promoted.role.role, promoted.role.broker_id, promoted.store.epochs.last.number) == (Role.ASYNC_MASTER, 0, 1000)
     former = await start_broker("master", like=master)
     assert (former.role.role, former.role.broker_id) == (Role.SLAVE, 1)
-    await eventually(lambda: follows(former) and caught_up(promoted, former), timeout_s=20)
+    await eventually(lambda: follows(former) and caught_up(promoted, former))
     await former.stop()
     again = await start_broker("master", like=former)
     assert again.role.is_slave
-    await eventually(lambda: follows(again), timeout_s=20)
+    await eventually(lambda: follows(again))
 
 
 async def test_what_only_the_former_master_has_is_cut_off(pair, connect, start_broker):
     master, slave = await pair()
     at_master, at_slave = await connect(master), await connect(slave)
     await at_master.send("orders", b"on both")
-    await eventually(lambda: caught_up(master, slave), timeout_s=10)
+    await eventually(lambda: caught_up(master, slave))
     await slave.replication.follower.stop()
     await at_master.send("orders", b"only here")
     assert (await promote(at_slave, slave)).code == 0
     await at_slave.send("orders", b"the new master's")
-    await eventually(lambda: master.role.is_slave and follows(master) and caught_up(slave, master), timeout_s=20)
+    await eventually(lambda: master.role.is_slave and follows(master) and caught_up(slave, master))
     assert await at_master.bodies("orders") == [b"on both", b"the new master's"]
     views = [broker.store.raw(0, 1 << 20) for broker in (master, slave)]
     assert bytes(views[0]) == bytes(views[1])
@@ -76,32 +76,32 @@ async def test_a_send_that_waits_for_slaves_when_its_master_is_fenced_is_not_ack
     at_master, at_slave = await connect(master), await connect(slave)
     assert (await at_master.send("orders", b"on both")).code == 0
     await slave.replication.follower.stop()
-    await eventually(lambda: not master.replication.slaves, timeout_s=10)
+    await eventually(lambda: not master.replication.slaves)
     assert (await at_master.send("orders", b"too few slaves")).code == 11
     monkeypatch.setattr(master.replication.master, "in_sync", lambda count: True)
     waiting = asyncio.ensure_future(at_master.send("orders", b"waits"))
-    await eventually(lambda: master.acks.waiting == 1, timeout_s=10)
+    await eventually(lambda: master.acks.waiting == 1)
     assert (await promote(at_slave, slave)).code == 0
     assert (await waiting).code == 14
-    await eventually(lambda: follows(master) and caught_up(slave, master), timeout_s=20)
+    await eventually(lambda: follows(master) and caught_up(slave, master))
     assert await at_slave.bodies("orders") == [b"on both"]
 
 
 async def test_a_slave_that_lacks_what_another_has_is_not_promoted(pair, connect, start_broker, namesrv):
     master, slave = await pair()
     longer = await start_broker("longer", namesrv=(namesrv.address,), clock=SYSTEM_CLOCK, role=Role.SLAVE, broker_id=2, ha_port=0)
-    await eventually(lambda: follows(longer), timeout_s=20)
+    await eventually(lambda: follows(longer))
     at_master, at_slave, at_longer = await connect(master), await connect(slave), await connect(longer)
     await at_master.send("orders", b"on all")
-    await eventually(lambda: caught_up(master, slave) and caught_up(master, longer), timeout_s=10)
+    await eventually(lambda: caught_up(master, slave) and caught_up(master, longer))
     await slave.replication.follower.stop()
     await at_master.send("orders", b"on two")
-    await eventually(lambda: caught_up(master, longer), timeout_s=10)
+    await eventually(lambda: caught_up(master, longer))
     refused = await promote(at_slave, slave, 1000)
     assert refused.code == 1
     assert f"the slave at {longer.address} has more of the log" in refused.remark
     assert (await promote(at_longer, longer, 2000)).code == 0
-    await eventually(lambda: master.role.is_slave and follows(master) and caught_up(longer, master), timeout_s=20)
+    await eventually(lambda: master.role.is_slave and follows(master) and caught_up(longer, master))
     assert await at_master.bodies("orders") == [b"on all", b"on two"]
     assert namesrv.routes.broker("broker-a").broker_addrs[0] == longer.address
 
@@ -121,10 +121,10 @@ async def test_a_promotion_beside_a_living_sync_master_loses_nothing_acknowledge
                 return
 
     sending = asyncio.ensure_future(send())
-    await eventually(lambda: len(acknowledged) > 50, timeout_s=20)
+    await eventually(lambda: len(acknowledged) > 50)
     assert (await promote(at_slave, slave)).code == 0
     await sending
-    await eventually(lambda: follows(master) and caught_up(slave, master), timeout_s=20)
+    await eventually(lambda: follows(master) and caught_up(slave, master))
     stored = []
     while found := await at_slave.bodies("orders", len(stored), count=1000):
         stored += found
@@ -155,7 +155,7 @@ async def test_a_running_master_can_begin_a_higher_epoch(pair, connect):
     await at_master.send("orders", b"before")
     assert (await promote(at_master, master, 2000)).code == 0
     await at_master.send("orders", b"after")
-    await eventually(lambda: follows(slave) and caught_up(master, slave) and slave.store.epochs.last.number == 2000, timeout_s=20)
+    await eventually(lambda: follows(slave) and caught_up(master, slave) and slave.store.epochs.last.number == 2000)
 
 
 async def test_a_slave_that_is_told_of_a_new_master_leaves_the_old_one_and_tells_it(pair, connect):
@@ -163,7 +163,7 @@ async def test_a_slave_that_is_told_of_a_new_master_leaves_the_old_one_and_tells
     at_slave = await connect(slave)
     assert (await at_slave(1008, {"masterAddress": "127.0.0.1:1", "masterEpoch": "1000"})).code == 0
     # The nameserver still names the old one: the slave does not follow it, and it is fenced.
-    await eventually(lambda: master.role.is_slave, timeout_s=20)
+    await eventually(lambda: master.role.is_slave)
     assert master.role.epoch == 1000
 
 
@@ -204,8 +204,8 @@ async def test_delayed_and_timed_messages_are_delivered_once_by_the_promoted_sla
     await at_master.send("orders", b"level 2", properties="DELAY\x012\x02")
     await at_master.send("orders", b"timed soon", properties="TIMER_DELAY_MS\x01500\x02")
     await at_master.send("orders", b"timed late", properties=f"TIMER_DELIVER_MS\x01{due_ms}\x02")
-    await eventually(lambda: master.delays.delivered == 2, timeout_s=10)
-    await eventually(lambda: caught_up(master, slave), timeout_s=10)
+    await eventually(lambda: master.delays.delivered == 2)
+    await eventually(lambda: caught_up(master, slave))
     assert slave.delays.delivered == 0
     await master.abort()
     assert (await promote(at_slave, slave)).code == 0
@@ -214,7 +214,7 @@ async def test_delayed_and_timed_messages_are_delivered_once_by_the_promoted_sla
         return sorted(await at_slave.bodies("orders"))
 
     expected = [b"level 1", b"level 2", b"timed late", b"timed soon"]
-    await eventually(lambda: slave.delays.delivered == 2, timeout_s=15)
+    await eventually(lambda: slave.delays.delivered == 2)
     assert await bodies() == expected
 
 

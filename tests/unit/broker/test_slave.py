@@ -16,7 +16,7 @@ async def test_a_slave_has_the_masters_messages_and_tables(pair, connect):
         assert (await at_master.send("orders", b"%d" % i, queue=i % 4)).code == 0
     master.groups.put(SubscriptionGroupConfig("billing"))
     master.offsets.commit("billing", "orders", 2, 3)
-    await eventually(lambda: caught_up(master, slave) and slave.offsets.get("billing", "orders", 2) == 3, timeout_s=10)
+    await eventually(lambda: caught_up(master, slave) and slave.offsets.get("billing", "orders", 2) == 3)
     assert "billing" in slave.groups
     assert slave.topics.get("orders").config == master.topics.get("orders").config
     at_slave = await connect(slave)
@@ -43,7 +43,7 @@ async def test_pulls_held_at_a_slave_wake_when_its_master_gets_a_message(pair, c
     await at_slave.heartbeat(consumers=["cg"])
     slave.role.master_alive = False  # it sends consumers to one that is alive
     held = at_slave.pull("orders", 0, wait_ms=20_000)
-    await eventually(lambda: slave.pulls.held_count == 1, timeout_s=5)
+    await eventually(lambda: slave.pulls.held_count == 1)
     await at_master.send("orders", b"news")
     assert (await held).code == 0
 
@@ -53,7 +53,7 @@ async def test_offsets_committed_at_a_slave_without_a_master_are_handed_over(pai
     master.groups.put(SubscriptionGroupConfig("billing"))
     master.offsets.commit("billing", "orders", 0, 5)
     master.offsets.commit("billing", "orders", 1, 9)
-    await eventually(lambda: slave.offsets.get("billing", "orders", 1) == 9, timeout_s=10)
+    await eventually(lambda: slave.offsets.get("billing", "orders", 1) == 9)
     await master.stop()
     at_slave = await connect(slave)
     for queue_id, offset in ((0, 7), (1, 3)):
@@ -63,8 +63,8 @@ async def test_offsets_committed_at_a_slave_without_a_master_are_handed_over(pai
     await slave.stop()
     again = await start_broker("master", like=master)
     slave = await start_broker("slave", like=slave)
-    await eventually(lambda: again.offsets.get("billing", "orders", 0) == 7, timeout_s=20)
-    await eventually(lambda: slave.offsets.own == {}, timeout_s=10)
+    await eventually(lambda: again.offsets.get("billing", "orders", 0) == 7)
+    await eventually(lambda: slave.offsets.own == {})
     # The master's is higher: the group went on there before it was lost.
     assert [again.offsets.get("billing", "orders", 1), slave.offsets.get("billing", "orders", 1)] == [9, 9]
 
@@ -75,13 +75,13 @@ async def test_a_master_that_lost_offsets_gets_them_back_from_its_slave(pair, st
     master.offsets.commit("billing", "orders", 0, 5)
     await master.offsets_file.touch()
     master.offsets.commit("billing", "orders", 0, 50)
-    await eventually(lambda: slave.offsets.get("billing", "orders", 0) == 50, timeout_s=10)
+    await eventually(lambda: slave.offsets.get("billing", "orders", 0) == 50)
     await master.abort()
     again = await start_broker("master", like=master)
     assert again.offsets.get("billing", "orders", 0) == 5
-    await eventually(lambda: again.offsets.get("billing", "orders", 0) == 50, timeout_s=20)
+    await eventually(lambda: again.offsets.get("billing", "orders", 0) == 50)
     again.offsets.reset("billing", "orders", 0, 1)  # by an administrator, after that
-    await eventually(lambda: slave.offsets.get("billing", "orders", 0) == 1, timeout_s=10)
+    await eventually(lambda: slave.offsets.get("billing", "orders", 0) == 1)
     assert again.offsets.get("billing", "orders", 0) == 1
 
 
@@ -90,10 +90,10 @@ async def test_topics_and_groups_that_the_master_deletes_go(pair, connect):
     at_master = await connect(master)
     await at_master.send("orders")
     master.groups.put(SubscriptionGroupConfig("billing"))
-    await eventually(lambda: "billing" in slave.groups and slave.store.max_offset("orders", 0) == 1, timeout_s=10)
+    await eventually(lambda: "billing" in slave.groups and slave.store.max_offset("orders", 0) == 1)
     await at_master(215, {"topic": "orders"})
     await at_master(207, {"groupName": "billing"})
-    await eventually(lambda: "billing" not in slave.groups and "orders" not in slave.topics, timeout_s=10)
+    await eventually(lambda: "billing" not in slave.groups and "orders" not in slave.topics)
     assert slave.store.max_offset("orders", 0) == 0
 
 
@@ -104,7 +104,7 @@ async def test_a_new_batch_topic_is_known_to_slaves_before_its_creation_is_answe
     more = {"topicSysFlag": "0", "order": "false", "attributes": "+queue.type=BatchCQ"}
     assert (await at_master(17, {"topic": "batches", **fields, **more})).code == 0
     await at_master.send("batches", b"alone")
-    await eventually(lambda: slave.store.max_offset("batches", 0) == 1, timeout_s=10)
+    await eventually(lambda: slave.store.max_offset("batches", 0) == 1)
     assert "batches" in slave.store.batch_topics
     assert await at_slave.bodies("batches") == [b"alone"]
 
@@ -113,7 +113,7 @@ async def test_master_and_slave_tell_their_state(pair, connect):
     master, slave = await pair()
     at_master, at_slave = await connect(master), await connect(slave)
     await at_master.send("orders")
-    await eventually(lambda: master.replication.slaves[0].behind_bytes == 0, timeout_s=10)
+    await eventually(lambda: master.replication.slaves[0].behind_bytes == 0)
     end = master.store.commitlog_max_offset
     status = json.loads((await at_master(907)).body)
     assert (status["master"], status["inSyncSlaveNums"], status["masterCommitLogMaxOffset"]) == (True, 1, end)
@@ -132,6 +132,6 @@ async def test_master_and_slave_tell_their_state(pair, connect):
 async def test_a_slave_says_what_it_waits_for(pair, start_broker, namesrv):
     master = await start_broker("lonely", namesrv=(namesrv.address,))
     slave = await start_broker("its-slave", namesrv=(namesrv.address,), role=Role.SLAVE, broker_id=1)
-    await eventually(lambda: "give it ha_port" in slave.replication.follower.reason, timeout_s=10)
+    await eventually(lambda: "give it ha_port" in slave.replication.follower.reason)
     assert not follows(slave)
     assert master.role.broker_id == 0

@@ -41,7 +41,7 @@ flushDelayOffsetInterval=10000
 maxFilterMessageSize=8000
 flushDiskType=SYNC_FLUSH
 transientStorePoolEnable=false
-namesrvAddr=127.0.0.1:{port};192.0.2.7:9876
+namesrvAddr=127.0.0.1:{nameserver};192.0.2.7:9876
 """
 
 
@@ -53,7 +53,7 @@ def read(tmp_path, text, name="broker.conf", **options):
 
 
 def test_each_line_becomes_a_setting_in_its_unit(tmp_path):
-    settings = read(tmp_path, USUAL.format(store="/data/mq", port=9876))
+    settings = read(tmp_path, USUAL.format(store="/data/mq", nameserver=9876))
     assert {name: getattr(settings, name) for name in settings.explicit} == {
         "cluster_name": "rocketmq-cluster",
         "broker_name": "broker-b",
@@ -133,7 +133,7 @@ def test_the_limit_of_the_stream_needs_its_switch(tmp_path):
 
 
 def test_a_server_runs_with_it_and_the_command_line_beats_it(serving, tmp_path):
-    (tmp_path / "broker.conf").write_text(USUAL.format(store=tmp_path / "store", port=9876).replace(";192.0.2.7:9876", ""))
+    (tmp_path / "broker.conf").write_text(USUAL.format(store=tmp_path / "store", nameserver=9876).replace(";192.0.2.7:9876", ""))
     server = serving("serve", "--config", str(tmp_path / "broker.conf"), "--namesrv-port", "0", "--set", "brokerName=broker-z")
     assert server.address["store"] == str(tmp_path / "store")
     with sync.AdminClient(namesrv=server.address["namesrv"]) as admin:

@@ -1,6 +1,5 @@
 """AdminClient shows masters and slaves: what they are, and how far the slaves follow."""
 
-import asyncio
 from dataclasses import replace
 
 import pytest
@@ -67,12 +66,9 @@ async def test_a_slave_tells_how_it_follows():
     async with LocalCluster(replicas=1) as mq, AdminClient(namesrv=mq.namesrv, timeout_s=5) as admin:
         await admin.create_topic("orders", queues=1)
 
-        async def states():
+        master, slave = await admin.brokers("broker-a")
+        while slave.following != "following" or not slave.in_sync or master.in_sync_slaves != 1:
             master, slave = await admin.brokers("broker-a")
-            return slave if slave.following == "following" and slave.in_sync and master.in_sync_slaves == 1 else None
-
-        while (slave := await states()) is None:
-            await asyncio.sleep(0.01)
         assert (slave.broker_id, slave.role, slave.address, slave.epoch) == (1, "SLAVE", mq.address("broker-a-1"), 1)
         assert (slave.behind_bytes, slave.behind_ms) == (0, 0)
         assert [(entry.epoch, entry.start_offset) for entry in (await admin.broker_epochs(slave.address)).epoch_list] == [(1, 0)]
