@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
@@ -21,13 +22,15 @@ _P = TypeVar("_P")
 class ColdReads(Generic[_P]):
     """The pulls that wait for the disk, oldest first. ``loaded(pull)`` is called in the loop when the data of a pull is cached.
 
-    One that is dropped meanwhile, since its connection ended or its topic was deleted, is read for nothing.
+    It is called once in a turn of the loop, as answering a pull may take milliseconds, and sends are to come between. A pull that is
+    dropped meanwhile, since its connection ended or its topic was deleted, is read for nothing.
     """
 
     def __init__(self, loaded: Callable[[_P], None]) -> None:
         self._loaded = loaded
         self._waiting: dict[_P, None] = {}
         self._pool: ThreadPoolExecutor | None = None
+        self._cached: deque[_P] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -47,6 +50,16 @@ class ColdReads(Generic[_P]):
     def _ended(self, pull: _P, done: "asyncio.Future[None]") -> None:
         if not done.cancelled() and (error := done.exception()) is not None:
             log.error("reading ahead of a pull failed, it is answered all the same: %s", error)
+        self._cached.append(pull)
+        if len(self._cached) == 1:
+            asyncio.get_running_loop().call_soon(self._serve)
+
+    def _serve(self) -> None:
+        if not self._cached:
+            return
+        pull = self._cached.popleft()
+        if self._cached:
+            asyncio.get_running_loop().call_soon(self._serve)
         if pull in self._waiting:
             del self._waiting[pull]
             self._loaded(pull)
@@ -61,6 +74,7 @@ class ColdReads(Generic[_P]):
     def close(self) -> None:
         """Forget all pulls and end the threads."""
         self._waiting.clear()
+        self._cached.clear()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None

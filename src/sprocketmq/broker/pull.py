@@ -327,6 +327,7 @@ class PullHandlers:
         return True
 
     def _loaded(self, pull: Pull) -> None:
+        """Answer a pull whose messages are cached now. Called for one pull in a turn of the loop."""
         try:
             if not self._wait_for_disk(pull):
                 self._read_or_hold(pull)
@@ -367,7 +368,7 @@ class PullHandlers:
         return subscription.tag_codes
 
     def _read(self, pull: Pull) -> ReadResult:
-        disk_before = self._store.commitlog_max_offset - self._in_memory_bytes
+        disk_before = self._store.commitlog_max_offset if pull.loads else self._store.commitlog_max_offset - self._in_memory_bytes
         return self._store.read(
             pull.topic.name,
             pull.queue_id,
