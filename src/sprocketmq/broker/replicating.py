@@ -171,7 +171,8 @@ class Replication:
         if not epochs.entries:
             epochs.begin(1, self._store.commitlog_min_offset)
         elif not report.clean:
-            epochs.begin(max(epochs.last.number, self._role.epoch) + 1, self._store.commitlog_max_offset)
+            # Where the crash has damaged the log a slave may hold other bytes.
+            epochs.begin(max(epochs.following, self._role.epoch + 1), report.sound_end)
 
     async def start(self) -> None:
         """Do what the role asks for; the store is open, and the broker listens. Raises PortInUse or ConfigError for the HA port."""

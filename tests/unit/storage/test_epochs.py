@@ -70,7 +70,7 @@ def test_an_epoch_is_on_the_disk_when_it_has_begun(bench):
     assert decode_epochs((bench.root / "epochFileCheckpoint").read_bytes()) == (Epoch(1, 0), Epoch(3, end))
     bench.crash()
     assert bench.store.epochs.last == (3, end)
-    for wrong in ((3, end), (2, end), (4, 0)):
+    for wrong in ((3, end), (2, end)):
         with pytest.raises(ConfigError, match="cannot follow"):
             bench.store.epochs.begin(*wrong)
     bench.store.epochs.begin(5, end)
@@ -86,6 +86,17 @@ def test_epochs_behind_the_end_of_the_log_are_dropped_at_the_start(bench):
     assert bench.store.epochs.entries == (Epoch(1, 0), Epoch(2, end))
     with pytest.raises(ConfigError, match="not in order"):
         bench.store.epochs.adopt([Epoch(2, 0), Epoch(1, 5)])
+
+
+def test_a_damaged_part_of_the_log_begins_an_epoch_and_numbers_that_a_crash_lost_are_not_used_again(bench):
+    bench.stage(b"x")
+    bench.store.commit()
+    end = bench.store.commitlog_max_offset
+    bench.store.epochs.adopt([Epoch(1, 0), Epoch(2, end), Epoch(3, end + 1)])
+    bench.crash()
+    assert bench.store.epochs.following == 4
+    bench.store.epochs.begin(4, end - 1)
+    assert bench.store.epochs.entries == (Epoch(1, 0), Epoch(4, end - 1))
 
 
 @pytest.mark.parametrize(("error", "raised"), [(errno.ENOSPC, StoreWriteFailed), (errno.EIO, StoreFailed)])

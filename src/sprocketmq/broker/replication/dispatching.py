@@ -37,6 +37,7 @@ class Dispatching:
         self._dispatched = dispatched
         self._stepped = stepped
         self._next: asyncio.Handle | None = None
+        self._again: asyncio.TimerHandle | None = None
         self._hurries = False
         self._failing = False
         self._stopped = False
@@ -60,13 +61,17 @@ class Dispatching:
     def stop(self) -> None:
         """Dispatch nothing more."""
         self._stopped = True
-        if self._next is not None:
-            self._next.cancel()
-            self._next = None
+        for handle in (self._next, self._again):
+            if handle is not None:
+                handle.cancel()
+        self._next = self._again = None
 
     def _step(self) -> None:
         self._next = None
         self._hurries = False
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
         replica = self._replica
         begin = replica.dispatched_end
         budget = min(max(STEP_BYTES, (replica.end - begin) // _PILED_UP_STEPS), MAX_STEP_BYTES)
@@ -84,4 +89,6 @@ class Dispatching:
                 self._dispatched()
             if more:
                 self.soon()
+            elif replica.dispatched_end < replica.end:  # behind a damaged record the master may never send more
+                self._again = asyncio.get_running_loop().call_later(RETRY_S, self._step)
         self._stepped()

@@ -94,6 +94,14 @@ class RecoveryReport:
     workers: int = 0  # processes that read the log, this one included; 0 when it was read record by record
     lost_workers: int = 0  # of them, those that ended before their time; the rest was read without them
 
+    @property
+    def sound_end(self) -> int:
+        """The log offset up to which the log is as it was before the crash: the first damage, or its end.
+
+        What a master writes from there on belongs to a new epoch: a slave may hold what was lost.
+        """
+        return min((found.start for found in self.damaged), default=self.log_end)
+
 
 class LogScan:
     """Iterates over the records of a log from ``start`` on. ``end`` is the end of the last one, ``damaged`` the ranges skipped.

@@ -48,6 +48,7 @@ class Dispatcher:
         self._damaged = damaged
         self.end = log.committed_end
         self._search_at = 0  # the log's end at which the search behind damage goes on
+        self._asked_at = -1  # the log's end when that was too early: asked again without a byte more, the search goes on all the same
         self._batch_topics: tuple[frozenset[str], frozenset[bytes]] = (frozenset(), frozenset())
 
     def dispatch(self, budget_bytes: int) -> bool:
@@ -162,8 +163,10 @@ class Dispatcher:
         if found is Found.BLANK:
             self._skip_to(segment.start + found_end)
             return True
-        if found in (Found.NOTHING, Found.PART) or log_end < self._search_at:
+        if found in (Found.NOTHING, Found.PART) or (log_end < self._search_at and log_end != self._asked_at):
+            self._asked_at = log_end
             return False
+        self._asked_at = -1
         begin = self.end
         scan = LogScan(self._log, begin, check_crc=True, resync=True, stop=log_end, last_time=self._appender.last_ms)
         records = next(scan.batches(), None)

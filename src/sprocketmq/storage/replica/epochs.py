@@ -75,6 +75,7 @@ class EpochFile:
         self._fs = fs
         self._root = root
         self.entries: tuple[Epoch, ...] = ()
+        self._highest = 0  # the newest number in the file, also of an epoch that a crash lost
 
     def load(self, log_end: int) -> None:
         """Read the file; epochs that begin behind the end of the log are dropped, as a crash lost all of them. A missing file has none."""
@@ -83,6 +84,7 @@ class EpochFile:
         except OSError:
             entries = ()
         self.entries = tuple(epoch for epoch in entries if epoch.start <= log_end)
+        self._highest = entries[-1].number if entries else 0
 
     @property
     def _path(self) -> str:
@@ -93,12 +95,17 @@ class EpochFile:
         """The current epoch; number 0 without one."""
         return self.entries[-1] if self.entries else Epoch(0, 0)
 
-    def begin(self, number: int, start: int) -> None:
-        """Begin an epoch at the end of the log, before the first byte of it is written.
+    @property
+    def following(self) -> int:
+        """The number for the next epoch: higher than every one in the file, as slaves may know epochs that a crash has lost here."""
+        return max(self._highest, self.last.number) + 1
 
-        Epochs in which nothing was written are replaced. Raises ConfigError for a number that is not higher than the last one.
+    def begin(self, number: int, start: int) -> None:
+        """Begin an epoch at the end of the log, before the first byte of it is written; or where a crash has damaged the log.
+
+        Epochs that began there or behind it are replaced. Raises ConfigError for a number that is not higher than the last one.
         """
-        if number <= self.last.number or start < self.last.start:
+        if number <= self.last.number:
             raise ConfigError(f"epoch {number} at log offset {start} cannot follow epoch {self.last.number} at {self.last.start}")
         self._save((*(epoch for epoch in self.entries if epoch.start < start), Epoch(number, start)))
 

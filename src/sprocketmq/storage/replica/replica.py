@@ -117,7 +117,7 @@ class Replica:
         if log.failure is not None:
             raise StoreFailed(log.directory, log.failure)
         if self._doubtful_from is not None:
-            self._cut(self._doubtful_from)
+            self._cut_log(self._doubtful_from)
         part = self._part
         if len(part) + len(data) < self._part_bytes:  # most of a large record comes in small pieces
             part += data
@@ -203,13 +203,17 @@ class Replica:
         self._part_bytes = 0
 
     def _cut(self, end: int) -> None:
+        self._cut_log(end)
+        self._epochs.cut_back(end)
+
+    def _cut_log(self, end: int) -> None:
+        """Cut log, queues and index. The epochs stay: those of bytes that follow may have been adopted."""
         last_log_offset, last_ms = self._last_record_before(end)
         self._dispatcher.go_to(end)
         self._maintenance.cut_back(end, last_log_offset, last_ms)
         self._unknown = False
         self._doubtful_from = None
         self.damaged[:] = [found for found in self.damaged if found.end <= end]
-        self._epochs.cut_back(end)
 
     def settle(self) -> None:
         """Dispatch everything, and drop what has arrived of an incomplete record: the log ends with its last whole record then.
