@@ -31,6 +31,18 @@ async def create_topics(nameserver: str, clock: LoopClock) -> None:
             await admin.create_topic(topic, queues=QUEUES, attributes=attributes)
 
 
+async def until_started(*clients: Any) -> None:
+    """Start clients; while no nameserver answers, again."""
+    for client in clients:
+        while True:
+            try:
+                await client.start()
+            except SprocketError:
+                await asyncio.sleep(0.1)
+            else:
+                break
+
+
 class Sender:
     """Sends until it is told to stop. ``ledger`` knows every message, and which of them are acknowledged and where."""
 
@@ -59,6 +71,7 @@ class Sender:
         }
         plain = Producer("sim", namesrv=self._nameserver, retries=0, timeout_s=1.0, clock=self.clock)
         auto = Producer("sim", namesrv=self._nameserver, retries=0, timeout_s=1.0, batching=Batching(max_bytes=2000), clock=self.clock)
+        await until_started(plain, auto)
         async with plain, auto:
             await asyncio.gather(*(self._repeat(way, by_way[way], auto if way == "auto" else plain) for way in ways))
 
@@ -145,6 +158,7 @@ class Receiver:
 
     async def run(self) -> None:
         self._consumer = PushConsumer(GROUP, list(TOPICS), namesrv=self._nameserver, consume_from="first", batch_max=8, clock=self.clock)
+        await until_started(self._consumer)
         async with self._consumer as consumer:
             async for batch in consumer.batches():
                 for message in batch:

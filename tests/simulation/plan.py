@@ -1,4 +1,4 @@
-"""What a simulated run is made of: settings, ways to send, and faults at given times. A seed gives a plan, and a plan can be made shorter.
+"""What a simulated run is made of: settings, ways to send, and faults at given times. A seed gives a plan, and a plan can be made for_ser.
 
 Every fault ends by itself: what it stopped or cut goes on after ``for_s``.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+
+from tests.simulation.course import Outcome, carry_out
 
 MODES = {"kill": ("keep", "cut"), "power": ("drop", "reorder", "torn")}
 WAYS = ("single", "submitted", "batch", "lists", "auto", "delayed")
@@ -28,6 +30,19 @@ class Fault:
         return f"{self.at_s:6.3f} s  {self.kind} {' '.join(self.machines)} {', '.join(more)}".rstrip()
 
 
+def fewer(faults: tuple[Fault, ...]) -> list[tuple[Fault, ...]]:
+    """Return each half of the faults, then all but each one."""
+    half = len(faults) // 2
+    halves = [faults[:half], faults[half:]] if half > 1 else []
+    return halves + [faults[:i] + faults[i + 1 :] for i in range(len(faults))]
+
+
+def random_moments(rng: random.Random, duration_s: float, count: int) -> list[tuple[float, float]]:
+    """Return ``count`` moments in the order of time, and how long what begins then takes."""
+    moments = sorted(round(rng.uniform(0, duration_s), 3) for _ in range(count))
+    return [(at_s, round(rng.choice((0.05, 0.3, 1.0, 4.0)) * rng.uniform(0.5, 1.5), 3)) for at_s in moments]
+
+
 @dataclass(frozen=True)
 class Plan:
     """One run."""
@@ -43,6 +58,20 @@ class Plan:
         """Whether a disk may lose what was not synced."""
         return any(fault.mode in MODES["power"] for fault in self.faults)
 
+    def shorter(self) -> list[Plan]:
+        """Return plans that are a little simpler than this one, the simplest first."""
+        found = [replace(self, faults=faults) for faults in fewer(self.faults)]
+        if len(self.ways) > 1:
+            found += [replace(self, ways=self.ways[:i] + self.ways[i + 1 :]) for i in range(len(self.ways))]
+        if self.duration_s > 0.25:
+            found.append(replace(self, duration_s=self.duration_s / 2))
+        return found
+
+    def run(self) -> Outcome:
+        from tests.simulation.cluster import Cluster
+
+        return carry_out(self, Cluster)
+
     def __str__(self) -> str:
         head = f"seed {self.seed}: {self.flush}, {self.duration_s:g} s, sends: {' '.join(self.ways)}"
         return "\n".join([head, *(f"  {fault}" for fault in self.faults)])
@@ -54,48 +83,32 @@ def make_plan(seed: str) -> Plan:
     flush = rng.choice(("SYNC_FLUSH", "SYNC_FLUSH", "ASYNC_FLUSH"))
     duration_s = rng.choice((1.0, 2.0, 4.0))
     ways = tuple(sorted(rng.sample(WAYS, rng.randrange(1, 4)), key=WAYS.index))
-    faults = [_fault(rng, rng.uniform(0, duration_s), flush) for _ in range(rng.choice((0, 1, 2, 3, 5)))]
-    return Plan(seed, flush, ways, duration_s, tuple(sorted(faults, key=lambda fault: fault.at_s)))
+    moments = random_moments(rng, duration_s, rng.choice((0, 1, 2, 3, 5)))
+    return Plan(seed, flush, ways, duration_s, tuple(_fault(rng, at_s, for_s, flush) for at_s, for_s in moments))
 
 
-def _fault(rng: random.Random, at_s: float, flush: str) -> Fault:
+def _fault(rng: random.Random, at_s: float, for_s: float, flush: str) -> Fault:
     machines = ("producer", "consumer", "nameserver")
-    short = round(rng.choice((0.05, 0.3, 1.0, 4.0)) * rng.uniform(0.5, 1.5), 3)
-    at_s = round(at_s, 3)
     kinds = ["kill", "kill", "crash at call", "stop", "reset", "reset", "block", "slow", "freeze", "clock", "nameserver"]
     if flush == "SYNC_FLUSH":  # with ASYNC_FLUSH the loss of power may lose what was acknowledged
         kinds += ["power", "power"]
     kind = rng.choice(kinds)
     if kind in {"kill", "power"}:
-        return Fault(at_s, kind, ("broker",), short, rng.choice(MODES[kind]))
+        return Fault(at_s, kind, ("broker",), for_s, rng.choice(MODES[kind]))
     if kind == "crash at call":
         modes = MODES["kill"] + (MODES["power"] if flush == "SYNC_FLUSH" else ())
-        return Fault(at_s, kind, ("broker",), short, rng.choice(modes), rng.randrange(1, 60))
+        return Fault(at_s, kind, ("broker",), for_s, rng.choice(modes), rng.randrange(1, 60))
     if kind == "stop":
-        return Fault(at_s, kind, ("broker",), short)
+        return Fault(at_s, kind, ("broker",), for_s)
     if kind == "nameserver":
-        return Fault(at_s, kind, ("nameserver",), short)
+        return Fault(at_s, kind, ("nameserver",), for_s)
     if kind == "freeze":
-        return Fault(at_s, kind, (rng.choice(("broker", *machines)),), short)
+        return Fault(at_s, kind, (rng.choice(("broker", *machines)),), for_s)
     if kind == "clock":
         return Fault(at_s, kind, (rng.choice(("broker", *machines)),), mode=rng.choice(("-3600", "-1", "1", "3600")))
     pair = ("broker", rng.choice(machines))
     if kind == "block":
-        return Fault(at_s, kind, pair if rng.random() < 0.5 else pair[::-1], short, rng.choice(("both", "one way")))
+        return Fault(at_s, kind, pair if rng.random() < 0.5 else pair[::-1], for_s, rng.choice(("both", "one way")))
     if kind == "slow":
-        return Fault(at_s, kind, pair, short, rng.choice(("0.01", "0.1", "0.5")))
+        return Fault(at_s, kind, pair, for_s, rng.choice(("0.01", "0.1", "0.5")))
     return Fault(at_s, kind, pair)
-
-
-def shorter(plan: Plan) -> list[Plan]:
-    """Return plans that are a little simpler than this one, the simplest first."""
-    found = []
-    if len(plan.faults) > 2:
-        half = len(plan.faults) // 2
-        found += [replace(plan, faults=plan.faults[:half]), replace(plan, faults=plan.faults[half:])]
-    found += [replace(plan, faults=plan.faults[:i] + plan.faults[i + 1 :]) for i in range(len(plan.faults))]
-    if len(plan.ways) > 1:
-        found += [replace(plan, ways=plan.ways[:i] + plan.ways[i + 1 :]) for i in range(len(plan.ways))]
-    if plan.duration_s > 0.25:
-        found.append(replace(plan, duration_s=plan.duration_s / 2))
-    return found

@@ -1,7 +1,7 @@
 """Seeded runs of nameserver, broker, producer and consumer in virtual time, with crashes, cuts and stops: every promise holds in each.
 
 ``SPROCKETMQ_SIMULATION_SEEDS`` sets how many runs (300 by default), ``SPROCKETMQ_SIMULATION_SEED`` which. A failure is made shorter and
-printed with its trace; ``python -m tests.simulation.run SEED`` repeats it.
+printed with its trace; ``python -m tests.simulation SEED`` repeats it.
 """
 
 from __future__ import annotations
@@ -12,24 +12,35 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.simulation.course import Outcome, explain, shrink
+from tests.simulation.logs import make_log_plan
 from tests.simulation.plan import make_plan
-from tests.simulation.run import explain, run, shrink
 
 SEEDS = int(os.environ.get("SPROCKETMQ_SIMULATION_SEEDS", "300"))
 SEED = os.environ.get("SPROCKETMQ_SIMULATION_SEED", "1")
 SHARDS = 6
 
 
+KINDS = {"cluster": make_plan, "logs": make_log_plan}
+# Seeds of log plans that once found something.
+FOUND = ("logs18", "logs31", "logs112", "logs560", "logs902")
+
+
+def expect_no_problem(outcome: Outcome) -> None:
+    if outcome.problem:
+        pytest.fail(f"{outcome.problem}\n{outcome.plan}\nmade shorter:\n{explain(shrink(outcome.plan))}")
+
+
 @pytest.mark.timeout(0 if SEEDS > 300 else 600)
 @pytest.mark.parametrize("shard", range(SHARDS))
-def test_no_seed_breaks_a_promise(shard: int) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_seed_breaks_a_promise(kind: str, shard: int) -> None:
     print(f"SPROCKETMQ_SIMULATION_SEED={SEED}")
     acknowledged = crashes = runs = 0
     cpu_s = virtual_s = 0.0
     for number in range(shard, SEEDS, SHARDS):
-        outcome = run(make_plan(f"{SEED}.{number}"))
-        if outcome.problem:
-            pytest.fail(f"{outcome.problem}\n{outcome.plan}\nmade shorter:\n{explain(shrink(outcome.plan))}")
+        outcome = KINDS[kind](f"{SEED}.{number}").run()
+        expect_no_problem(outcome)
         runs += 1
         acknowledged += outcome.acknowledged
         crashes += outcome.crashes
@@ -39,11 +50,16 @@ def test_no_seed_breaks_a_promise(shard: int) -> None:
     assert acknowledged >= 10 * runs
 
 
+@pytest.mark.parametrize("seed", FOUND)
+def test_what_was_found_once_stays_mended(seed: str) -> None:
+    expect_no_problem(make_log_plan(seed).run())
+
+
 def test_a_seed_gives_the_same_trace_in_every_process() -> None:
     seeds = [f"{SEED}.{number}" for number in range(0, 40, 8)]
-    here = [run(make_plan(seed)).digest for seed in seeds]
+    here = [make_plan(seed).run().digest for seed in seeds]
     assert len(set(here)) == len(seeds)
-    program = "import sys; from tests.simulation.run import *; print(*(run(make_plan(seed)).digest for seed in sys.argv[1:]))"
+    program = "import sys; from tests.simulation.plan import *; print(*(make_plan(seed).run().digest for seed in sys.argv[1:]))"
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         command = [sys.executable, "-c", program, *reversed(seeds)]

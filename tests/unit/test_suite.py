@@ -31,7 +31,8 @@ SLEEPERS = {
     "spark_faults/test_landing.py": "paces questions to another process",
     "interop/apache.py": "paces questions to another process",
     "simulation/clients.py": "time is virtual",
-    "simulation/run.py": "time is virtual",
+    "simulation/cluster.py": "time is virtual",
+    "simulation/logs.py": "time is virtual",
     "unit/testing/test_virtual_loop.py": "time is virtual",
     "interop/reading.py": "paces questions to another process",
     "interop/sides.py": "paces questions to another process",
@@ -103,6 +104,7 @@ INSIDE: dict[str, dict[str, str]] = {
     "something inside is damaged, lost, broken or replaced on purpose": {
         "faults/test_replication.py": "_child",
         "spark/test_demo.py": "_left_running _write",
+        "simulation/test_planted_faults.py": "_save",
         "spark/test_session.py": "_home",
         "unit/broker/test_batch_topics.py": "_topics",
         "unit/broker/test_query.py": "_members",

@@ -301,6 +301,8 @@ class Network:
     async def listen(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> asyncio.AbstractServer:
         process = self._process()
         machine = process.machine
+        if not process.alive:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         if host not in {machine.ip, "0.0.0.0"}:  # noqa: S104 - the wildcard of every machine
             raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
         port = port or machine.free_port()

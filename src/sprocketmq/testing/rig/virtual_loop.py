@@ -97,15 +97,16 @@ class Connector(Protocol):
 class VirtualLoop(asyncio.BaseEventLoop):
     """The loop. ``rng`` decides when work of executors runs; ``network`` must be set before anything connects.
 
-    ``last_s`` is the time at which it raises SimulationStuck out of ``run_until_complete``; ``callbacks`` counts what has run.
+    It raises SimulationStuck out of ``run_until_complete`` at the time ``last_s``, and after ``most_callbacks`` of them.
     """
 
     network: Connector
 
-    def __init__(self, rng: random.Random, *, start_s: float = 1000.0, last_s: float = float("inf")) -> None:
+    def __init__(self, rng: random.Random, *, start_s: float = 1000.0, last_s: float = float("inf"), most_callbacks: int = 1 << 62) -> None:
         super().__init__()
         self.last_s = last_s
         self.callbacks = 0
+        self.most_callbacks = most_callbacks
         self._rng = rng
         self._now = start_s
         self._due: deque[VirtualHandle] = deque()
@@ -164,6 +165,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         count = len(due)
         self.callbacks += count
         self._at_once += count
+        if self.callbacks > self.most_callbacks:
+            raise SimulationStuck(f"not done after {self.callbacks} callbacks, at {self._now:.3f} s")
         if self._at_once > MOST_CALLBACKS_AT_ONCE:
             raise SimulationStuck(f"{self._at_once} callbacks at {self._now:.6f} s: some code does not wait, the next is {due[0]}")
         for _ in range(count):

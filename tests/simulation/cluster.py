@@ -1,28 +1,19 @@
-"""One simulated run: a plan is carried out, everything heals, and what is there then is checked."""
+"""A simulated run of a broker, its nameserver and its clients: a plan is carried out, everything heals, and what is there is checked."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
-import logging
-import random
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from tests.simulation.clients import QUEUES, TOPICS, Receiver, Sender, create_topics, identity_of
+from tests.simulation.course import BrokenPromise, Course
 from tests.simulation.machines import SimBroker, SimNameServer
-from tests.simulation.plan import Fault, Plan, make_plan, shorter
+from tests.simulation.plan import Fault, Plan
 
 from sprocketmq.storage.store import MessageStore
 from sprocketmq.testing.ledger import Ledger, LedgerReport
-from sprocketmq.testing.rig.determinism import seeded
 from sprocketmq.testing.rig.network import Network, Process
 from sprocketmq.testing.rig.small_store import read_queue
-from sprocketmq.testing.rig.trace import Trace
-from sprocketmq.testing.rig.virtual_loop import VirtualLoop, owner
 
 # The virtual time within which everything must have arrived once nothing fails any more.
 SETTLE_S = 120.0
@@ -30,70 +21,14 @@ SETTLE_STEP_S = 0.25
 IPS = {"nameserver": "10.0.0.1", "broker": "10.0.1.1", "producer": "10.0.2.1", "consumer": "10.0.2.2"}
 
 
-class BrokenPromise(AssertionError):
-    """Something that must hold does not."""
-
-
-@dataclass
-class Outcome:
-    """What came of a run. ``problem`` is empty when all is well."""
-
-    plan: Plan
-    problem: str
-    trace: Trace
-    virtual_s: float
-    cpu_s: float
-    acknowledged: int
-    crashes: int
-
-    @property
-    def digest(self) -> str:
-        return self.trace.digest
-
-
-def run(plan: Plan) -> Outcome:
-    """Carry out a plan."""
-    began = time.process_time()
-    collecting = gc.isenabled()
-    gc.disable()  # a run has few cycles, and collections at random moments would end forgotten coroutines
-    loop = VirtualLoop(random.Random(f"{plan.seed} jobs"), last_s=2000.0)
-    trace = Trace(loop.time)
-    simulation = Simulation(plan, loop, trace)
-    try:
-        with seeded(plan.seed, loop), simulation.watched():
-            try:
-                loop.run_until_complete(simulation.main())
-            except Exception as e:
-                simulation.problems.append(f"{type(e).__name__}: {e}")
-            simulation.over = True
-            loop.end_tasks()
-    finally:
-        loop.close()
-        if collecting:
-            gc.enable()
-    problem = "; ".join(simulation.problems)
-    trace.note(f"end: {problem or 'all is well'}")
-    return Outcome(
-        plan,
-        problem,
-        trace,
-        loop.time() - 1000.0,
-        time.process_time() - began,
-        len(simulation.sender.acknowledged),
-        simulation.broker.crashes,
-    )
-
-
-class Simulation:
+class Cluster(Course):
     """The machines and the course of one run."""
 
-    def __init__(self, plan: Plan, loop: VirtualLoop, trace: Trace) -> None:
-        self.plan = plan
-        self.loop = loop
-        self.trace = trace
-        self.problems: list[str] = []
-        self.over = False
-        self.network = Network(loop, seed=plan.seed, trace=trace)
+    plan: Plan
+
+    def prepare(self) -> None:
+        plan = self.plan
+        self.network = Network(self.loop, seed=plan.seed, trace=self.trace)
         self.nameserver = SimNameServer(self.network, IPS["nameserver"])
         self.broker = SimBroker(self.network, "broker", IPS["broker"], seed=plan.seed, flush=plan.flush, nameserver=self.nameserver.address)
         self.ledger = Ledger(seed=plan.seed)
@@ -106,33 +41,9 @@ class Simulation:
     def servers(self) -> tuple[SimNameServer | SimBroker, ...]:
         return self.nameserver, self.broker
 
-    # --- what must not happen ---
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Note errors that live processes log, and callbacks that fail."""
-        handler = _ErrorNotes(self)
-        logger = logging.getLogger("sprocketmq")
-        level, propagate = logger.level, logger.propagate
-        logger.addHandler(handler)
-        logger.setLevel(logging.WARNING)
-        logger.propagate = False
-        self.loop.set_exception_handler(self._callback_failed)
-        try:
-            yield
-        finally:
-            logger.removeHandler(handler)
-            logger.setLevel(level)
-            logger.propagate = propagate
-
-    def _callback_failed(self, _: Any, context: dict[str, Any]) -> None:
-        process = owner.get()
-        if not self.over and (not isinstance(process, Process) or process.alive):
-            self.problems.append(f"a callback failed: {context.get('message')}: {context.get('exception')!r}")
-
-    def check(self, condition: object, problem: str) -> None:
-        if not condition:
-            raise BrokenPromise(problem)
+    @property
+    def acknowledged(self) -> int:
+        return len(self.sender.acknowledged)
 
     # --- the run ---
 
@@ -158,6 +69,7 @@ class Simulation:
         for server in self.servers:
             await server.ended()
             self.problems += server.problems
+        self.crashes = self.broker.crashes
         self._check_messages()
 
     async def _suffer(self, fault: Fault) -> None:
@@ -262,51 +174,3 @@ class Simulation:
     def _report(self, what: str, report: LedgerReport) -> None:
         problems = report.problems(duplicates_allowed=True)
         self.check(not problems, f"{what}: {problems}")
-
-
-class _ErrorNotes(logging.Handler):
-    """Puts warnings into the trace; an error with a traceback, in a live process, is a problem."""
-
-    def __init__(self, simulation: Simulation) -> None:
-        super().__init__()
-        self._simulation = simulation
-
-    def emit(self, record: logging.LogRecord) -> None:
-        process = owner.get()
-        if self._simulation.over or (isinstance(process, Process) and not process.alive):
-            return
-        text = record.getMessage()
-        self._simulation.trace.note(f"{record.levelname} {text}")
-        if record.exc_info and record.levelno >= logging.ERROR:
-            self._simulation.problems.append(f"logged: {text}: {record.exc_info[1]!r}")
-
-
-def shrink(plan: Plan, *, most: int = 60) -> Outcome:
-    """Return the outcome of the shortest failing plan that can be made of a failing one in ``most`` runs."""
-    outcome = run(plan)
-    tried = 1
-    found = True
-    while found and outcome.problem:
-        found = False
-        for candidate in shorter(outcome.plan):
-            if tried >= most:
-                return outcome
-            tried += 1
-            again = run(candidate)
-            if again.problem:
-                outcome, found = again, True
-                break
-    return outcome
-
-
-def explain(outcome: Outcome, *, lines: int = 60) -> str:
-    """Return what a developer needs to see of a failure."""
-    return f"{outcome.problem}\n{outcome.plan}\ntrace {outcome.digest}:\n{outcome.trace.tail(lines)}"
-
-
-if __name__ == "__main__":
-    import sys
-
-    for seed in sys.argv[1:]:
-        done = shrink(make_plan(seed))
-        print(explain(done))

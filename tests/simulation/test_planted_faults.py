@@ -1,0 +1,69 @@
+"""The simulation finds faults: each of these is planted in the code, and a seed among those of ``make test`` has to break a promise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.simulation.logs import make_log_plan
+from tests.simulation.test_seeds import SEED, SEEDS
+
+from sprocketmq.broker.replication import follower
+from sprocketmq.broker.replication.master import ReplicationMaster
+from sprocketmq.broker.replication.stream import Start
+from sprocketmq.storage.replica.epochs import EpochFile
+from sprocketmq.storage.replica.replica import Replica
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def acknowledged_before_the_replica_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was sent to the slaves counts as received."""
+
+    def sent(self: ReplicationMaster, count: int) -> int:
+        return sorted((slave.sent for slave in self.slaves), reverse=True)[count - 1] if len(self.links) >= count else 0
+
+    monkeypatch.setattr(ReplicationMaster, "replicated", sent)
+
+
+def followed_without_comparing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slave goes on at its own end, as the reference does."""
+
+    def plan(held: Any, begin: int, *_: Any, **__: Any) -> Start:
+        return Start(held.end, held.end, begin)
+
+    monkeypatch.setattr(follower, "plan", plan)
+
+
+def epochs_that_are_not_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def save(self: EpochFile, entries: Any) -> None:
+        self.entries = entries
+
+    monkeypatch.setattr(EpochFile, "_save", save)
+
+
+def truncated_one_record_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first record that differs stays."""
+    truncate = Replica.truncate
+
+    def short(self: Replica, log_offset: int) -> None:
+        following = log_offset
+        while following < self.end and self.record_boundary(following) == self.record_boundary(log_offset):
+            following += 64
+        truncate(self, following)
+
+    monkeypatch.setattr(Replica, "truncate", short)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [acknowledged_before_the_replica_has_it, followed_without_comparing, epochs_that_are_not_on_the_disk, truncated_one_record_short],
+)
+def test_a_planted_fault_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    for number in range(min(SEEDS, 300)):
+        if problem := make_log_plan(f"{SEED}.{number}").run().problem:
+            print(f"found by seed {SEED}.{number}: {problem}")
+            return
+    pytest.fail(f"no seed of {SEEDS} noticed {plant.__name__}")
