@@ -47,9 +47,17 @@ class ColdReads(Generic[_P]):
         loading = asyncio.get_running_loop().run_in_executor(self._pool, cold.load)
         loading.add_done_callback(lambda done: self._ended(pull, done))
 
+    def later(self, pull: _P) -> None:
+        """Treat ``pull`` as loaded: its data is cached, and it takes its turn."""
+        self._waiting[pull] = None
+        self._line_up(pull)
+
     def _ended(self, pull: _P, done: "asyncio.Future[None]") -> None:
         if not done.cancelled() and (error := done.exception()) is not None:
             log.error("reading ahead of a pull failed, it is answered all the same: %s", error)
+        self._line_up(pull)
+
+    def _line_up(self, pull: _P) -> None:
         self._cached.append(pull)
         if len(self._cached) == 1:
             asyncio.get_running_loop().call_soon(self._serve)

@@ -49,6 +49,8 @@ READ_WORK = 200
 
 # A pull waits for its queue's units, then for its messages; after that many waits it is answered from wherever the data is.
 MAX_LOADS = 3
+# For so long after a wait the further pulls of a queue count as reading from the disk: they find what was read along with that.
+BEHIND_S = 5.0
 
 # The group that tools read with.
 TOOLS_GROUP = "TOOLS_CONSUMER"
@@ -218,6 +220,8 @@ class PullHandlers:
         self._work = 0  # of this turn of the loop
         self._woken: deque[Pull] = deque()
         self._cold: ColdReads[Pull] = ColdReads(self._loaded)
+        # Queues with a reader that is behind, and until when that is assumed (monotonic s).
+        self._behind: dict[tuple[str, int], float] = {}
 
     def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
@@ -286,8 +290,21 @@ class PullHandlers:
             own_subscription=bool(sys_flag & PULL_SUBSCRIPTION),
             suspend_s=header.suspend_timeout_ms / 1000 if sys_flag & PULL_SUSPEND else 0.0,
         )
-        if not self._wait_for_disk(pull):
+        if self._behind and offset < self._store.max_offset(name, queue_id) and self._is_behind(name, queue_id):
+            pull.max_count = min(pull.max_count, self._disk_count)
+            pull.max_bytes = min(pull.max_bytes, self._disk_bytes)
+            if not self._wait_for_disk(pull):
+                self._cold.later(pull)
+        elif not self._wait_for_disk(pull):
             self._read_or_hold(pull)
+
+    def _is_behind(self, topic: str, queue_id: int) -> bool:
+        """Whether a pull of this queue has waited for the disk not long ago."""
+        until = self._behind.get((topic, queue_id))
+        if until is not None and until <= self._clock.monotonic():
+            del self._behind[topic, queue_id]
+            return False
+        return until is not None
 
     def _read_or_hold(self, pull: Pull) -> None:
         result = self._read(pull)
@@ -323,6 +340,7 @@ class PullHandlers:
             raise PullRefused(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while")
         pull.command.body = b""  # a view of it would keep the receive buffer alive
         pull.loads += 1
+        self._behind[pull.topic.name, pull.queue_id] = self._clock.monotonic() + BEHIND_S
         self._cold.begin(pull, cold)
         return True
 
@@ -581,6 +599,8 @@ class PullHandlers:
         waiting = [pull for pulls in topic.held.values() for pull in pulls]
         for pull in waiting:
             self._release(pull)
+        for queue_id in range(topic.read_queues):
+            self._behind.pop((topic.name, queue_id), None)
         for pull in waiting + self._cold.drop(lambda pull: pull.topic is topic):
             remark = f"topic[{topic.name}] not exist, apply first please! \n{FAQ}"
             pull.conn.respond(pull.command, ResponseCode.TOPIC_NOT_EXIST, ext={}, remark=remark)

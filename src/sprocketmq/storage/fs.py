@@ -8,9 +8,9 @@ import contextlib
 import errno
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 Buffer = bytes | bytearray | memoryview
 
@@ -330,14 +330,9 @@ def resident(view: memoryview, begin: int, end: int) -> bool:
     mincore = _mincore()
     if mincore is None or not isinstance(mapped, mmap.mmap) or begin >= end:
         return True
-    import numpy as np
-
     first = begin - begin % mmap.PAGESIZE
     pages = bytearray(-(-(end - first) // mmap.PAGESIZE))
-    address = np.frombuffer(view[:1], np.uint8).__array_interface__["data"][0]
-    if mincore(address + first, end - first, pages) != 0:
-        return True
-    return not pages.translate(_IN_CORE).count(0)
+    return mincore(view, first, end - first, pages) != 0 or not pages.translate(_IN_CORE).count(0)
 
 
 def cached_part(file: File, begin: int, end: int) -> bool:
@@ -362,17 +357,23 @@ def read_through(path: str, begin: int, end: int) -> None:
 
 
 @cache
-def _mincore() -> Any:
-    """Return the C library's ``mincore(address, length, pages)``, or None."""
+def _mincore() -> Callable[[memoryview, int, int, bytearray], int] | None:
+    """Return the C library's ``mincore`` for a part of a mapping, its begin and its length; None where there is none."""
     import ctypes
 
     function = getattr(ctypes.CDLL(None), "mincore", None)
     if function is None:
         return None
+    # Py_buffer begins with the address; the rest is for the interpreter.
+    description = (ctypes.c_void_p * 16)()
+    get_buffer, release = ctypes.pythonapi.PyObject_GetBuffer, ctypes.pythonapi.PyBuffer_Release
 
-    def mincore(address: int, length: int, pages: bytearray) -> int:
+    def mincore(view: memoryview, begin: int, length: int, pages: bytearray) -> int:
+        get_buffer(ctypes.py_object(view), description, 0)
+        address = description[0] or 0
+        release(description)
         vector = (ctypes.c_ubyte * len(pages)).from_buffer(pages)
-        result: int = function(ctypes.c_void_p(address), ctypes.c_size_t(length), vector)
+        result: int = function(ctypes.c_void_p(address + begin), ctypes.c_size_t(length), vector)
         return result
 
     return mincore

@@ -211,3 +211,14 @@ async def test_a_disk_that_loses_everything_again_delays_a_pull_three_times_at_m
     disk.go.set()
     assert len(await ask.bodies("orders")) == 3
     assert disk.began == 3
+
+
+async def test_pulls_that_follow_one_from_the_disk_have_its_limits_for_five_seconds(start_broker, connect, clock, disk):
+    ask = await connect(await start_broker(max_transfer_count_on_message_in_disk=2))
+    await fill(ask, 6)
+    disk.go.set()
+    assert [len(await ask.bodies("orders", offset)) for offset in (0, 2)] == [2, 2]
+    assert disk.began == 1
+    assert (await ask.pull("orders", 6)).code == 19
+    clock.advance(10)
+    assert len(await ask.bodies("orders", 1)) == 5

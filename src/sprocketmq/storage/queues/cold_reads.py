@@ -18,6 +18,8 @@ from sprocketmq.storage.queues.reading import QueueReader
 TAIL_BYTES = 64 << 20
 BLOCK_BYTES = 4 << 20
 FRESH_S = 2.0
+# A read whose records lie within this much of the log is looked up by blocks, others by runs.
+SPAN_BYTES = 128 << 20
 # Records that are this close are read together with what lies between them.
 GAP_BYTES = 256 << 10
 # The most that one read may need of the log; its messages are limited to what lies within.
@@ -83,7 +85,7 @@ class ColdFinder:
             return None
         log_offset, size = queue.unit(stop - 1)[:2]
         span_end = log_offset + size
-        if 0 < span_end - start <= MAX_READ_BYTES and self._blocks_are_cached(start, span_end):
+        if 0 < span_end - start <= SPAN_BYTES and self._blocks_are_cached(start, span_end):
             return None
         return self._find_runs(queue, first, stop)
 
