@@ -273,6 +273,7 @@ class Replication:
         role = self._role
         if self._looks:
             self._registrar.renew()  # the connection was lost: the nameserver may know another one
+            self._topics.adopt(self._store)
         self._looks += 1
         if self._config.ha_master_address is not None:
             return Master(self._config.ha_master_address, role.master_address)

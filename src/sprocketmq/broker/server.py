@@ -56,7 +56,6 @@ log = logging.getLogger(__name__)
 ANNOUNCE_TIMEOUT_S = 5.0
 # How long a stop waits for answers that are under way.
 ANSWERS_TIMEOUT_S = 1.0
-MAX_ADOPTED_QUEUES = 1024
 
 
 class Broker:
@@ -378,11 +377,7 @@ class Broker:
                         f" `sprocketmq inspect {file.path}` shows it, mend it or remove it"
                     ) from None
         self._match_queue_kinds()
-        for topic in self.store.topics_on_disk():
-            if topic not in self.topics:
-                used = [queue_id for queue_id in range(MAX_ADOPTED_QUEUES) if self.store.max_offset(topic, queue_id) > 0]
-                self.topics.adopt(topic, max(used, default=0) + 1, batch_queues=topic in self.store.batch_topics)
-
+        self.topics.adopt(self.store)
         if trees:
             timers, offsets = trees
             self.delays.progress.adopt(offsets, timers)

@@ -31,6 +31,7 @@ from sprocketmq.protocol.names import (
     is_system_topic,
     name_problem,
 )
+from sprocketmq.storage.store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ log = logging.getLogger(__name__)
 MAX_QUEUES = 16_384
 # Sends create topics; the limit keeps a client that invents names from growing the table for ever.
 MAX_TOPICS = 100_000
+MAX_ADOPTED_QUEUES = 1024
 MAX_PERM = PERM_READ | PERM_WRITE | PERM_INHERIT
 READ_WRITE = PERM_READ | PERM_WRITE
 NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
@@ -336,9 +338,16 @@ class TopicTable:
             topic = self._topics[name]
         return topic
 
-    def adopt(self, name: str, queues: int, *, batch_queues: bool) -> None:
-        """Add a topic that has messages in the store but no entry, as after a kill between the two writes."""
-        self.create_internal(name, queues, attributes={QUEUE_TYPE: BATCH_QUEUES} if batch_queues else NO_ATTRIBUTES)
+    def adopt(self, store: MessageStore) -> None:
+        """Add the topics that have messages in the store but no entry, as after a kill between the two writes.
+
+        A slave whose master is gone has them for topics that were created in the master's last second.
+        """
+        for name in store.topics_on_disk():
+            if name not in self._topics:
+                used = [queue_id for queue_id in range(MAX_ADOPTED_QUEUES) if store.max_offset(name, queue_id) > 0]
+                attributes = {QUEUE_TYPE: BATCH_QUEUES} if name in store.batch_topics else NO_ATTRIBUTES
+                self.create_internal(name, max(used, default=0) + 1, attributes=attributes)
 
     def mark_batch_queues(self, topic: Topic) -> None:
         """Add the missing attribute of a topic whose queues are batch queues."""

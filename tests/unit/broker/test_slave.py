@@ -109,6 +109,19 @@ async def test_a_new_batch_topic_is_known_to_slaves_before_its_creation_is_answe
     assert await at_slave.bodies("batches") == [b"alone"]
 
 
+async def test_a_topic_of_the_masters_last_moment_is_read_from_the_slave(pair, connect):
+    master, slave = await pair()
+    at_master, at_slave = await connect(master), await connect(slave)
+    await slave.replication.metadata.stop()
+    master.topics.create_internal("late", 4)
+    await at_master.send("late", b"kept", queue=2)
+    await eventually(lambda: slave.store.max_offset("late", 2) == 1)
+    assert "late" not in slave.topics
+    await master.abort()
+    await eventually(lambda: "late" in slave.topics)
+    assert await at_slave.bodies("late", queue=2) == [b"kept"]
+
+
 async def test_master_and_slave_tell_their_state(pair, connect):
     master, slave = await pair()
     at_master, at_slave = await connect(master), await connect(slave)
