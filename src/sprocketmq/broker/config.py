@@ -71,8 +71,8 @@ class BrokerConfig:
     fast_port_enable: bool = False
     # The ``host:port`` of the master's HA port, instead of what the nameserver says.
     ha_master_address: str | None = None
-    # Copies that must have a send before SYNC_MASTER answers it, the master's own included. None: 2 for SYNC_MASTER, else 1. A slave that
-    # is promoted becomes SYNC_MASTER when it is given as 2 or more, else ASYNC_MASTER.
+    # Copies that must have a send before SYNC_MASTER answers it, the master's own included. None: 2 for SYNC_MASTER, 1 for ASYNC_MASTER,
+    # for a slave what its master has. A slave that is promoted becomes SYNC_MASTER with 2 or more, else ASYNC_MASTER.
     in_sync_replicas: int | None = None
     slave_timeout_s: float = 3.0
     ha_max_gap_not_in_sync: int = 256 << 20
@@ -132,13 +132,6 @@ class BrokerConfig:
         if self.in_sync_replicas is not None:
             return self.in_sync_replicas
         return 2 if self.role is Role.SYNC_MASTER else 1
-
-    @property
-    def master_role(self) -> Role:
-        """The role as master: the configured one, or for a slave the one it takes when it is promoted."""
-        if self.role is not Role.SLAVE:
-            return self.role
-        return Role.SYNC_MASTER if self.copies_to_wait_for > 1 else Role.ASYNC_MASTER
 
     def _take_old_limits(self) -> None:
         for old in ("max_transfer_count", "max_transfer_bytes"):

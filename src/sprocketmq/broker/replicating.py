@@ -26,14 +26,16 @@ from sprocketmq.broker.pull import PullHandlers
 from sprocketmq.broker.registration import Registrar
 from sprocketmq.broker.replication.follower import Follower, FollowerState, Master
 from sprocketmq.broker.replication.master import ReplicationMaster, SlaveState
+from sprocketmq.broker.replication.master_log import ask_master
 from sprocketmq.broker.replication.metadata import MetadataSync
 from sprocketmq.broker.replication.promotion import Promotion, RoleRefused, epoch_of, epochs_of, tell
 from sprocketmq.broker.replication.role_file import RoleFile
 from sprocketmq.broker.replication.roles import MASTER_ID, BrokerRole, Role
+from sprocketmq.broker.replication.stream import MasterLog
 from sprocketmq.broker.send import SendHandlers, Stored
 from sprocketmq.broker.topics import Topic, TopicTable
 from sprocketmq.clock import Clock
-from sprocketmq.errors import ConnectFailed, SprocketError
+from sprocketmq.errors import ConnectFailed, SprocketError, StoreWriteFailed
 from sprocketmq.net.address import format_address, parse_address
 from sprocketmq.net.tasks import Background
 from sprocketmq.storage.store import MessageStore, RecoveryReport
@@ -236,7 +238,7 @@ class Replication:
 
     def _wait_for_replicas(self) -> None:
         is_sync = self._role.role is Role.SYNC_MASTER
-        self._flusher.acks.replicas = self._config.copies_to_wait_for - 1 if is_sync else 0
+        self._flusher.acks.replicas = self._role.copies - 1 if is_sync else 0
         self._sends.mode_changed()
 
     # --- slave ---
@@ -250,6 +252,7 @@ class Replication:
             self._store,
             self._store.follow(),
             find=self._find,
+            ask=self._ask,
             name=self._name,
             secret=config.ha_secret,
             heartbeat_s=config.ha_heartbeat_s,
@@ -287,6 +290,18 @@ class Replication:
             raise RoleRefused(f"the broker at {role.master_address} is master of epoch {epoch}, and epoch {role.epoch} has begun")
         await self.metadata.copy_topics(role.master_address)
         return Master(role.master_ha_address, role.master_address)
+
+    async def _ask(self, address: str) -> MasterLog:
+        """Ask the master about its log, and remember how many copies it waits for: promoted, this broker waits for as many."""
+        master = await ask_master(address)
+        copies, config = master.copies, self._config
+        if config.role is Role.SLAVE and config.in_sync_replicas is None and copies is not None and copies != self._role.copies:
+            self._role.copies = copies
+            try:
+                await self._in_thread(self._role_file.save_copies, copies)
+            except OSError as e:
+                raise StoreWriteFailed(str(self._store.config.root), e.strerror or str(e)) from None
+        return master
 
     async def _report_epoch(self, former: str) -> None:
         """Tell a master that it was replaced: it did not hear of it."""
@@ -401,13 +416,13 @@ class Replication:
         try:
             replica.settle()
             await self._in_thread(store.epochs.begin, epoch, replica.end)
-            await self._save_role(self._config.master_role, MASTER_ID, epoch)
+            await self._save_role(role.as_master, MASTER_ID, epoch)
             store.lead()
         except (SprocketError, OSError):
             self._follow()
             raise
         self._offsets.lead()
-        role.take(self._config.master_role, MASTER_ID)
+        role.take(role.as_master, MASTER_ID)
         role.epoch = epoch
         self._deliver_delayed()
         self._wait_for_replicas()
@@ -493,7 +508,7 @@ class Replication:
                 self._follow()
 
     async def _save_role(self, role: Role, broker_id: int, epoch: int) -> None:
-        await self._in_thread(self._role_file.save, role, broker_id, epoch)
+        await self._in_thread(self._role_file.save, role, broker_id, epoch, self._role.copies)
 
     async def _in_thread(self, work: Callable[..., Any], *args: Any) -> None:
         await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)

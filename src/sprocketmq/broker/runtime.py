@@ -169,7 +169,7 @@ class RuntimeHandlers:
             "brokerId": self._role.broker_id,
             "brokerRole": self._role.role,
             **({"haListenPort": config.ha_port} if config.ha_port is not None else {}),
-            "inSyncReplicas": config.copies_to_wait_for,
+            "inSyncReplicas": self._role.copies,
             "slaveTimeout": round(config.slave_timeout_s * 1000),
             "haMaxGapNotInSync": config.ha_max_gap_not_in_sync,
             "slaveReadEnable": str(config.slave_read_enable).lower(),

@@ -30,7 +30,7 @@ from sprocketmq.broker.replicating import Replication
 from sprocketmq.broker.replication.metadata_answers import MetadataAnswers
 from sprocketmq.broker.replication.refusals import slave_refusals
 from sprocketmq.broker.replication.role_file import RoleFile
-from sprocketmq.broker.replication.roles import BrokerRole
+from sprocketmq.broker.replication.roles import BrokerRole, Role
 from sprocketmq.broker.replication.status import StatusHandlers
 from sprocketmq.broker.retry import RetryHandlers, RetryRules
 from sprocketmq.broker.runtime import RuntimeHandlers
@@ -74,7 +74,7 @@ class Broker:
         self.clock = clock
         self._fs = fs
         self.failure: SprocketError | None = None
-        self.role = BrokerRole(config.role, config.broker_id)
+        self.role = BrokerRole(config.role, config.broker_id, config.copies_to_wait_for)
         self.stats = Stats(clock)
         self.store = MessageStore(config.store, fs=fs, clock=clock)
         self.clients = ClientRegistry(clock)
@@ -168,7 +168,7 @@ class Broker:
             RoleFile(
                 ConfigFile(f"{config.store.root}/config/replicationRole.json", fs),
                 broker_name=config.broker_name,
-                master_role=config.master_role,
+                copies=config.in_sync_replicas if config.role is Role.SLAVE else config.copies_to_wait_for,
             ),
             self.store,
             self.topics,

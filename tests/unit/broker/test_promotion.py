@@ -167,6 +167,21 @@ async def test_a_slave_that_is_told_of_a_new_master_leaves_the_old_one_and_tells
     assert master.role.epoch == 1000
 
 
+async def test_a_promoted_slave_waits_for_slaves_as_its_master_did(pair, connect, start_broker):
+    master, slave = await pair(role=Role.SYNC_MASTER, in_sync_replicas=3)
+    assert slave.config.in_sync_replicas is None
+    await master.abort()
+    await slave.stop()  # remembers the mode when no master is there to tell it
+    slave = await start_broker("slave", like=slave)
+    at_slave = await connect(slave)
+    assert (await promote(at_slave, slave)).code == 0
+    assert (slave.role.role, slave.acks.replicas) == (Role.SYNC_MASTER, 2)
+    assert (await at_slave.send("orders", b"alone")).code == 11
+    await slave.stop()
+    again = await start_broker("slave", like=slave)
+    assert (again.role.role, again.role.broker_id, again.acks.replicas) == (Role.SYNC_MASTER, 0, 2)
+
+
 async def test_a_second_store_of_the_same_name_and_epoch_does_not_start(pair, start_broker, namesrv):
     await pair()
     with pytest.raises(BrokerNameTaken):

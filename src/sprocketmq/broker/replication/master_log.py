@@ -1,5 +1,6 @@
-"""What a slave asks its master about the log before it follows: where it begins and ends, its epochs, the length of its files."""
+"""What a slave asks its master before it follows: where the log begins and ends, its epochs, the length of its files, the master's mode."""
 
+from sprocketmq.broker.replication.roles import Role
 from sprocketmq.broker.replication.stream import MasterLog
 from sprocketmq.errors import BrokerBusy, RemoteProtocolError
 from sprocketmq.net.client import Connection, ConnectionPool
@@ -8,7 +9,6 @@ from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.storage.replica.epochs import Epoch
 
 ASK_TIMEOUT_S = 3.0
-_SEGMENT_BYTES = "mappedFileSizeCommitLog="
 
 
 async def ask_master(address: str) -> MasterLog:
@@ -34,7 +34,8 @@ async def _ask(conn: Connection) -> MasterLog:
         begin, end = int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
     except (KeyError, ValueError):
         raise RemoteProtocolError(f"{conn.address} does not tell where its commit log begins and ends: it is no broker") from None
-    return MasterLog(max(begin, 0), end, epochs, await _segment_bytes(conn))
+    segment_bytes, copies = await _settings(conn)
+    return MasterLog(max(begin, 0), end, epochs, segment_bytes, copies)
 
 
 async def _epochs(conn: Connection) -> tuple[Epoch, ...] | None:
@@ -45,10 +46,13 @@ async def _epochs(conn: Connection) -> tuple[Epoch, ...] | None:
     return tuple(Epoch(entry.epoch, entry.start_offset) for entry in EpochCache.decode(answer.body).epoch_list) or None
 
 
-async def _segment_bytes(conn: Connection) -> int | None:
+async def _settings(conn: Connection) -> tuple[int | None, int | None]:
+    """Return the length of the log's files, and how many copies of a send the master waits for, its own included."""
     answer = await conn.request(RequestCode.GET_BROKER_CONFIG, timeout_s=ASK_TIMEOUT_S)
     if answer.code != ResponseCode.SUCCESS:
-        return None
+        return None, None
     lines = bytes(answer.body).decode(errors="replace").splitlines()
-    value = next((line.removeprefix(_SEGMENT_BYTES) for line in lines if line.startswith(_SEGMENT_BYTES)), "")
-    return int(value) if value.isdecimal() else None
+    settings = {name: value for name, _, value in (line.partition("=") for line in lines)}
+    size, copies, role = settings.get("mappedFileSizeCommitLog", ""), settings.get("inSyncReplicas", ""), settings.get("brokerRole")
+    waits = {Role.SYNC_MASTER: max(2, int(copies) if copies.isdecimal() else 2), Role.ASYNC_MASTER: 1}
+    return int(size) if size.isdecimal() else None, next((count for mode, count in waits.items() if mode == role), None)

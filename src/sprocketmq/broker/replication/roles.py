@@ -26,14 +26,21 @@ class BrokerRole:
 
     ``role`` is a master's mode or SLAVE, ``broker_id`` the id it registers with. ``epoch`` is the newest epoch that is known to belong to
     a master of this name. Of a slave's master, ``master_address`` is the address for clients and ``master_ha_address`` the one for
-    slaves, both "" while no nameserver knows it; ``master_alive`` tells whether one does.
+    slaves, both "" while no nameserver knows it; ``master_alive`` tells whether one does. ``copies`` is the number of copies that it waits
+    for as master: a slave has the one of its master, unless it is configured.
     """
 
-    __slots__ = ("broker_id", "epoch", "is_slave", "master_address", "master_alive", "master_ha_address", "role")
+    __slots__ = ("broker_id", "copies", "epoch", "is_slave", "master_address", "master_alive", "master_ha_address", "role")
 
-    def __init__(self, role: Role, broker_id: int) -> None:
+    def __init__(self, role: Role, broker_id: int, copies: int = 1) -> None:
         self.epoch = 0
+        self.copies = copies
         self.take(role, broker_id)
+
+    @property
+    def as_master(self) -> Role:
+        """What this broker is as master."""
+        return Role.SYNC_MASTER if self.copies > 1 else Role.ASYNC_MASTER
 
     def take(self, role: Role, broker_id: int) -> None:
         """Become ``role`` under ``broker_id``; a slave does not know its master yet."""

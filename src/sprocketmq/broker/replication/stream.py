@@ -146,12 +146,16 @@ class Pauses:
 
 
 class MasterLog(NamedTuple):
-    """What a master tells of its log when asked: [begin, end), its epochs, its segments' length; None for what it does not tell."""
+    """What a master tells when asked: its log [begin, end), its epochs, its segments' length, how many copies of a send it waits for.
+
+    None stands for what it does not tell.
+    """
 
     begin: int
     end: int
     epochs: tuple[Epoch, ...] | None = None
     segment_bytes: int | None = None
+    copies: int | None = None
 
 
 class Held(Protocol):
