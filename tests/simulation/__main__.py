@@ -4,8 +4,9 @@ import sys
 
 from tests.simulation.course import explain, shrink
 from tests.simulation.logs import make_log_plan
-from tests.simulation.plan import make_plan
+from tests.simulation.plan import make_plan, make_replicated_plan
 
 for seed in sys.argv[1:]:
-    plan = make_log_plan(seed) if seed.startswith("logs") else make_plan(seed)
+    kind, _, number = seed.rpartition(":")
+    plan = {"logs": make_log_plan, "replicated": make_replicated_plan}.get(kind, make_plan)(number)
     print(explain(shrink(plan), lines=200))

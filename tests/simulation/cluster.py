@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.simulation.clients import QUEUES, TOPICS, Receiver, Sender, create_topics, identity_of
+from tests.simulation.clients import GROUP, QUEUES, TOPICS, Receiver, Sender, create_topics, identity_of
 from tests.simulation.course import BrokenPromise, Course
-from tests.simulation.machines import SimBroker, SimNameServer
-from tests.simulation.plan import Fault, Plan
+from tests.simulation.logs import log_bytes
+from tests.simulation.machines import HA_PORT, SimBroker, SimNameServer
+from tests.simulation.plan import BROKERS, Fault, Plan
 
+from sprocketmq.broker.replication.follower import FollowerState
+from sprocketmq.broker.replication.roles import Role
 from sprocketmq.storage.store import MessageStore
 from sprocketmq.testing.ledger import Ledger, LedgerReport
 from sprocketmq.testing.rig.network import Network, Process
@@ -18,7 +21,14 @@ from sprocketmq.testing.rig.small_store import read_queue
 # The virtual time within which everything must have arrived once nothing fails any more.
 SETTLE_S = 120.0
 SETTLE_STEP_S = 0.25
-IPS = {"nameserver": "10.0.0.1", "broker": "10.0.1.1", "producer": "10.0.2.1", "consumer": "10.0.2.2"}
+IPS = {
+    "nameserver": "10.0.0.1",
+    "broker": "10.0.1.1",
+    "slave-1": "10.0.1.2",
+    "slave-2": "10.0.1.3",
+    "producer": "10.0.2.1",
+    "consumer": "10.0.2.2",
+}
 
 
 class Cluster(Course):
@@ -30,7 +40,14 @@ class Cluster(Course):
         plan = self.plan
         self.network = Network(self.loop, seed=plan.seed, trace=self.trace)
         self.nameserver = SimNameServer(self.network, IPS["nameserver"])
-        self.broker = SimBroker(self.network, "broker", IPS["broker"], seed=plan.seed, flush=plan.flush, nameserver=self.nameserver.address)
+        self.brokers = {
+            name: SimBroker(
+                self.network, name, IPS[name], seed=plan.seed, flush=plan.flush, nameserver=self.nameserver.address, **self._role(number)
+            )
+            for number, name in enumerate(BROKERS[: plan.slaves + 1])
+        }
+        self.broker = self.brokers["broker"]
+        self.slaves = [broker for broker in self.brokers.values() if broker is not self.broker]
         self.ledger = Ledger(seed=plan.seed)
         namesrv = self.nameserver.address
         self.sender = Sender(self.network, IPS["producer"], seed=plan.seed, nameserver=namesrv, ledger=self.ledger)
@@ -39,7 +56,13 @@ class Cluster(Course):
 
     @property
     def servers(self) -> tuple[SimNameServer | SimBroker, ...]:
-        return self.nameserver, self.broker
+        return self.nameserver, *self.brokers.values()
+
+    def _role(self, number: int) -> dict[str, Any]:
+        if not self.plan.slaves:
+            return {}
+        role: dict[str, Any] = {"role": Role.SLAVE, "broker_id": number} if number else {"role": Role.SYNC_MASTER, "slave_timeout_s": 1.0}
+        return {**role, "ha_port": HA_PORT, "ha_heartbeat_s": 1.0, "ha_housekeeping_s": 5.0}
 
     @property
     def acknowledged(self) -> int:
@@ -50,8 +73,10 @@ class Cluster(Course):
     async def main(self) -> None:
         """Start, let it work and fail, heal, and check."""
         await self.nameserver.start()
-        await self.broker.start()
+        for broker in self.brokers.values():
+            await broker.start()
         await self.sender.process.run(create_topics(self.nameserver.address, self.sender.clock))
+        watching = self.loop.create_task(self._watch_offsets())
         began = self.loop.time()
         sending = self.sender.process.run(self.sender.run(self.plan.ways))
         receiving = self.receiver.process.run(self.receiver.run())
@@ -66,17 +91,19 @@ class Cluster(Course):
         await sending
         await self._settle(receiving)
         await self._close(receiving)
+        watching.cancel()
         for server in self.servers:
             await server.ended()
             self.problems += server.problems
-        self.crashes = self.broker.crashes
+            if isinstance(server, SimBroker):
+                self.crashes += server.crashes
         self._check_messages()
 
     async def _suffer(self, fault: Fault) -> None:
         """Let a fault happen, and end."""
         kind, network = fault.kind, self.network
         if kind in {"kill", "power", "crash at call", "stop"}:
-            broker = self.broker
+            broker = self.brokers[fault.machines[0]]
             if kind == "stop":
                 await broker.stop()
             elif kind == "crash at call":
@@ -112,36 +139,71 @@ class Cluster(Course):
             network.heal()
 
     def _process(self, name: str) -> Process | None:
-        return {"nameserver": self.nameserver, "broker": self.broker, "producer": self.sender, "consumer": self.receiver}[name].process
+        return self._machine(name).process
 
     def _clock(self, name: str) -> Any:
-        return {"nameserver": self.nameserver, "broker": self.broker, "producer": self.sender, "consumer": self.receiver}[name].clock
+        return self._machine(name).clock
+
+    def _machine(self, name: str) -> Any:
+        return {"nameserver": self.nameserver, **self.brokers, "producer": self.sender, "consumer": self.receiver}[name]
 
     async def _heal(self) -> None:
         self.trace.note("everything heals")
         self.network.heal()
-        self.broker.fs.on_call = None
         if self.nameserver.process is None:
             await self.nameserver.start()
-        await self.broker.start()
+        for broker in self.brokers.values():
+            broker.fs.on_call = None
+            await broker.start()
 
     async def _settle(self, receiving: asyncio.Task[None]) -> None:
         """Wait until the consumer has everything that was acknowledged."""
         for _ in range(int(SETTLE_S / SETTLE_STEP_S)):
             missing = [identity for identity in self.sender.acknowledged if identity not in self.receiver.seen]
-            if not missing:
+            if not missing and self._in_step():
                 return
             if receiving.done():
                 break
             await asyncio.sleep(SETTLE_STEP_S)
         reason = f", it ended with {receiving.exception()!r}" if receiving.done() else ""
+        behind = [
+            f"{slave.name} at {slave.log_end}, {slave.follower.state.name if slave.follower else 'down'}"
+            f" {slave.follower.reason if slave.follower else ''}"
+            for slave in self.slaves
+        ]
+        self.check(missing, f"the slaves do not follow the master at {self.broker.log_end}: {'; '.join(behind)}")
         raise BrokenPromise(f"the consumer has not got {len(missing)} acknowledged messages: {', '.join(missing[:5])}{reason}")
 
     async def _close(self, receiving: asyncio.Task[None]) -> None:
         await self.receiver.process.run(self.receiver.close())
         await receiving
-        await self.broker.stop()
+        for broker in self.brokers.values():
+            await broker.stop()
         await self.nameserver.stop()
+
+    def _in_step(self) -> bool:
+        """Tell whether all slaves have what the master has."""
+        return all(
+            slave.follower is not None and slave.follower.state is FollowerState.FOLLOWING and slave.log_end == self.broker.log_end
+            for slave in self.slaves
+        )
+
+    async def _watch_offsets(self) -> None:
+        """What a slave knows of a group's progress never goes back, whatever happens to the master."""
+        highest: dict[tuple[str, int, str, int], int] = {}
+        while not self.over:
+            for slave in self.slaves:
+                broker = slave.broker
+                if broker is None:
+                    continue
+                for topic in TOPICS:
+                    for queue_id in range(QUEUES):
+                        key = (slave.name, id(broker), topic, queue_id)
+                        offset = broker.offsets.get(GROUP, topic, queue_id) or 0
+                        if offset < highest.get(key, 0):
+                            self.problems.append(f"{slave.name}: offset of {topic}/{queue_id} goes back from {highest[key]} to {offset}")
+                        highest[key] = offset
+            await asyncio.sleep(0.05)
 
     # --- checks ---
 
@@ -151,8 +213,12 @@ class Cluster(Course):
             self.ledger.received(identity, body, queue=queue, offset=offset)
         self._report("consumed", self.ledger.check())
         self.ledger.read_again()
-        store = MessageStore(self.broker.config.store, fs=self.broker.fs, clock=self.broker.clock)
-        store.open()
+        store = self._opened(self.broker)
+        whole = log_bytes(store)
+        for slave in self.slaves:
+            copy = self._opened(slave)
+            self.check(log_bytes(copy) == whole, f"the log of {slave.name} is not the master's")
+            copy.abandon()
         try:
             for topic in TOPICS:
                 for queue_id in range(QUEUES):
@@ -170,6 +236,12 @@ class Cluster(Course):
         # Only what the broker delivers later by itself may be there twice, after a crash between delivering and noting it.
         twice = [identity for identity in stored.duplicates if not identity.startswith("delayed")]
         self.check(not twice, f"stored twice: {twice[:5]}")
+
+    @staticmethod
+    def _opened(broker: SimBroker) -> MessageStore:
+        store = MessageStore(broker.config.store, fs=broker.fs, clock=broker.clock)
+        store.open()
+        return store
 
     def _report(self, what: str, report: LedgerReport) -> None:
         problems = report.problems(duplicates_allowed=True)

@@ -19,7 +19,7 @@ from sprocketmq.testing.rig.virtual_loop import VirtualLoop, owner
 START_S = 1000.0
 LAST_S = 3000.0
 # A run has some ten thousand.
-MOST_CALLBACKS = 120_000
+MOST_CALLBACKS = 80_000
 
 
 class BrokenPromise(AssertionError):

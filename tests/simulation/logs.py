@@ -485,11 +485,11 @@ class LogSimulation(Course):
 
     def _compare(self) -> None:
         leader = self.leader
-        whole = _log_bytes(leader.store)
+        whole = log_bytes(leader.store)
         for node in self.nodes:
             if node is leader:
                 continue
-            held = _log_bytes(node.store)
+            held = log_bytes(node.store)
             begin = leader.store.commitlog_min_offset
             at = next((i for i, (a, b) in enumerate(zip(held, whole, strict=False)) if a != b), min(len(held), len(whole)))
             self.check(held == whole, f"the log of {node.name} differs from the master's at {begin + at}")
@@ -518,7 +518,7 @@ class LogSimulation(Course):
         }
 
 
-def _log_bytes(store: MessageStore) -> bytes:
+def log_bytes(store: MessageStore) -> bytes:
     found, log_offset = [], store.commitlog_min_offset
     while data := store.raw(log_offset, 1 << 20):
         found.append(bytes(data))

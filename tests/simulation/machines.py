@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sprocketmq.broker import Broker, BrokerConfig
+from sprocketmq.broker.replication.follower import Follower
 from sprocketmq.errors import SprocketError
 from sprocketmq.namesrv.server import NameServer, NameServerConfig
 from sprocketmq.storage.config import StoreConfig
@@ -19,6 +20,7 @@ from sprocketmq.testing.rig.virtual_loop import LoopClock, LoopFlusher
 
 NAMESERVER_PORT = 9876
 BROKER_PORT = 10911
+HA_PORT = 10912
 
 
 class Server:
@@ -100,8 +102,13 @@ class SimBroker(Server):
         return f"{self.machine.ip}:{BROKER_PORT}"
 
     @property
-    def running(self) -> bool:
-        return self.broker is not None
+    def log_end(self) -> int:
+        """Where its log ends, -1 while it is down."""
+        return self.broker.store.commitlog_max_offset if self.broker is not None else -1
+
+    @property
+    def follower(self) -> Follower | None:
+        return self.broker.replication.follower if self.broker is not None else None
 
     async def start(self) -> None:
         """Start the broker, unless it runs; return when it takes traffic, or is gone again."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from tests.simulation.course import Outcome, carry_out
 
 MODES = {"kill": ("keep", "cut"), "power": ("drop", "reorder", "torn")}
+BROKERS = ("broker", "slave-1", "slave-2")
 WAYS = ("single", "submitted", "batch", "lists", "auto", "delayed")
 
 
@@ -52,6 +53,7 @@ class Plan:
     ways: tuple[str, ...]
     duration_s: float
     faults: tuple[Fault, ...]
+    slaves: int = 0
 
     @property
     def loses_power(self) -> bool:
@@ -73,40 +75,47 @@ class Plan:
         return carry_out(self, Cluster)
 
     def __str__(self) -> str:
-        head = f"seed {self.seed}: {self.flush}, {self.duration_s:g} s, sends: {' '.join(self.ways)}"
+        head = f"seed {self.seed}: {self.slaves} slaves, {self.flush}, {self.duration_s:g} s, sends: {' '.join(self.ways)}"
         return "\n".join([head, *(f"  {fault}" for fault in self.faults)])
 
 
-def make_plan(seed: str) -> Plan:
+def make_replicated_plan(seed: str) -> Plan:
+    """Return the plan of a seed, for a SYNC_MASTER with two slaves."""
+    return make_plan(seed, slaves=2)
+
+
+def make_plan(seed: str, *, slaves: int = 0) -> Plan:
     """Return the plan of a seed."""
     rng = random.Random(f"{seed} plan")
     flush = rng.choice(("SYNC_FLUSH", "SYNC_FLUSH", "ASYNC_FLUSH"))
     duration_s = rng.choice((1.0, 2.0, 4.0))
     ways = tuple(sorted(rng.sample(WAYS, rng.randrange(1, 4)), key=WAYS.index))
     moments = random_moments(rng, duration_s, rng.choice((0, 1, 2, 3, 5)))
-    return Plan(seed, flush, ways, duration_s, tuple(_fault(rng, at_s, for_s, flush) for at_s, for_s in moments))
+    return Plan(seed, flush, ways, duration_s, tuple(_fault(rng, at_s, for_s, flush, slaves) for at_s, for_s in moments), slaves)
 
 
-def _fault(rng: random.Random, at_s: float, for_s: float, flush: str) -> Fault:
+def _fault(rng: random.Random, at_s: float, for_s: float, flush: str, slaves: int) -> Fault:
+    broker = rng.choice(BROKERS[: slaves + 1]) if slaves else BROKERS[0]
     machines = ("producer", "consumer", "nameserver")
     kinds = ["kill", "kill", "crash at call", "stop", "reset", "reset", "block", "slow", "freeze", "clock", "nameserver"]
     if flush == "SYNC_FLUSH":  # with ASYNC_FLUSH the loss of power may lose what was acknowledged
         kinds += ["power", "power"]
     kind = rng.choice(kinds)
     if kind in {"kill", "power"}:
-        return Fault(at_s, kind, ("broker",), for_s, rng.choice(MODES[kind]))
+        return Fault(at_s, kind, (broker,), for_s, rng.choice(MODES[kind]))
     if kind == "crash at call":
         modes = MODES["kill"] + (MODES["power"] if flush == "SYNC_FLUSH" else ())
-        return Fault(at_s, kind, ("broker",), for_s, rng.choice(modes), rng.randrange(1, 60))
+        return Fault(at_s, kind, (broker,), for_s, rng.choice(modes), rng.randrange(1, 60))
     if kind == "stop":
-        return Fault(at_s, kind, ("broker",), for_s)
+        return Fault(at_s, kind, (broker,), for_s)
     if kind == "nameserver":
         return Fault(at_s, kind, ("nameserver",), for_s)
     if kind == "freeze":
-        return Fault(at_s, kind, (rng.choice(("broker", *machines)),), for_s)
+        return Fault(at_s, kind, (rng.choice((broker, *machines)),), for_s)
     if kind == "clock":
-        return Fault(at_s, kind, (rng.choice(("broker", *machines)),), mode=rng.choice(("-3600", "-1", "1", "3600")))
-    pair = ("broker", rng.choice(machines))
+        return Fault(at_s, kind, (rng.choice((broker, *machines)),), mode=rng.choice(("-3600", "-1", "1", "3600")))
+    others = machines + tuple(name for name in BROKERS[: slaves + 1] if name != broker)
+    pair = (broker, rng.choice(others))
     if kind == "block":
         return Fault(at_s, kind, pair if rng.random() < 0.5 else pair[::-1], for_s, rng.choice(("both", "one way")))
     if kind == "slow":

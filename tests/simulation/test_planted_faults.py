@@ -7,15 +7,20 @@ from typing import Any
 
 import pytest
 from tests.simulation.logs import make_log_plan
-from tests.simulation.test_seeds import SEED, SEEDS
+from tests.simulation.plan import make_replicated_plan
+from tests.simulation.test_seeds import SEED
 
+from sprocketmq.broker.offsets import OffsetTable
 from sprocketmq.broker.replication import follower
 from sprocketmq.broker.replication.master import ReplicationMaster
 from sprocketmq.broker.replication.stream import Start
+from sprocketmq.protocol.bodies import ConsumerOffsets
 from sprocketmq.storage.replica.epochs import EpochFile
 from sprocketmq.storage.replica.replica import Replica
 
 Plant = Callable[[pytest.MonkeyPatch], None]
+# Each kind of run has a third of the seeds of `make test`.
+SEEDS_OF_A_KIND = 100
 
 
 def acknowledged_before_the_replica_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,14 +61,32 @@ def truncated_one_record_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Replica, "truncate", short)
 
 
-@pytest.mark.parametrize(
-    "plant",
-    [acknowledged_before_the_replica_has_it, followed_without_comparing, epochs_that_are_not_on_the_disk, truncated_one_record_short],
-)
+def offsets_overwritten_by_the_old_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slave takes whatever its master says, also one that was killed before it saved its offsets."""
+    merge = OffsetTable.merge
+
+    def overwrite(self: OffsetTable, theirs: ConsumerOffsets, *, rewound: bool) -> list[tuple[str, int, int]]:
+        if self.own is not None:
+            self.own = {}
+        return merge(self, theirs, rewound=False)
+
+    monkeypatch.setattr(OffsetTable, "merge", overwrite)
+
+
+PLANTS = {
+    acknowledged_before_the_replica_has_it: make_log_plan,
+    followed_without_comparing: make_log_plan,
+    epochs_that_are_not_on_the_disk: make_log_plan,
+    truncated_one_record_short: make_log_plan,
+    offsets_overwritten_by_the_old_master: make_replicated_plan,
+}
+
+
+@pytest.mark.parametrize("plant", PLANTS)
 def test_a_planted_fault_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    for number in range(min(SEEDS, 300)):
-        if problem := make_log_plan(f"{SEED}.{number}").run().problem:
+    for number in range(SEEDS_OF_A_KIND):
+        if problem := PLANTS[plant](f"{SEED}.{number}").run().problem:
             print(f"found by seed {SEED}.{number}: {problem}")
             return
-    pytest.fail(f"no seed of {SEEDS} noticed {plant.__name__}")
+    pytest.fail(f"no seed of {SEEDS_OF_A_KIND} noticed {plant.__name__}")

@@ -104,7 +104,6 @@ INSIDE: dict[str, dict[str, str]] = {
     "something inside is damaged, lost, broken or replaced on purpose": {
         "faults/test_replication.py": "_child",
         "spark/test_demo.py": "_left_running _write",
-        "simulation/test_planted_faults.py": "_save",
         "spark/test_session.py": "_home",
         "unit/broker/test_batch_topics.py": "_topics",
         "unit/broker/test_query.py": "_members",
