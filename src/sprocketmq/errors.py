@@ -27,6 +27,10 @@ class RemoteProtocolError(ProtocolError):
     """Bytes from a peer or a file are invalid."""
 
 
+class SecretMismatch(RemoteProtocolError):
+    """Master and slave do not have the same shared secret."""
+
+
 class RetriableError(SprocketError):
     """The call failed before anything was stored; trying again, or elsewhere, may succeed."""
 
@@ -387,11 +391,14 @@ class StoreIsReplica(FatalError):
 
 
 class BrokerNameTaken(ConfigError):
-    """Another live broker of the same name is registered at a nameserver; it would lose its routes to the one that starts."""
+    """Another live broker of the same name and id is registered at a nameserver; it would lose its routes to the one that starts."""
 
-    def __init__(self, broker_name: str, address: str, nameserver: str) -> None:
+    def __init__(self, broker_name: str, address: str, nameserver: str, broker_id: int = 0) -> None:
         super().__init__(
-            f"nameserver {nameserver} has a broker {broker_name} at {address}, and it answers: messages would go to two stores;"
+            f"nameserver {nameserver} has slave {broker_id} of broker {broker_name} at {address}, and it answers;"
+            " choose another id (--broker-id), stop the other slave, or replace it (--take-over)"
+            if broker_id
+            else f"nameserver {nameserver} has a broker {broker_name} at {address}, and it answers: messages would go to two stores;"
             " choose another name (--name), stop the other broker, or replace it (--take-over)"
         )
         self.broker_name = broker_name

@@ -272,7 +272,7 @@ class Registrar:
                 return rival
             if outranks is None:
                 self._reached.pop(nameserver, None)  # what is registered there is the other broker, which stays
-                raise BrokerNameTaken(self._broker_name, rival, nameserver)
+                raise BrokerNameTaken(self._broker_name, rival, nameserver, self._role.broker_id)
         return ""
 
     async def _may_register(self, nameserver: str) -> bool:

@@ -7,7 +7,7 @@ import hmac
 import secrets
 from collections.abc import Iterable
 
-from sprocketmq.errors import RemoteProtocolError
+from sprocketmq.errors import RemoteProtocolError, SecretMismatch
 from sprocketmq.protocol.layout import (
     NONCE_BYTES,
     PROOF_BYTES,
@@ -95,7 +95,7 @@ class TransferReader:
             log_offset, size = TRANSFER_HEAD.unpack_from(buffer, pos)
             pos += TRANSFER_HEAD_BYTES
             if log_offset == CHALLENGE and size == NONCE_BYTES:
-                raise RemoteProtocolError("the master asks for a shared secret, and this slave has none: give it the same ha_secret")
+                raise SecretMismatch("the master asks for a shared secret, and this slave has none: give it the same ha_secret")
             if log_offset < 0 or size < 0:
                 raise RemoteProtocolError(f"a transfer of {size} bytes from log offset {log_offset}: this is no HA port of a master")
             if size:
@@ -127,12 +127,12 @@ class MasterHandshake:
         return encode_transfer_head(CHALLENGE, NONCE_BYTES) + self._nonce
 
     def answer(self, proof: bytes) -> bytes:
-        """Return the master's proof for the slave's (SLAVE_PROOF_BYTES). Raises RemoteProtocolError for a wrong one."""
+        """Return the master's proof for the slave's (SLAVE_PROOF_BYTES). Raises SecretMismatch for a wrong one."""
         report, nonce, digest = PROOF_LAYOUT.struct.unpack(proof)
         if report != CHALLENGE:
-            raise RemoteProtocolError("the slave does not prove that it knows the shared secret: give it the same ha_secret")
+            raise SecretMismatch("the slave does not prove that it knows the shared secret: give it the same ha_secret")
         if not hmac.compare_digest(digest, _proof(self._secret, b"slave", self._nonce, nonce)):
-            raise RemoteProtocolError("the slave has another shared secret: give it the same ha_secret")
+            raise SecretMismatch("the slave has another shared secret: give it the same ha_secret")
         return encode_transfer_head(MASTER_PROOF, PROOF_BYTES) + _proof(self._secret, b"master", nonce, self._nonce)
 
 
@@ -147,16 +147,16 @@ class SlaveHandshake:
         self._master_nonce = b""
 
     def prove(self, challenge: bytes) -> bytes:
-        """Return the slave's proof for the master's challenge (CHALLENGE_BYTES). Raises RemoteProtocolError when it is none."""
+        """Return the slave's proof for the master's challenge (CHALLENGE_BYTES). Raises SecretMismatch when it is none."""
         if TRANSFER_HEAD.unpack_from(challenge) != (CHALLENGE, NONCE_BYTES):
-            raise RemoteProtocolError("the master does not ask for the shared secret: give it the same ha_secret")
+            raise SecretMismatch("the master does not ask for the shared secret: give it the same ha_secret")
         self._master_nonce = challenge[TRANSFER_HEAD_BYTES:]
         digest = _proof(self._secret, b"slave", self._master_nonce, self._nonce)
         return PROOF_LAYOUT.struct.pack(CHALLENGE, self._nonce, digest)
 
     def check(self, proof: bytes) -> None:
-        """Check the master's proof (MASTER_PROOF_BYTES). Raises RemoteProtocolError for a wrong one."""
+        """Check the master's proof (MASTER_PROOF_BYTES). Raises SecretMismatch for a wrong one."""
         expected = _proof(self._secret, b"master", self._nonce, self._master_nonce)
         right = hmac.compare_digest(proof[TRANSFER_HEAD_BYTES:], expected)
         if not right or TRANSFER_HEAD.unpack_from(proof) != (MASTER_PROOF, PROOF_BYTES):
-            raise RemoteProtocolError("the master has another shared secret: give it the same ha_secret")
+            raise SecretMismatch("the master has another shared secret: give it the same ha_secret")

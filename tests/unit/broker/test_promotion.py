@@ -190,7 +190,7 @@ async def test_a_second_store_of_the_same_name_and_epoch_does_not_start(pair, st
 
 async def test_slaves_of_one_id_do_not_take_it_from_each_other(pair, start_broker, namesrv):
     await pair()
-    with pytest.raises(BrokerNameTaken):
+    with pytest.raises(BrokerNameTaken, match=r"has slave 1 of broker broker-a at .* choose another id \(--broker-id\)"):
         await start_broker("another", namesrv=(namesrv.address,), role=Role.SLAVE, broker_id=1)
 
 

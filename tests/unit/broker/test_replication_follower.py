@@ -405,6 +405,7 @@ async def test_without_the_same_secret_nothing_is_copied(pair, monkeypatch, mine
     put(both.store, b"one")
     await both.start()
     await eventually(lambda: says in both.follower.reason)
+    assert both.follower.state is FollowerState.REFUSED
     assert both.copy.commitlog_max_offset == 0
     assert both.master.replicated(1) == 0
     assert "give it the same ha_secret" in caplog.text

@@ -34,7 +34,7 @@ from sprocketmq.broker.replication.stream import (
     plan,
 )
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
-from sprocketmq.errors import ConnectFailed, ConnectionLost, RemoteProtocolError, SprocketError, StoreFailed, StoreWriteFailed
+from sprocketmq.errors import ConnectFailed, ConnectionLost, RemoteProtocolError, SecretMismatch, SprocketError, StoreFailed, StoreWriteFailed
 from sprocketmq.net.address import parse_address
 from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.replication import RECEIVE_BYTES, TransferReader
@@ -231,7 +231,8 @@ class Follower:
             self._note(FollowerState.CONNECTING, f"the disk refuses what it sends, until it has room nothing is copied: {e}", logging.ERROR)
             return DISK_PAUSES_S
         except SprocketError as e:
-            self._note(FollowerState.CONNECTING, str(e), logging.WARNING)
+            state = FollowerState.REFUSED if isinstance(e, SecretMismatch) else FollowerState.CONNECTING
+            self._note(state, str(e), logging.WARNING)
             return PAUSES_S
 
     async def _at(self, master: Master) -> tuple[float, float] | None:
@@ -241,7 +242,7 @@ class Follower:
         try:
             await asyncio.wait((link.ready,), timeout=HANDSHAKE_TIMEOUT_S)
             if not link.ready.done():
-                raise RemoteProtocolError("the master does not ask for the shared secret: give it the same ha_secret")
+                raise SecretMismatch("the master does not ask for the shared secret: give it the same ha_secret")
             # Asked only now: what follows on this connection is of no later epoch, as a master begins one only while it has no slaves.
             self._master = await self._ask(master.address) if master.address else None
             if link.closed:

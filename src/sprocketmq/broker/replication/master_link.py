@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import cast
 
 from sprocketmq.clock import Clock
-from sprocketmq.errors import RemoteProtocolError
+from sprocketmq.errors import SecretMismatch
 from sprocketmq.protocol.replication import (
     CHALLENGE_BYTES,
     MASTER_PROOF_BYTES,
@@ -85,7 +85,7 @@ class MasterLink(asyncio.BufferedProtocol):
         self._transport = None
         if self.error is None:
             refused = self._wanted > CHALLENGE_BYTES and self._handshake is not None
-            self.error = RemoteProtocolError("the master refuses the shared secret: give it the same ha_secret") if refused else exc
+            self.error = SecretMismatch("the master refuses the shared secret: give it the same ha_secret") if refused else exc
         for future in (self.ready, self.ended):
             if not future.done():
                 future.set_result(None)
