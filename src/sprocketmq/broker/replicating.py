@@ -49,6 +49,8 @@ SEARCH_INTERVAL_S = 5.0
 # How long a promotion waits for what the former master has sent last, and how long that one waits for its successor's registration.
 FREEZE_S, FREEZE_POLLS = 0.5, 50
 FREEZE_TIMEOUT_S = 1.0
+# How long a former master goes on sending what its slaves lack; shorter than FREEZE_TIMEOUT_S, as its answer comes then.
+DRAIN_S = 0.5
 SUCCESSOR_S, SUCCESSOR_POLLS = 5.0, 50
 
 
@@ -493,6 +495,7 @@ class Replication:
         async with self._changing:
             if was_master:
                 if self.master is not None:
+                    await self.master.drain(DRAIN_S)  # of an ASYNC_MASTER slaves may lack what it has acknowledged
                     await self.master.stop()
                 self._flusher.replicas = self.master = None
                 self._flusher.acks.replicas = 0

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sprocketmq import sync
 from sprocketmq.broker.replication.roles import promotion_epoch
@@ -14,6 +14,8 @@ from sprocketmq.errors import ConfigError, FatalError
 # How long the nameservers may take to have the new master.
 REGISTER_TIMEOUT_S = 10.0
 POLL_S = 0.05
+# How long a slave of a living master may take to get what the master had at the beginning.
+CATCH_UP_S = 3.0
 # How long a broker may take to answer: a master whose machine is gone takes all of it.
 ANSWER_TIMEOUT_S = 1.0
 # States of a slave whose log is not its master's.
@@ -79,6 +81,8 @@ def failover(
     """Promote a slave and print what happened. Raises FatalError when more than ``accept_loss`` bytes would be lost."""
     with sync.AdminClient(namesrv=namesrv, timeout_s=ANSWER_TIMEOUT_S) as admin:
         plan = plan_failover(broker_name, admin.brokers(), to)
+        if plan.former_answers:
+            plan = _caught_up(admin, plan, accept_loss)
         slave = plan.slave
         if plan.lost_bytes > accept_loss:
             raise FatalError(
@@ -111,6 +115,20 @@ def failover(
     else:
         print(f"{broker_name}: {slave.address}, slave {slave.broker_id} so far, is the master since epoch {plan.epoch} ({took_s:.1f} s)")
     print(loss_told(plan))
+
+
+def _caught_up(admin: sync.AdminClient, plan: FailoverPlan, accept_loss: int) -> FailoverPlan:
+    """Wait a little until the slave has what its living master has now. What the master takes until it is replaced it still sends."""
+    known_end = (plan.slave.log_end or 0) + plan.lost_bytes
+    deadline = SYSTEM_CLOCK.monotonic() + CATCH_UP_S
+    while plan.lost_bytes > accept_loss and SYSTEM_CLOCK.monotonic() < deadline:
+        time.sleep(POLL_S)
+        states = admin.brokers(plan.slave.broker_name)
+        slave = next((state for state in states if state.address == plan.slave.address and not reason_against(state)), None)
+        if slave is None or slave.is_master:
+            break
+        plan = replace(plan, slave=slave, lost_bytes=max(0, known_end - (slave.log_end or 0)))
+    return plan
 
 
 def _wait_registered(admin: sync.AdminClient, broker_name: str, address: str, timeout_s: float) -> None:

@@ -6,6 +6,7 @@ import pytest
 from pairs import caught_up, follows
 
 from sprocketmq.broker.registration import TIMEOUT_S
+from sprocketmq.broker.replication.master import SlaveLink
 from sprocketmq.broker.replication.roles import Role, promotion_epoch
 from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.errors import BrokerNameTaken
@@ -180,6 +181,20 @@ async def test_a_promoted_slave_waits_for_slaves_as_its_master_did(pair, connect
     await slave.stop()
     again = await start_broker("slave", like=slave)
     assert (again.role.role, again.role.broker_id, again.acks.replicas) == (Role.SYNC_MASTER, 0, 2)
+
+
+async def test_a_living_async_master_sends_the_rest_before_it_is_replaced(pair, connect, monkeypatch):
+    master, slave = await pair()
+    at_master, at_slave = await connect(master), await connect(slave)
+    send, links = SlaveLink.send, list(master.replication.master.links)
+    monkeypatch.setattr(SlaveLink, "send", lambda link: None)
+    assert (await at_master.send("orders", b"acknowledged, and not sent yet")).code == 0
+    promoting = asyncio.ensure_future(promote(at_slave, slave))
+    await eventually(lambda: master.role.is_slave, timeout_s=10)
+    await asyncio.sleep(0.1)
+    send(links[0])
+    assert (await promoting).code == 0
+    assert await at_slave.bodies("orders") == [b"acknowledged, and not sent yet"]
 
 
 async def test_a_second_store_of_the_same_name_and_epoch_does_not_start(pair, start_broker, namesrv):

@@ -134,6 +134,14 @@ def test_a_loss_has_to_be_accepted(cli, monkeypatch):
     assert accepted.out.splitlines()[0] == "broker-a: slave 1 (10.0.0.2:1) would become the master, with epoch 1000"
 
 
+def test_the_slave_of_a_living_master_has_a_moment_to_catch_up(cli, monkeypatch):
+    looks = iter([[MASTER, NEAR], [MASTER, NEAR], [replace(MASTER, log_end=1200), replace(NEAR, log_end=1000, behind_bytes=200)]])
+    monkeypatch.setattr(sync.AdminClient, "brokers", lambda *_: next(looks))
+    done = cli("failover", "broker-a", "--dry-run")
+    assert (done.code, done.err) == (0, "")
+    assert "nothing is known to be lost" in done.out
+
+
 def test_a_broker_without_slaves_cannot_fail_over(cli):
     done = cli("failover", "broker-a")
     assert (done.code, done.out) == (1, "")

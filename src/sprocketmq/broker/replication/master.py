@@ -39,6 +39,7 @@ READ_AHEAD_BYTES = 4 << 20
 # Smaller pieces are joined with their head; larger ones are sent as views of the log.
 _JOINED_BYTES = 16 << 10
 _PAUSED_S = 1.0
+DRAIN_POLL_S = 0.005
 
 
 class Log(Protocol):
@@ -126,6 +127,13 @@ class ReplicationMaster:
         self._swept = self.clock.monotonic()
         self._background.every(self._sweep_s, self._sweep, "heartbeats to slaves")
         return self.port
+
+    async def drain(self, timeout_s: float) -> None:
+        """Return when all slaves have acknowledged the whole log, or after ``timeout_s``; nothing is appended meanwhile."""
+        deadline = self.clock.monotonic() + timeout_s
+        end = self.store.commitlog_max_offset
+        while any(link.progress.acked < end for link in self.links) and self.clock.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(DRAIN_POLL_S)
 
     async def stop(self) -> None:
         """Stop listening and close the connections of all slaves. May be called twice."""
