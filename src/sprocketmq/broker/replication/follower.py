@@ -34,7 +34,15 @@ from sprocketmq.broker.replication.stream import (
     plan,
 )
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
-from sprocketmq.errors import ConnectFailed, ConnectionLost, RemoteProtocolError, SecretMismatch, SprocketError, StoreFailed, StoreWriteFailed
+from sprocketmq.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    RemoteProtocolError,
+    SecretMismatch,
+    SprocketError,
+    StoreFailed,
+    StoreWriteFailed,
+)
 from sprocketmq.net.address import parse_address
 from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.replication import RECEIVE_BYTES, TransferReader
