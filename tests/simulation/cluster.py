@@ -184,7 +184,10 @@ class Cluster(Course):
     def _in_step(self) -> bool:
         """Tell whether all slaves have what the master has."""
         return all(
-            slave.follower is not None and slave.follower.state is FollowerState.FOLLOWING and slave.log_end == self.broker.log_end
+            slave.follower is not None
+            and slave.follower.state is FollowerState.FOLLOWING
+            and slave.log_end == self.broker.log_end
+            and slave.visible(TOPICS, QUEUES) == self.broker.visible(TOPICS, QUEUES)
             for slave in self.slaves
         )
 

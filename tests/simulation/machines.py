@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,10 @@ class SimBroker(Server):
     def log_end(self) -> int:
         """Where its log ends, -1 while it is down."""
         return self.broker.store.commitlog_max_offset if self.broker is not None else -1
+
+    def visible(self, topics: Iterable[str], queues: int) -> list[int]:
+        """Return up to where readers see each queue."""
+        return [self.broker.store.max_offset(topic, n) for topic in topics for n in range(queues)] if self.broker is not None else []
 
     @property
     def follower(self) -> Follower | None:

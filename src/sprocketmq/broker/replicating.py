@@ -260,7 +260,7 @@ class Replication:
             heartbeat_s=config.ha_heartbeat_s,
             housekeeping_s=config.ha_housekeeping_s,
             appended=self._appended,
-            dispatched=self.wake_pulls,
+            dispatched=self._dispatched,
             failed=self._failed,
             clock=self._clock,
         )
@@ -324,6 +324,11 @@ class Replication:
         if flusher.flushed_end > self._store.commitlog_max_offset:  # the log was cut
             flusher.flushed_end = self._store.commitlog_flushed_offset
         flusher.wrote()
+
+    def _dispatched(self) -> None:
+        """Let readers see records that were flushed before they were dispatched, and wake their pulls."""
+        self._store.publish(self._flusher.flushed_end)
+        self.wake_pulls()
 
     def wake_pulls(self) -> None:
         """Wake the held pulls whose queues have more that is visible."""
@@ -424,6 +429,7 @@ class Replication:
             self._follow()
             raise
         self._offsets.lead()
+        store.publish(self._flusher.flushed_end)
         role.take(role.as_master, MASTER_ID)
         role.epoch = epoch
         self._deliver_delayed()
