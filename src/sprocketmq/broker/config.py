@@ -152,6 +152,8 @@ class BrokerConfig:
             raise ConfigError("a SLAVE finds its master through nameservers: give their addresses (namesrv)")
         if self.role is Role.SYNC_MASTER and self.ha_port is None:
             raise ConfigError("SYNC_MASTER waits for slaves, which need a port: give ha_port (0: any free one), or the role ASYNC_MASTER")
+        if self.ha_port and self.ha_port == self.port:
+            raise ConfigError(f"ha_port and port are both {self.port}: slaves need a port of their own, such as {self.port % 65535 + 1}")
         if self.role is Role.SYNC_MASTER and self.copies_to_wait_for == 1:
             raise ConfigError(
                 "in_sync_replicas is 1, so that SYNC_MASTER would wait for no slave: give 2 or more, or the role ASYNC_MASTER"

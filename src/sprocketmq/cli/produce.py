@@ -162,7 +162,8 @@ def run(namesrv: str, options: ProduceOptions, *, as_json: bool) -> int:
     else:
         unknown = f"; {plural(tally.unknown, 'message')} may be stored or not" if tally.unknown else ""
         skipped = f"; {plural(tally.skipped, 'empty line')} skipped" if tally.skipped else ""
-        print(f"sent {plural(tally.messages, 'message')} to {options.topic} in {elapsed_s:.2f} s{unknown}{skipped}")
+        unsafe = "".join(f"; {count:,} of them stored with status {status}" for status, count in sorted(tally.unsafe.items()))
+        print(f"sent {plural(tally.messages, 'message')} to {options.topic} in {elapsed_s:.2f} s{unsafe}{unknown}{skipped}")
     if sending.stopped_by is not None:
         fail(f"stopped by {sending.stopped_by.name} before the input ended")
     if failures or sending.error is not None:
@@ -178,6 +179,7 @@ def _as_json(topic: str, tally: Tally, failures: list[str], elapsed_s: float) ->
         "bytes": tally.size_bytes,
         "batches": tally.requests,
         "empty_lines": tally.skipped,
+        "statuses": dict(sorted(tally.unsafe.items())),
         "elapsed_s": round(elapsed_s, 3),
         "failures": failures,
         "queues": [

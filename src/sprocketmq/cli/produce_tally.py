@@ -1,8 +1,9 @@
 """What became of the messages of one ``sprocketmq produce``."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
-from sprocketmq import SendResult
+from sprocketmq import SendResult, SendStatus
 from sprocketmq.errors import MaybeStoredError
 
 
@@ -11,6 +12,7 @@ class Tally:
     """Counts of the messages.
 
     ``queues`` maps (broker, queue) to count, first and last offset; ``failed`` has line numbers, whether they may be stored, and errors.
+    ``unsafe`` counts messages that are stored with another status than SEND_OK, by status.
     """
 
     messages: int = 0
@@ -19,6 +21,7 @@ class Tally:
     skipped: int = 0
     queues: dict[tuple[str, int], list[int]] = field(default_factory=dict)
     failed: list[tuple[int, bool, str]] = field(default_factory=list)
+    unsafe: Counter[str] = field(default_factory=Counter)
 
     @property
     def unknown(self) -> int:
@@ -32,6 +35,8 @@ class Tally:
             return
         self.messages += 1
         self.size_bytes += size
+        if result.status is not SendStatus.SEND_OK:
+            self.unsafe[result.status.name] += 1
         at = self.queues.get((result.broker_name, result.queue_id))
         offset = result.queue_offset
         if at is None:

@@ -59,6 +59,11 @@ class ManyServers:
             raise ConfigError("the brokers that are started are masters, each with its slaves: leave broker_id out, and SLAVE as the role")
         if settings.role == SYNC_MASTER and not replicas:
             raise ConfigError("a SYNC_MASTER waits for slaves: say how many it has (--replicas), or leave the role out")
+        if settings.in_sync_replicas is not None and settings.in_sync_replicas > replicas + 1:
+            raise ConfigError(
+                f"in_sync_replicas is {settings.in_sync_replicas}, but a master and its slaves are {replicas + 1}: no send would be"
+                " acknowledged; start more slaves (--replicas)"
+            )
         self._members = members_of(brokers, replicas, settings.broker_name)
         self._replicas = replicas
         last = settings.port + PORT_STEP * (len(self._members) - 1)

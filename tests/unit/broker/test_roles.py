@@ -27,6 +27,7 @@ def configured(root: Path, **settings: Any) -> BrokerConfig:
         ({"role": Role.SYNC_MASTER}, "give ha_port"),
         ({"role": Role.SYNC_MASTER, "ha_port": 0, "in_sync_replicas": 1}, "give 2 or more"),
         ({"ha_port": 0, "in_sync_replicas": 2}, "give the role SYNC_MASTER"),
+        ({"port": 10911, "ha_port": 10911}, "slaves need a port of their own, such as 10912"),
         ({"ha_port": 65536}, "ha_port is 65536, it must be from 0 to 65535"),
         ({"role": Role.SYNC_MASTER, "ha_port": 0, "in_sync_replicas": 18}, "in_sync_replicas is 18, it must be from 1 to 17"),
         ({"ha_port": 0, "ha_secret": "short"}, "ha_secret has 5 characters, it must have at least 16"),

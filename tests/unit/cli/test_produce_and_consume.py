@@ -36,6 +36,16 @@ def test_each_line_is_a_message(cli, mq, topic):
     assert messages[0].keys == ["k1", "k2"]
 
 
+def test_messages_that_are_not_on_the_slaves_are_told(cli):
+    with LocalCluster(replicas=1, role="SYNC_MASTER") as mq:
+        mq.create_topic("orders", queues=1)
+        mq.stop_broker("broker-a-1")
+        done = cli("produce", "orders", "--namesrv", mq.namesrv, stdin=b"a\nb\n")
+        assert done.code == 0
+        assert done.out.endswith("; 2 of them stored with status SLAVE_NOT_AVAILABLE\n")
+        assert cli("produce", "orders", "--namesrv", mq.namesrv, "--json", stdin=b"c\n").json["statuses"] == {"SLAVE_NOT_AVAILABLE": 1}
+
+
 def test_the_json_summary_says_where_messages_went(cli, topic):
     done = cli("produce", topic, "--json", stdin=b"a\nb\nc\n")
     summary = done.json

@@ -114,6 +114,7 @@ def test_a_store_in_use_ends_all_with_its_reason(serving, tmp_path, capfd):
         (("--replicas", "17"), "replicas must be a whole number from 0 to 16"),
         (("--replicas", "1", "--set", "broker_id=1"), "the brokers that are started are masters, each with its slaves"),
         (("--brokers", "2", "--role", "SYNC_MASTER"), "a SYNC_MASTER waits for slaves: say how many it has (--replicas)"),
+        (("--replicas", "1", "--role", "SYNC_MASTER", "--in-sync-replicas", "3"), "a master and its slaves are 2"),
         (("--replicas", "1", *FREE, "--role", "MASTER"), "role must be one of ASYNC_MASTER, SYNC_MASTER, SLAVE, not 'MASTER'"),
         (("--role", "SYNC_MASTER"), "SYNC_MASTER waits for slaves, which need a port: give ha_port"),
         (("--role", "SLAVE"), "where a SLAVE finds no master: run `sprocketmq broker`"),
