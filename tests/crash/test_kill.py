@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from sprocketmq import AdminClient, Message, Producer, PullConsumer
-from sprocketmq.client.send.send_header import header, header_prefix
+from sprocketmq.client.send.send_header import HEADER, header_prefix
 from sprocketmq.errors import ConnectionLost, SprocketError
 from sprocketmq.net.client import ConnectionPool
 from sprocketmq.protocol.codes import RequestCode
@@ -117,7 +117,7 @@ class Senders:
             connection = await pool.get(address)
             while pool.peek(address) is connection:
                 _, body = self.note("one-way", number, rng)
-                ext = header(prefix, 0, 1, 0, b"UNIQ_KEY\x01%d\x02" % number)
+                ext = HEADER % (prefix, 0, 1, 0, b"UNIQ_KEY\x01%d\x02" % number)
                 connection.oneway(RequestCode.SEND_MESSAGE_V2, ext=ext, body=body)
                 number += 1
                 await asyncio.sleep(0.001)

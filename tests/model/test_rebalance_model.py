@@ -93,6 +93,7 @@ class MemoryInstance:
 
     def __init__(self, client_id: str, broker: MemoryBroker, clock: ManualClock, chance: random.Random, queues: int) -> None:
         self.client_id = client_id
+        self.address = ADDRESS  # it stands in for its only connection, too
         self.clock = clock
         self.timers = Timers(clock)
         self.state = OPEN

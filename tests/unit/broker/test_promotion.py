@@ -190,7 +190,7 @@ async def test_a_living_async_master_sends_the_rest_before_it_is_replaced(pair, 
     monkeypatch.setattr(SlaveLink, "send", lambda link: None)
     assert (await at_master.send("orders", b"acknowledged, and not sent yet")).code == 0
     promoting = asyncio.ensure_future(promote(at_slave, slave))
-    await eventually(lambda: master.role.is_slave, timeout_s=10)
+    await eventually(lambda: master.role.is_slave)
     await asyncio.sleep(0.1)
     send(links[0])
     assert (await promoting).code == 0
@@ -264,7 +264,7 @@ async def test_a_master_that_is_fenced_while_it_registers_does_not_take_the_rout
     registering = asyncio.ensure_future(master.registrar.register())
     await at_nameserver.wait()
     assert (await promote(at_slave, slave)).code == 0
-    await eventually(lambda: namesrv.routes.broker("broker-a").broker_addrs == {0: slave.address, 1: master.address}, timeout_s=10)
+    await eventually(lambda: namesrv.routes.broker("broker-a").broker_addrs == {0: slave.address, 1: master.address})
     go_on.set()
     await registering
     assert namesrv.routes.broker("broker-a").broker_addrs == {0: slave.address, 1: master.address}
@@ -284,4 +284,4 @@ async def test_a_former_master_that_registers_before_it_is_fenced_does_not_leave
     assert (await conn.request(103, ext=to_ext(late), body=body, timeout_s=TIMEOUT_S)).code == 0
     assert namesrv.routes.broker("broker-a").broker_addrs[0] == master.address
     await start_broker("master", like=master)
-    await eventually(lambda: namesrv.routes.broker("broker-a").broker_addrs == {0: slave.address, 1: master.address}, timeout_s=20)
+    await eventually(lambda: namesrv.routes.broker("broker-a").broker_addrs == {0: slave.address, 1: master.address})
