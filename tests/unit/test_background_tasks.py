@@ -40,7 +40,6 @@ BARE = {
     "cli/serving.py": "a command, which awaits its tasks and ends with them",
     "cli/serving_many.py": "a command, which awaits its tasks and ends with them",
     "testing/proxy.py": "task groups, which end together",
-    "testing/rig/virtual_loop.py": "the loop itself",
     "testing/rig/network.py": "processes of a simulation, whose scenario awaits their tasks",
 }
 
