@@ -309,7 +309,7 @@ class Replication:
         """Tell a master that it was replaced: it did not hear of it."""
         try:
             await tell(former, self._successor, self._role.epoch)
-        except (SprocketError, TimeoutError) as e:
+        except SprocketError as e:
             log.warning("%s: the former master at %s is not told of epoch %d: %s", self._name, former, self._role.epoch, e)
 
     def master_learned(self) -> None:
@@ -384,7 +384,7 @@ class Replication:
             looks = self._looks
             try:
                 refusal = await tell(former, self._address(), epoch, timeout_s=FREEZE_TIMEOUT_S)
-            except (SprocketError, TimeoutError) as e:
+            except SprocketError as e:
                 log.warning("%s: the former master at %s cannot be told of epoch %d yet: %s", self._name, former, epoch, e)
             else:
                 if refusal:
@@ -405,8 +405,8 @@ class Replication:
         """Let another slave leave the former master, and return where its log ends; 0 when it is not known, or another log."""
         try:
             refusal = await tell(address, self._address(), epoch, timeout_s=FREEZE_TIMEOUT_S)
-        except (SprocketError, TimeoutError) as e:
-            refusal = str(e) or "no answer"
+        except SprocketError as e:
+            refusal = str(e)
         if refusal:
             log.warning("%s: the slave at %s is not told of epoch %d: %s", self._name, address, epoch, refusal)
         cache = await epochs_of(address, self._config.broker_name)

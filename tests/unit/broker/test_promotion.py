@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from pairs import caught_up, follows
 
+from sprocketmq.broker import replicating
 from sprocketmq.broker.registration import TIMEOUT_S
 from sprocketmq.broker.replication.master import SlaveLink
 from sprocketmq.broker.replication.roles import Role, promotion_epoch
@@ -195,6 +196,15 @@ async def test_a_living_async_master_sends_the_rest_before_it_is_replaced(pair, 
     send(links[0])
     assert (await promoting).code == 0
     assert await at_slave.bodies("orders") == [b"acknowledged, and not sent yet"]
+
+
+async def test_a_former_master_that_does_not_answer_is_told_of_in_the_log(pair, connect, monkeypatch, caplog):
+    master, slave = await pair()
+    at_slave = await connect(slave)
+    monkeypatch.setattr(replicating, "FREEZE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(master.replication.promotion, "change", lambda *_: asyncio.Event().wait())
+    assert (await promote(at_slave, slave)).code == 0
+    assert f"cannot be told of epoch 1000 yet: no answer from {master.address} to request 1008 within 200 ms" in caplog.text
 
 
 async def test_a_second_store_of_the_same_name_and_epoch_does_not_start(pair, start_broker, namesrv):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from sprocketmq.broker.replication.roles import BrokerRole
-from sprocketmq.errors import FatalError, SprocketError
+from sprocketmq.errors import FatalError, RequestTimeout, SprocketError
 from sprocketmq.net.client import ConnectionPool
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.net.tasks import Background
@@ -72,13 +72,15 @@ async def epochs_of(address: str, broker_name: str) -> EpochCache | None:
 
 
 async def tell(address: str, master_address: str, epoch: int, *, timeout_s: float = TIMEOUT_S) -> str:
-    """Tell the broker at ``address`` who is master; return "" when it follows, else its refusal. Raises SprocketError, TimeoutError."""
+    """Tell the broker at ``address`` who is master; return "" when it follows, else its refusal. Raises SprocketError."""
     pool = ConnectionPool(expected="broker")
     try:
         async with asyncio.timeout(timeout_s):
             conn = await pool.get(address, timeout_s=timeout_s)
             ext = to_ext(NotifyRoleChanged(epoch, master_address))
             answer = await conn.request(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, ext=ext, timeout_s=timeout_s)
+    except TimeoutError:
+        raise RequestTimeout(address, RequestCode.NOTIFY_BROKER_ROLE_CHANGED, round(timeout_s * 1000)) from None
     finally:
         await pool.close()
     return "" if answer.code == ResponseCode.SUCCESS else answer.remark or f"code {answer.code}"
@@ -176,7 +178,7 @@ class Promotion:
         while not self._role.is_slave:
             try:
                 refusal = await tell(rival, self._address(), self._epoch())
-            except (SprocketError, TimeoutError):
+            except SprocketError:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
                 continue
