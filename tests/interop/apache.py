@@ -221,15 +221,21 @@ class JavaProcess:
         self.stop()
 
 
-def cluster_info(namesrv: str) -> bytes:
-    """Ask a nameserver for its brokers (code 106) over a plain socket; the body as it came."""
-    host, port = namesrv.rsplit(":", 1)
-    header = b'{"code":106,"flag":0,"language":"PYTHON","opaque":1,"version":513}'
+def request(address: str, code: int, **fields: object) -> tuple[dict[str, Any], bytes]:
+    """Send one request over a plain socket, and return the header and the body of the answer."""
+    host, port = address.rsplit(":", 1)
+    ext = {name: str(value) for name, value in fields.items()}
+    header = json.dumps({"code": code, "flag": 0, "language": "PYTHON", "opaque": 1, "version": 513, "extFields": ext}).encode()
     with socket.create_connection((host, int(port)), timeout=5) as connection, connection.makefile("rb") as answer:
         connection.sendall(struct.pack(">ii", 4 + len(header), len(header)) + header)
         length, header_length = struct.unpack(">ii", answer.read(8))
-        answer.read(header_length & 0xFFFFFF)
-        return answer.read(length - 4 - (header_length & 0xFFFFFF))
+        told: dict[str, Any] = json.loads(answer.read(header_length & 0xFFFFFF))
+        return told, answer.read(length - 4 - (header_length & 0xFFFFFF))
+
+
+def cluster_info(namesrv: str) -> bytes:
+    """Ask a nameserver for its brokers (code 106); the body as it came."""
+    return request(namesrv, 106)[1]
 
 
 def _write_config(home: Path, settings: Mapping[str, str]) -> Path:
@@ -300,7 +306,7 @@ class ApacheBroker(JavaProcess):
         # The first registration goes to the nameservers already connected; when the connection is still being made it is lost and
         # the next comes 10 s later.
         deadline = time.monotonic() + timeout_s
-        while f'"{self.name}"'.encode() not in cluster_info(namesrv):
+        while f'"{self.address}"'.encode() not in cluster_info(namesrv):
             if time.monotonic() > deadline:
                 self.stop()
                 raise ApacheFailed(f"{self.name} did not register at {namesrv} within {timeout_s} s:\n{self.tail()}")
@@ -312,7 +318,8 @@ class ConsumerOptions(TypedDict, total=False):
 
     It refuses messages whose body matches `refuse` (a Java regular expression) while they came back less than `refuse_times` times: by
     RECONSUME_LATER (orderly: SUSPEND_CURRENT_QUEUE_A_MOMENT), with `delay_level`, or as `refuse_by` says ("later", "exception", "null").
-    `pause_ms` is spent on every call of the listener.
+    `pause_ms` is spent on every call of the listener. `one_thread` calls it, which keeps the order of each queue. `max_cached` messages of a
+    queue wait for it. Nameservers are asked every `poll_routes_ms`.
     """
 
     orderly: bool
@@ -324,6 +331,9 @@ class ConsumerOptions(TypedDict, total=False):
     refuse_by: str
     delay_level: int
     pause_ms: int
+    max_cached: int
+    one_thread: bool
+    poll_routes_ms: int
 
 
 class JavaClient(JavaProcess):

@@ -85,6 +85,16 @@ final class Consumers {
         if (command.containsKey("max_reconsume_times")) {
             consumer.setMaxReconsumeTimes(command.getIntValue("max_reconsume_times"));
         }
+        if (command.getBooleanValue("one_thread")) {
+            consumer.setConsumeThreadMin(1);
+            consumer.setConsumeThreadMax(1);
+        }
+        if (command.containsKey("max_cached")) {
+            consumer.setPullThresholdForQueue(command.getIntValue("max_cached"));
+        }
+        if (command.containsKey("poll_routes_ms")) {
+            consumer.setPollNameServerInterval(command.getIntValue("poll_routes_ms"));
+        }
         String expression = command.getString("expression");
         consumer.subscribe(command.getString("topic"), expression == null ? "*" : expression);
         BlockingQueue<JSONObject> received = new LinkedBlockingQueue<>();

@@ -1,6 +1,7 @@
 """A slave beside its master: it follows log and metadata, refuses what would change them, and serves reads."""
 
 import json
+import time
 
 from pairs import caught_up, follows
 
@@ -134,6 +135,8 @@ async def test_master_and_slave_tell_their_state(pair, connect):
     status = json.loads((await at_slave(907)).body)
     assert (status["master"], status["haClientRuntimeInfo"]["maxOffset"]) == (False, end)
     assert status["haClientRuntimeInfo"]["masterAddr"] == master.replication.ha_address
+    for name in ("lastReadTimestamp", "lastWriteTimestamp"):
+        assert 0 <= time.time() * 1000 - status["haClientRuntimeInfo"][name] < 60_000
     epochs = [json.loads((await ask(1007)).body) for ask in (at_master, at_slave)]
     assert [one["epochList"] for one in epochs] == [[{"epoch": 1, "startOffset": 0, "endOffset": (1 << 63) - 1}]] * 2
     assert [(one["brokerName"], one["brokerId"], one["maxOffset"]) for one in epochs] == [("broker-a", 0, end), ("broker-a", 1, end)]

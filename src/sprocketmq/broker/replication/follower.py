@@ -189,6 +189,14 @@ class Follower:
         since = self._behind_since
         return 0 if since is None else round((self._clock.monotonic() - since) * 1000)
 
+    def exchanged_ms(self) -> tuple[int, int]:
+        """Return when the master was last heard of and last reported to, in wall-clock milliseconds; zeros while there is no connection."""
+        link, clock = self._link, self._clock
+        if link is None:
+            return 0, 0
+        now, now_ms = clock.monotonic(), clock.time_ms()
+        return now_ms - round((now - link.received_at) * 1000), now_ms - round((now - link.reported_at) * 1000)
+
     def _note_lag(self) -> None:
         if self._master_end <= self._replica.end:
             self._behind_since = None

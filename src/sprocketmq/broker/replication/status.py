@@ -75,9 +75,12 @@ class StatusHandlers:
         )
         follower = self._parts.follower
         if follower is not None:
+            received_ms, reported_ms = follower.exchanged_ms()
             body.ha_client_runtime_info = HaClientInfo(
                 master_addr=follower.master_address,
                 max_offset=self._store.commitlog_max_offset,
+                last_read_timestamp=received_ms,
+                last_write_timestamp=reported_ms,
                 is_activated=follower.state is FollowerState.FOLLOWING,
             )
         conn.respond(command, ResponseCode.SUCCESS, body=body.encode())
