@@ -11,6 +11,7 @@ from typing import Any
 from tests.interop import apache
 from tests.interop.ours import OurProcess
 
+from sprocketmq.errors import RemoteProtocolError
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.jsondialect import loads
 from sprocketmq.testing import wait_until
@@ -61,10 +62,12 @@ def log_bytes(broker: Broker, end: int) -> bytes:
     return b"".join(file.read_bytes() for file in sorted((broker.store / "commitlog").glob("0*")))[:end]
 
 
-def saved(broker: Broker, name: str, table: str) -> dict[str, Any]:
-    """Return a table as a broker has saved it, with its keys as text."""
-    file = broker.store / "config" / f"{name}.json"
-    found: dict[str, Any] = loads(file.read_bytes()).get(table, {}) if file.exists() else {}
+def saved(store: Path, name: str) -> dict[str, Any]:
+    """Return a configuration file of a store as it is on disk now; empty without one, and while Apache's broker is writing it."""
+    try:
+        found: dict[str, Any] = loads((store / "config" / f"{name}.json").read_bytes())
+    except (FileNotFoundError, RemoteProtocolError):
+        return {}
     return found
 
 
@@ -103,7 +106,7 @@ def assert_same_queues(slave: Broker, master: Broker, topics: Mapping[str, int])
     """Wait until a slave has the same messages in the same queues as its master, and return what each queue has."""
     expected = queue_offsets(master, topics)
     with contextlib.suppress(AssertionError, TimeoutError):
-        wait_until(lambda: queue_offsets(slave, topics) == expected, timeout_s=20)
+        wait_until(lambda: queue_offsets(slave, topics) == expected, timeout_s=30)
     assert queue_offsets(slave, topics) == expected
     return expected
 

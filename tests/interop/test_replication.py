@@ -123,9 +123,9 @@ def test_apaches_slave_of_our_sync_master(home: Path, java: apache.JavaClient, o
 
 def tables(broker: Broker, topics: Topics) -> dict[str, Any]:
     """Return what a broker has saved of these topics and their group."""
-    known = saved(broker, "topics", "topicConfigTable")
-    groups = saved(broker, "subscriptionGroup", "subscriptionGroupTable")
-    offsets = saved(broker, "consumerOffset", "offsetTable").get(f"{topics.plain}@{topics.group}", {})
+    known = saved(broker.store, "topics").get("topicConfigTable", {})
+    groups = saved(broker.store, "subscriptionGroup").get("subscriptionGroupTable", {})
+    offsets = saved(broker.store, "consumerOffset").get("offsetTable", {}).get(f"{topics.plain}@{topics.group}", {})
     return {
         "topics": {
             name: [known.get(name, {}).get(key) for key in ("readQueueNums", "writeQueueNums", "perm", "attributes")]
@@ -196,12 +196,11 @@ def write(store: Path, topic: str) -> None:
 
 def assert_refused(slave: OurBroker, state: str, master: Broker) -> None:
     """Assert that a slave does not follow, says so in one line with the ends of both logs, and leaves its own as it is."""
-    end, master_end = log_end(slave), log_end(master)
-    table = wait_until(lambda: found if (found := runtime(slave))["replicationState"] == state else None, timeout_s=30)
+    end = log_end(slave)
+    wait_until(lambda: runtime(slave)["replicationState"] == state, timeout_s=30)
     (line,) = (line for line in slave.log.read_text().splitlines() if " ERROR " in line)
-    assert table["replicationReason"] in line
     told = [int(number) for number in re.findall(r" to (\d+)", line)]
     assert end in told
-    assert any(master_end <= number <= log_end(master) for number in told)  # delayed messages may still come
+    assert any(end < number <= log_end(master) for number in told)  # the master's log may have grown since
     assert log_end(slave) == end
     slave.stop()

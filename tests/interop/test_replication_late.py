@@ -58,7 +58,7 @@ def test_apaches_late_slave_of_our_master(home: Path, java: apache.JavaClient, t
     begin = int(runtime(slave)["commitLogMinOffset"])
     assert begin == 2 * SEGMENT_BYTES
     assert log_bytes(slave, end - begin) == log_bytes(master, end)[begin:]
-    wait_until(lambda: ends(slave, "Late") == ends(master, "Late"), timeout_s=20)
+    wait_until(lambda: ends(slave, "Late") == ends(master, "Late"), timeout_s=30)
     assert all(low > 0 for low, _ in queue_offsets(slave, {"Late": 2}).values())
     slave.kill()
 

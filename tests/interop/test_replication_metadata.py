@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.interop import apache
+from tests.interop.replicating import saved
 
 from sprocketmq import AdminClient, Message, Producer
 from sprocketmq.broker import Broker, BrokerConfig
@@ -18,7 +19,6 @@ from sprocketmq.broker.replication.follower import FollowerState
 from sprocketmq.broker.replication.roles import Role
 from sprocketmq.namesrv import NameServer, NameServerConfig
 from sprocketmq.net.client import ConnectionPool
-from sprocketmq.protocol.jsondialect import loads
 from sprocketmq.storage.store import StoreConfig
 from sprocketmq.testing import eventually
 
@@ -69,11 +69,6 @@ async def commit(address: str, topic: str, offset: int) -> None:
 
 def log_of(store: Path, end: int) -> bytes:
     return b"".join(file.read_bytes() for file in sorted((store / "commitlog").iterdir()))[:end]
-
-
-def saved(store: Path, name: str) -> Any:
-    file = store / "config" / f"{name}.json"
-    return loads(file.read_bytes()) if file.exists() else {}
 
 
 async def test_apaches_slave_copies_log_and_tables_from_our_master(home: Path, namesrv: NameServer) -> None:
