@@ -183,6 +183,31 @@ def test_our_slave_of_apaches_master(
     assert read_on(java, namesrv, topics.read_on, master, slave) < READ_ON_S
 
 
+def test_our_slave_acknowledges_to_apaches_sync_master(
+    home: Path, java: apache.JavaClient, own_namesrv: apache.ApacheNamesrv, request: pytest.FixtureRequest
+) -> None:
+    root, namesrv, name, topic = home / "acknowledging", own_namesrv.address, "broker-acknowledged", "Acknowledged"
+    waiting = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2", "slaveTimeout": "1000"}  # with 1, the default, it waits for none
+    master = apache_broker(root / "master", namesrv, name, **waiting)
+    request.addfinalizer(master.kill)
+    with sync.AdminClient(namesrv=namesrv) as admin:
+        admin.create_topic(topic, queues=1, cluster=CLUSTER)
+    slave = OurBroker(root / "slave", namesrv, name, slave=True)
+    request.addfinalizer(slave.stop)
+    wait_until(lambda: runtime(slave)["replicationState"] == "following", timeout_s=30)
+
+    def statuses(numbers: range) -> list[str]:
+        return [result["status"] for result in java.send(namesrv, messages(topic, numbers))]
+
+    assert statuses(range(20)) == ["SEND_OK"] * 20
+    slave.process.send_signal(signal.SIGSTOP)
+    assert statuses(range(20, 21)) == ["FLUSH_SLAVE_TIMEOUT"]
+    slave.process.send_signal(signal.SIGCONT)
+    assert_same_logs(slave, master)
+    assert statuses(range(21, 22)) == ["SEND_OK"]
+    assert assert_same_queues(slave, master, {topic: 1}) == {f"{topic} 0": (0, 22)}
+
+
 def write(store: Path, topic: str) -> None:
     """Write messages into a store that is closed, as another broker."""
     opened = MessageStore(StoreConfig(store, commitlog_segment_bytes=SEGMENT_BYTES, preallocate=False))
