@@ -39,6 +39,7 @@ def ends(broker: Broker, topic: str) -> list[int]:
     return [end for _, end in queue_offsets(broker, {topic: 2}).values()]
 
 
+@pytest.mark.long
 def test_apaches_late_slave_of_our_master(home: Path, java: apache.JavaClient, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """It asks for the last file only, as of a master of its own kind."""
     root, name = home / "late-apaches", "broker-late-theirs"
