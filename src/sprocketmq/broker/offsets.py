@@ -35,6 +35,9 @@ class OffsetTable:
     ``resets`` has, by group, topic and queue, where an administrator has sent a group. A member is told at its next pull; until it pulls
     again, what members commit does not count.
 
+    ``ends`` has, by group, topic and queue, where the queue ended when this broker was promoted, until the group pulls: a member that is
+    ahead has read messages that only the former master had, and is told to go back, as other messages get their offsets.
+
     On a slave, ``own`` has the offsets that clients committed here, by ``topic@group`` and queue, until the master has them; None on a
     master. They are saved with the table.
     """
@@ -49,6 +52,7 @@ class OffsetTable:
         self._saved_own: dict[tuple[str, int], int] = {}
         self.resets: dict[tuple[str, str, int], int] = {}
         self._told: set[tuple[str, str, int]] = set()
+        self.ends: dict[tuple[str, str, int], int] = {}
         self.data_version = DataVersion(0, clock.time_ms(), 0)
         self.dirty = False
 
@@ -122,10 +126,14 @@ class OffsetTable:
         if self.own is None:
             self.own, self._saved_own = self._saved_own, {}
 
-    def lead(self) -> None:
-        """Be the table that others copy."""
+    def lead(self, max_offset: Callable[[str, int], int]) -> None:
+        """Be the table that others copy; ``max_offset`` returns where a queue ends now, before anything new is stored."""
         self.own = None
         self.dirty = True
+        for topic, group, queues in self:
+            for queue_id, offset in queues.items():
+                self.ends[group, topic, queue_id] = end = max_offset(topic, queue_id)
+                queues[queue_id] = min(offset, end)
 
     def merge(self, theirs: ConsumerOffsets, *, rewound: bool) -> list[tuple[str, int, int]]:
         """Take the master's table, and return the newer offsets of this one: ``topic@group``, queue and offset; the master lacks them.
@@ -164,11 +172,14 @@ class OffsetTable:
         self._told.discard((group, topic, queue_id))
 
     def moved(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
-        """Return the offset of a reset that a member pulling at ``offset`` does not know yet, else None.
+        """Return the offset of a reset or a promotion that a member pulling at ``offset`` does not know yet, else None.
 
         A member is told once: one that pulls elsewhere afterwards does so on purpose.
         """
         key = (group, topic, queue_id)
+        end = self.ends.pop(key, offset)
+        if offset > end:
+            return end
         to = self.resets.get(key)
         if to is None:
             return None
@@ -181,6 +192,7 @@ class OffsetTable:
     def settle(self, key: tuple[str, str, int]) -> None:
         """Forget a reset that the member concerned knows of."""
         self.resets.pop(key, None)
+        self.ends.pop(key, None)
         self._told.discard(key)
 
     def pulled(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -302,6 +314,8 @@ class OffsetHandlers:
     def _reset_is_news(self, header: UpdateConsumerOffset) -> bool:
         """Tell whether this comes from a member that has not been told of a reset yet. False when the group has no members."""
         key = (header.consumer_group, header.topic, header.queue_id)
+        if header.commit_offset > self._offsets.ends.get(key, header.commit_offset):
+            return True
         to = self._offsets.resets.get(key)
         if to is None:
             return False

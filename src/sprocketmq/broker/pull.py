@@ -268,7 +268,7 @@ class PullHandlers:
             )
             raise PullRefused(ResponseCode.INVALID_PARAMETER, remark)
         tag_codes = self._tag_codes(header, group)
-        if self._offsets.resets:
+        if self._offsets.resets or self._offsets.ends:
             moved = self._offsets.moved(header.consumer_group, name, queue_id, offset)
             if moved is not None:
                 self._answer_moved(conn, command, topic, group, queue_id, moved)
@@ -583,6 +583,13 @@ class PullHandlers:
             if pull.group.group_name == group and pull.offset != offset:
                 self._release(pull)
                 self._answer_moved(pull.conn, pull.command, topic, pull.group, queue_id, offset)
+
+    def ends_at(self, topic: Topic, queue_id: int, end: int) -> None:
+        """Tell the members that wait behind the end of a queue, of which the former master had more, to go on at its end."""
+        for pull in list(topic.held.get(queue_id, ())):
+            if pull.offset > end:
+                self._release(pull)
+                self._answer_moved(pull.conn, pull.command, topic, pull.group, queue_id, end)
 
     def reading_forbidden(self, group: str, name: str) -> None:
         """Refuse the waiting pulls of a group that may no longer read a topic, except those that bring their own subscription."""

@@ -428,7 +428,10 @@ class Replication:
         except (SprocketError, OSError):
             self._follow()
             raise
-        self._offsets.lead()
+        self._offsets.lead(store.max_offset)
+        for topic in self._topics:
+            for queue_id in list(topic.held):
+                self._pulls.ends_at(topic, queue_id, store.max_offset(topic.name, queue_id))
         store.publish(self._flusher.flushed_end)
         role.take(role.as_master, MASTER_ID)
         role.epoch = epoch

@@ -207,6 +207,27 @@ async def test_a_former_master_that_does_not_answer_is_told_of_in_the_log(pair, 
     assert f"cannot be told of epoch 1000 yet: no answer from {master.address} to request 1008 within 200 ms" in caplog.text
 
 
+async def test_a_group_that_has_read_what_only_the_former_master_had_goes_back(pair, connect):
+    master, slave = await pair()
+    at_master, at_slave = await connect(master), await connect(slave)
+    await at_master.send("orders", b"on both")
+    await at_master.pull("orders", 0)
+    commit = {"consumerGroup": "cg", "topic": "orders", "queueId": "0"}
+    assert (await at_master(15, {**commit, "commitOffset": "1"})).code == 0
+    await eventually(lambda: caught_up(master, slave) and slave.offsets.get("cg", "orders", 0) == 1, timeout_s=10)
+    await slave.replication.follower.stop()
+    await at_master.send("orders", b"only here")
+    assert (await promote(at_slave, slave)).code == 0
+    assert await at_slave.send("orders", b"another one")
+    assert (await at_slave(15, {**commit, "commitOffset": "2"})).remark == "Offset has been previously reset"
+    assert slave.offsets.get("cg", "orders", 0) == 1
+    told = await at_slave.pull("orders", 2)
+    assert (told.code, told.ext["nextBeginOffset"]) == (21, "1")
+    assert await at_slave.bodies("orders", 1) == [b"another one"]
+    assert (await at_slave(15, {**commit, "commitOffset": "2"})).code == 0
+    assert (await at_slave.pull("orders", 2)).code == 19
+
+
 async def test_a_second_store_of_the_same_name_and_epoch_does_not_start(pair, start_broker, namesrv):
     await pair()
     with pytest.raises(BrokerNameTaken):
