@@ -92,18 +92,18 @@ async def test_a_send_that_waits_for_slaves_when_its_master_is_fenced_is_not_ack
 async def test_a_slave_that_lacks_what_another_has_is_not_promoted(pair, connect, start_broker, namesrv):
     master, slave = await pair()
     longer = await start_broker("longer", namesrv=(namesrv.address,), clock=SYSTEM_CLOCK, role=Role.SLAVE, broker_id=2, ha_port=0)
-    await eventually(lambda: follows(longer))
+    await eventually(lambda: follows(longer), timeout_s=20)
     at_master, at_slave, at_longer = await connect(master), await connect(slave), await connect(longer)
     await at_master.send("orders", b"on all")
-    await eventually(lambda: caught_up(master, slave) and caught_up(master, longer))
+    await eventually(lambda: caught_up(master, slave) and caught_up(master, longer), timeout_s=20)
     await slave.replication.follower.stop()
     await at_master.send("orders", b"on two")
-    await eventually(lambda: caught_up(master, longer))
+    await eventually(lambda: caught_up(master, longer), timeout_s=20)
     refused = await promote(at_slave, slave, 1000)
     assert refused.code == 1
     assert f"the slave at {longer.address} has more of the log" in refused.remark
     assert (await promote(at_longer, longer, 2000)).code == 0
-    await eventually(lambda: master.role.is_slave and follows(master) and caught_up(longer, master))
+    await eventually(lambda: master.role.is_slave and follows(master) and caught_up(longer, master), timeout_s=20)
     assert await at_master.bodies("orders") == [b"on all", b"on two"]
     assert namesrv.routes.broker("broker-a").broker_addrs[0] == longer.address
 
