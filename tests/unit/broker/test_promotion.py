@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from pairs import caught_up, follows
+from tests.waiting import stays
 
 from sprocketmq.broker import replicating
 from sprocketmq.broker.registration import TIMEOUT_S
@@ -92,18 +93,18 @@ async def test_a_send_that_waits_for_slaves_when_its_master_is_fenced_is_not_ack
 async def test_a_slave_that_lacks_what_another_has_is_not_promoted(pair, connect, start_broker, namesrv):
     master, slave = await pair()
     longer = await start_broker("longer", namesrv=(namesrv.address,), clock=SYSTEM_CLOCK, role=Role.SLAVE, broker_id=2, ha_port=0)
-    await eventually(lambda: follows(longer), timeout_s=20)
+    await eventually(lambda: follows(longer))
     at_master, at_slave, at_longer = await connect(master), await connect(slave), await connect(longer)
     await at_master.send("orders", b"on all")
-    await eventually(lambda: caught_up(master, slave) and caught_up(master, longer), timeout_s=20)
+    await eventually(lambda: caught_up(master, slave) and caught_up(master, longer))
     await slave.replication.follower.stop()
     await at_master.send("orders", b"on two")
-    await eventually(lambda: caught_up(master, longer), timeout_s=20)
+    await eventually(lambda: caught_up(master, longer))
     refused = await promote(at_slave, slave, 1000)
     assert refused.code == 1
     assert f"the slave at {longer.address} has more of the log" in refused.remark
     assert (await promote(at_longer, longer, 2000)).code == 0
-    await eventually(lambda: master.role.is_slave and follows(master) and caught_up(longer, master), timeout_s=20)
+    await eventually(lambda: master.role.is_slave and follows(master) and caught_up(longer, master))
     assert await at_master.bodies("orders") == [b"on all", b"on two"]
     assert namesrv.routes.broker("broker-a").broker_addrs[0] == longer.address
 
@@ -192,7 +193,7 @@ async def test_a_living_async_master_sends_the_rest_before_it_is_replaced(pair, 
     assert (await at_master.send("orders", b"acknowledged, and not sent yet")).code == 0
     promoting = asyncio.ensure_future(promote(at_slave, slave))
     await eventually(lambda: master.role.is_slave)
-    await asyncio.sleep(0.1)
+    await stays(lambda: not promoting.done())
     send(links[0])
     assert (await promoting).code == 0
     assert await at_slave.bodies("orders") == [b"acknowledged, and not sent yet"]
@@ -214,7 +215,7 @@ async def test_a_group_that_has_read_what_only_the_former_master_had_goes_back(p
     await at_master.pull("orders", 0)
     commit = {"consumerGroup": "cg", "topic": "orders", "queueId": "0"}
     assert (await at_master(15, {**commit, "commitOffset": "1"})).code == 0
-    await eventually(lambda: caught_up(master, slave) and slave.offsets.get("cg", "orders", 0) == 1, timeout_s=10)
+    await eventually(lambda: caught_up(master, slave) and slave.offsets.get("cg", "orders", 0) == 1)
     await slave.replication.follower.stop()
     await at_master.send("orders", b"only here")
     assert (await promote(at_slave, slave)).code == 0
