@@ -1,0 +1,327 @@
+"""Measure what replication costs: our master and slave against our broker alone, and against Apache's master and slave.
+
+1 KiB bodies, 8 batch queues, AutoBatch with its defaults, ASYNC_FLUSH; every broker is a process of its own on this machine. For each mode
+(ASYNC_MASTER; SYNC_MASTER, where a send waits for the slave on both sides):
+
+auto-batchcq  submitted messages through AutoBatch, 4,096 in flight
+sync-64       awaited sends of single messages, 64 in flight (SYNC_MASTER only)
+open-half     single messages at half the rate that the slower side reached in sync-64 (SYNC_MASTER only): the p99 of their latency
+
+Goals: messages per CPU second of an asynchronous master 0.85 of an unreplicated broker's; rate of a synchronous one 0.6 of an unreplicated
+broker's; both 1.3 of Apache's rate; p99 no worse than Apache's. After each mode every log of the slave is compared with its master's.
+Exits 1 when a goal is missed or a log differs, 2 when the machine cannot run the comparison.
+"""
+
+import argparse
+import contextlib
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.interop import apache
+
+from benchmarks.load import rounds
+from benchmarks.load.rounds import BODY_BYTES, QUEUES, Figures, Workload, one_round, verdict, wait_until_quiet
+from benchmarks.load.sides import READY_TIMEOUT_S, OurClient, Side, Topic, create_topic
+from benchmarks.load.stores import give_back
+from benchmarks.report import spread, write_result
+
+TOPIC = Topic("LoadTest", QUEUES, batch_queues=True)
+AUTO = Workload("auto-batchcq", "load_submit", None, {"senders": 2, "in_flight": 4096, "auto_batch": True})
+SINGLE = Workload("sync-64", "load_single", None, {"senders": 64})
+ALONE, OURS, THEIRS = "alone", "ours", "theirs"
+MODES = ("ASYNC_MASTER", "SYNC_MASTER")
+DISK_BYTES = 48 << 30
+CATCH_UP_S = 60.0
+# Two masters and two slaves of Apache's run one after the other, but beside our processes: half the heap of the other comparisons.
+SLAVE_HEAP = ("-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=1g")
+
+
+@dataclass(frozen=True)
+class Pair(Side):
+    """A side whose master and slave are known; ``slave`` is the slave's store, None for a broker alone."""
+
+    master_pid: int = 0
+    slave: Path | None = None
+
+    def drop_page_cache(self) -> None:
+        """Have the system write out and forget both logs."""
+        super().drop_page_cache()
+        if self.slave is not None:
+            give_back((self.slave / "commitlog").iterdir())
+
+
+class Process:
+    """A ``sprocketmq`` command that prints one ready line."""
+
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "sprocketmq", *arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.pid = self.process.pid
+        assert self.process.stdout is not None
+        watchdog = threading.Timer(READY_TIMEOUT_S, self.process.kill)
+        watchdog.start()
+        try:
+            for line in self.process.stdout:
+                if line.startswith("ready "):
+                    self.facts = dict(part.split("=", 1) for part in line.split()[1:])
+                    return
+        finally:
+            watchdog.cancel()
+        raise RuntimeError(f"`sprocketmq {arguments[0]}` ended with {self.process.wait(10)} before it was ready")
+
+    def stop(self) -> None:
+        """End the process and wait for it."""
+        self.process.terminate()
+        try:
+            self.process.wait(15)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(10)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@contextlib.contextmanager
+def ours(directory: Path, mode: str | None) -> Iterator[Pair]:
+    """Run our nameserver, master and slave (``mode`` None: a master without a slave) with our client."""
+    name = ALONE if mode is None else OURS
+    with contextlib.ExitStack() as running:
+
+        def start(*arguments: str) -> Process:
+            process = Process(*arguments)
+            running.callback(process.stop)
+            return process
+
+        namesrv = start("namesrv", "--port", "0", "--store", str(directory / "namesrv"))
+        at = ("--namesrv", namesrv.facts["namesrv"], "--port", "0")
+        role = () if mode is None else ("--role", mode, "--ha-port", "0")
+        master = start("broker", *at, "--store", str(directory / "master"), *role)
+        pids = [namesrv.pid, master.pid]
+        if mode is not None:
+            slave = start("broker", *at, "--store", str(directory / "slave"), "--role", "SLAVE", "--broker-id", "1")
+            pids.append(slave.pid)
+        client = OurClient(namesrv.facts["namesrv"])
+        running.callback(client.stop)
+        pids.append(client.process.pid)
+        copy = None if mode is None else directory / "slave"
+        yield Pair(name, namesrv.facts["namesrv"], client, tuple(pids), directory / "master", master.pid, copy)
+
+
+@contextlib.contextmanager
+def theirs(directory: Path, mode: str) -> Iterator[Pair]:
+    """Run Apache's nameserver, master and slave with its Java client; in SYNC_MASTER it waits for one slave (``inSyncReplicas`` 2)."""
+    with contextlib.ExitStack() as running:
+        namesrv = apache.ApacheNamesrv(directory / "namesrv")
+        running.callback(namesrv.kill)
+        settings = {"brokerRole": mode, "inSyncReplicas": "2"}
+        master = apache.ApacheBroker(directory / "master", namesrv.address, settings=settings, flags=apache.MEASURED_BROKER)
+        running.callback(master.kill)
+        follower = {"brokerRole": "SLAVE", "brokerId": "1"}
+        slave = apache.ApacheBroker(directory / "slave", namesrv.address, settings=follower, flags=SLAVE_HEAP)
+        running.callback(slave.kill)
+        client = running.enter_context(apache.JavaClient(directory / "client", flags=apache.MEASURED_CLIENT))
+        pids = (namesrv.process.pid, master.process.pid, slave.process.pid, client.process.pid)
+        yield Pair(THEIRS, namesrv.address, client, pids, master.store, master.process.pid, slave.store)
+
+
+def cpu_s(pid: int) -> float:
+    """Return the CPU seconds a process has used so far, user and kernel."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measured(side: Pair, sides: Sequence[Pair], workload: Workload, options: argparse.Namespace) -> Figures:
+    """Run one workload on one side when the machine is quiet; adds the master's CPU time a message to the figures."""
+    taken: list[float] = []
+    stop = threading.Event()
+
+    def sample() -> None:
+        for pause_s in (options.warm, options.seconds):
+            if stop.wait(pause_s):
+                return
+            taken.append(cpu_s(side.master_pid))
+
+    for one in sides:
+        one.drop_page_cache()
+    wait_until_quiet(options.settle)
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    try:
+        figures = one_round(side, sides, workload, options.warm, options.seconds)
+    finally:
+        stop.set()
+        sampler.join()
+    if len(taken) == 2:
+        figures["master_cpu_us"] = (taken[1] - taken[0]) / figures["messages"] * 1e6
+    return figures
+
+
+def summary(done: dict[str, list[Figures]]) -> Figures:
+    """Return medians and spreads of each side."""
+    found: Figures = {}
+    for name, figures in done.items():
+        if figures:
+            found[name] = {
+                "errors": sum(one["errors"] for one in figures),
+                "messages_per_s": spread((one["messages_per_s"] for one in figures), 0),
+                **{
+                    key: spread(one[key] for one in figures if key in one)
+                    for key in ("p50_ms", "p99_ms", "master_cpu_us", "foreign_cpu")
+                    if key in figures[0]
+                },
+            }
+    return found
+
+
+def median(figures: Figures, side: str, key: str) -> float:
+    """Return one median of a summary."""
+    return float(figures[side][key]["median"])
+
+
+def verdicts(mode: str, result: dict[str, Figures]) -> dict[str, Figures]:
+    """Return the ratios of a mode with their goals."""
+    auto = result["auto-batchcq"]
+    found = {}
+    if ALONE in auto and OURS in auto:
+        if mode == "ASYNC_MASTER":
+            found["per CPU second of the master / alone"] = verdict(
+                median(auto, ALONE, "master_cpu_us") / median(auto, OURS, "master_cpu_us"), 0.85
+            )
+        else:
+            found["rate / alone"] = verdict(median(auto, OURS, "messages_per_s") / median(auto, ALONE, "messages_per_s"), 0.6)
+    if OURS in auto and THEIRS in auto:
+        found["rate / Apache"] = verdict(median(auto, OURS, "messages_per_s") / median(auto, THEIRS, "messages_per_s"), 1.3)
+    if "open-half" in result and {OURS, THEIRS} <= result["open-half"].keys():
+        half = result["open-half"]
+        found["p99 / Apache"] = verdict(median(half, OURS, "p99_ms") / median(half, THEIRS, "p99_ms"), 1.0, at_most=True)
+    return found
+
+
+def logs_equal(pair: Pair) -> bool:
+    """Wait until the slave has the master's log and return whether their bytes are equal, segment by segment."""
+    assert pair.slave is not None
+    deadline = time.monotonic() + CATCH_UP_S
+    while True:
+        segments = sorted((pair.store / "commitlog").iterdir())
+        unequal = [s.name for s in segments if s.name.isdigit() and not same_bytes(s, pair.slave / "commitlog" / s.name)]
+        if not unequal or time.monotonic() > deadline:
+            break
+        time.sleep(0.5)
+    if unequal:
+        print(f"{pair.name}: the slave's log differs from its master's in {', '.join(unequal)}", flush=True)
+    return not unequal
+
+
+def same_bytes(one: Path, other: Path) -> bool:
+    """Return whether two files begin with the same bytes as far as the shorter goes, with nothing but zeros behind."""
+    if not other.exists():
+        return not any_data(one)
+    with one.open("rb") as first, other.open("rb") as second:
+        while True:
+            a, b = first.read(1 << 20), second.read(1 << 20)
+            if a != b and a.rstrip(b"\0") != b.rstrip(b"\0"):
+                return False
+            if not a and not b:
+                return True
+
+
+def any_data(path: Path) -> bool:
+    """Return whether a file has a byte other than zero: a segment may be made ahead of its first record."""
+    with path.open("rb") as file:
+        return any(chunk.strip(b"\0") for chunk in iter(lambda: file.read(1 << 20), b""))
+
+
+def measure(mode: str, options: argparse.Namespace, directory: Path) -> tuple[Figures, bool]:
+    """Run all rounds of a mode; return its figures with verdicts, and whether the slaves' logs equal their masters'."""
+    with contextlib.ExitStack() as running:
+        sides = [running.enter_context(ours(directory / ALONE, None)), running.enter_context(ours(directory / OURS, mode))]
+        if not options.only_ours:
+            sides.append(running.enter_context(theirs(directory / THEIRS, mode)))
+        for side in sides:
+            create_topic(side, TOPIC)
+        workloads = [AUTO, SINGLE] if mode == "SYNC_MASTER" else [AUTO]
+        for workload in workloads:
+            for side in sides:
+                warm_s = options.first_warm if side.name == THEIRS else min(rounds.OUR_FIRST_WARM_S, options.first_warm)
+                one_round(side, sides, workload, warm_s, 1.0)
+        done: dict[str, dict[str, list[Figures]]] = {}
+
+        def turn(number: int, workload: Workload) -> None:
+            for side in sides if number % 2 == 0 else reversed(sides):
+                figures = measured(side, sides, workload, options)
+                done.setdefault(workload.name, {}).setdefault(side.name, []).append(figures)
+                cpu = f"   master {figures['master_cpu_us']:.2f} us CPU" if "master_cpu_us" in figures else ""
+                print(f"{mode}  round {number + 1}  {rounds.line(workload, side, figures)}{cpu}", flush=True)
+
+        for number in range(options.rounds):
+            for workload in workloads:
+                turn(number, workload)
+        if mode == "SYNC_MASTER":
+            slower = min(statistics.median(one["messages_per_s"] for one in done["sync-64"][s.name]) for s in sides if s.name != ALONE)
+            half = Workload("open-half", "load_open", None, {"rate": slower / 2, "senders": 64})
+            for number in range(options.rounds):
+                turn(number, half)
+        result: Figures = {name: summary(figures) for name, figures in done.items()}
+        result["verdicts"] = verdicts(mode, result)
+        equal = all(logs_equal(side) for side in sides if side.slave is not None)
+        result["logs_equal"] = equal
+    return result, equal
+
+
+def main() -> int:
+    """Run the comparison and return the exit code."""
+    p = argparse.ArgumentParser(
+        prog="python -m benchmarks.load.replication", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    p.add_argument("--rounds", type=int, default=5, help="rounds of each side and workload (5)")
+    p.add_argument("--warm", type=float, default=1.0, help="seconds of load before counting (1)")
+    p.add_argument("--first-warm", type=float, default=12.0, help="seconds of each load on Apache's side before the first round (12)")
+    p.add_argument("--seconds", type=float, default=2.5, help="seconds counted (2.5)")
+    p.add_argument("--settle", type=float, default=10.0, help="seconds to wait at most for other load to end, before each figure (10)")
+    p.add_argument("--mode", choices=MODES, help="only this mode")
+    p.add_argument("--only-ours", action="store_true", help="without Apache's side; no ratios to it then")
+    p.add_argument("--directory", type=Path, help="where the stores go (a temporary directory)")
+    options = p.parse_args()
+    if not options.only_ours:
+        try:
+            apache.require()
+        except apache.ApacheUnavailable as missing:
+            print(f"cannot compare: {missing}", file=sys.stderr)
+            return 2
+    setting: dict[str, Any] = {
+        "rounds": options.rounds,
+        "measure_s": options.seconds,
+        "body_bytes": BODY_BYTES,
+        "queues": QUEUES,
+        "flush": "ASYNC_FLUSH",
+        "apache_version": None if options.only_ours else apache.VERSION,
+        "apache_in_sync_replicas": 2,
+    }
+    reached = True
+    modes: Figures = {}
+    for mode in MODES if options.mode is None else (options.mode,):
+        with tempfile.TemporaryDirectory(prefix="sprocketmq-load-", dir=options.directory, ignore_cleanup_errors=True) as temporary:
+            if (free := shutil.disk_usage(temporary).free) < DISK_BYTES:
+                print(f"{temporary} has {free >> 30} GiB free; the stores of this run may need {DISK_BYTES >> 30} GiB", file=sys.stderr)
+                return 2
+            modes[mode], equal = measure(mode, options, Path(temporary))
+        write_result("load-replication" + ("-ours" if options.only_ours else ""), {"setting": setting, "modes": modes})
+        reached = reached and equal
+        for name, one in modes[mode]["verdicts"].items():
+            print(f"{mode} {name}: {one['ratio']:.2f} (goal {one['goal']:g}): {'reached' if one['reached'] else 'MISSED'}")
+            reached = reached and one["reached"]
+    return 0 if reached else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
