@@ -341,17 +341,18 @@ async def test_files_of_another_size_are_refused(pair, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("data", "state"),
     [
-        b"HTTP/1.1 400 Bad Request\r\n\r\n" + b"x" * 100,
-        struct.pack(">qi", 1, -5),
-        struct.pack(">qi", 77, 10) + b"x" * 10,
-        struct.pack(">qi", -9, 0),
-        struct.pack(">qi", 1, 1 << 30)[:11],
-        struct.pack(">qi", -1, 32) + bytes(32),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n" + b"x" * 100, FollowerState.CONNECTING),
+        (struct.pack(">qi", 1, -5), FollowerState.CONNECTING),
+        (struct.pack(">qi", 77, 10) + b"x" * 10, FollowerState.CONNECTING),
+        (struct.pack(">qi", -9, 0), FollowerState.CONNECTING),
+        (struct.pack(">qi", 1, 1 << 30)[:11], FollowerState.CONNECTING),
+        (struct.pack(">qi", -1, 32) + bytes(32), FollowerState.REFUSED),
     ],
+    ids=["http", "negative length", "wrong offset", "negative offset", "cut off", "asks for a secret"],
 )
-async def test_garbage_from_the_master_writes_nothing(pair, data):
+async def test_garbage_from_the_master_writes_nothing(pair, data, state, request):
     lost = asyncio.Event()
 
     class Garbage(asyncio.Protocol):
@@ -366,6 +367,7 @@ async def test_garbage_from_the_master_writes_nothing(pair, data):
             asyncio.get_running_loop().call_later(0.05, self.transport.close)
 
     server = await asyncio.get_running_loop().create_server(Garbage, "127.0.0.1", 0)
+    request.addfinalizer(server.close)
     port = server.sockets[0].getsockname()[1]
 
     async def find():
@@ -375,7 +377,7 @@ async def test_garbage_from_the_master_writes_nothing(pair, data):
     await both.follow()
     await eventually(lambda: both.follower.reason)
     assert both.copy.commitlog_max_offset == 0
-    assert both.follower.state is FollowerState.CONNECTING
+    assert both.follower.state is state
     await both.follower.stop()
     server.close()
     await lost.wait()
