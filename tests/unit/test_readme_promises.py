@@ -52,7 +52,7 @@ PROMISED: dict[str, dict[str, list[str]]] = {
         "Queues, indexes and other derived files are rebuilt automatically.": [
             "crash/test_damage.py::test_a_derived_file_of_any_length_or_none_costs_nothing",
             "unit/storage/test_damaged_derived_files.py::test_any_damage_to_a_queue_file_is_repaired",
-            "unit/storage/test_index_of_stores.py::test_damaged_index_files_are_made_anew",
+            "unit/storage/index/test_index_of_stores.py::test_damaged_index_files_are_made_anew",
         ],
         "How this is tested: [reliability](../internals/reliability.md).": [],
     },
@@ -60,7 +60,7 @@ PROMISED: dict[str, dict[str, list[str]]] = {
         "Old segments expire after 72 hours, or earlier when space runs short.": [
             "unit/test_readme_promises.py::test_the_figures_are_the_defaults",
             "unit/broker/test_cleaning.py::test_a_round_deletes_what_expired_one_segment_at_a_time",
-            "unit/storage/test_retention.py::test_old_segments_go_unexpired_when_the_disk_is_nearly_full",
+            "unit/storage/log/test_retention.py::test_old_segments_go_unexpired_when_the_disk_is_nearly_full",
         ],
         "When the disk is full, new messages are refused and reads are served; messages are accepted again as soon as there is space.": [
             "unit/broker/test_cleaning.py::test_sends_are_refused_on_a_full_disk_and_taken_again_without_a_restart",

@@ -97,8 +97,8 @@ INSIDE: dict[str, dict[str, str]] = {
         "unit/broker/test_replication_follower.py": "_link",
         "unit/client/test_with_broker.py": "_server",
         "unit/net/test_tasks.py": "_timer",
-        "unit/storage/test_index.py": "_files _loader",
-        "unit/storage/test_preallocation.py": "_generation",
+        "unit/storage/index/test_index.py": "_files _loader",
+        "unit/storage/log/test_preallocation.py": "_generation",
         "unit/test_background_tasks.py": "_fut_waiter",
     },
     "something inside is damaged, lost, broken or replaced on purpose": {
@@ -116,7 +116,7 @@ INSIDE: dict[str, dict[str, str]] = {
         "unit/spark/test_jvm_process.py": "_gateway _jvm",
         "unit/spark/test_rebuild_index.py": "_put_in_place",
         "unit/spark/test_sending.py": "_tasks",
-        "unit/storage/test_pipeline.py": "_filled _received",
+        "unit/storage/bulk/test_pipeline.py": "_filled _received",
         "unit/storage/test_recovery.py": "_appender",
     },
     "one part is tested alone, without the whole that it belongs to": {
@@ -125,7 +125,7 @@ INSIDE: dict[str, dict[str, str]] = {
         "unit/spark/test_checks.py": "_source",
         "unit/spark/test_lag.py": "_duration",
         "unit/spark/test_sink.py": "_job",
-        "unit/storage/test_pipeline_recovery.py": "_new",
+        "unit/storage/bulk/test_pipeline_recovery.py": "_new",
     },
     "the name is another project's": {
         "spark/cluster_job.py": "_jsc",

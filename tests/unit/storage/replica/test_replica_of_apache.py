@@ -9,7 +9,7 @@ import pytest
 from sprocketmq.storage.config import ConfigFile
 from sprocketmq.storage.store import MessageStore, StoreConfig
 
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "stores"
 SIZES = {
     "commitlog_segment_bytes": 65536,
     "consumequeue_segment_bytes": 1000,

@@ -18,7 +18,7 @@ from sprocketmq.storage.log.recovery import RecoveryReport
 from sprocketmq.storage.snapshot import Snapshot
 from sprocketmq.storage.store import MessageStore, StoreConfig
 
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "stores"
 NAMES = ["plain", "batchcq", "delay-retry", "compressed", "crash", "crash-lag", "propcrc"]
 BORN_HOST = pack_host("192.0.2.7", 40001)
 INDEX = {"max_hash_slots": 64, "max_index_entries": 256}

@@ -21,7 +21,7 @@ from sprocketmq.storage.inspect.segment_items import next_record
 from sprocketmq.storage.inspect.store_directory import StoreDirectory
 from sprocketmq.storage.inspect.store_file import identify, items_of
 
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "stores"
 NAMES = ["plain", "propcrc", "crash", "crash-lag", "compressed", "delay-retry", "batchcq"]
 
 

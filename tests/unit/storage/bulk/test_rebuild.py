@@ -15,7 +15,7 @@ from sprocketmq.storage.checkpoint import Checkpoint
 from sprocketmq.storage.fs import REAL_FS
 from sprocketmq.storage.store import MessageStore, StoreConfig
 
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "stores"
 CLEAN = ["plain", "propcrc", "compressed", "delay-retry", "batchcq"]
 MakeBench = Callable[..., Any]  # of conftest.Bench
 

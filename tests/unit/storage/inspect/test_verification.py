@@ -21,7 +21,7 @@ from sprocketmq.storage.inspect.log_windows import parse_window
 from sprocketmq.storage.inspect.verification import verify
 from sprocketmq.storage.snapshot import Snapshot
 
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "stores"
 SEGMENT = "commitlog/00000000000000000000"
 QUEUE = "consumequeue/PlainA/0/00000000000000000000"
 BATCH_QUEUE = "batchconsumequeue/BcqAuto/0/00000000000000000000"

@@ -8,6 +8,7 @@ import pytest
 from tests.inside import forget_mapped
 
 from sprocketmq.errors import FatalError, InvalidMessage, MessageTooLarge
+from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.protocol.layout import BATCH_UNIT
 from sprocketmq.protocol.records import decode_records, pack_host
@@ -96,11 +97,9 @@ def test_ipv6_hosts_and_long_topic_names_are_kept(make_bench: Callable[..., Any]
     topic = "%RETRY%" + "g" * 180
     bench.store.declare_batch_topic(topic)
     bench.store.store_host = pack_host("2001:db8::1", 10911)
-    from tests.unit.storage import conftest
-
     for base in range(0, 20, 2):
-        born = pack_host("2001:db8::2", base + 1) if base % 4 else conftest.BORN_HOST
-        body = conftest.encode_batch([(0, body, b"") for body in bodies_of(base, 2)])
+        born = pack_host("2001:db8::2", base + 1) if base % 4 else pack_host("192.0.2.7", 40001)
+        body = encode_batch([(0, body, b"") for body in bodies_of(base, 2)])
         bench.store.stage_inner_batch(topic, 1, body, b"", count=2, tags_code=0, born_timestamp_ms=1, born_host=born)
         bench.store.commit()
     getattr(bench, stop)()

@@ -18,7 +18,7 @@ from sprocketmq.storage.index.search import Kind, find_records
 from sprocketmq.storage.log.commit_log import CommitLog
 from sprocketmq.storage.log.recovery import LogScan, Scanned
 
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "stores"
 NAMES = ["plain", "propcrc", "crash", "crash-lag", "compressed", "delay-retry", "batchcq"]
 SLOTS, ENTRIES = 64, 256
 
