@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from sprocketmq.errors import ConfigError, ConnectionLost, LocalProtocolError, PortInUse, ProtocolError, RequestTimeout, SprocketError
 from sprocketmq.net.address import bind_host, parse_address
 from sprocketmq.net.link import Buffers, Link, buffers_length
+from sprocketmq.net.newcomers import NewcomerLimits, Newcomers
 from sprocketmq.net.peerlog import PeerLog
 from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode, SerializeType
@@ -46,18 +47,36 @@ class Handler(Protocol):
     def on_disconnect(self, conn: "ServerConnection") -> None: ...
 
 
+class Guard(Protocol):
+    """Decides which requests reach the handler. No method may block; bodies are valid as for a ``Handler``."""
+
+    def admits(self, conn: "ServerConnection", command: Command) -> bool:
+        """Tell whether ``command`` may be handled; when it may not, it has been answered, or the connection closed, already."""
+        ...
+
+    def connected(self, conn: "ServerConnection") -> None: ...
+
+    def disconnected(self, conn: "ServerConnection") -> None: ...
+
+
 class ServerConnection(Link):
-    """One accepted connection. ``attachment`` is the handler's own; ``peer_host`` the peer as records store it."""
+    """One accepted connection. ``attachment`` is the handler's own; ``peer_host`` the peer as records store it.
+
+    ``user`` is whom the guard authenticated last, ``authenticated_at`` when, in seconds of the guard's clock.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, server: "RemotingServer") -> None:
         super().__init__(loop, server.receive)
         self._server = server
         self._handler = server.handler
+        self._guard = server.guard
         self._serialize = server.serialize
         self._next_opaque = 0
         self._asked: dict[int, asyncio.Future[Command]] = {}
         self._writing_paused = False
         self.peer_host = b""
+        self.user: str | None = None
+        self.authenticated_at = 0.0
         self.attachment: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -72,6 +91,9 @@ class ServerConnection(Link):
         self.peer_host = pack_host(host, port)
         server.connections.add(self)
         self._handler.on_connect(self)
+        if self._guard is not None:
+            server.newcomers.add(self)
+            self._guard.connected(self)
 
     def _handle(self, commands: list[Command]) -> None:
         if len(commands) <= REQUESTS_PER_WRITE:
@@ -85,6 +107,7 @@ class ServerConnection(Link):
 
     def _handle_some(self, commands: list[Command]) -> None:
         handler = self._handler
+        guard = self._guard
         for command in commands:
             if command.flag & FLAG_RESPONSE:
                 asked = self._asked.pop(command.opaque, None)
@@ -93,6 +116,10 @@ class ServerConnection(Link):
                     asked.set_result(command)
                 continue
             try:
+                if guard is not None and not self._admitted(guard, command):
+                    if self.closed:
+                        break
+                    continue
                 handler.on_request(self, command)
             except ProtocolError as e:
                 self.respond(command, ResponseCode.SYSTEM_ERROR, remark=str(e))
@@ -106,6 +133,9 @@ class ServerConnection(Link):
                 )
                 self.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"internal error: {type(e).__name__}: {e}")
         handler.on_batch_end(self)
+
+    def _admitted(self, guard: Guard, command: Command) -> bool:
+        raise NotImplementedError("connections of a server with a guard are of the class GuardedConnection")
 
     def respond(
         self, request: Command, code: int, *, ext: Mapping[str, str] | bytes | None = None, remark: str | None = None, body: Buffers = b""
@@ -188,12 +218,37 @@ class ServerConnection(Link):
         if self in self._server.connections:
             self._server.connections.discard(self)
             self._handler.on_disconnect(self)
+            if self._guard is not None:
+                self._server.newcomers.discard(self)
+                self._guard.disconnected(self)
+
+
+class GuardedConnection(ServerConnection):
+    """A connection of a server with a guard: a newcomer until its first request is admitted."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, server: "RemotingServer") -> None:
+        super().__init__(loop, server)
+        self._newcomers: Newcomers | None = server.newcomers
+
+    def buffer_updated(self, nbytes: int) -> None:
+        super().buffer_updated(nbytes)
+        if self._newcomers is not None and not self.closed:
+            self._newcomers.received(self)
+
+    def _admitted(self, guard: Guard, command: Command) -> bool:
+        if not guard.admits(self, command):
+            return False
+        if self._newcomers is not None:
+            self._newcomers.discard(self)
+            self._newcomers = None
+        return True
 
 
 class RemotingServer:
     """Listen on one address. ``name`` appears in log lines; ``serialize`` is the header serialisation of its responses.
 
-    Counters: ``broken_connections`` sent bytes that are not frames, ``refused_connections`` were over a limit, and the handler of
+    With a ``guard`` only requests that it admits are handled, and ``newcomer_limits`` hold until a connection has one. Counters:
+    ``broken_connections`` sent bytes that are not frames, ``refused_connections`` were over a limit, and the handler of
     ``failed_requests`` raised an unexpected error. ``peer_log`` takes the warnings about them.
     """
 
@@ -205,13 +260,17 @@ class RemotingServer:
         serialize: int = SerializeType.JSON,
         idle_timeout_s: float = IDLE_TIMEOUT_S,
         max_connections: int = 10_000,
+        guard: Guard | None = None,
+        newcomer_limits: NewcomerLimits = NewcomerLimits(),  # noqa: B008 - frozen
     ) -> None:
         self.handler = handler
+        self.guard = guard
         self.name = name
         self.serialize = serialize
         self.idle_timeout_s = idle_timeout_s
         self.max_connections = max_connections
         self.connections: set[ServerConnection] = set()
+        self.newcomers = Newcomers(newcomer_limits, self._newcomer_closed)
         self.receive = ReceiveBuffer()
         self.peer_log = PeerLog(log, time.monotonic)
         self.broken_connections = self.refused_connections = self.failed_requests = 0
@@ -226,7 +285,8 @@ class RemotingServer:
         """
         loop = asyncio.get_running_loop()
         self._descriptors = _descriptor_limit()
-        self._server = await listen(lambda: ServerConnection(loop, self), host, port)
+        connection = ServerConnection if self.guard is None else GuardedConnection
+        self._server = await listen(lambda: connection(loop, self), host, port)
         self._background = Background(self.name)
         self._background.every(SWEEP_INTERVAL_S, partial(self._close_idle, loop), "sweep of idle connections")
         return int(self._server.sockets[0].getsockname()[1])
@@ -268,6 +328,10 @@ class RemotingServer:
         await asyncio.sleep(0)
         await self._server.wait_closed()
         self._server = None
+
+    def _newcomer_closed(self, link: Link, reason: str) -> None:
+        self.refused_connections += 1
+        self.peer_log.warning(parse_address(link.peer)[0], "%s: closing %s: %s", self.name, link.peer, reason)
 
     def _close_idle(self, loop: asyncio.AbstractEventLoop) -> None:
         self.peer_log.sweep()

@@ -5,6 +5,7 @@ import struct
 
 import pytest
 from tests.inside import unsent
+from tests.unit.net.echoing import ECHO, FAIL, LATER, SILENT, EchoHandler, raw, read_command
 
 from sprocketmq.errors import (
     ClientClosed,
@@ -20,43 +21,8 @@ from sprocketmq.net.address import format_address, parse_address, parse_addresse
 from sprocketmq.net.client import ConnectionPool
 from sprocketmq.net.link import EARLY_WRITE_BYTES, Link
 from sprocketmq.net.server import RemotingServer, ServerConnection
-from sprocketmq.protocol.command import MAX_FRAME_LENGTH, Command, decode_command, encode_command
+from sprocketmq.protocol.command import MAX_FRAME_LENGTH, Command, encode_command
 from sprocketmq.testing import eventually
-
-ECHO, FAIL, SILENT, LATER, BROKEN_HEADER = 1, 2, 3, 4, 5
-
-
-class EchoHandler:
-    """Answers in every way a handler can."""
-
-    def __init__(self) -> None:
-        self.batches: list[int] = []
-        self.seen: list[Command] = []
-        self.gone: list[str] = []
-        self.requests = 0
-        self.disconnected = asyncio.Event()
-
-    def on_connect(self, conn: ServerConnection) -> None:
-        conn.attachment = "attached"
-
-    def on_request(self, conn: ServerConnection, command: Command) -> None:
-        self.requests += 1
-        if command.code == FAIL:
-            raise ValueError("the handler broke")
-        if command.code == SILENT:
-            return
-        if command.code == LATER:
-            command.body = bytes(command.body)
-            asyncio.get_running_loop().call_soon(lambda: conn.respond(command, 0, body=command.body))
-            return
-        conn.respond(command, 0, ext=command.ext, body=bytes(command.body))
-
-    def on_batch_end(self, conn: ServerConnection) -> None:
-        self.batches.append(self.requests)
-
-    def on_disconnect(self, conn: ServerConnection) -> None:
-        self.gone.append(conn.close_reason)
-        self.disconnected.set()
 
 
 @pytest.fixture
@@ -73,15 +39,6 @@ async def pool():
     pool = ConnectionPool(expected="broker")
     yield pool
     await pool.close()
-
-
-async def read_command(reader: asyncio.StreamReader) -> Command:
-    (length,) = struct.unpack(">i", await reader.readexactly(4))
-    return decode_command(await reader.readexactly(length))
-
-
-async def raw(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    return await asyncio.open_connection(*parse_address(address))
 
 
 async def test_a_request_is_answered(served, pool):
