@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from sprocketmq.client.consume.received_batch import ReceivedBatch
     from sprocketmq.client.send.batching import Batching, BatchingStats
     from sprocketmq.errors import SprocketError
+    from sprocketmq.net.tls import TlsConfig
     from sprocketmq.protocol.compression import CompressionType
+    from sprocketmq.protocol.credentials import Credentials
     from sprocketmq.protocol.message import Message, MessageQueue, SendResult, SendStatus
     from sprocketmq.protocol.records import ReceivedMessage
 
@@ -27,6 +29,7 @@ __all__ = [
     "BatchingStats",
     "CompressionType",
     "ConsumerStats",
+    "Credentials",
     "GroupProgress",
     "Message",
     "MessageQueue",
@@ -42,6 +45,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "SprocketError",
+    "TlsConfig",
     "__version__",
     "errors",
     "sync",
@@ -53,6 +57,7 @@ _HOMES = {
     "BatchingStats": "client.send.batching",
     "CompressionType": "protocol.compression",
     "ConsumerStats": "client.consume.consumer_stats",
+    "Credentials": "protocol.credentials",
     "GroupProgress": "client.admin",
     "Message": "protocol.message",
     "MessageQueue": "protocol.message",
@@ -68,6 +73,7 @@ _HOMES = {
     "SendResult": "protocol.message",
     "SendStatus": "protocol.message",
     "SprocketError": "errors",
+    "TlsConfig": "net.tls",
 }
 _MODULES = ("errors", "sync")
 

@@ -9,6 +9,7 @@
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 
 class SprocketError(Exception):
@@ -136,6 +137,35 @@ class ConnectionLost(RetriableError):
         self.reason = reason
 
 
+class TlsFailed(ConnectFailed):
+    """The connection to ``address`` could not be encrypted as asked: ``problem`` says why, and no request was sent.
+
+    The problems are ``untrusted``, ``expired``, ``not yet valid``, ``host name``, ``plain text`` (the server does not encrypt), ``closed``
+    (during the handshake), ``client certificate`` (the server wants one, or refuses ours), ``needs tls`` (the server encrypts, this client
+    does not) and ``other``.
+    """
+
+    _ADVICE: ClassVar = {
+        "untrusted": "its certificate is not trusted ({detail}); set ca_file to the certificate of the authority that has signed it",
+        "expired": "its certificate has expired ({detail}); the operator of the server must renew it; also check this machine's clock",
+        "not yet valid": "its certificate is not valid yet ({detail}); check the clocks of this machine and of the server",
+        "host name": "its certificate is for another name ({detail}); use a name that is in it as address, or set server_name to one",
+        "plain text": "it answers in plain text; leave tls out, or enable TLS on the server",
+        "closed": "it closed the connection during the TLS handshake; if TLS is off on the server, enable it there, or leave tls out",
+        "client certificate": "it did not accept this client's certificate ({detail}); set cert_file and key_file to one that it trusts",
+        "needs tls": "it speaks TLS on this port; pass tls=True, or TlsConfig(ca_file=...)",
+        "other": "the TLS handshake failed ({detail}); compare the TLS versions and ciphers of both sides",
+    }
+
+    def __init__(self, address: str, expected: str, problem: str, detail: str = "") -> None:
+        reason = self._ADVICE[problem].format(detail=detail)
+        SprocketError.__init__(self, f"no encrypted connection to the {expected} at {address}: {reason}")
+        self.address = address
+        self.expected = expected
+        self.reason = reason
+        self.problem = problem
+
+
 class NotRocketMQ(FatalError):
     """Something answered at ``address``, but it does not speak the RocketMQ remoting protocol."""
 
@@ -226,6 +256,28 @@ class BrokerError(FatalError):
         self.address = address
 
 
+class AccessRefused(BrokerError):
+    """A server refused a request because of who asked for it; ``AuthenticationFailed`` or ``AuthorizationFailed``."""
+
+    _ADVICE = ""
+
+    def __init__(self, code: int, remark: str | None, *, address: str = "") -> None:
+        super().__init__(code, remark, address=address)
+        self.args = (f"{self}; {self._ADVICE}",)
+
+
+class AuthenticationFailed(AccessRefused):
+    """A server did not accept who this client says it is; it refuses every request until the credentials are right."""
+
+    _ADVICE = "pass credentials= with the access key and the secret key of a user that exists and is enabled there"
+
+
+class AuthorizationFailed(AccessRefused):
+    """The user of this client may not do what the request asks for; ``remark`` names user and resource."""
+
+    _ADVICE = "have the right granted to this user (sprocketmq acl grant), or use the credentials of another one"
+
+
 class BrokerBusy(RetriableError):
     """A broker refused the request for now (busy, store not writable, going away)."""
 
@@ -247,6 +299,15 @@ class SendQueueFull(RetriableError):
 
 class ClientClosed(FatalError):
     """The client was closed (or not started yet)."""
+
+
+class SecretFileExposed(ConfigError):
+    """A file with a secret may be read by other users of the machine."""
+
+    def __init__(self, path: str, mode: int) -> None:
+        super().__init__(f"{path} holds a secret and others may read it (mode {mode:04o}): run chmod 600 {path}, and consider a new secret")
+        self.path = path
+        self.mode = mode
 
 
 class OffsetsLocked(ConfigError):

@@ -9,10 +9,12 @@ import os
 import time
 import warnings
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from threading import get_ident
 from typing import Any
 
 from sprocketmq.client.away import AwayBrokers
+from sprocketmq.client.credentials import NO_SECURITY, ClientSecurity, access_error
 from sprocketmq.client.fork_guard import guard
 from sprocketmq.client.nameservers import NAMESRV_BUDGET_S, Nameservers, namesrv_addresses
 from sprocketmq.client.outages import Outages
@@ -35,6 +37,7 @@ from sprocketmq.errors import (
 from sprocketmq.net.client import Connection, ConnectionPool
 from sprocketmq.net.memory import keep_freed_memory
 from sprocketmq.net.tasks import Background, Kept, all_of, settled, share
+from sprocketmq.net.tls import client_context
 from sprocketmq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, TopicRoute
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command, to_ext
@@ -68,6 +71,8 @@ def response_error(response: Command, address: str, topic: str = "") -> Sprocket
     code = response.code
     if code == ResponseCode.TOPIC_NOT_EXIST and topic:
         return TopicNotFound(topic)
+    if code == ResponseCode.NO_PERMISSION:
+        return access_error(response.remark, address)
     kind = BrokerBusy if code in _PASSING_CODES else BrokerError
     return kind(code, response.remark, address=address)
 
@@ -75,8 +80,9 @@ def response_error(response: Command, address: str, topic: str = "") -> Sprocket
 class Instance:
     """The connections and routes of one client object.
 
-    ``kind`` names the client in errors. ``on_request`` gets requests that brokers send (code 40). ``on_route`` is called when a route is
-    new or has changed. Timers and stored times use ``clock``; request timeouts use the event loop's.
+    ``kind`` names the client in errors. ``security`` signs requests and encrypts connections, to nameservers and brokers alike.
+    ``on_request`` gets requests that brokers send (code 40). ``on_route`` is called when a route is new or has changed. Timers and stored
+    times use ``clock``; request timeouts use the event loop's.
     """
 
     def __init__(
@@ -84,6 +90,7 @@ class Instance:
         namesrv: str | Sequence[str] | None,
         *,
         kind: str,
+        security: ClientSecurity = NO_SECURITY,
         clock: Clock = SYSTEM_CLOCK,
         on_request: Callable[[Connection, Command], None] | None = None,
         on_route: Callable[[Route], None] | None = None,
@@ -92,8 +99,10 @@ class Instance:
         self.clock = clock
         self.timers = Timers(clock)
         self.outages = Outages(clock)
-        self.namesrv = Nameservers(namesrv_addresses(namesrv), self.timers)
-        self.brokers = ConnectionPool(expected="broker", on_request=on_request)
+        server_name = None if security.tls is None else security.tls.server_name
+        pool = partial(ConnectionPool, tls=client_context(security.tls), server_name=server_name, credentials=security.login(clock))
+        self.namesrv = Nameservers(namesrv_addresses(namesrv), self.timers, pool(expected="nameserver"))
+        self.brokers = pool(expected="broker", on_request=on_request)
         self.routes: dict[str, Route] = {}
         self.producer_groups: list[str] = []
         self.consumers: Callable[[], list[ConsumerData]] = list

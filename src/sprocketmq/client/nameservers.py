@@ -51,9 +51,9 @@ def namesrv_addresses(namesrv: str | Sequence[str] | None) -> tuple[str, ...]:
 class Nameservers:
     """A list of nameservers, of which one is used at a time, starting with a random one."""
 
-    def __init__(self, addresses: Sequence[str], timers: Timers) -> None:
+    def __init__(self, addresses: Sequence[str], timers: Timers, pool: ConnectionPool) -> None:
         self.addresses = tuple(addresses)
-        self.pool = ConnectionPool(expected="nameserver")
+        self.pool = pool
         self._timers = timers
         self._current = random.randrange(len(self.addresses))
 

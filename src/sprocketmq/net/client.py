@@ -2,15 +2,19 @@
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from sprocketmq.errors import ClientClosed, ConnectFailed, ConnectionLost, NotRocketMQ, RequestTimeout, SprocketError
 from sprocketmq.net.address import parse_address
 from sprocketmq.net.link import Buffers, Link, buffers_length
+from sprocketmq.net.login import Login
 from sprocketmq.net.tasks import Background, share
-from sprocketmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, SerializeType
+from sprocketmq.net.tls import handshake_failure
+from sprocketmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode, SerializeType
 from sprocketmq.protocol.command import Command, encode_head
+from sprocketmq.protocol.credentials import Credentials
 from sprocketmq.protocol.frame import FrameError, ReceiveBuffer
 
 log = logging.getLogger(__name__)
@@ -22,6 +26,11 @@ MIN_SWEEP_S = 0.02
 # Reads without a large frame before a connection's large buffer is freed. Consumers pull one response of megabytes after the other, and
 # growing the buffer for each would cost more than decoding it.
 LARGE_FRAME_PATIENCE = 64
+
+# With TLS both sides say goodbye; a peer that does not answer is left alone after this time.
+TLS_CLOSE_TIMEOUT_S = 1.0
+
+_NO_PERMISSION = int(ResponseCode.NO_PERMISSION)
 
 OnRequest = Callable[["Connection", Command], None]
 
@@ -46,7 +55,7 @@ class Receiver(Protocol):
 
 
 class Connection(Link):
-    """A connection to one nameserver or broker."""
+    """A connection to one nameserver or broker. With a ``login`` every request is signed, one-way requests too; answers never are."""
 
     def __init__(
         self,
@@ -57,12 +66,14 @@ class Connection(Link):
         expected: str,
         on_request: OnRequest | None = None,
         serialize: int = SerializeType.JSON,
+        login: Login | None = None,
     ) -> None:
         super().__init__(loop, receive)
         self.address = address
         self.expected = expected
         self._on_request = on_request
         self._serialize = serialize
+        self._login = login
         self._opaque = 0
         self._pending: dict[int, tuple[Receiver, float, float, int]] = {}
         self._sweep_at = 0.0
@@ -101,6 +112,8 @@ class Connection(Link):
             return
         opaque = self._opaque = (self._opaque + 1) & 0x7FFFFFFF
         length = buffers_length(body)
+        if self._login is not None:
+            ext = self._login.sign(ext, body)
         head = encode_head(code, opaque=opaque, ext=ext, body_length=length, serialize=self._serialize)
         deadline = self._loop.time() + timeout_s
         self._pending[opaque] = (receiver, deadline, timeout_s, code)
@@ -112,6 +125,8 @@ class Connection(Link):
         """Send a request that needs no response; dropped when the connection is closed."""
         opaque = self._opaque = (self._opaque + 1) & 0x7FFFFFFF
         length = buffers_length(body)
+        if self._login is not None:
+            ext = self._login.sign(ext, body)
         self.write(encode_head(code, opaque=opaque, flag=FLAG_ONEWAY, ext=ext, body_length=length, serialize=self._serialize), body)
 
     def respond(self, request: Command, code: int, *, remark: str | None = None, body: Buffers = b"") -> None:
@@ -124,10 +139,13 @@ class Connection(Link):
 
     def _handle(self, commands: list[Command]) -> None:
         pop = self._pending.pop
+        login = self._login
         for command in commands:
             # The receive buffer is reused, and commands outlive this call.
             command.body = bytes(command.body)
             if command.flag & FLAG_RESPONSE:
+                if login is not None and command.code == _NO_PERMISSION:
+                    login.refused()
                 entry = pop(command.opaque, None)
                 if entry is not None and not entry[0].done():
                     entry[0].set_result(command)
@@ -177,12 +195,28 @@ class Connection(Link):
 
 
 class ConnectionPool:
-    """At most one connection for each address, opened on first use and again after it was lost. Belongs to one event loop."""
+    """At most one connection for each address, opened on first use and again after it was lost. Belongs to one event loop.
 
-    def __init__(self, *, expected: str, on_request: OnRequest | None = None, serialize: int = SerializeType.JSON) -> None:
+    With ``tls`` every connection is encrypted; the server's certificate must name ``server_name``, or the host of the address. With
+    ``credentials`` every request is signed.
+    """
+
+    def __init__(
+        self,
+        *,
+        expected: str,
+        on_request: OnRequest | None = None,
+        serialize: int = SerializeType.JSON,
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
+        credentials: Credentials | Login | None = None,
+    ) -> None:
         self._expected = expected
         self._on_request = on_request
         self._serialize = serialize
+        self._tls = tls
+        self._server_name = server_name
+        self._login = Login(credentials) if isinstance(credentials, Credentials) else credentials
         self._connections: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
         self._background = Background(f"connections to {expected}s")
@@ -201,8 +235,8 @@ class ConnectionPool:
     async def get(self, address: str, *, timeout_s: float = CONNECT_TIMEOUT_S, expected: str | None = None) -> Connection:
         """Return the connection to ``address``, opening it when there is none. Concurrent callers share one attempt.
 
-        Raises ConnectFailed when nothing accepts within ``timeout_s`` seconds, ConfigError for a malformed address, and ClientClosed after
-        ``close``.
+        Raises ConnectFailed when nothing accepts within ``timeout_s`` seconds, TlsFailed when the TLS handshake fails, ConfigError for a
+        malformed address, and ClientClosed after ``close``.
         """
         conn = self.peek(address)
         if conn is not None:
@@ -224,18 +258,29 @@ class ConnectionPool:
     async def _open(self, address: str, timeout_s: float, expected: str) -> Connection:
         host, port = parse_address(address)
         loop = asyncio.get_running_loop()
+
+        def connection() -> Connection:
+            return Connection(
+                loop,
+                address,
+                self._receive,
+                expected=expected,
+                on_request=self._on_request,
+                serialize=self._serialize,
+                login=self._login,
+            )
+
+        encrypted: dict[str, Any] = {}
+        if self._tls is not None:
+            encrypted = {"ssl": self._tls, "server_hostname": self._server_name or host, "ssl_shutdown_timeout": TLS_CLOSE_TIMEOUT_S}
         try:
             async with asyncio.timeout(timeout_s):
-                _, conn = await loop.create_connection(
-                    lambda: Connection(
-                        loop, address, self._receive, expected=expected, on_request=self._on_request, serialize=self._serialize
-                    ),
-                    host,
-                    port,
-                )
+                _, conn = await loop.create_connection(connection, host, port, **encrypted)
         except TimeoutError:
             raise ConnectFailed(address, expected, f"no answer within {timeout_s:g} s") from None
         except OSError as e:
+            if isinstance(e, ssl.SSLError | ConnectionResetError | ConnectionAbortedError | BrokenPipeError) and self._tls is not None:
+                raise handshake_failure(address, expected, e) from None
             raise ConnectFailed(address, expected, _reason(e)) from None
         if self._closed:
             conn.close()

@@ -1,14 +1,17 @@
 """The client for administration."""
 
+import os
 from collections.abc import Sequence
 
 from sprocketmq.client.admin.messages import MessageQueries
 from sprocketmq.client.admin.replication import ReplicationAdmin
 from sprocketmq.client.arguments import check_number
 from sprocketmq.client.consume.offsets import OffsetRequests
+from sprocketmq.client.credentials import CredentialsArgument, resolve
 from sprocketmq.client.instance import Instance
 from sprocketmq.client.message_lookup import Lookup
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
+from sprocketmq.net.tls import TlsConfig
 
 ADMIN_TIMEOUT_S = 5.0
 
@@ -18,13 +21,23 @@ class AdminClient(ReplicationAdmin, MessageQueries):
 
     ``namesrv`` as for Producer. Use ``async with``. Methods raise BrokerError when a server refuses, BrokerBusy when it cannot now,
     NameserverUnavailable, ConnectFailed, ConnectionLost or RequestTimeout when it does not answer.
+
+    ``credentials``, ``tls`` and ``secure`` as for Producer.
     """
 
     def __init__(
-        self, *, namesrv: str | Sequence[str] | None = None, timeout_s: float = ADMIN_TIMEOUT_S, clock: Clock = SYSTEM_CLOCK
+        self,
+        *,
+        namesrv: str | Sequence[str] | None = None,
+        timeout_s: float = ADMIN_TIMEOUT_S,
+        credentials: CredentialsArgument | None = None,
+        tls: bool | TlsConfig | None = None,
+        secure: str | os.PathLike[str] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         check_number("timeout_s", timeout_s, over=0)
-        self._instance = Instance(namesrv, kind="AdminClient", clock=clock)
+        security = resolve(credentials=credentials, tls=tls, secure=secure)
+        self._instance = Instance(namesrv, kind="AdminClient", security=security, clock=clock)
         self._offsets = OffsetRequests(self._instance)
         self._lookup = Lookup(self._instance, self._offsets, clock)
         self._timeout_s = timeout_s

@@ -1,5 +1,6 @@
 """The pull consumer: reads any queue at any offset, or polls the queues it is assigned (docs/internals/consumers.md#polling)."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 
 from sprocketmq.client.arguments import check_number, check_queue
@@ -22,6 +23,7 @@ from sprocketmq.client.consume.pull_requests import (
 )
 from sprocketmq.client.consume.rebalance import Rebalance, read_strategy
 from sprocketmq.client.consume.replica_choice import ReadFrom, ReplicaChoice
+from sprocketmq.client.credentials import CredentialsArgument, resolve
 from sprocketmq.client.instance import Instance, response_error
 from sprocketmq.client.lifecycle import Client
 from sprocketmq.client.outages import Outages
@@ -29,6 +31,7 @@ from sprocketmq.client.routes import Route
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import ConfigError, RetriableError
 from sprocketmq.net.client import Connection
+from sprocketmq.net.tls import TlsConfig
 from sprocketmq.protocol.bodies import CheckClientConfig, ConsumeDirectlyResult, SubscriptionData
 from sprocketmq.protocol.codes import PULL_SUBSCRIPTION, PULL_SUSPEND, RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
@@ -52,6 +55,8 @@ class PullConsumer(Client):
     another member, and at close, otherwise only by ``commit()``. One task polls at a time.
 
     ``rebalance`` chooses how members of the group share queues, as for PushConsumer. ``namesrv`` as for Producer. Use ``async with``.
+
+    ``credentials``, ``tls`` and ``secure`` as for Producer.
     """
 
     def __init__(
@@ -62,6 +67,9 @@ class PullConsumer(Client):
         consume_from: ConsumeFrom = "last",
         auto_commit: bool = True,
         rebalance: Rebalance = "average",
+        credentials: CredentialsArgument | None = None,
+        tls: bool | TlsConfig | None = None,
+        secure: str | os.PathLike[str] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.group = check_group(group)
@@ -70,7 +78,10 @@ class PullConsumer(Client):
         self._auto_commit = auto_commit
         self._rebalance = rebalance
         self._clock = clock
-        self._instance = Instance(namesrv, kind="PullConsumer", clock=clock, on_request=self._on_request, on_route=self._on_route)
+        security = resolve(credentials=credentials, tls=tls, secure=secure)
+        self._instance = Instance(
+            namesrv, kind="PullConsumer", security=security, clock=clock, on_request=self._on_request, on_route=self._on_route
+        )
         self._offsets = OffsetRequests(self._instance)
         self._replicas = ReplicaChoice(self._instance.routes)
         self._subscriptions: dict[str, SubscriptionData] = {}

@@ -26,12 +26,14 @@ from sprocketmq.client.consume.pull_loop import PullLoops, PullSize
 from sprocketmq.client.consume.pull_requests import DEFAULT_MAX_BYTES, read_subscriptions
 from sprocketmq.client.consume.ready_queues import ReadyQueues
 from sprocketmq.client.consume.rebalance import Rebalance, read_strategy
+from sprocketmq.client.credentials import CredentialsArgument, resolve
 from sprocketmq.client.instance import CLOSING, OPEN, Instance
 from sprocketmq.client.lifecycle import Client
 from sprocketmq.client.routes import Route
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import ConfigError
 from sprocketmq.net.client import Connection
+from sprocketmq.net.tls import TlsConfig
 from sprocketmq.protocol.bodies import build_subscription
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.message import MessageQueue
@@ -84,6 +86,8 @@ class PushConsumer(Client):
 
     Topics that do not exist yet are looked up until they do. When a broker refuses for good (bad expression, no permission, group not
     allowed), ``batches()`` and ``listen()`` end with its BrokerError.
+
+    ``credentials``, ``tls`` and ``secure`` as for Producer.
     """
 
     def __init__(
@@ -104,6 +108,9 @@ class PushConsumer(Client):
         max_cached: int = 1000,
         max_cached_bytes: int = 100 << 20,
         max_span: int = 2000,
+        credentials: CredentialsArgument | None = None,
+        tls: bool | TlsConfig | None = None,
+        secure: str | os.PathLike[str] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.group = check_group(group)
@@ -133,8 +140,9 @@ class PushConsumer(Client):
         # Two pulls fit below the limit, so that one is on its way while the other is handled.
         pull_messages = max(batch_max, min(PULL_MESSAGES, self._limits.messages // 2), 1)
         size = PullSize(pull_messages, min(MAX_PULL_BYTES, max(DEFAULT_MAX_BYTES, BYTES_PER_MESSAGE * pull_messages)))
+        security = resolve(credentials=credentials, tls=tls, secure=secure)
         instance = self._instance = Instance(
-            namesrv, kind="PushConsumer", clock=clock, on_request=self._on_request, on_route=self._on_route
+            namesrv, kind="PushConsumer", security=security, clock=clock, on_request=self._on_request, on_route=self._on_route
         )
         # ``ready`` and ``outcomes`` are public for sync.PushConsumer, which takes and settles batches from other threads.
         self.ready = ReadyQueues(instance, group, batch_max, self._may_take)

@@ -9,6 +9,7 @@ from typing import overload
 import msgspec
 
 from sprocketmq.client.arguments import Compression, check_number, check_timeout, compression_type
+from sprocketmq.client.credentials import CredentialsArgument, resolve
 from sprocketmq.client.instance import CLOSING, OPEN, Instance
 from sprocketmq.client.lifecycle import Client
 from sprocketmq.client.send.accumulator import QUEUED, SEND_AT_ONCE, SEND_SINGLY, WAKE, Accumulator, Added
@@ -23,6 +24,7 @@ from sprocketmq.client.send.results import BatchResults
 from sprocketmq.client.send.waiters import OnSent, Waiter
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import BatchPartlySent, ConfigError, NotAMessage, SprocketError
+from sprocketmq.net.tls import TlsConfig
 from sprocketmq.protocol.command import MAX_FRAME_LENGTH
 from sprocketmq.protocol.ids import MessageIdFactory, MessageIds
 from sprocketmq.protocol.message import Message, MessageQueue, SendResult, unsendable
@@ -67,6 +69,10 @@ class Producer(Client):
 
     All methods may be used by any number of tasks of one event loop. Use ``async with``, or ``start`` and ``close``.
     Raises ConfigError for arguments that cannot be.
+
+    ``credentials`` (Credentials, a function that returns them, or the path of a file) sign every request; ``tls`` (True or a TlsConfig)
+    encrypts all connections; ``secure`` names a directory of ``sprocketmq secure init``, which has both. Without them the environment and
+    ``~/.config/sprocketmq`` are looked at (``sprocketmq.client.credentials`` has the order). ``tls=False`` turns TLS off.
     """
 
     def __init__(
@@ -85,6 +91,9 @@ class Producer(Client):
         retry_another_broker_when_not_store_ok: bool = False,
         batching: Batching | None = None,
         auto_batch: bool = False,
+        credentials: CredentialsArgument | None = None,
+        tls: bool | TlsConfig | None = None,
+        secure: str | os.PathLike[str] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         check_group(group)
@@ -108,7 +117,8 @@ class Producer(Client):
         publishers = Publishers(group, FaultTable(clock.monotonic) if latency_fault_tolerance else None)
         self._publishers = publishers
         self._by_topic = publishers.by_topic
-        self._instance = Instance(namesrv, kind="Producer", clock=clock, on_route=publishers.on_route)
+        security = resolve(credentials=credentials, tls=tls, secure=secure)
+        self._instance = Instance(namesrv, kind="Producer", security=security, clock=clock, on_route=publishers.on_route)
         self._instance.producer_groups.append(group)
         self._room = Room(max_in_flight, max_in_flight_bytes)
         self._outbox = Outbox(
