@@ -1,0 +1,1 @@
+"""Access control of brokers and nameservers: users, policies, and the guard that every request passes."""
