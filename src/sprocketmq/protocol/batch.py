@@ -25,6 +25,7 @@ _FLAG = BATCH_ENTRY_LAYOUT.part("flag")
 # Both are methods of a Struct, not functions around one: they are called for every message. Both raise struct.error out of range.
 entry_head = _SIZE_FLAG_LENGTH.pack
 property_length = INT16.pack
+_property_length_at = INT16.unpack_from
 PROPERTY_LENGTH_BYTES = INT16.size
 
 
@@ -132,7 +133,7 @@ def common_lengths(data: bytes | memoryview, start: int = 0, stop: int | None = 
     if lengths is None:
         return None
     size, n, p = lengths
-    if INT16.unpack_from(data, start + 20 + n)[0] != p:
+    if _property_length_at(data, start + 20 + n)[0] != p:
         return None
     return lengths if repeated(data, start, stop, size, (0, 1, 2, 3, 16, 17, 18, 19, 20 + n, 21 + n)) else None
 

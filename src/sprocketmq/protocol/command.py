@@ -18,6 +18,12 @@ MAX_FRAME_LENGTH = 16_777_216
 MAX_HEADER_LENGTH = 0xFFFFFF
 
 _WORD = FRAME_LAYOUT.part("type_and_header_length", start="type_and_header_length")
+_pack_frame_head = FRAME_HEAD.pack
+_pack_int16 = INT16.pack
+_pack_int32 = INT32.pack
+_pack_binary_header = BINARY_HEADER.pack
+_unpack_binary_header = BINARY_HEADER.unpack_from
+_unpack_int32 = INT32.unpack_from
 
 _T = TypeVar("_T")
 
@@ -184,7 +190,7 @@ def encode_head(
     length = 4 + size + body_length
     if length > MAX_FRAME_LENGTH or size > MAX_HEADER_LENGTH:
         raise LocalProtocolError(f"a frame of {length} bytes is over the protocol's limit of {MAX_FRAME_LENGTH}: send less at once")
-    return FRAME_HEAD.pack(length, kind | size) + header
+    return _pack_frame_head(length, kind | size) + header
 
 
 def encode_command(command: Command) -> bytes:
@@ -293,10 +299,10 @@ def _encode_binary(
         key, text = name.encode(), value.encode()
         if len(key) > 0x7FFF:
             raise LocalProtocolError(f"extension field name of {len(key)} bytes is over the limit of 32767")
-        parts += (INT16.pack(len(key)), key, INT32.pack(len(text)), text)
+        parts += (_pack_int16(len(key)), key, _pack_int32(len(text)), text)
     fields = b"".join(parts)
     try:
-        return BINARY_HEADER.pack(code, language, version, opaque, flag, len(note)) + note + INT32.pack(len(fields)) + fields
+        return _pack_binary_header(code, language, version, opaque, flag, len(note)) + note + _pack_int32(len(fields)) + fields
     except struct.error as e:
         raise LocalProtocolError(f"a number does not fit a binary header: {e}") from None
 
@@ -305,11 +311,11 @@ def _decode_binary(header: bytes | bytearray) -> Command:
     size = len(header)
     if size < 21:
         raise RemoteProtocolError(f"binary header of {size} bytes is shorter than its fixed 21 bytes")
-    code, language, version, opaque, flag, note_length = BINARY_HEADER.unpack_from(header)
+    code, language, version, opaque, flag, note_length = _unpack_binary_header(header)
     pos = 17 + note_length
     if note_length < 0 or pos + 4 > size:
         raise RemoteProtocolError(f"remark length {note_length} does not fit a binary header of {size} bytes")
-    (ext_length,) = INT32.unpack_from(header, pos)
+    (ext_length,) = _unpack_int32(header, pos)
     ext_at = pos + 4
     if ext_length < 0 or ext_at + ext_length != size:
         raise RemoteProtocolError(f"extension length {ext_length} does not fit a binary header of {size} bytes")

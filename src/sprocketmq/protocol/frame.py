@@ -11,6 +11,7 @@ DEFAULT_CAPACITY = 256 * 1024
 SMALL_REST_BYTES = 32 << 10
 # The buffer of one long frame has at most this many times the bytes that arrived: few copies, and no memory for a mere length field.
 GROWTH = 4
+_unpack_int32 = INT32.unpack_from
 
 _FOREIGN = {
     b"GET ": "an HTTP request",
@@ -167,7 +168,7 @@ class FrameBuffer:
             start = stop
         else:
             if end - start >= 4:  # a foreign peer may wait for an answer to few bytes: refuse them now
-                (length,) = INT32.unpack_from(view, start)
+                (length,) = _unpack_int32(view, start)
                 if not 4 <= length <= max_frame:
                     raise _bad(f"frame length {length} is outside 4..{max_frame}", view[start:end], commands)
         if self._long is not None:
@@ -175,7 +176,7 @@ class FrameBuffer:
             self._long = None
         elif end - start > self._receive.small_rest:
             self._rest = b""
-            self._long_length = 4 + INT32.unpack_from(view, start)[0]
+            self._long_length = 4 + _unpack_int32(view, start)[0]
             self._grow(view[start:end])
         elif start != end or self._rest:
             self._rest = bytes(view[start:end])

@@ -39,6 +39,9 @@ _MAX_V1_TOPIC_FIELD = 128
 _BLANK_BYTES = BLANK.size
 _HOSTS_V4_BYTES = 2 * HOST_V4_BYTES
 _pack_short = INT16.pack
+_pack_head = RECORD_HEAD.pack
+_pack_unit = QUEUE_UNIT.pack
+_pack_shared = BATCH_SHARED.pack
 
 
 class Appender:
@@ -134,7 +137,7 @@ class Appender:
         else:
             self._last_ms = now
         offset = queue.next
-        head = RECORD_HEAD.pack(
+        head = _pack_head(
             size,
             MAGIC_V1,
             _crc32(body) & 0x7FFFFFFF,
@@ -159,7 +162,7 @@ class Appender:
         if offset == queue.committed:
             self._touched.append(queue)
         tail = queue.tail[1]
-        tail += QUEUE_UNIT.pack(log_offset, size, tags_code)
+        tail += _pack_unit(log_offset, size, tags_code)
         queue.next = offset + 1
         return offset, log_offset
 
@@ -275,7 +278,7 @@ class Appender:
         else:
             crc = _crc32(body) & 0x7FFFFFFF
             rest = (born_timestamp_ms, born_host, now, store_host, reconsume_times, prepared_offset, len(body))
-            head = RECORD_HEAD.pack(size, MAGIC_V1, crc, queue_id, flag, offset, log_offset, sys_flag, *rest)
+            head = _pack_head(size, MAGIC_V1, crc, queue_id, flag, offset, log_offset, sys_flag, *rest)
             record = b"".join((head, body, queue.topic_field, _pack_short(len(properties)), properties))
         log.pieces.append(record)
         log.staged_end = log_offset + size
@@ -290,7 +293,7 @@ class Appender:
             queue.add(log_offset, size, tags_code, now, count)
         else:
             tail = queue.tail[1]
-            tail += QUEUE_UNIT.pack(log_offset, size, tags_code)
+            tail += _pack_unit(log_offset, size, tags_code)
             queue.next = offset + 1
         return offset, log_offset
 
@@ -355,7 +358,7 @@ class Appender:
             rows = list(zip(*entries, strict=True)) if isinstance(entries, BatchColumns) else entries
             return self._stage_unusual_batch(queue, rows, sys_flag, born_timestamp_ms, born_host, reconsume_times)
         self._last_ms = now = max(self._time_ms(), self._last_ms)
-        shared = BATCH_SHARED.pack(sys_flag, born_timestamp_ms, born_host, now, store_host, reconsume_times, 0)
+        shared = _pack_shared(sys_flag, born_timestamp_ms, born_host, now, store_host, reconsume_times, 0)
         log = self._log
         start = log.staged_end
         record_bytes, properties, log_offsets, end, units = explode(queue, entries, queue_id, first, start, shared)

@@ -24,6 +24,8 @@ from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH
 MAGICS = frozenset({MAGIC_V1, MAGIC_V2})
 _BORN_HOST_AT = RECORD_LAYOUT.offset("born_host")
 _AFTER_HOSTS = RECORD_LAYOUT.part("reconsume_times", "prepared_offset", "body_length", start="reconsume_times")
+_pack_head = RECORD_HEAD.pack
+_pack_int16 = INT16.pack
 
 
 def pack_host(ip: str, port: int) -> bytes:
@@ -70,17 +72,17 @@ def encode_record(
     if len(properties) > MAX_PROPERTIES_LENGTH:
         raise LocalProtocolError(f"the properties take {len(properties)} bytes, the limit is {MAX_PROPERTIES_LENGTH}")
     if len(topic) > 127:
-        magic, topic_head = MAGIC_V2, INT16.pack(len(topic))
+        magic, topic_head = MAGIC_V2, _pack_int16(len(topic))
     else:
         magic, topic_head = MAGIC_V1, bytes((len(topic),))
-    tail = topic_head + topic + INT16.pack(len(properties)) + properties
+    tail = topic_head + topic + _pack_int16(len(properties)) + properties
     size = HEAD_BYTES_WITHOUT_HOSTS + len(born_host) + len(store_host) + len(body) + len(tail)
     head = (size, magic, crc32(body), queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp_ms)
     rest = (reconsume_times, prepared_offset, len(body))
     if sys_flag & SYSFLAG_ANY_HOST_V6:
         packed = b"".join(
             (
-                RECORD_HEAD.pack(*head, b"", 0, b"", 0, 0, 0)[:_BORN_HOST_AT],
+                _pack_head(*head, b"", 0, b"", 0, 0, 0)[:_BORN_HOST_AT],
                 born_host,
                 INT64.pack(store_timestamp_ms),
                 store_host,
@@ -88,7 +90,7 @@ def encode_record(
             )
         )
     else:
-        packed = RECORD_HEAD.pack(*head, born_host, store_timestamp_ms, store_host, *rest)
+        packed = _pack_head(*head, born_host, store_timestamp_ms, store_host, *rest)
     return b"".join((packed, body, tail))
 
 

@@ -53,6 +53,9 @@ _PREPARED_AT = RECORD_LAYOUT.offset("prepared_offset") - 2 * HOST_V4_BYTES
 _FLAG_BEFORE_BODY = BATCH_ENTRY_HEAD_BYTES - BATCH_ENTRY_LAYOUT.offset("flag")
 _SYSFLAG_AND_LENGTH = RECORD_LAYOUT.part("sys_flag", "body_length", start="sys_flag")
 _ENTRY = BATCH_ENTRY_LAYOUT.part("size", "body_length")
+_unpack_int16 = INT16.unpack_from
+_unpack_int32 = INT32.unpack_from
+_unpack_int64 = INT64.unpack_from
 
 
 # The cheapest kind of object to create: a fast consumer creates half a million a second.
@@ -124,7 +127,7 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, kw_only=True):
             at = RECORD_HEAD_BYTES
             if sys_flag & SYSFLAG_ANY_HOST_V6:
                 at = HEAD_BYTES_WITHOUT_HOSTS + sum(self._hosts_shift())
-                (length,) = INT32.unpack_from(data, pos + at - 4)
+                (length,) = _unpack_int32(data, pos + at - 4)
         except struct.error:
             raise RemoteProtocolError("record is cut short") from None
         if length < 0 or at + length + 3 > self._size:
@@ -137,8 +140,8 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, kw_only=True):
         data, end = self._data, self._pos + self._size
         _, topic_at, _ = self._body_span()
         try:
-            if INT32.unpack_from(data, self._pos + _MAGIC_AT)[0] == MAGIC_V2:
-                (length,) = INT16.unpack_from(data, topic_at)
+            if _unpack_int32(data, self._pos + _MAGIC_AT)[0] == MAGIC_V2:
+                (length,) = _unpack_int16(data, topic_at)
                 topic_at += 2
             else:
                 length = data[topic_at]
@@ -146,7 +149,7 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, kw_only=True):
             props_at = topic_at + length + 2
             if length < 0 or props_at > end:
                 raise RemoteProtocolError(f"topic length {length} does not fit a record of {self._size} bytes")
-            (length,) = INT16.unpack_from(data, props_at - 2)
+            (length,) = _unpack_int16(data, props_at - 2)
         except (struct.error, IndexError):
             raise RemoteProtocolError("record is cut short") from None
         if length < 0 or props_at + length > end:
@@ -176,13 +179,13 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, kw_only=True):
     def flag(self) -> int:
         if self._index < 0:
             return self._read(INT32, _FLAG_AT)
-        return INT32.unpack_from(self._data, self._body_at - _FLAG_BEFORE_BODY)[0]  # type: ignore[no-any-return]
+        return _unpack_int32(self._data, self._body_at - _FLAG_BEFORE_BODY)[0]  # type: ignore[no-any-return]
 
     @property
     def queue_offset(self) -> int:
         """The message's own queue offset, also inside an inner batch."""
         try:
-            (base,) = INT64.unpack_from(self._data, self._pos + _QUEUE_OFFSET_AT)
+            (base,) = _unpack_int64(self._data, self._pos + _QUEUE_OFFSET_AT)
         except struct.error:
             raise RemoteProtocolError("record is cut short") from None
         return base if self._index < 0 else base + self._index  # type: ignore[no-any-return]

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 # Returns the store time (ms) of the record at a log offset, None when it is not known.
 TimeAt = Callable[[int], int | None]
+_unpack_slot = INDEX_SLOT.unpack_from
+_pack_slot = INDEX_SLOT.pack_into
+_pack_entry = INDEX_ENTRY.pack
 
 # Entries read at once: 1.3 MB.
 BLOCK_ENTRIES = 1 << 16
@@ -172,12 +175,12 @@ class IndexFile:
         used = 0
         for number, (hash_, log_offset, time_ms) in enumerate(entries, first):
             slot_pos = 4 * (hash_ % hash_slots)
-            previous = INDEX_SLOT.unpack_from(slots, slot_pos)[0]
+            previous = _unpack_slot(slots, slot_pos)[0]
             used += not previous
-            INDEX_SLOT.pack_into(slots, slot_pos, number)
+            _pack_slot(slots, slot_pos, number)
             pages[slot_pos // (4 * PAGE_SLOTS)] = 1
             seconds = header.first_seconds(time_ms) if number == first else elapsed_seconds(time_ms - begin_ms)
-            data.append(INDEX_ENTRY.pack(hash_, log_offset, seconds, previous))
+            data.append(_pack_entry(hash_, log_offset, seconds, previous))
         self._append(b"".join(data), used, entries[0][2], entries[-1][2])
 
     def _append(self, data: bytes, used_slots: int, begin_ms: int, end_ms: int) -> None:

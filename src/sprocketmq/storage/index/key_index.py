@@ -38,6 +38,7 @@ PLAIN_MESSAGES = 256
 MAX_PENDING_BYTES_WHILE_LOADING = 32 << 20
 # Entries store whole seconds, so their time may be this much too early.
 _RESOLUTION_MS = 1000
+_unpack_slot = INDEX_SLOT.unpack_from
 
 
 class KeyIndex:
@@ -252,13 +253,13 @@ class KeyIndex:
                 newest.load_slots()
             headers = [(file, file.header) for file in files]
             slot_pos = 4 * (hash_ % shape.hash_slots)
-            newest_entry = INDEX_SLOT.unpack_from(newest.slots, slot_pos)[0] if newest is not None and newest.slots else -1
+            newest_entry = _unpack_slot(newest.slots, slot_pos)[0] if newest is not None and newest.slots else -1
         for file, header in reversed(headers):
             if header.next_entry > 1 and header.begin_ms <= end_ms and header.end_ms + _RESOLUTION_MS > begin_ms:
                 opened = self._fs.open(file.path, read_only=True)
                 try:
                     in_memory = newest_entry >= 0 and file is newest
-                    number = newest_entry if in_memory else INDEX_SLOT.unpack(opened.pread(4, INDEX_HEADER_BYTES + slot_pos))[0]
+                    number = newest_entry if in_memory else _unpack_slot(opened.pread(4, INDEX_HEADER_BYTES + slot_pos))[0]
                     for log_offset, time_ms in entries_with_hash(opened, shape, header, number, hash_) if number else ():
                         if time_ms + _RESOLUTION_MS <= begin_ms:
                             break

@@ -10,6 +10,7 @@ from sprocketmq.storage.index.index_format import FileShape, IndexHeader
 # A chain is followed entry by entry up to this length. A key whose slot is also that of a tag that half the messages have is then looked
 # for in all entries, a block at a time; so is a key whose chain is damaged.
 MAX_CHAIN_STEPS = 2048
+_unpack_entry = INDEX_ENTRY.unpack
 
 
 def entries_with_hash(file: File, shape: FileShape, header: IndexHeader, newest: int, hash_: int) -> Iterator[tuple[int, int]]:
@@ -26,7 +27,7 @@ def entries_with_hash(file: File, shape: FileShape, header: IndexHeader, newest:
             return
         if not 0 < number < unseen_end:
             break
-        found, log_offset, seconds, previous = INDEX_ENTRY.unpack(file.pread(INDEX_ENTRY_BYTES, entries_pos + INDEX_ENTRY_BYTES * number))
+        found, log_offset, seconds, previous = _unpack_entry(file.pread(INDEX_ENTRY_BYTES, entries_pos + INDEX_ENTRY_BYTES * number))
         if found == hash_:
             yield log_offset, header.begin_ms + (seconds * 1000 if number > 1 else 0)
         elif found % shape.hash_slots != slot:

@@ -30,6 +30,9 @@ _BEFORE_HOSTS = ("size", "magic", "crc", "queue_id", "queue_offset", "log_offset
 _HEAD = RECORD_LAYOUT.part(*_BEFORE_HOSTS)
 # For the usual record with two IPv4 hosts.
 _HEAD_V4 = RECORD_LAYOUT.part(*_BEFORE_HOSTS, "store_time_ms", "body_length")
+_unpack_int16 = INT16.unpack_from
+_unpack_int32 = INT32.unpack_from
+_unpack_int64 = INT64.unpack_from
 
 RECORD_MAGICS = (INT32.pack(MAGIC_V1), INT32.pack(MAGIC_V2))
 _SEARCH_BYTES = 1 << 20
@@ -207,7 +210,7 @@ def is_blank(view: memoryview, pos: int) -> bool:
     """Return whether a BLANK that fills the segment begins at ``pos``."""
     if len(view) - pos < 8:
         return False
-    size, magic = INT32.unpack_from(view, pos)[0], INT32.unpack_from(view, pos + 4)[0]
+    size, magic = _unpack_int32(view, pos)[0], _unpack_int32(view, pos + 4)[0]
     return bool(magic == MAGIC_BLANK and size == len(view) - pos)
 
 
@@ -293,8 +296,8 @@ def parse_record(view: memoryview, base: int, pos: int, *, check_crc: bool) -> S
     end = pos + size
     if body_at + 3 > end:
         return None
-    store_time = INT64.unpack_from(view, time_at)[0]
-    body_length = INT32.unpack_from(view, body_at - 4)[0]
+    store_time = _unpack_int64(view, time_at)[0]
+    body_length = _unpack_int32(view, body_at - 4)[0]
     topic_at = body_at + body_length
     if body_length < 0 or topic_at + 3 > end or queue_id < 0 or queue_offset < 0:
         return None
@@ -302,12 +305,12 @@ def parse_record(view: memoryview, base: int, pos: int, *, check_crc: bool) -> S
         topic_length = view[topic_at]
         topic_at += 1
     else:
-        topic_length = INT16.unpack_from(view, topic_at)[0]
+        topic_length = _unpack_int16(view, topic_at)[0]
         topic_at += 2
     props_at = topic_at + topic_length + 2
     if topic_length <= 0 or props_at > end:
         return None
-    if props_at + INT16.unpack_from(view, props_at - 2)[0] != end:
+    if props_at + _unpack_int16(view, props_at - 2)[0] != end:
         return None
     if check_crc and body_length and crc32(view[body_at : body_at + body_length]) != crc:
         return None
@@ -361,7 +364,7 @@ def is_whole_batch(body: memoryview, count: int, sys_flag: int) -> bool:
         return True
     pos, end = 0, len(body)
     while pos + INT32.size <= end and count:
-        (size,) = INT32.unpack_from(body, pos)
+        (size,) = _unpack_int32(body, pos)
         if size < INT32.size:
             return False
         pos += size

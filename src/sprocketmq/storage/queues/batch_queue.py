@@ -24,6 +24,8 @@ BatchUnit = tuple[int, int, int, int, int, int, int, int]
 _LOG_OFFSET_POS = BATCH_UNIT_LAYOUT.offset("log_offset")
 _TIME_POS = BATCH_UNIT_LAYOUT.offset("store_time_ms")
 _BASE_POS = BATCH_UNIT_LAYOUT.offset("queue_offset")
+_pack_unit = BATCH_UNIT.pack
+_unpack_int64 = INT64.unpack_from
 _BLOCK_UNITS = 256
 # First offsets of blocks cached per queue: enough for a million units; the cache is cleared when it is full.
 _MAX_BLOCKS = 4096
@@ -67,7 +69,7 @@ class BatchConsumeQueue(UnitQueue):
     def add(self, log_offset: int, size: int, code: int, store_time_ms: int, count: int) -> None:
         """Append the unit of a record that covers the next ``count`` queue offsets."""
         tail = self.tail[1]
-        tail += BATCH_UNIT.pack(log_offset, size, code, store_time_ms, self.next, count, COMPACTED, 0)
+        tail += _pack_unit(log_offset, size, code, store_time_ms, self.next, count, COMPACTED, 0)
         self.next += count
 
     def commit(self) -> None:
@@ -128,7 +130,7 @@ class BatchConsumeQueue(UnitQueue):
             start = max((first + block - 1) * _BLOCK_UNITS, low)
             end = min(start + _BLOCK_UNITS, end)
         units = self.read_units(start, end)
-        found = bisect_right(range(end - start), value, key=lambda i: INT64.unpack_from(units, i * BATCH_UNIT_BYTES + field_pos)[0])
+        found = bisect_right(range(end - start), value, key=lambda i: _unpack_int64(units, i * BATCH_UNIT_BYTES + field_pos)[0])
         if not found and start > low:  # only where units are damaged
             return start - 1, self.read_units(start - 1, end)
         return start + max(found - 1, 0), units[max(found - 1, 0) * BATCH_UNIT_BYTES :]
@@ -145,7 +147,7 @@ class BatchConsumeQueue(UnitQueue):
         return base
 
     def _field(self, number: int, field_pos: int) -> int:
-        return int(INT64.unpack_from(self.read_units(number, number + 1), field_pos)[0])
+        return int(_unpack_int64(self.read_units(number, number + 1), field_pos)[0])
 
     def replace_from(self, number: int, units: bytes, *, to_end: bool) -> None:
         """Replace damaged committed units; with ``to_end`` only staged units follow them. Raises OSError."""

@@ -27,6 +27,12 @@ from sprocketmq.storage.queues.queue_table import Queue, QueueTable
 
 # The fields that identify a record.
 _IDENTITY = RECORD_LAYOUT.part("size", "magic", "queue_id", "queue_offset", "log_offset")
+_unpack_int32 = INT32.unpack_from
+_unpack_int64 = INT64.unpack_from
+_unpack_covers = UNIT_COVERS.unpack_from
+_unpack_batch_unit = BATCH_UNIT.unpack_from
+_queue_units = QUEUE_UNIT.iter_unpack
+_batch_units = BATCH_UNIT.iter_unpack
 # Tag codes are 32-bit hashes; smaller values are addresses of extension units, which match until the unit itself is read.
 _LOWEST_TAG_CODE = -(1 << 31)
 # Units of a batch queue fetched at a time: a read needs few, as its bytes are limited.
@@ -161,7 +167,7 @@ class QueueReader:
         stop = min(offset + (reach if max_units is None else min(reach, max_units)), high)
         log_offset = -1
         identity = _IDENTITY.unpack_from
-        for log_offset, size, code in QUEUE_UNIT.iter_unpack(queue.read_units(offset, stop)):
+        for log_offset, size, code in _queue_units(queue.read_units(offset, stop)):
             if tag_codes is not None and code not in tag_codes and code >= _LOWEST_TAG_CODE and size > 0:
                 next_offset += 1
                 continue
@@ -240,7 +246,7 @@ class QueueReader:
     def _has_size(self, log_offset: int, size: int) -> bool:
         """Return whether the size field of the record at ``log_offset`` has this value."""
         segment = self._log.locate(log_offset)
-        return segment is not None and INT32.unpack_from(segment.view, log_offset - segment.start)[0] == size
+        return segment is not None and _unpack_int32(segment.view, log_offset - segment.start)[0] == size
 
     def _read_batches(
         self,
@@ -267,7 +273,7 @@ class QueueReader:
         before = -1  # the number of the unit whose count is not yet confirmed by the next unit
         pieces: list[tuple[Segment, int, int]] = []
         while number < last and not full:
-            for unit in BATCH_UNIT.iter_unpack(units or queue.read_units(number, min(number + _UNITS_AT_ONCE, last))):
+            for unit in _batch_units(units or queue.read_units(number, min(number + _UNITS_AT_ONCE, last))):
                 log_offset, size, code, _, base, covered, _, _ = unit
                 if base == next_offset:
                     before = -1
@@ -321,9 +327,9 @@ class QueueReader:
         """
         while queue.min_unit < queue.end_unit:
             number, units = queue.locate(offset)
-            base, covered = UNIT_COVERS.unpack_from(units)
+            base, covered = _unpack_covers(units)
             covers = base <= offset < base + covered
-            if covers and self._batch_segment(queue, BATCH_UNIT.unpack_from(units)) is not None:
+            if covers and self._batch_segment(queue, _unpack_batch_unit(units)) is not None:
                 return number, units
             # Either the record of the covering unit is lost, or no unit covers the offset. The latter is normal behind a lost record;
             # otherwise a damaged unit misled the bisection, and it is one of these.
@@ -403,8 +409,8 @@ class QueueReader:
             first = self._find(queue, offset)[0]
             units = queue.read_units(first, min(first + count, queue.end_unit))
             end = min(offset + count, queue.visible)
-            return [unit[:3] for unit in BATCH_UNIT.iter_unpack(units) if unit[4] < end]
-        return list(QUEUE_UNIT.iter_unpack(queue.read_units(offset, min(offset + count, queue.visible))))
+            return [unit[:3] for unit in _batch_units(units) if unit[4] < end]
+        return list(_queue_units(queue.read_units(offset, min(offset + count, queue.visible))))
 
     def _is_record(self, queue: ConsumeQueue, offset: int, log_offset: int, size: int) -> bool:
         """Return whether the log has the record of queue offset ``offset`` at ``log_offset`` with this size."""
@@ -536,5 +542,5 @@ def _identifies(segment: Segment, queue_id: int, offset: int, log_offset: int, s
 
 def _store_time(segment: Segment, log_offset: int) -> int:
     file_pos = log_offset - segment.start
-    born_v6 = INT32.unpack_from(segment.view, file_pos + 36)[0] & SYSFLAG_BORN_HOST_V6
-    return int(INT64.unpack_from(segment.view, file_pos + (68 if born_v6 else 56))[0])
+    born_v6 = _unpack_int32(segment.view, file_pos + 36)[0] & SYSFLAG_BORN_HOST_V6
+    return int(_unpack_int64(segment.view, file_pos + (68 if born_v6 else 56))[0])
