@@ -189,9 +189,10 @@ class Instance:
                 return  # closed
 
     async def start(self) -> None:
-        """Find a nameserver that answers, then refresh routes and send heartbeats. Raises what ``Nameservers.request`` raises.
+        """Find a nameserver that answers, then refresh routes and send heartbeats.
 
-        It may be called again after it has raised.
+        Raises what ``Nameservers.request`` raises, and AuthenticationFailed or AuthorizationFailed when it refuses this client. It may be
+        called again after it has raised.
         """
         if self.state == OPEN:
             self.check()
@@ -199,8 +200,7 @@ class Instance:
         if self.state != NEW:
             self.refuse()
         try:
-            # Unknown topics need the template topic's route; any answer proves that a nameserver is there.
-            await self.namesrv.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=to_ext(RouteRequest(DEFAULT_TOPIC)))
+            await self._try_nameserver()
         except BaseException:
             await self.namesrv.pool.disconnect()
             raise
@@ -211,6 +211,12 @@ class Instance:
         keep_freed_memory()
         self.every(ROUTE_REFRESH_S, self.refresh_routes, "route refresh")
         self.every(HEARTBEAT_S, self.heartbeat, "heartbeats")
+
+    async def _try_nameserver(self) -> None:
+        """Ask for the template topic's route, which unknown topics need; any answer but a refusal proves that a nameserver is there."""
+        response = await self.namesrv.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=to_ext(RouteRequest(DEFAULT_TOPIC)))
+        if response.code == ResponseCode.NO_PERMISSION:
+            raise response_error(response, ";".join(self.namesrv.addresses))
 
     async def _watch_loop(self) -> AsyncGenerator[None, None]:
         """Notice the end of the loop: ``asyncio.run`` closes open generators, this one among them."""

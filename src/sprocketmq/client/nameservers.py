@@ -16,6 +16,7 @@ from sprocketmq.errors import (
     RequestTimeout,
     RetriableError,
     SprocketError,
+    TlsFailed,
 )
 from sprocketmq.net.address import parse_addresses
 from sprocketmq.net.client import ConnectionPool
@@ -60,11 +61,13 @@ class Nameservers:
     async def request(self, code: int, *, ext: Mapping[str, str] | None = None, budget_s: float = NAMESRV_BUDGET_S) -> Command:
         """Send a request until one nameserver answers: three rounds through the list with pauses between them, within ``budget_s``.
 
-        Raises NotRocketMQ when every address is something else, NameserverUnavailable when none answered.
+        Raises NotRocketMQ when every address is something else, TlsFailed when TLS fails with all of them, NameserverUnavailable when none
+        answered.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + budget_s
-        foreign: dict[str, NotRocketMQ] = {}
+        # Addresses for which another try will not help.
+        useless: set[str] = set()
         cause: SprocketError | None = None
         for attempt in range(NAMESRV_ROUNDS * len(self.addresses)):
             remaining = deadline - loop.time()
@@ -73,18 +76,19 @@ class Nameservers:
             address = self.addresses[self._current]
             try:
                 return await self._ask(address, code, ext, min(remaining, REQUEST_TIMEOUT_S))
-            except NotRocketMQ as e:
-                foreign[address] = e
+            except (NotRocketMQ, TlsFailed) as e:
                 cause = e
+                if not isinstance(e, TlsFailed) or e.problem != "closed":  # a server that is just stopping closes too
+                    useless.add(address)
             except RetriableError as e:
                 cause = e
-            if len(foreign) == len(self.addresses):
+            if len(useless) == len(self.addresses):
                 break
             self._current = (self._current + 1) % len(self.addresses)
             if (attempt + 1) % len(self.addresses) == 0:
                 pause = NAMESRV_PAUSE_S * ((attempt + 1) // len(self.addresses))
                 await self._timers.sleep(min(pause, max(0.0, deadline - loop.time())))
-        if isinstance(cause, NotRocketMQ):
+        if isinstance(cause, NotRocketMQ | TlsFailed):
             raise cause
         raise NameserverUnavailable(self.addresses, cause) from cause
 

@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from sprocketmq.errors import ClientClosed, ConnectFailed, ConnectionLost, NotRocketMQ, RequestTimeout, SprocketError
+from sprocketmq.errors import ClientClosed, ConnectFailed, ConnectionLost, NotRocketMQ, RequestTimeout, SprocketError, TlsFailed
 from sprocketmq.net.address import parse_address
 from sprocketmq.net.link import Buffers, Link, buffers_length
 from sprocketmq.net.login import Login
@@ -79,6 +79,8 @@ class Connection(Link):
         self._sweep_at = 0.0
         self._sweep: asyncio.TimerHandle | None = None
         self._failure: SprocketError | None = None
+        # Resolved when the connection has ended and its socket is closed.
+        self.gone: asyncio.Future[None] = loop.create_future()
 
     @property
     def in_flight(self) -> int:
@@ -173,7 +175,17 @@ class Connection(Link):
         if following is not None:
             self._schedule_sweep(following)
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        # With TLS 1.3 a server refuses a client's certificate after the client's side of the handshake is done.
+        if isinstance(exc, ssl.SSLError) and not self.received_bytes:
+            self._failure = handshake_failure(self.address, self.expected, exc)
+        super().connection_lost(exc)
+
     def _broken(self, error: FrameError) -> None:
+        if error.looks_like.startswith("a TLS"):
+            self._failure = TlsFailed(self.address, self.expected, "needs tls")
+            self.abort(str(error))
+            return
         found = f"it answered with {error.looks_like}" if error.looks_like else str(error)
         self._failure = NotRocketMQ(self.address, self.expected, found)
         self.abort(str(error))
@@ -187,11 +199,15 @@ class Connection(Link):
             reason = self.close_reason
             if not self.received_bytes:
                 reason += f" before it ever answered; expected a RocketMQ {self.expected} there"
+                if self.extra_info("sslcontext") is None:
+                    reason += ", and if it requires TLS, pass tls=True"
             self._failure = failure = ConnectionLost(self.address, reason)
         pending, self._pending = self._pending, {}
         for receiver, *_ in pending.values():
             if not receiver.done():
                 _tell(receiver, failure)
+        if not self.gone.done():
+            self.gone.set_result(None)
 
 
 class ConnectionPool:
@@ -298,7 +314,7 @@ class ConnectionPool:
         """Close every connection for good; requests in flight fail with ConnectionLost."""
         self._closed = True
         await self._background.close()
-        self._close_connections()
+        await self._end_connections()
 
     async def disconnect(self) -> None:
         """Close every connection; ``get`` opens new ones."""
@@ -307,13 +323,20 @@ class ConnectionPool:
             task.cancel()
         if opening:
             await asyncio.wait(opening)
-        self._close_connections()
+        await self._end_connections()
 
     def abandon(self) -> None:
         """Do what ``close`` does without waiting for the tasks that are opening connections."""
         self._closed = True
         self._background.cancel()
         self._close_connections()
+
+    async def _end_connections(self) -> None:
+        ending = [conn.gone for conn in self._connections.values()]
+        self._close_connections()
+        if self._tls is not None and ending:
+            # The goodbye of TLS takes a round trip, after which the socket is closed: the loop must not end before.
+            await asyncio.wait(ending)
 
     def _close_connections(self) -> None:
         for conn in self._connections.values():

@@ -31,6 +31,8 @@ def describe_foreign(first: bytes) -> str:
         return name
     if first[:1] == b"\x16":
         return "a TLS handshake"
+    if first[:2] == b"\x15\x03":
+        return "a TLS alert"
     # An HTTP/2 server greets with a SETTINGS frame: 24-bit length, type 4, no flags, stream 0.
     if len(first) >= 9 and first[0] == 0 and first[3] == 4 and first[5:9] == b"\x00\x00\x00\x00":
         return "an HTTP/2 (gRPC) server"

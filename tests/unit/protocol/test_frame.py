@@ -128,6 +128,7 @@ def test_a_header_that_does_not_parse_is_a_frame_error():
         (b"PRI * HTTP/2.0\r\n", "an HTTP/2 (gRPC) request"),
         (b"SSH-2.0-x\r\n", "an SSH banner"),
         (b"\x16\x03\x01\x02\x00\x01", "a TLS handshake"),
+        (b"\x15\x03\x01\x00\x02\x02\x46", "a TLS alert"),
         (b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x05\x00\x00\x40\x00", "an HTTP/2 (gRPC) server"),
     ],
 )

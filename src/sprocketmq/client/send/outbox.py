@@ -184,12 +184,12 @@ class Outbox:
         except SprocketError as e:
             self.fail(request, e)
 
-    async def _connect_and_write(self, request: SendRequest, unreachable: dict[str, str]) -> SprocketError | None:
+    async def _connect_and_write(self, request: SendRequest, unreachable: dict[str, ConnectFailed]) -> SprocketError | None:
         """Get the route and the connection of a request and write it.
 
         Returns the error when there is no connection, None when the request left or has ended.
 
-        A broker in ``unreachable`` (address, reason) is not waited for again.
+        A broker in ``unreachable`` (address, error) is not waited for again.
         """
         target = request.target
         if target is None:
@@ -204,7 +204,7 @@ class Outbox:
         peek = self._brokers.peek
         try:
             if address in unreachable and peek(address) is None:
-                raise ConnectFailed(address, "broker", unreachable[address])
+                raise copy_error(unreachable[address])
             conn = peek(address) or await self.connect(address, request.deadline)
             now = self.loop.time()
             if request.deadline <= now:
@@ -214,7 +214,7 @@ class Outbox:
             return None
         except SprocketError as e:
             if isinstance(e, ConnectFailed):
-                unreachable[address] = e.reason
+                unreachable[address] = e
             return e
         if not request.done():  # a task that waited for it may have been cancelled meanwhile
             self._write(request, target, conn, now)
@@ -253,7 +253,7 @@ class Outbox:
     async def _work_off(self, topic: str, backlog: "deque[SendRequest]") -> None:
         """Send what came before its topic's route or a connection was there, in order."""
         # Each broker that does not answer is waited for once; the others' requests to it are tried elsewhere at once.
-        unreachable: dict[str, str] = {}
+        unreachable: dict[str, ConnectFailed] = {}
         try:
             while backlog:
                 if topic not in self._by_topic:
