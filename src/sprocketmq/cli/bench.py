@@ -15,6 +15,7 @@ from sprocketmq.cli.bench_load import WAYS, BenchOptions, Figures, Load, Way
 from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, EXIT_SIGNAL, fail
 from sprocketmq.cli.output import print_json
 from sprocketmq.cli.stopping import on_stop_signals
+from sprocketmq.cli.target import Target
 from sprocketmq.errors import TopicNotFound
 from sprocketmq.net.loops import new_event_loop
 
@@ -28,8 +29,8 @@ __all__ = ["BenchOptions", "run"]
 class MeasuredBroker:
     """The broker that is measured: its disk usage and CPU time if it was started here, only the length of its log otherwise."""
 
-    def __init__(self, namesrv: str, store: Path | None, pids: Sequence[int]) -> None:
-        self.namesrv = namesrv
+    def __init__(self, target: Target, store: Path | None, pids: Sequence[int]) -> None:
+        self.target = target
         self._store = store
         self._pids = pids
 
@@ -70,20 +71,20 @@ def _cpu_s(pid: int) -> float | None:
 
 
 @contextlib.contextmanager
-def _broker(namesrv: str | None) -> Iterator[MeasuredBroker]:
-    """Yield the broker to measure; without ``namesrv`` run one in its own process."""
-    if namesrv is not None:
-        yield MeasuredBroker(namesrv, None, ())
+def _broker(target: Target | None) -> Iterator[MeasuredBroker]:
+    """Yield the broker to measure; without ``target`` run one in its own process."""
+    if target is not None:
+        yield MeasuredBroker(target, None, ())
         return
     from sprocketmq.embedded import LocalCluster
 
     with LocalCluster(in_process=False) as cluster:
-        yield MeasuredBroker(cluster.namesrv, cluster.store, cluster.pids)
+        yield MeasuredBroker(Target(cluster.namesrv), cluster.store, cluster.pids)
 
 
 def run(options: BenchOptions, *, as_json: bool) -> int:
     """Measure all ways, print them and draw the plot. Returns 1 when a send failed, 128 plus the number of a signal that ended it."""
-    with _broker(options.namesrv) as broker:
+    with _broker(options.target) as broker:
         with Board(as_json=as_json) as board, asyncio.Runner(loop_factory=new_event_loop) as runner:
             stopped_by = runner.run(_measure_until_stopped(broker, options, board))
         if stopped_by is not None:
@@ -121,7 +122,7 @@ async def _measure_until_stopped(broker: MeasuredBroker, options: BenchOptions, 
 
 
 async def _measure(broker: MeasuredBroker, options: BenchOptions, board: Board) -> None:
-    async with AdminClient(namesrv=broker.namesrv) as admin:
+    async with AdminClient(**broker.target.options) as admin:
         topics: list[str] = []
         try:
             for way in WAYS:
@@ -138,7 +139,7 @@ async def _measure(broker: MeasuredBroker, options: BenchOptions, board: Board) 
 
 async def _measure_way(way: Way, topic: str, broker: MeasuredBroker, admin: AdminClient, options: BenchOptions, board: Board) -> Figures:
     batching = Batching() if way.batching else None
-    async with Producer("sprocketmq-bench", namesrv=broker.namesrv, batching=batching, max_in_flight=options.in_flight) as producer:
+    async with Producer("sprocketmq-bench", **broker.target.options, batching=batching, max_in_flight=options.in_flight) as producer:
         await Load(producer, topic, way, options).run(min(WARM_S, options.seconds), options.messages)
         load = Load(producer, topic, way, options)
         disk, cpu = await broker.disk_bytes(admin), broker.cpu_s()
@@ -155,7 +156,7 @@ async def _measure_way(way: Way, topic: str, broker: MeasuredBroker, admin: Admi
 
 def _facts(options: BenchOptions) -> dict[str, Any]:
     return {
-        "broker": options.namesrv or "embedded",
+        "broker": options.target.namesrv if options.target else "embedded",
         "body_bytes": options.body_bytes,
         "in_flight": options.in_flight,
         "batch": options.batch,
@@ -173,7 +174,7 @@ def plot(done: Sequence[Figures], options: BenchOptions) -> str:
     def rows(*names: str) -> list[tuple[str, list[float | None]]]:
         return [(title, [getattr(one, name) for name in names]) for title, one in zip(titles, done, strict=True)]
 
-    where = f"broker at {options.namesrv}" if options.namesrv else "embedded broker in its own process"
+    where = f"broker at {options.target.namesrv}" if options.target else "embedded broker in its own process"
     return draw(
         "Sending in batches",
         f"bodies of {options.body_bytes:,} bytes, {options.in_flight:,} messages in flight, {options.queues} queues, {os.cpu_count()}"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sprocketmq import Message, Producer, SendResult
+from sprocketmq.cli.target import Target
 from sprocketmq.errors import ConfigError, SprocketError
 
 # After so many messages ``submit`` loops yield, so that responses are read.
@@ -19,9 +20,9 @@ SAMPLE_EVERY = 8
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """What to measure. Without ``namesrv`` a broker is started. Raises ConfigError for contradictory options."""
+    """What to measure. Without ``target`` a broker is started. Raises ConfigError for contradictory options."""
 
-    namesrv: str | None
+    target: Target | None
     seconds: float
     messages: int | None
     body_bytes: int

@@ -4,15 +4,16 @@ from typing import Any
 
 from sprocketmq import sync
 from sprocketmq.cli.output import clean, print_json, print_table
+from sprocketmq.cli.target import Target
 from sprocketmq.client.admin import BrokerState
 from sprocketmq.errors import BrokerError, RetriableError
 
 COLUMNS = ("broker", "id", "role", "address", "version", "epoch", "log end", "behind bytes", "behind ms", "in sync")
 
 
-def show(namesrv: str, *, as_json: bool) -> None:
+def show(target: Target, *, as_json: bool) -> None:
     """Print one line for each registered broker; those that do not answer have a sentence below."""
-    with sync.AdminClient(namesrv=namesrv) as admin:
+    with sync.AdminClient(**target.options) as admin:
         brokers = admin.brokers()
         if as_json:
             print_json([facts(state) | {"epochs": epochs(admin, state)} for state in brokers])

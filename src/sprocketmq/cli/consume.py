@@ -18,6 +18,7 @@ from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, fail
 from sprocketmq.cli.output import plural
 from sprocketmq.cli.progress import MessageProgress
 from sprocketmq.cli.stopping import on_stop_signals
+from sprocketmq.cli.target import Target
 from sprocketmq.client.outages import broker_label
 from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.errors import ConfigError, RetriableError, SprocketError
@@ -155,7 +156,7 @@ class _Writer:
             self.done.set()
 
 
-def run(namesrv: str, options: ConsumeOptions, *, as_json: bool) -> int:
+def run(target: Target, options: ConsumeOptions, *, as_json: bool) -> int:
     """Read until ``count``, ``timeout_s`` or an interrupt. Returns 1 when ``count`` was given and not reached."""
     with contextlib.ExitStack() as stack:
         out = sys.stdout.buffer if options.output is None else stack.enter_context(options.output.open("wb"))
@@ -165,7 +166,7 @@ def run(namesrv: str, options: ConsumeOptions, *, as_json: bool) -> int:
         if not quiet:
             stack.enter_context(progress)
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            writer = runner.run(_consume(namesrv, options, out, progress, as_json=as_json))
+            writer = runner.run(_consume(target, options, out, progress, as_json=as_json))
     if options.output is not None:
         print(f"wrote {plural(writer.written, 'message')} to {options.output}")
     if writer.retries:
@@ -179,9 +180,9 @@ def run(namesrv: str, options: ConsumeOptions, *, as_json: bool) -> int:
     return EXIT_OK
 
 
-async def _consume(namesrv: str, options: ConsumeOptions, out: BinaryIO, progress: MessageProgress, *, as_json: bool) -> _Writer:
+async def _consume(target: Target, options: ConsumeOptions, out: BinaryIO, progress: MessageProgress, *, as_json: bool) -> _Writer:
     writer = _Writer(out, options, progress, as_json=as_json)
-    reading = asyncio.ensure_future(_as_member(namesrv, options, writer) if options.group else _as_viewer(namesrv, options, writer))
+    reading = asyncio.ensure_future(_as_member(target, options, writer) if options.group else _as_viewer(target, options, writer))
     ending = asyncio.ensure_future(_ended(writer, options.timeout_s))
     with on_stop_signals(lambda _: writer.done.set()):
         try:
@@ -209,14 +210,14 @@ async def _ended(writer: _Writer, timeout_s: float | None) -> None:
             return
 
 
-async def _as_member(namesrv: str, options: ConsumeOptions, writer: _Writer) -> None:
+async def _as_member(target: Target, options: ConsumeOptions, writer: _Writer) -> None:
     """Read as a member of a consumer group; written messages are committed."""
     # A batch is consumed as a whole: with a count, batches have one message, so that no more are consumed.
     batch_max = 256 if options.count is None else 1
     async with PushConsumer(
         options.group or VIEWER_GROUP,
         {options.topic: options.expression},
-        namesrv=namesrv,
+        **target.options,
         consume_from=start_of(options.start),
         batch_max=batch_max,
     ) as consumer:
@@ -227,9 +228,9 @@ async def _as_member(namesrv: str, options: ConsumeOptions, writer: _Writer) -> 
                 return
 
 
-async def _as_viewer(namesrv: str, options: ConsumeOptions, writer: _Writer) -> None:
+async def _as_viewer(target: Target, options: ConsumeOptions, writer: _Writer) -> None:
     """Read every queue from its start offset; no committed offset changes."""
-    async with PullConsumer(VIEWER_GROUP, namesrv=namesrv) as consumer, _first_error(), asyncio.TaskGroup() as tasks:
+    async with PullConsumer(VIEWER_GROUP, **target.options) as consumer, _first_error(), asyncio.TaskGroup() as tasks:
         start = start_of(options.start)
         known = set(await consumer.queues(options.topic))
         for queue in known:

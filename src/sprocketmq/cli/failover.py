@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from sprocketmq import sync
 from sprocketmq.broker.replication.roles import promotion_epoch
 from sprocketmq.cli.output import plural, print_json
+from sprocketmq.cli.target import Target
 from sprocketmq.client.admin import BrokerState
 from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.errors import ConfigError, FatalError
@@ -76,10 +77,17 @@ def reason_against(state: BrokerState) -> str:
 
 
 def failover(
-    namesrv: str, broker_name: str, *, to: int | None, accept_loss: int, dry_run: bool, timeout_s: float = REGISTER_TIMEOUT_S, as_json: bool
+    target: Target,
+    broker_name: str,
+    *,
+    to: int | None,
+    accept_loss: int,
+    dry_run: bool,
+    timeout_s: float = REGISTER_TIMEOUT_S,
+    as_json: bool,
 ) -> None:
     """Promote a slave and print what happened. Raises FatalError when more than ``accept_loss`` bytes would be lost."""
-    with sync.AdminClient(namesrv=namesrv, timeout_s=ANSWER_TIMEOUT_S) as admin:
+    with sync.AdminClient(**target.options, timeout_s=ANSWER_TIMEOUT_S) as admin:
         plan = plan_failover(broker_name, admin.brokers(), to)
         if plan.former_answers:
             plan = _caught_up(admin, plan, accept_loss)

@@ -5,15 +5,16 @@ import time
 from sprocketmq import sync
 from sprocketmq.cli.consume import start_of
 from sprocketmq.cli.output import plural, print_json, print_table
+from sprocketmq.cli.target import Target
 from sprocketmq.client.admin import QueueProgress
 from sprocketmq.errors import ConfigError, FatalError, GroupNotFound
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import SYSTEM_GROUPS
 
 
-def list_groups(namesrv: str, *, cluster: str | None, system: bool, as_json: bool) -> None:
+def list_groups(target: Target, *, cluster: str | None, system: bool, as_json: bool) -> None:
     """Print group names; RocketMQ's own ones only with ``system``."""
-    with sync.AdminClient(namesrv=namesrv) as admin:
+    with sync.AdminClient(**target.options) as admin:
         names = [name for name in admin.groups(cluster=cluster) if system or name not in SYSTEM_GROUPS]
     if as_json:
         print_json(names)
@@ -22,9 +23,9 @@ def list_groups(namesrv: str, *, cluster: str | None, system: bool, as_json: boo
             print(name)
 
 
-def show(namesrv: str, group: str, *, as_json: bool) -> None:
+def show(target: Target, group: str, *, as_json: bool) -> None:
     """Print the settings of a group, its members online, and their subscriptions. Raises GroupNotFound."""
-    with sync.AdminClient(namesrv=namesrv) as admin:
+    with sync.AdminClient(**target.options) as admin:
         configs = admin.group_config(group)
         online = admin.consumers(group)
     members = [
@@ -62,7 +63,7 @@ def show(namesrv: str, group: str, *, as_json: bool) -> None:
 
 
 def create(
-    namesrv: str,
+    target: Target,
     group: str,
     *,
     max_reconsume_times: int,
@@ -74,7 +75,7 @@ def create(
     as_json: bool,
 ) -> None:
     """Create or change a group."""
-    with sync.AdminClient(namesrv=namesrv) as admin:
+    with sync.AdminClient(**target.options) as admin:
         admin.create_group(
             group,
             max_reconsume_times=max_reconsume_times,
@@ -91,9 +92,9 @@ def create(
         print(f"group {group}: max reconsume times {max_reconsume_times}, on {', '.join(brokers)}")
 
 
-def delete(namesrv: str, group: str, *, keep_offsets: bool, dead_letters: bool, as_json: bool) -> None:
+def delete(target: Target, group: str, *, keep_offsets: bool, dead_letters: bool, as_json: bool) -> None:
     """Delete a group. Raises FatalError when there is none: a misspelt name should not look deleted."""
-    with sync.AdminClient(namesrv=namesrv) as admin:
+    with sync.AdminClient(**target.options) as admin:
         try:
             admin.group_config(group)
         except GroupNotFound as e:
@@ -105,9 +106,9 @@ def delete(namesrv: str, group: str, *, keep_offsets: bool, dead_letters: bool, 
         print(f"group {group} deleted")
 
 
-def progress(namesrv: str, group: str, topic: str | None, *, as_json: bool) -> None:
+def progress(target: Target, group: str, topic: str | None, *, as_json: bool) -> None:
     """Print how far a group has read each queue. Raises GroupNotFound, TopicNotFound."""
-    with sync.AdminClient(namesrv=namesrv) as admin:
+    with sync.AdminClient(**target.options) as admin:
         found = admin.progress(group, topic)
         if not found.queues:
             admin.group_config(group)  # raises for a group that does not exist
@@ -138,7 +139,7 @@ def progress(namesrv: str, group: str, topic: str | None, *, as_json: bool) -> N
 
 
 def reset(
-    namesrv: str, group: str, topic: str, *, to: str | None, offset: int | None, queue: int | None, broker: str | None, as_json: bool
+    target: Target, group: str, topic: str, *, to: str | None, offset: int | None, queue: int | None, broker: str | None, as_json: bool
 ) -> None:
     """Move a group to a time, the beginning or the end, or an offset of one queue. Raises ConfigError, TopicNotFound."""
     if (to is None) == (offset is None):
@@ -147,7 +148,7 @@ def reset(
         raise ConfigError("an offset belongs to one queue: add --queue")
     if broker is not None and queue is None:
         raise ConfigError("--broker selects the broker of a queue: add --queue")
-    with sync.AdminClient(namesrv=namesrv) as admin:
+    with sync.AdminClient(**target.options) as admin:
         one = None if queue is None else queue_with(admin.queues(topic), queue, broker)
         if offset is not None:
             assert one is not None

@@ -22,6 +22,7 @@ from sprocketmq.cli.produce_input import ProduceOptions, read_messages, read_who
 from sprocketmq.cli.produce_tally import Tally
 from sprocketmq.cli.progress import MessageProgress
 from sprocketmq.cli.stopping import on_stop_signals
+from sprocketmq.cli.target import Target
 from sprocketmq.cli.topic import BATCH_QUEUES, QUEUE_TYPE
 from sprocketmq.errors import ConfigError, SprocketError, TopicNotFound
 from sprocketmq.net.loops import new_event_loop
@@ -35,9 +36,9 @@ QUEUES = 8
 __all__ = ["ProduceOptions", "run"]
 
 
-async def create_batch_queues(namesrv: str, topic: str) -> None:
+async def create_batch_queues(target: Target, topic: str) -> None:
     """Create ``topic`` with batch queues if it is missing. Raises ConfigError when it has plain queues."""
-    async with AdminClient(namesrv=namesrv) as admin:
+    async with AdminClient(**target.options) as admin:
         try:
             configs = await admin.topic_config(topic)
         except TopicNotFound:
@@ -87,8 +88,8 @@ async def _close_now(producer: Producer) -> None:
 class _Run:
     """Sends the input. A first SIGINT or SIGTERM acts as the end of the input; a second one does not wait for answers."""
 
-    def __init__(self, namesrv: str, fd: int, options: ProduceOptions, tally: Tally, progress: MessageProgress) -> None:
-        self._namesrv = namesrv
+    def __init__(self, target: Target, fd: int, options: ProduceOptions, tally: Tally, progress: MessageProgress) -> None:
+        self._target = target
         self._fd = fd
         self._options = options
         self._tally = tally
@@ -114,9 +115,9 @@ class _Run:
     async def _send(self) -> None:
         options = self._options
         if options.batch_queues:
-            await create_batch_queues(self._namesrv, options.topic)
+            await create_batch_queues(self._target, options.topic)
         batching = Batching() if options.batch else None
-        async with Producer(options.group, namesrv=self._namesrv, batching=batching, max_in_flight=MAX_IN_FLIGHT) as producer:
+        async with Producer(options.group, **self._target.options, batching=batching, max_in_flight=MAX_IN_FLIGHT) as producer:
             tally, progress = self._tally, self._progress
             groups = read_whole(self._fd, options, progress) if options.whole else read_messages(self._fd, options, tally, progress)
             reading = asyncio.ensure_future(_send_all(producer, groups, tally, progress))
@@ -139,7 +140,7 @@ class _Run:
         self.error = error
 
 
-def run(namesrv: str, options: ProduceOptions, *, as_json: bool) -> int:
+def run(target: Target, options: ProduceOptions, *, as_json: bool) -> int:
     """Send the input and print a summary.
 
     Returns 1 when anything was not acknowledged, naming the lines; 128 plus the signal's number when a signal ended the input.
@@ -149,7 +150,7 @@ def run(namesrv: str, options: ProduceOptions, *, as_json: bool) -> int:
     with contextlib.ExitStack() as stack:
         fd = sys.stdin.fileno() if options.file is None else stack.enter_context(options.file.open("rb")).fileno()
         progress = stack.enter_context(MessageProgress(_size_of(fd), "sending"))
-        sending = _Run(namesrv, fd, options, tally, progress)
+        sending = _Run(target, fd, options, tally, progress)
         stack.enter_context(asyncio.Runner(loop_factory=new_event_loop)).run(sending.run())
     elapsed_s = time.perf_counter() - started
     failures = tally.failures()

@@ -7,6 +7,7 @@ from sprocketmq import sync
 from sprocketmq.cli.consume import as_json_line, seconds_of
 from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, fail
 from sprocketmq.cli.group import queue_with
+from sprocketmq.cli.target import Target
 from sprocketmq.errors import ConfigError, NotRocketMQ, RetriableError
 from sprocketmq.protocol.records import ReceivedMessage
 
@@ -27,7 +28,7 @@ class QueryOptions:
     broker: str | None = None
 
 
-def run(namesrv: str, options: QueryOptions, *, as_json: bool) -> int:
+def run(target: Target, options: QueryOptions, *, as_json: bool) -> int:
     """Print the messages found; return 1 if there are none. Raises ConfigError for contradictory options, TopicNotFound."""
     asked = [what for what in (options.key, options.tag, options.offset) if what is not None]
     if len(asked) != 1 or (options.offset is None) != (options.queue is None):
@@ -39,7 +40,7 @@ def run(namesrv: str, options: QueryOptions, *, as_json: bool) -> int:
     begin_ms = _time_ms("--since", options.since, 0)
     end_ms = _time_ms("--until", options.until, 2**63 - 1)
     topic = options.topic
-    with sync.AdminClient(namesrv=namesrv) as admin:
+    with sync.AdminClient(**target.options) as admin:
         if options.offset is not None and options.queue is not None:
             message = admin.message_at(queue_with(admin.queues(topic), options.queue, options.broker), options.offset)
             found = [message] if message is not None else []

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from sprocketmq import sync
 from sprocketmq.cli.output import plural, print_json, print_table
+from sprocketmq.cli.target import Target
 from sprocketmq.errors import ConfigError, FatalError, RetriableError, TopicNotFound
 from sprocketmq.protocol.bodies import TopicConfig
 from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_topic, is_system_topic
@@ -45,13 +46,13 @@ def _types(admin: sync.AdminClient, topic: str) -> dict[str, TopicType]:
 _UNKNOWN = TopicType("?", "?")
 
 
-def list_topics(namesrv: str, *, cluster: str | None, system: bool, as_json: bool) -> None:
+def list_topics(target: Target, *, cluster: str | None, system: bool, as_json: bool) -> None:
     """Print topics and their types; RocketMQ's own ones, and those named for brokers and clusters, only with ``system``."""
-    with sync.AdminClient(namesrv=namesrv) as admin:
+    with sync.AdminClient(**target.options) as admin:
         names = admin.topics(cluster=cluster)
         if not names and cluster is not None and cluster not in (clusters := admin.cluster().cluster_addr_table):
             raise ConfigError(
-                f"no cluster {cluster!r} is registered at {namesrv} (clusters there: {', '.join(sorted(clusters)) or 'none'})"
+                f"no cluster {cluster!r} is registered at {target.namesrv} (clusters there: {', '.join(sorted(clusters)) or 'none'})"
             )
         configs = admin.topic_configs() if names else {}
         if not system:
@@ -68,7 +69,9 @@ def list_topics(namesrv: str, *, cluster: str | None, system: bool, as_json: boo
         print_table(("topic", "queue type", "message type"), [(name, *of) for name, of in types])
 
 
-def create(namesrv: str, topic: str, *, queues: int, cluster: str | None, broker: str | None, attributes: list[str], as_json: bool) -> None:
+def create(
+    target: Target, topic: str, *, queues: int, cluster: str | None, broker: str | None, attributes: list[str], as_json: bool
+) -> None:
     """Create or change a topic. Raises ConfigError for attributes that are not ``NAME=VALUE``."""
     pairs = {}
     for text in attributes:
@@ -77,7 +80,7 @@ def create(namesrv: str, topic: str, *, queues: int, cluster: str | None, broker
             raise ConfigError(f"an attribute is written NAME=VALUE, not {text!r}")
         pairs[name] = value
     _refuse_system(topic)
-    with sync.AdminClient(namesrv=namesrv) as admin:
+    with sync.AdminClient(**target.options) as admin:
         admin.create_topic(topic, queues=queues, attributes=pairs, cluster=cluster, broker=broker)
         brokers = sorted(queue.broker_name for queue in admin.route(topic).queue_datas)
     if as_json:
@@ -86,15 +89,15 @@ def create(namesrv: str, topic: str, *, queues: int, cluster: str | None, broker
         print(f"topic {topic}: {plural(queues, 'queue')} on {', '.join(brokers)}")
 
 
-def delete(namesrv: str, topic: str, *, as_json: bool) -> None:
+def delete(target: Target, topic: str, *, as_json: bool) -> None:
     """Delete a topic. Raises FatalError when there is none: a misspelt name should not look deleted."""
     check_topic(topic)
     _refuse_system(topic)
-    with sync.AdminClient(namesrv=namesrv) as admin:
+    with sync.AdminClient(**target.options) as admin:
         try:
             admin.route(topic)
         except TopicNotFound as e:
-            raise FatalError(f"no nameserver knows a topic {topic!r} (asked: {e.namesrv or namesrv}): nothing was deleted") from e
+            raise FatalError(f"no nameserver knows a topic {topic!r} (asked: {e.namesrv or target.namesrv}): nothing was deleted") from e
         admin.delete_topic(topic)
     if as_json:
         print_json({"topic": topic, "deleted": True})
@@ -102,9 +105,9 @@ def delete(namesrv: str, topic: str, *, as_json: bool) -> None:
         print(f"topic {topic} deleted")
 
 
-def route(namesrv: str, topic: str, *, as_json: bool) -> None:
+def route(target: Target, topic: str, *, as_json: bool) -> None:
     """Print the brokers of a topic."""
-    with sync.AdminClient(namesrv=namesrv) as admin:
+    with sync.AdminClient(**target.options) as admin:
         found = admin.route(topic)
         types = _types(admin, topic)
     addresses = {broker.broker_name: sorted(broker.broker_addrs.items()) for broker in found.broker_datas}
@@ -137,9 +140,9 @@ def route(namesrv: str, topic: str, *, as_json: bool) -> None:
     )
 
 
-def status(namesrv: str, topic: str, *, as_json: bool) -> None:
+def status(target: Target, topic: str, *, as_json: bool) -> None:
     """Print the offsets of a topic's queues."""
-    with sync.AdminClient(namesrv=namesrv) as admin:
+    with sync.AdminClient(**target.options) as admin:
         table = sorted(admin.topic_stats(topic).offset_table.items())
         types = _types(admin, topic)
     together = _together(types.values())

@@ -4,25 +4,28 @@ from typing import Annotated
 
 import typer
 
-from sprocketmq.cli.commands.options import DEFAULT_NAMESRV, Json, Namesrv
+from sprocketmq.cli.commands.options import Json, for_cluster
+from sprocketmq.cli.target import Target
 
 
-def cluster(namesrv: Namesrv = DEFAULT_NAMESRV, json: Json = False) -> None:
+@for_cluster
+def cluster(target: Target, json: Json = False) -> None:
     """Show all brokers: role, address, version, and how far slaves are behind their masters."""
     from sprocketmq.cli import cluster as it
 
-    it.show(namesrv, as_json=json)
+    it.show(target, as_json=json)
 
 
+@for_cluster
 def failover(
+    target: Target,
     broker_name: Annotated[str, typer.Argument(metavar="BROKER_NAME", help="Name of the broker whose master is replaced.")],
     to: Annotated[int | None, typer.Option(min=1, metavar="ID", help="Promote this slave; default: the one with most of the log.")] = None,
     accept_loss: Annotated[int, typer.Option(min=0, metavar="BYTES", help="Promote a slave that lacks up to so much of the log.")] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")] = False,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
 ) -> None:
     """Make a slave the master. The former master is fenced: when it comes back it follows."""
     from sprocketmq.cli import failover as it
 
-    it.failover(namesrv, broker_name, to=to, accept_loss=accept_loss, dry_run=dry_run, as_json=json)
+    it.failover(target, broker_name, to=to, accept_loss=accept_loss, dry_run=dry_run, as_json=json)

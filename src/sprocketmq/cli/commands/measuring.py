@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from sprocketmq.cli.commands.options import Json
+from sprocketmq.cli.commands.options import Json, for_any_cluster
+from sprocketmq.cli.target import Target
 
 bench_app = typer.Typer(name="bench", help="Measure brokers.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -16,7 +17,9 @@ def bench() -> None:
 
 
 @bench_app.command("batch")
+@for_any_cluster
 def bench_batch(
+    target: Target | None,
     seconds: Annotated[float, typer.Option(min=0.1, max=600.0, help="Send for this long in each way.")] = 3.0,
     messages: Annotated[int | None, typer.Option(min=1, help="Send at most this many in each way.")] = None,
     size: Annotated[int, typer.Option(min=1, max=4 << 20, metavar="BYTES", help="Size of each body.")] = 1024,
@@ -24,9 +27,6 @@ def bench_batch(
     batch: Annotated[int, typer.Option(min=1, max=10_000, help="Messages in each explicit batch.")] = 100,
     queues: Annotated[int, typer.Option(min=1, max=256, help="Queues of each topic.")] = 8,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write a chart to this file.")] = None,
-    namesrv: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Measure the brokers of these nameservers; default: an embedded one.")
-    ] = None,
     json: Json = False,
 ) -> None:
     """Send the same messages singly, in explicit batches, with AutoBatch, and with AutoBatch to batch queues, side by side.
@@ -36,5 +36,5 @@ def bench_batch(
     """
     from sprocketmq.cli import bench
 
-    options = bench.BenchOptions(namesrv, seconds, messages, body_bytes=size, in_flight=in_flight, batch=batch, queues=queues, plot=plot)
+    options = bench.BenchOptions(target, seconds, messages, body_bytes=size, in_flight=in_flight, batch=batch, queues=queues, plot=plot)
     raise typer.Exit(bench.run(options, as_json=json))

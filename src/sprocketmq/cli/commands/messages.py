@@ -5,10 +5,13 @@ from typing import Annotated
 
 import typer
 
-from sprocketmq.cli.commands.options import DEFAULT_NAMESRV, Json, Namesrv, Topic
+from sprocketmq.cli.commands.options import Json, Topic, for_cluster
+from sprocketmq.cli.target import Target
 
 
+@for_cluster
 def produce(
+    target: Target,
     topic: Topic,
     file: Annotated[Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read this file instead of standard input.")] = None,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Each line is a JSON object with body, tag, keys, properties.")] = False,
@@ -20,7 +23,6 @@ def produce(
         bool, typer.Option("--batch-queues", help="Create a missing topic with batch queues, which store each batch as one record.")
     ] = False,
     group: Annotated[str, typer.Option(help="Producer group.")] = "sprocketmq-cli",
-    namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
 ) -> None:
     """Send standard input to a topic, one message for each line by default. Empty lines are skipped.
@@ -33,10 +35,12 @@ def produce(
     options = produce.ProduceOptions(
         topic, file, jsonl=jsonl, whole=whole, tag=tag, keys=tuple(key or ()), batch=batch, batch_queues=batch_queues, group=group
     )
-    raise typer.Exit(produce.run(namesrv, options, as_json=json))
+    raise typer.Exit(produce.run(target, options, as_json=json))
 
 
+@for_cluster
 def consume(
+    target: Target,
     topic: Topic,
     start: Annotated[
         str, typer.Option("--from", metavar="first|last|TIME", help="Where to start; TIME in epoch seconds or ISO 8601.")
@@ -49,7 +53,6 @@ def consume(
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of standard output.")
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Write bodies unchanged, without line ends.")] = False,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
 ) -> None:
     """Print the messages of a topic, one per line, until interrupted or as the options say.
@@ -61,10 +64,12 @@ def consume(
     options = consume.ConsumeOptions(
         topic, start=start, count=count, timeout_s=timeout, expression=tag, group=group, output=output, raw=raw, as_json=json
     )
-    raise typer.Exit(consume.run(namesrv, options, as_json=json))
+    raise typer.Exit(consume.run(target, options, as_json=json))
 
 
+@for_cluster
 def query(
+    target: Target,
     topic: Topic,
     key: Annotated[str | None, typer.Argument(metavar="[KEY]", help="A message key or a message id.", show_default=False)] = None,
     tag: Annotated[str | None, typer.Option(help="Messages with this tag instead.")] = None,
@@ -75,7 +80,6 @@ def query(
     since: Annotated[str | None, typer.Option(metavar="TIME", help="Stored at this time or later; epoch seconds or ISO 8601.")] = None,
     until: Annotated[str | None, typer.Option(metavar="TIME", help="Stored at this time or earlier.")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Write bodies unchanged, without line ends.")] = False,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
 ) -> None:
     """Print the messages of a topic with a key, id, tag or offset, one per line, the oldest first. Exit code 1 when there are none.
@@ -88,4 +92,4 @@ def query(
     options = query.QueryOptions(
         topic, key, count=count, since=since, until=until, raw=raw, tag=tag, queue=queue, offset=offset, broker=broker
     )
-    raise typer.Exit(query.run(namesrv, options, as_json=json))
+    raise typer.Exit(query.run(target, options, as_json=json))

@@ -4,14 +4,16 @@ from typing import Annotated
 
 import typer
 
-from sprocketmq.cli.commands.options import DEFAULT_NAMESRV, Json, Namesrv, Topic
+from sprocketmq.cli.commands.options import Json, Topic, for_cluster
+from sprocketmq.cli.target import Target
 
 topic_app = typer.Typer(name="topic", help="Create, list, show and delete topics.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @topic_app.command("list")
+@for_cluster
 def topic_list(
-    namesrv: Namesrv = DEFAULT_NAMESRV,
+    target: Target,
     cluster: Annotated[str | None, typer.Option(help="Only topics of this cluster.")] = None,
     system: Annotated[bool, typer.Option("--all", help="Include RocketMQ's own topics.")] = False,
     json: Json = False,
@@ -19,44 +21,48 @@ def topic_list(
     """List topics, one per line, with the type of their queues and messages."""
     from sprocketmq.cli import topic
 
-    topic.list_topics(namesrv, cluster=cluster, system=system, as_json=json)
+    topic.list_topics(target, cluster=cluster, system=system, as_json=json)
 
 
 @topic_app.command("create")
+@for_cluster
 def topic_create(
+    target: Target,
     name: Topic,
     queues: Annotated[int, typer.Option(help="Queues on each broker.")] = 8,
     cluster: Annotated[str | None, typer.Option(help="Only on brokers of this cluster.")] = None,
     broker: Annotated[str | None, typer.Option(help="Only on this broker.")] = None,
     attribute: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A topic attribute; may be repeated.")] = None,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
 ) -> None:
     """Create a topic, or change one that exists."""
     from sprocketmq.cli import topic
 
-    topic.create(namesrv, name, queues=queues, cluster=cluster, broker=broker, attributes=attribute or [], as_json=json)
+    topic.create(target, name, queues=queues, cluster=cluster, broker=broker, attributes=attribute or [], as_json=json)
 
 
 @topic_app.command("delete")
-def topic_delete(name: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, json: Json = False) -> None:
+@for_cluster
+def topic_delete(target: Target, name: Topic, json: Json = False) -> None:
     """Delete a topic and its messages."""
     from sprocketmq.cli import topic
 
-    topic.delete(namesrv, name, as_json=json)
+    topic.delete(target, name, as_json=json)
 
 
 @topic_app.command("route")
-def topic_route(name: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, json: Json = False) -> None:
+@for_cluster
+def topic_route(target: Target, name: Topic, json: Json = False) -> None:
     """Show the brokers of a topic."""
     from sprocketmq.cli import topic
 
-    topic.route(namesrv, name, as_json=json)
+    topic.route(target, name, as_json=json)
 
 
 @topic_app.command("status")
-def topic_status(name: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, json: Json = False) -> None:
+@for_cluster
+def topic_status(target: Target, name: Topic, json: Json = False) -> None:
     """Show every queue of a topic: first and next offset, messages, time of the last message."""
     from sprocketmq.cli import topic
 
-    topic.status(namesrv, name, as_json=json)
+    topic.status(target, name, as_json=json)
