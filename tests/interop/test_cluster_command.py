@@ -39,7 +39,7 @@ def test_our_slave_runs_with_apaches_file_and_the_command_shows_apaches_master(
     request.addfinalizer(master.kill)
     conf = home / "slave.conf"
     segment = settings["mappedFileSizeCommitLog"]
-    conf.write_text(CONF.format(cluster="Shown", name=name, namesrv=namesrv, store=home / "our-slave", segment=segment), encoding="utf-8")
+    conf.write_text(CONF.format(cluster="Shown", name=name, namesrv=namesrv, store=home / "shown-slave", segment=segment), encoding="utf-8")
     command = [sys.executable, "-m", "sprocketmq", "broker", "--config", str(conf), "--stop-with-stdin"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as slave:
         request.addfinalizer(slave.kill)
