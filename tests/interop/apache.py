@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import copy
 import fcntl
 import hashlib
+import hmac
 import json
 import os
 import random
 import shutil
 import socket
+import ssl
 import struct
 import subprocess
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Self, TypedDict, Unpack
 
@@ -221,21 +225,50 @@ class JavaProcess:
         self.stop()
 
 
-def request(address: str, code: int, **fields: object) -> tuple[dict[str, Any], bytes]:
-    """Send one request over a plain socket, and return the header and the body of the answer."""
+@dataclass(frozen=True)
+class Login:
+    """A user of a secured cluster."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+
+    def sign(self, fields: Mapping[str, str], body: bytes = b"") -> dict[str, str]:
+        """Return the fields of a request with its signature; written from the format, not with the package's own code."""
+        signed = {**fields, "AccessKey": self.access_key}
+        content = "".join(value for _, value in sorted(signed.items())).encode() + body
+        signed["Signature"] = base64.b64encode(hmac.digest(self.secret_key.encode(), content, "sha1")).decode()
+        return signed
+
+
+def request(
+    address: str,
+    code: int,
+    *,
+    login: Login | None = None,
+    tls: ssl.SSLContext | None = None,
+    body: bytes = b"",
+    **fields: object,
+) -> tuple[dict[str, Any], bytes]:
+    """Send one request over a socket, and return the header and the body of the answer."""
     host, port = address.rsplit(":", 1)
     ext = {name: str(value) for name, value in fields.items()}
+    if login is not None:
+        ext = login.sign(ext, body)
     header = json.dumps({"code": code, "flag": 0, "language": "PYTHON", "opaque": 1, "version": 513, "extFields": ext}).encode()
-    with socket.create_connection((host, int(port)), timeout=5) as connection, connection.makefile("rb") as answer:
-        connection.sendall(struct.pack(">ii", 4 + len(header), len(header)) + header)
+    with contextlib.ExitStack() as closing:
+        connection = closing.enter_context(socket.create_connection((host, int(port)), timeout=5))
+        if tls is not None:
+            connection = closing.enter_context(tls.wrap_socket(connection, server_hostname=host))
+        answer = closing.enter_context(connection.makefile("rb"))
+        connection.sendall(struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body)
         length, header_length = struct.unpack(">ii", answer.read(8))
         told: dict[str, Any] = json.loads(answer.read(header_length & 0xFFFFFF))
         return told, answer.read(length - 4 - (header_length & 0xFFFFFF))
 
 
-def cluster_info(namesrv: str) -> bytes:
+def cluster_info(namesrv: str, tls: ssl.SSLContext | None = None, login: Login | None = None) -> bytes:
     """Ask a nameserver for its brokers (code 106); the body as it came."""
-    return request(namesrv, 106)[1]
+    return request(namesrv, 106, tls=tls, login=login)[1]
 
 
 def _write_config(home: Path, settings: Mapping[str, str]) -> Path:
@@ -264,7 +297,8 @@ def broker_port() -> int:
 class ApacheBroker(JavaProcess):
     """Apache's broker (a master with ASYNC_FLUSH) on free ports; ready and registered at `namesrv` when constructed.
 
-    `settings` are added to its configuration; `store` defaults to a directory under `home`, `port` to a free one.
+    `settings` are added to its configuration; `store` defaults to a directory under `home`, `port` to a free one. `tls` and `login` are
+    what this process asks a secured nameserver with.
     """
 
     def __init__(
@@ -278,6 +312,8 @@ class ApacheBroker(JavaProcess):
         port: int | None = None,
         settings: Mapping[str, str] = SMALL_STORE,
         flags: Sequence[str] = SMALL_BROKER,
+        tls: ssl.SSLContext | None = None,
+        login: Login | None = None,
     ) -> None:
         self.port = port or broker_port()
         self.address = f"{LOOPBACK}:{self.port}"
@@ -300,13 +336,13 @@ class ApacheBroker(JavaProcess):
         config = _write_config(home, base | dict(settings))
         super().__init__("org.apache.rocketmq.broker.BrokerStartup", "-c", str(config), home=home, flags=flags)
         self.wait_for("boot success")
-        self._wait_registered(namesrv)
+        self._wait_registered(namesrv, tls, login)
 
-    def _wait_registered(self, namesrv: str, timeout_s: float = 40.0) -> None:
+    def _wait_registered(self, namesrv: str, tls: ssl.SSLContext | None, login: Login | None, timeout_s: float = 40.0) -> None:
         # The first registration goes to the nameservers already connected; when the connection is still being made it is lost and
         # the next comes 10 s later.
         deadline = time.monotonic() + timeout_s
-        while f'"{self.address}"'.encode() not in cluster_info(namesrv):
+        while f'"{self.address}"'.encode() not in cluster_info(namesrv, tls, login):
             if time.monotonic() > deadline:
                 self.stop()
                 raise ApacheFailed(f"{self.name} did not register at {namesrv} within {timeout_s} s:\n{self.tail()}")
@@ -344,11 +380,20 @@ class JavaClient(JavaProcess):
 
     def __init__(self, home: Path, flags: Sequence[str] = SMALL) -> None:
         super().__init__("Driver", home=home, flags=flags, extra_path=str(driver_classes()), stdin=True)
+        self.login: Login | None = None
         self._last = 0
         self._lock = threading.Lock()
 
+    def signed_by(self, login: Login) -> JavaClient:
+        """Return this client with another identity: the same JVM, whose requests of these calls are signed by `login`."""
+        other = copy.copy(self)
+        other.login = login
+        return other
+
     def call(self, op: str, **arguments: Any) -> Any:
         """Run one command and return its value. Raises ApacheFailed with the Java exception's text."""
+        if self.login is not None:
+            arguments = {"access_key": self.login.access_key, "secret_key": self.login.secret_key, **arguments}
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         with self._lock:
@@ -400,8 +445,13 @@ class JavaClient(JavaProcess):
     def mqadmin(self, *arguments: str) -> str:
         """Run one command of Apache's admin tool and return what it printed, without the logger's own lines.
 
-        The tool catches its own failures and prints them: look at the text.
+        The tool catches its own failures and prints them: look at the text. It has its credentials from a file.
         """
+        tools = self.home / "conf" / "tools.yml"
+        if self.login is None:
+            tools.unlink(missing_ok=True)
+        else:
+            tools.write_text(f"accessKey: {self.login.access_key}\nsecretKey: {self.login.secret_key}\n")
         printed: str = self.call("mqadmin", arguments=arguments)
         return "\n".join(line for line in printed.splitlines() if "|-" not in line)
 

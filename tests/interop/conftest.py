@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 from tests.interop import apache
+from tests.interop.certificates import Authority
 from tests.interop.ours import OurProcess, namesrv_and_broker
+from tests.interop.secured import SecuredApache, start_secured_apache, tls_client
 from tests.interop.sides import DELAY_LEVELS, Side
 
 
@@ -101,3 +103,25 @@ def side(request: pytest.FixtureRequest) -> Side:
     namesrv: apache.ApacheNamesrv = request.getfixturevalue("apache_namesrv")
     broker: apache.ApacheBroker = request.getfixturevalue("apache_broker")
     return Side("apaches", namesrv.address, broker.address, broker.name, broker.cluster)
+
+
+@pytest.fixture(scope="session")
+def authority(home: Path) -> Authority:
+    """The certificate authority of all secured servers and clients."""
+    return Authority(home / "authority")
+
+
+@pytest.fixture(scope="session")
+def secured_apache(home: Path, authority: Authority) -> Iterator[SecuredApache]:
+    """Apache's nameserver and broker with TLS and access control."""
+    servers = start_secured_apache(home / "secured-apache", authority)
+    yield servers
+    servers.kill()
+
+
+@pytest.fixture(scope="session")
+def secured_java(home: Path, authority: Authority) -> Iterator[apache.JavaClient]:
+    """Apache's Java client with TLS, which checks certificates; `signed_by` gives it credentials."""
+    client = apache.JavaClient(home / "secured-java", flags=(*apache.SMALL, *tls_client(authority.ca_file)))
+    yield client
+    client.kill()

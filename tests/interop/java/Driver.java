@@ -21,6 +21,7 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.QueryResult;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
@@ -95,6 +96,8 @@ public final class Driver {
                 return CONSUMERS.state(command);
             case "consumer_stop":
                 return CONSUMERS.stop(command);
+            case "sign":
+                return Login.sign(command);
             case "queues":
                 return queues(command);
             case "pull":
@@ -109,23 +112,34 @@ public final class Driver {
     }
 
     private static DefaultMQProducer producer(JSONObject command) throws Exception {
-        String namesrv = command.getString("namesrv");
-        DefaultMQProducer producer = PRODUCERS.get(namesrv);
+        String key = Login.key(command);
+        DefaultMQProducer producer = PRODUCERS.get(key);
         if (producer == null) {
-            producer = new DefaultMQProducer("interop_java_producer");
-            producer.setNamesrvAddr(namesrv);
+            producer = new DefaultMQProducer("interop_java_producer", Login.hook(command));
+            producer.setNamesrvAddr(command.getString("namesrv"));
+            separate(producer, command);
             producer.start();
-            PRODUCERS.put(namesrv, producer);
+            PRODUCERS.put(key, producer);
         }
         return producer;
     }
 
+    /**
+     * Clients of equal names share one set of connections and the hook of the first: those that sign have a name of their own.
+     */
+    private static void separate(ClientConfig client, JSONObject command) {
+        if (command.getString("access_key") != null) {
+            client.setInstanceName("signing-" + System.nanoTime());
+        }
+    }
+
     private static DefaultMQPullConsumer puller(JSONObject command) throws Exception {
-        String key = command.getString("namesrv") + " " + command.getString("group");
+        String key = Login.key(command) + " " + command.getString("group");
         DefaultMQPullConsumer puller = PULLERS.get(key);
         if (puller == null) {
-            puller = new DefaultMQPullConsumer(command.getString("group"));
+            puller = new DefaultMQPullConsumer(command.getString("group"), Login.hook(command));
             puller.setNamesrvAddr(command.getString("namesrv"));
+            separate(puller, command);
             puller.start();
             PULLERS.put(key, puller);
         }
@@ -175,8 +189,9 @@ public final class Driver {
      * callbacks, or from a thread for each message, which are two ways through the accumulator.
      */
     private static List<JSONObject> sendAutoBatch(JSONObject command) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer("interop_java_auto_batch");
+        DefaultMQProducer producer = new DefaultMQProducer("interop_java_auto_batch", Login.hook(command));
         producer.setNamesrvAddr(command.getString("namesrv"));
+        separate(producer, command);
         producer.batchMaxBytes(command.getLongValue("max_bytes"));
         producer.batchMaxDelayMs(command.getIntValue("max_delay_ms"));
         producer.start();

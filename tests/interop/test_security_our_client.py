@@ -1,0 +1,178 @@
+"""Our client at Apache's nameserver and broker with TLS and access control: what it may do, and how it says what it may not."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.interop import apache
+from tests.interop.apache import Login
+from tests.interop.certificates import Authority
+from tests.interop.ours import OurProcess
+from tests.interop.secured import ADMIN, SecuredApache
+
+from sprocketmq import AdminClient, Credentials, Message, Producer, PullConsumer, PushConsumer, TlsConfig, sync
+from sprocketmq.errors import AuthenticationFailed, AuthorizationFailed, NameserverUnavailable, TlsFailed
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+
+_numbers = itertools.count()
+
+
+def client(servers: SecuredApache, login: Login, **tls: Any) -> dict[str, Any]:
+    """Return the arguments of a client of ours that logs in and trusts the servers' authority."""
+    return {
+        "namesrv": servers.namesrv.address,
+        "credentials": Credentials(login.access_key, login.secret_key),
+        "tls": TlsConfig(**{"ca_file": servers.authority.ca_file, **tls}),
+    }
+
+
+@pytest.fixture
+def topic(secured_apache: SecuredApache) -> str:
+    """A topic of the test's own."""
+    return secured_apache.create_topic(f"secured_{next(_numbers)}")
+
+
+@pytest.fixture
+def group() -> str:
+    """A group of the test's own."""
+    return f"secured_group_{next(_numbers)}"
+
+
+@pytest.fixture
+def user(secured_apache: SecuredApache, topic: str, group: str) -> Login:
+    """A user who may send to the topic, and consume from it with the group."""
+    login = Login(f"user-{next(_numbers)}", "a-user-has-a-long-secret-too")
+    return secured_apache.create_user(login, (f"Topic:{topic}", "Pub,Sub,Get"), (f"Group:{group}", "Sub"))
+
+
+async def test_a_user_sends_in_every_way_and_consumes(secured_apache: SecuredApache, user: Login, topic: str, group: str) -> None:
+    arguments = client(secured_apache, user)
+    async with Producer("secured_producer", **arguments) as producer:
+        await producer.send(Message(topic, b"0", keys=["key-é"], tag="TagA"))
+        await producer.send_batch([Message(topic, b"1"), Message(topic, b"2")])
+        await producer.send(Message(topic, b"3" * 5000))  # compressed: the signature is over what is sent
+    async with Producer("secured_batches", auto_batch=True, **arguments) as producer:
+        await asyncio.gather(*(producer.send(Message(topic, b"%d" % i)) for i in range(4, 40)))
+
+    bodies: list[bytes] = []
+    async with PushConsumer(group, {topic: "*"}, consume_from="first", **arguments) as consumer:
+        async for batch in consumer.batches():
+            bodies += [message.body[:4] for message in batch]
+            batch.ack()
+            if len(bodies) >= 40:
+                break
+    assert sorted(bodies) == sorted([*(b"%d" % i for i in range(40) if i != 3), b"3333"])
+
+    async with PullConsumer(group, **arguments) as reader:
+        for queue in await reader.queues(topic):
+            assert (await reader.committed(queue) or 0) == await reader.max_offset(queue)
+
+
+def test_the_sync_face_logs_in_as_well(secured_apache: SecuredApache, user: Login, topic: str) -> None:
+    with sync.Producer("secured_producer", **client(secured_apache, user)) as producer:
+        assert producer.send(Message(topic, b"x")).queue_offset == 0
+
+
+async def test_an_administrator_makes_topics_groups_users_and_policies(secured_apache: SecuredApache) -> None:
+    name = f"administered_{next(_numbers)}"
+    async with AdminClient(**client(secured_apache, ADMIN)) as admin:
+        await admin.create_topic(name, queues=2, cluster=secured_apache.broker.cluster)
+        await admin.create_group(name, cluster=secured_apache.broker.cluster)
+        assert name in await admin.topics()
+        assert name in await admin.groups()
+
+
+def wrong_secret(servers: SecuredApache, topic: str) -> Login:
+    login = servers.create_user(Login(f"wrong-{next(_numbers)}", "the-right-secret-is-this"), (f"Topic:{topic}", "Pub,Get"))
+    return Login(login.access_key, "the-wrong-secret-is-this")
+
+
+def unknown(servers: SecuredApache, topic: str) -> Login:
+    return Login("nobody-has-this-name", "the-secret-of-nobody-at-all")
+
+
+def disabled(servers: SecuredApache, topic: str) -> Login:
+    login = servers.create_user(Login(f"disabled-{next(_numbers)}", "a-disabled-user-has-one-too"), (f"Topic:{topic}", "Pub,Get"))
+    servers.done(servers.ask(3002, {"username": login.access_key, "userStatus": "disable"}, username=login.access_key))
+    return login
+
+
+@pytest.mark.parametrize("login", [wrong_secret, unknown, disabled], ids=lambda function: function.__name__)
+async def test_who_cannot_prove_who_they_are_is_told_so_once(
+    secured_apache: SecuredApache, topic: str, login: Callable[[SecuredApache, str], Login]
+) -> None:
+    refused = login(secured_apache, topic)
+    async with Producer("secured_producer", **client(secured_apache, refused)) as producer:
+        with pytest.raises(AuthenticationFailed) as raised:
+            await producer.send(Message(topic, b"x"))
+    assert refused.secret_key not in f"{raised.value!r} {raised.value}"
+    assert raised.value.address == secured_apache.broker.address
+
+
+async def test_who_sends_no_credentials_is_told_so(secured_apache: SecuredApache, topic: str) -> None:
+    arguments = client(secured_apache, ADMIN) | {"credentials": None}
+    async with Producer("secured_producer", **arguments) as producer:
+        with pytest.raises(AuthenticationFailed):
+            await producer.send(Message(topic, b"x"))
+
+
+async def test_a_user_without_permission_is_told_what_is_missing(secured_apache: SecuredApache, topic: str) -> None:
+    login = secured_apache.create_user(Login(f"reader-{next(_numbers)}", "who-may-read-has-a-secret"), (f"Topic:{topic}", "Sub,Get"))
+    async with Producer("secured_producer", **client(secured_apache, login)) as producer:
+        with pytest.raises(AuthorizationFailed, match=f"Topic:{topic}"):
+            await producer.send(Message(topic, b"x"))
+    async with PullConsumer("not_my_group", **client(secured_apache, login)) as reader:
+        queue = (await reader.queues(topic))[0]
+        with pytest.raises(AuthorizationFailed, match="Group:not_my_group"):
+            await reader.pull(queue, 0)
+
+
+async def test_a_server_that_another_authority_has_signed_is_not_trusted(
+    secured_apache: SecuredApache, user: Login, topic: str, tmp_path: Path
+) -> None:
+    stranger = Authority(tmp_path, "another authority")
+    with pytest.raises(TlsFailed) as raised:
+        async with Producer("secured_producer", **client(secured_apache, user, ca_file=stranger.ca_file)) as producer:
+            await producer.send(Message(topic, b"x"))
+    assert raised.value.problem == "untrusted"
+
+
+async def test_the_name_of_the_host_has_to_be_in_the_certificate(secured_apache: SecuredApache, user: Login, topic: str) -> None:
+    with pytest.raises(TlsFailed) as raised:
+        async with Producer("secured_producer", **client(secured_apache, user, server_name="somewhere.else")) as producer:
+            await producer.send(Message(topic, b"x"))
+    assert raised.value.problem == "host name"
+
+
+async def test_clear_text_to_a_tls_port_fails_by_name(secured_apache: SecuredApache, user: Login, topic: str) -> None:
+    arguments = client(secured_apache, user) | {"tls": None}
+    with pytest.raises(NameserverUnavailable, match="pass tls=True"):
+        async with Producer("secured_producer", **arguments) as producer:
+            await producer.send(Message(topic, b"x"))
+
+
+async def test_tls_to_a_port_without_it_fails_by_name(our_cluster: OurProcess) -> None:
+    with pytest.raises(TlsFailed):
+        async with AdminClient(namesrv=our_cluster.namesrv, tls=True) as admin:
+            await admin.topics()
+
+
+async def test_certificates_of_the_test_mode_are_taken_only_without_verification(
+    apache_namesrv: apache.ApacheNamesrv, apache_broker: apache.ApacheBroker
+) -> None:
+    name = f"test_mode_{next(_numbers)}"
+    with pytest.raises(TlsFailed) as raised:
+        async with AdminClient(namesrv=apache_namesrv.address, tls=True) as admin:
+            await admin.topics()
+    assert raised.value.problem == "untrusted"
+    arguments: dict[str, Any] = {"namesrv": apache_namesrv.address, "tls": TlsConfig(verify=False)}
+    async with AdminClient(**arguments) as admin:
+        await admin.create_topic(name, queues=1, cluster=apache_broker.cluster)
+    async with Producer("test_mode_producer", **arguments) as producer:
+        assert (await producer.send(Message(name, b"x"))).queue_offset == 0
