@@ -467,6 +467,15 @@ class BrokerNameTaken(ConfigError):
         self.nameserver = nameserver
 
 
+class CertificateRefused(ConfigError):
+    """A file of a certificate, a key or authorities that a server cannot use; ``reason`` says why and what to do."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"TLS file {path} cannot be used: {reason}")
+        self.path = path
+        self.reason = reason
+
+
 class PortInUse(ConfigError):
     """The port that a server should listen on is taken, or must not be bound."""
 

@@ -21,7 +21,7 @@ import pytest
 from sprocketmq import AdminClient, Batching, Message, Producer
 from sprocketmq.errors import SprocketError
 from sprocketmq.namesrv.server import NameServer, NameServerConfig
-from sprocketmq.net.server import listen
+from sprocketmq.net.listening import listen
 from sprocketmq.protocol.layout import INT32
 from sprocketmq.protocol.message import SendResult, SendStatus
 from sprocketmq.testing import eventually

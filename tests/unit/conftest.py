@@ -1,6 +1,19 @@
 import pytest
+from tests.certificates import Authority, Pair
 
 from sprocketmq.net.link import Link
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory) -> Authority:
+    """An authority for the certificates of servers and clients."""
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="session")
+def server_certificate(authority) -> Pair:
+    """A certificate for servers on this machine."""
+    return authority.issue("server")
 
 
 @pytest.fixture(autouse=True, scope="session")

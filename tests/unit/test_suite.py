@@ -86,6 +86,7 @@ INSIDE: dict[str, dict[str, str]] = {
         "unit/client/test_sync.py": "_client _out",
         "unit/conftest.py": "_frames _receive",
         "unit/net/test_link.py": "_descriptors",
+        "unit/net/test_tls_listener.py": "_descriptors",
         "unit/net/test_peerlog.py": "_left_out",
         "unit/spark/test_access.py": "_open",
         "unit/spark/test_encode.py": "_levels",

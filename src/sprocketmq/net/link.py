@@ -17,6 +17,9 @@ EARLY_WRITE_BYTES = 64 << 10
 # The same while requests are handled: few answers are this large, and they need not wait for the others.
 EARLY_ANSWER_BYTES = 1 << 20
 
+# Where bytes go that nobody reads.
+_UNREAD = memoryview(bytearray(64 << 10))
+
 Buffers = bytes | memoryview | list[bytes | memoryview]
 
 
@@ -54,9 +57,12 @@ class Link(asyncio.BufferedProtocol):
             self.peer = format_address(name[0], name[1])
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        return self._frames.get_buffer()
+        # TLS delivers what it has decrypted while it is closed, in the middle of a handler call: not into the buffer of that call's bodies.
+        return _UNREAD if self.closed else self._frames.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self.closed:
+            return
         self.last_active = self._loop.time()
         self.received_bytes += nbytes
         try:

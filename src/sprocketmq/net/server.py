@@ -1,24 +1,25 @@
 """A remoting server: accepts connections, passes their commands to a handler, writes its responses."""
 
 import asyncio
-import errno
 import logging
-import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from sprocketmq.errors import ConfigError, ConnectionLost, LocalProtocolError, PortInUse, ProtocolError, RequestTimeout, SprocketError
-from sprocketmq.net.address import bind_host, parse_address
+from sprocketmq.errors import ConnectionLost, LocalProtocolError, ProtocolError, RequestTimeout, SprocketError
+from sprocketmq.net.address import parse_address
 from sprocketmq.net.link import Buffers, Link, buffers_length
+from sprocketmq.net.listening import Listener, listen_with_tls
 from sprocketmq.net.newcomers import NewcomerLimits, Newcomers
 from sprocketmq.net.peerlog import PeerLog
+from sprocketmq.net.server_tls import ServerTls
 from sprocketmq.net.tasks import Background
+from sprocketmq.net.tls_listener import TlsListener
 from sprocketmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode, SerializeType
 from sprocketmq.protocol.command import Command, encode_head
-from sprocketmq.protocol.frame import FrameError, ReceiveBuffer
+from sprocketmq.protocol.frame import TLS_HANDSHAKE, FrameError, ReceiveBuffer
 from sprocketmq.protocol.records import pack_host
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,8 @@ MAX_WRITE_BACKLOG = 64 << 20
 # Requests that are finished and answered together. With one write for everything a client has in flight, client and server would take
 # turns and one of them would be idle: 64 sends in flight reach 31,000/s that way, and 55,000/s in halves, at the same CPU time each.
 REQUESTS_PER_WRITE = 32
+
+_NO_TLS_HERE = "; this port does not encrypt (tls_mode=disabled): connect it without TLS, or set tls_mode, tls_cert_file and tls_key_file"
 
 
 class Handler(Protocol):
@@ -208,7 +211,8 @@ class ServerConnection(Link):
     def _broken(self, error: FrameError) -> None:
         server = self._server
         server.broken_connections += 1
-        server.peer_log.warning(parse_address(self.peer)[0], "%s: closing %s: %s", server.name, self.peer, error)
+        advice = _NO_TLS_HERE if error.looks_like == TLS_HANDSHAKE else ""
+        server.peer_log.warning(parse_address(self.peer)[0], "%s: closing %s: %s%s", server.name, self.peer, error, advice)
         self.abort(str(error))
 
     def _ended(self) -> None:
@@ -235,6 +239,11 @@ class GuardedConnection(ServerConnection):
         if self._newcomers is not None and not self.closed:
             self._newcomers.received(self)
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._newcomers is not None:  # it would take memory that is not counted, such as TLS's buffers
+            self.abort("the peer does not read its refusals")
+
     def _admitted(self, guard: Guard, command: Command) -> bool:
         if not guard.admits(self, command):
             return False
@@ -247,8 +256,10 @@ class GuardedConnection(ServerConnection):
 class RemotingServer:
     """Listen on one address. ``name`` appears in log lines; ``serialize`` is the header serialisation of its responses.
 
-    With a ``guard`` only requests that it admits are handled, and ``newcomer_limits`` hold until a connection has one. Counters:
-    ``broken_connections`` sent bytes that are not frames, ``refused_connections`` were over a limit, and the handler of
+    ``tls`` says whether connections may be, or must be, encrypted. With a ``guard`` only requests that it admits are handled, and
+    ``newcomer_limits`` hold until a connection has one.
+
+    Counters: ``broken_connections`` sent bytes that are not frames, ``refused_connections`` were over a limit, and the handler of
     ``failed_requests`` raised an unexpected error. ``peer_log`` takes the warnings about them.
     """
 
@@ -260,6 +271,7 @@ class RemotingServer:
         serialize: int = SerializeType.JSON,
         idle_timeout_s: float = IDLE_TIMEOUT_S,
         max_connections: int = 10_000,
+        tls: ServerTls | None = None,
         guard: Guard | None = None,
         newcomer_limits: NewcomerLimits = NewcomerLimits(),  # noqa: B008 - frozen
     ) -> None:
@@ -269,43 +281,55 @@ class RemotingServer:
         self.serialize = serialize
         self.idle_timeout_s = idle_timeout_s
         self.max_connections = max_connections
+        self._tls = tls
         self.connections: set[ServerConnection] = set()
         self.newcomers = Newcomers(newcomer_limits, self._newcomer_closed)
         self.receive = ReceiveBuffer()
         self.peer_log = PeerLog(log, time.monotonic)
         self.broken_connections = self.refused_connections = self.failed_requests = 0
         self._descriptors = 0
-        self._server: asyncio.Server | None = None
+        self._server: Listener | None = None
         self._background = Background(name)
 
     async def start(self, host: str, port: int) -> int:
         """Listen on ``host:port`` (host ``*``: all IPv4 addresses; port 0: any free one) and return the port.
 
-        Raises PortInUse when the port is taken or not allowed, and ConfigError for a host that is not an address of this machine.
+        Raises PortInUse when the port is taken or not allowed, and ConfigError for a host that is not an address of this machine or for
+        certificate files that cannot be used.
         """
         loop = asyncio.get_running_loop()
         self._descriptors = _descriptor_limit()
         connection = ServerConnection if self.guard is None else GuardedConnection
-        self._server = await listen(lambda: connection(loop, self), host, port)
+        self._server = await listen_with_tls(
+            lambda: connection(loop, self), host, port, self._tls, name=self.name, peer_log=self.peer_log, refusal=self._refuses_arrival
+        )
         self._background = Background(self.name)
         self._background.every(SWEEP_INTERVAL_S, partial(self._close_idle, loop), "sweep of idle connections")
         return int(self._server.sockets[0].getsockname()[1])
 
+    @property
+    def arriving(self) -> int:
+        """How many accepted sockets have not become connections yet: with TLS their first byte or their handshake is waited for."""
+        return self._server.arriving if isinstance(self._server, TlsListener) else 0
+
     def counters(self) -> dict[str, str]:
         """Return the counters under their names in the runtime information (28)."""
-        return {
+        counters = {
             "connections": str(len(self.connections)),
             "brokenConnections": str(self.broken_connections),
             "refusedConnections": str(self.refused_connections),
             "failedRequests": str(self.failed_requests),
         }
+        if isinstance(self._server, TlsListener):
+            counters["failedHandshakes"] = str(self._server.failed)
+        return counters
 
-    def refusal(self, sock: socket.socket | None) -> str:
-        """Return why a new connection cannot be taken, or "".
+    def refusal(self, sock: socket.socket | None, arriving: int = 0) -> str:
+        """Return why a new connection cannot be taken, or ""; ``arriving`` others are accepted and not connected yet.
 
         The system gives out the lowest free descriptor, so that the number of a new one tells how many are in use.
         """
-        if len(self.connections) >= self.max_connections:
+        if len(self.connections) + arriving >= self.max_connections:
             return f"{self.max_connections} connections are open, the limit (max_connections)"
         if self._descriptors and sock is not None and sock.fileno() >= self._descriptors - max(16, self._descriptors // 16):
             return (
@@ -313,6 +337,11 @@ class RemotingServer:
                 " raise the limit (ulimit -n, or LimitNOFILE of a systemd unit)"
             )
         return ""
+
+    def _refuses_arrival(self, sock: socket.socket, arriving: int) -> str:
+        reason = self.refusal(sock, arriving)
+        self.refused_connections += bool(reason)
+        return reason
 
     async def stop(self) -> None:
         """Stop listening and close every connection after its queued responses."""
@@ -339,22 +368,6 @@ class RemotingServer:
         for conn in list(self.connections):
             if conn.last_active < limit:
                 conn.close("idle")
-
-
-async def listen(make_protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> asyncio.Server:
-    """Listen on ``host:port`` (host ``*``: all IPv4 addresses; port 0: any free one).
-
-    Raises PortInUse when the port is taken or not allowed, and ConfigError for a host that is not an address of this machine.
-    """
-    try:
-        return await asyncio.get_running_loop().create_server(make_protocol, bind_host(host), port, backlog=1024)
-    except OSError as e:
-        if isinstance(e, socket.gaierror) or e.errno == errno.EADDRNOTAVAIL:
-            reason = (e.strerror or str(e)) if isinstance(e, socket.gaierror) else os.strerror(errno.EADDRNOTAVAIL)
-            raise ConfigError(f"cannot listen on host {host!r}: {reason}; name an address of this machine, or * for all of them") from None
-        raise PortInUse(host, port, os.strerror(e.errno) if e.errno else str(e)) from None
-    except OverflowError:
-        raise PortInUse(host, port, "a port is a number from 0 to 65535") from None
 
 
 def _descriptor_limit() -> int:

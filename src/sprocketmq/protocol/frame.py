@@ -13,6 +13,8 @@ SMALL_REST_BYTES = 32 << 10
 GROWTH = 4
 _unpack_int32 = INT32.unpack_from
 
+TLS_HANDSHAKE = "a TLS handshake"
+
 _FOREIGN = {
     b"GET ": "an HTTP request",
     b"POST": "an HTTP request",
@@ -30,7 +32,7 @@ def describe_foreign(first: bytes) -> str:
     if name := _FOREIGN.get(first[:4]):
         return name
     if first[:1] == b"\x16":
-        return "a TLS handshake"
+        return TLS_HANDSHAKE
     if first[:2] == b"\x15\x03":
         return "a TLS alert"
     # An HTTP/2 server greets with a SETTINGS frame: 24-bit length, type 4, no flags, stream 0.

@@ -178,6 +178,20 @@ async def test_the_bytes_of_those_without_a_login_are_bounded_together():
         assert guarded.server.newcomers.retained_bytes == 0
 
 
+async def test_who_reads_no_refusals_is_closed():
+    async with Guarded() as guarded:
+        _, writer = await raw(guarded.address)
+        writer.transport.pause_reading()
+        await eventually(lambda: guarded.server.connections)
+        (conn,) = guarded.server.connections
+        frames = b"".join(encode_command(Command(ECHO, opaque=n)) for n in range(1000))
+        while not conn.closed:
+            writer.write(frames)
+            await asyncio.sleep(0)
+        assert conn.close_reason == "the peer does not read its refusals"
+        writer.transport.abort()
+
+
 async def test_a_login_may_come_with_a_large_frame_and_frees_what_it_took():
     async with Guarded(retained_bytes=8 << 20) as guarded:
         conn = await guarded.connect()

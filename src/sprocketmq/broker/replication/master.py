@@ -22,8 +22,8 @@ from sprocketmq.broker.replication.stream import Allowance, Marks, SlaveProgress
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import LogOffsetOutside, RemoteProtocolError
 from sprocketmq.net.address import format_address
+from sprocketmq.net.listening import listen
 from sprocketmq.net.peerlog import PeerLog
-from sprocketmq.net.server import listen
 from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.replication import SLAVE_PROOF_BYTES, MasterHandshake, ReportReader, encode_transfer_head
 

@@ -1,0 +1,85 @@
+"""Listening on an address, with or without TLS."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Callable, Iterator
+
+from sprocketmq.errors import ConfigError, PortInUse
+from sprocketmq.net.address import bind_host
+from sprocketmq.net.peerlog import PeerLog
+from sprocketmq.net.server_tls import ServerContext, ServerTls
+from sprocketmq.net.tls_listener import TlsListener
+
+_BACKLOG = 1024
+
+MakeProtocol = Callable[[], asyncio.BaseProtocol]
+Listener = asyncio.Server | TlsListener
+
+
+async def listen(make_protocol: MakeProtocol, host: str, port: int) -> asyncio.Server:
+    """Listen on ``host:port`` (host ``*``: all IPv4 addresses; port 0: any free one).
+
+    Raises PortInUse when the port is taken or not allowed, and ConfigError for a host that is not an address of this machine.
+    """
+    with _explained(host, port):
+        return await asyncio.get_running_loop().create_server(make_protocol, bind_host(host), port, backlog=_BACKLOG)
+
+
+async def listen_with_tls(
+    make_protocol: MakeProtocol,
+    host: str,
+    port: int,
+    tls: ServerTls | None,
+    *,
+    name: str,
+    peer_log: PeerLog,
+    refusal: Callable[[socket.socket, int], str] = lambda _sock, _arriving: "",
+) -> Listener:
+    """Do the same with TLS as ``tls`` says; None or the mode DISABLED: without. The other arguments are those of ``TlsListener``.
+
+    Also raises ConfigError for certificate files that cannot be used.
+    """
+    if tls is None or not tls.enabled:
+        return await listen(make_protocol, host, port)
+    loop = asyncio.get_running_loop()
+    context = await loop.run_in_executor(None, lambda: ServerContext(tls, name=name))
+    with _explained(host, port):
+        sockets = await _bind(bind_host(host), port)
+    return TlsListener(make_protocol, sockets, tls, context, name=name, peer_log=peer_log, refusal=refusal)
+
+
+async def _bind(host: str, port: int) -> list[socket.socket]:
+    """Return non-blocking sockets that listen on every address of ``host``."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            sock = socket.socket(family, kind, protocol)
+            sockets.append(sock)
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind(address)
+            sock.listen(_BACKLOG)
+    except BaseException:
+        for sock in sockets:
+            sock.close()
+        raise
+    return sockets
+
+
+@contextlib.contextmanager
+def _explained(host: str, port: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        if isinstance(e, socket.gaierror) or e.errno == errno.EADDRNOTAVAIL:
+            reason = (e.strerror or str(e)) if isinstance(e, socket.gaierror) else os.strerror(errno.EADDRNOTAVAIL)
+            raise ConfigError(f"cannot listen on host {host!r}: {reason}; name an address of this machine, or * for all of them") from None
+        raise PortInUse(host, port, os.strerror(e.errno) if e.errno else str(e)) from None
+    except OverflowError:
+        raise PortInUse(host, port, "a port is a number from 0 to 65535") from None
