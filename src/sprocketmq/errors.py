@@ -263,7 +263,7 @@ class AccessRefused(BrokerError):
 
     def __init__(self, code: int, remark: str | None, *, address: str = "") -> None:
         super().__init__(code, remark, address=address)
-        self.args = (f"{self}; {self._ADVICE}",)
+        self.args = (f"{str(self).rstrip('.')}; {self._ADVICE}",)
 
 
 class AuthenticationFailed(AccessRefused):

@@ -98,6 +98,7 @@ class MemoryInstance:
         self.timers = Timers(clock)
         self.state = OPEN
         self.consumers: Any = list
+        self.refusal = None
         self.brokers = SimpleNamespace(peek=lambda address: self)
         self.tasks: set[asyncio.Task[Any]] = set()
         self.errors: list[BaseException] = []

@@ -22,6 +22,7 @@ from sprocketmq.client.routes import MASTER_ID, Route, read_route
 from sprocketmq.client.timers import Timers
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import (
+    AccessRefused,
     BrokerBusy,
     BrokerError,
     ClientClosed,
@@ -127,6 +128,8 @@ class Instance:
         self._refreshing: set[str] = set()
         # Topics sent to over the template's route: the first message creates them, and they soon have their own route.
         self._awaited: set[str] = set()
+        # The refusal in the last round of heartbeats.
+        self.refusal: AccessRefused | None = None
         self._heartbeat: asyncio.Task[None] | None = None
         self._beat_again = False
         guard(self)
@@ -237,7 +240,7 @@ class Instance:
                 self.state = CLOSED
                 self._background.retire()
                 self.timers.close()
-                await self._unregister()
+                await self.unregister()
         finally:
             self.state = CLOSED
             await self._shut()
@@ -413,13 +416,15 @@ class Instance:
         return found
 
     async def heartbeat(self) -> None:
-        """Send the groups of this client to every broker in use. A broker that does not answer is logged."""
+        """Send the groups of this client to every broker in use. One that does not answer or refuses is logged; see ``refusal`` too."""
         consumers = self.consumers()
         if not consumers and not self.producer_groups:
             return
         beat = HeartbeatData(self.client_id, [ProducerData(name) for name in self.producer_groups], consumers)
         body = beat.encode()
-        await all_of(self._heartbeat_one(address, body) for address in self.broker_addresses())
+        refusals: list[AccessRefused] = []
+        await all_of(self._heartbeat_one(address, body, refusals) for address in self.broker_addresses())
+        self.refusal = refusals[0] if refusals else None
 
     def heartbeat_soon(self) -> None:
         """Send heartbeats now, in the background; a call during a round adds another round."""
@@ -440,17 +445,25 @@ class Instance:
             self._beat_again = False
             await self.heartbeat()
 
-    async def _heartbeat_one(self, address: str, body: bytes) -> None:
+    async def _heartbeat_one(self, address: str, body: bytes, refusals: list[AccessRefused]) -> None:
         try:
             conn = await self.brokers.get(address)
-            response = await conn.request(RequestCode.HEART_BEAT, ext={}, body=body, timeout_s=REQUEST_TIMEOUT_S)
-            if response.code != ResponseCode.SUCCESS:
-                log.warning("%s: broker %s refused a heartbeat, code %d: %s", self.kind, address, response.code, response.remark)
+            response = await conn.ask(RequestCode.HEART_BEAT, ext={}, body=body, timeout_s=REQUEST_TIMEOUT_S)
         except SprocketError as e:
             log.log(self.level_of(e), "%s: no heartbeat to broker %s: %s", self.kind, address, e)
+            return
+        if response.code == ResponseCode.SUCCESS:
+            self.outages.allowed(address, self.kind)
+            return
+        error = response_error(response, address)
+        log.log(self.level_of(error), "%s: broker %s refused a heartbeat: %s", self.kind, address, error)
+        if isinstance(error, AccessRefused):
+            refusals.append(error)
 
     def level_of(self, error: SprocketError) -> int:
-        """Return the level at which to log a failure of background work: pulls log outages themselves."""
+        """Return the level at which to log a failure of background work: pulls log outages, and each refusal is logged once."""
+        if isinstance(error, AccessRefused):
+            return self.outages.refused(error)
         if not isinstance(error, RetriableError):
             return logging.WARNING
         address = getattr(error, "address", None)
@@ -458,7 +471,8 @@ class Instance:
         name = next(known, None)
         return self.outages.level_of(None if name is None else f"broker {name}")
 
-    async def _unregister(self) -> None:
+    async def unregister(self) -> None:
+        """Take the groups of this client from the brokers that it is connected to. Failures have no effect: brokers expire clients."""
         headers = [UnregisterClient(self.client_id, producer_group=group) for group in self.producer_groups]
         headers += [UnregisterClient(self.client_id, consumer_group=consumer.group_name) for consumer in self.consumers()]
         if headers:
@@ -494,7 +508,7 @@ class Instance:
             except ConnectFailed as e:
                 self._away.failed(address, e)
                 raise
-        return await conn.request(code, ext=ext, body=body, timeout_s=timeout_s)
+        return await conn.ask(code, ext=ext, body=body, timeout_s=timeout_s)
 
     async def ask_broker(
         self,

@@ -95,7 +95,7 @@ class Nameservers:
     async def _ask(self, address: str, code: int, ext: Mapping[str, str] | None, timeout_s: float) -> Command:
         conn = await self.pool.get(address, timeout_s=timeout_s)
         try:
-            response = await conn.request(code, ext=ext, timeout_s=timeout_s)
+            response = await conn.ask(code, ext=ext, timeout_s=timeout_s)
         except RequestTimeout:
             silent = not conn.received_bytes
             self.pool.drop(address)

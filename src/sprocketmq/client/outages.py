@@ -1,10 +1,11 @@
-"""Brokers that do not answer: one log line when an outage begins and one when it ends, however many queues and requests it affects."""
+"""Brokers that do not answer, or refuse this client: one log line when that begins and one when it ends, for any number of requests."""
 
 import logging
 import math
 from collections import Counter
 
 from sprocketmq.clock import Clock
+from sprocketmq.errors import AccessRefused
 from sprocketmq.protocol.message import MessageQueue
 
 log = logging.getLogger(__name__)
@@ -16,13 +17,14 @@ def broker_label(queue: MessageQueue) -> str:
 
 
 class Outages:
-    """The outages known to one client, by label ("broker broker-a"). ``clock`` is the client's."""
+    """The outages known to one client, by label ("broker broker-a"), and refusals by address and remark. ``clock`` is the client's."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._pulls: Counter[str] = Counter()
         self._began: dict[str, float] = {}
         self._ended: dict[str, float] = {}
+        self._refusals: dict[tuple[str, str], float] = {}
 
     def level_of(self, what: str | None) -> int:
         """Return the level at which to log that a request other than a pull got no answer from ``what`` (None: unknown).
@@ -50,6 +52,21 @@ class Outages:
         if began is not None:
             now = self._ended[what] = self._clock.monotonic()
             log.warning("%s: connected again to %s after %.1f s", who, what, now - began)
+
+    def refused(self, error: AccessRefused) -> int:
+        """Record that a server refused a request, and return the level at which to log it: an error the first time."""
+        key = error.address, error.remark
+        if key in self._refusals:
+            return logging.DEBUG
+        self._refusals[key] = self._clock.monotonic()
+        return logging.ERROR
+
+    def allowed(self, address: str, who: str) -> None:
+        """Record that the server at ``address`` accepted a request of the kind that it had refused."""
+        ended = [key for key in self._refusals if key[0] == address]
+        if ended:
+            began = min(self._refusals.pop(key) for key in ended)
+            log.warning("%s: %s gives access again after %.1f s", who, address, self._clock.monotonic() - began)
 
     def forget(self, what: str) -> None:
         """Drop the outage of ``what`` when a queue is no longer pulled: its end may go unnoticed."""

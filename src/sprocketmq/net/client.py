@@ -123,6 +123,17 @@ class Connection(Link):
             self._schedule_sweep(deadline)
         self.write(head, body)
 
+    async def ask(self, code: int, *, ext: Mapping[str, str] | bytes | None = None, body: Buffers = b"", timeout_s: float = 3.0) -> Command:
+        """Send a request and return its response; once more when it was refused and there are other credentials now.
+
+        Raises what the future of ``request`` raises.
+        """
+        signed_by = None if self._login is None else self._login.current
+        response = await self.request(code, ext=ext, body=body, timeout_s=timeout_s)
+        if self._login is not None and response.code == _NO_PERMISSION and self._login.current is not signed_by:
+            response = await self.request(code, ext=ext, body=body, timeout_s=timeout_s)
+        return response
+
     def oneway(self, code: int, *, ext: Mapping[str, str] | bytes | None = None, body: Buffers = b"") -> None:
         """Send a request that needs no response; dropped when the connection is closed."""
         opaque = self._opaque = (self._opaque + 1) & 0x7FFFFFFF
@@ -232,7 +243,7 @@ class ConnectionPool:
         self._serialize = serialize
         self._tls = tls
         self._server_name = server_name
-        self._login = Login(credentials) if isinstance(credentials, Credentials) else credentials
+        self.login = Login(credentials) if isinstance(credentials, Credentials) else credentials
         self._connections: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
         self._background = Background(f"connections to {expected}s")
@@ -283,7 +294,7 @@ class ConnectionPool:
                 expected=expected,
                 on_request=self._on_request,
                 serialize=self._serialize,
-                login=self._login,
+                login=self.login,
             )
 
         encrypted: dict[str, Any] = {}

@@ -1,6 +1,7 @@
 """The credentials a client signs with now, and how it gets others after a refusal."""
 
 import logging
+import math
 from collections.abc import Mapping
 
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
@@ -17,17 +18,16 @@ class Login:
     """Signs the requests of one client.
 
     ``credentials`` are fixed, or a function that returns them: it is called here, and again after a server has refused a request, at most
-    once a second, on the client's event loop; so it must not block for long. ``renewed`` counts how often it returned others.
+    once a second, on the client's event loop; so it must not block for long. ``current`` is another object after it returned others.
     """
 
-    __slots__ = ("_asked_at", "_clock", "_source", "current", "renewed")
+    __slots__ = ("_asked_at", "_clock", "_source", "current")
 
     def __init__(self, credentials: Credentials | CredentialsSource, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._source: CredentialsSource | None = None if isinstance(credentials, Credentials) else credentials
         self.current = credentials if isinstance(credentials, Credentials) else _asked(credentials)
-        self.renewed = 0
-        self._asked_at = self._clock.monotonic()
+        self._asked_at = -math.inf
 
     def sign(self, ext: Mapping[str, str] | bytes | None, body: Body) -> Mapping[str, str] | bytes:
         """Return the fields of a request with those of the login added: as JSON text when they are JSON text."""
@@ -50,7 +50,6 @@ class Login:
             return
         if found != self.current:
             self.current = found
-            self.renewed += 1
 
 
 def _asked(source: CredentialsSource) -> Credentials:

@@ -236,7 +236,7 @@ def test_a_refusal_is_read_from_its_remark(remark, kind):
     error = access_error(remark, "127.0.0.1:10911")
     assert type(error) is kind
     assert (error.code, error.remark, error.address) == (16, remark or "", "127.0.0.1:10911")
-    assert (remark or "no reason given") in str(error)
+    assert (remark or "no reason given").rstrip(".") in str(error)
 
 
 def test_the_secret_of_a_client_is_not_in_its_state():

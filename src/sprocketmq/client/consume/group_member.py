@@ -12,7 +12,7 @@ from sprocketmq.client.consume.orderly import RENEW_S, RENEW_SOON_S, MemberLocks
 from sprocketmq.client.consume.process_queue import ProcessQueue
 from sprocketmq.client.consume.rebalance import Share, plan_assignment
 from sprocketmq.client.consume.subscription_check import SubscriptionCheck
-from sprocketmq.client.instance import OPEN, Instance
+from sprocketmq.client.instance import OPEN, Instance, response_error
 from sprocketmq.client.routes import Route
 from sprocketmq.errors import ClientClosed, SprocketError
 from sprocketmq.net.tasks import all_of, settled
@@ -111,7 +111,7 @@ class GroupMember:
     async def join(self) -> None:
         """Register the group at the brokers of its topics and start balancing. A topic without a route is looked up again until it has one.
 
-        Raises what opening the offset store raises.
+        Raises what opening the offset store raises, and AuthenticationFailed or AuthorizationFailed when a broker refuses this client.
         """
         await self._store.open()
         for topic in self.subscriptions:
@@ -123,6 +123,10 @@ class GroupMember:
         await self.check.compare()
         self._instance.consumers = self._describe
         await self._instance.heartbeat_now()
+        if self._instance.refusal is not None:
+            await self._instance.unregister()  # from the brokers that did not refuse
+            self._instance.consumers = list
+            raise self._instance.refusal
         self._instance.keep("balance", self._keep_balanced)
         self._instance.every(COMMIT_S, self.commit_behind, "commits")
         if self._locks is not None:
@@ -248,6 +252,9 @@ class GroupMember:
                 continue
             if response.code == ResponseCode.SUCCESS:
                 return ConsumerIdList.decode(response.body).consumer_id_list
+            if response.code == ResponseCode.NO_PERMISSION:
+                error = response_error(response, address)
+                continue
             # The broker knows no member of the group: our heartbeat has not arrived.
             await self._instance.heartbeat_now()
         if error is not None:

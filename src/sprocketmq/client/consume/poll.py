@@ -14,7 +14,7 @@ from sprocketmq.client.consume.pull_loop import PullLoops, PullSize
 from sprocketmq.client.consume.rebalance import Share
 from sprocketmq.client.consume.received_batch import ReceivedBatch
 from sprocketmq.client.instance import OPEN, Instance
-from sprocketmq.errors import ConfigError, SprocketError
+from sprocketmq.errors import AccessRefused, ConfigError, SprocketError
 from sprocketmq.net.tasks import all_of
 from sprocketmq.protocol.bodies import SubscriptionData
 from sprocketmq.protocol.message import MessageQueue
@@ -57,6 +57,7 @@ class Polling:
             found=self._offer,
             lost=self._rebalance_soon,
             refused=self._fail,
+            denied=self._deny,
             commits=auto_commit,
             sends_subscription=True,
         )
@@ -81,6 +82,8 @@ class Polling:
         self._polled: list[ReceivedBatch] = []
         self._waiter: asyncio.Future[None] | None = None
         self._failure: SprocketError | None = None
+        # The last refusal of a pull that will be tried again.
+        self._denial: AccessRefused | None = None
 
     # --- life ---
 
@@ -140,7 +143,10 @@ class Polling:
     # --- polling ---
 
     async def poll(self, max_messages: int, timeout_s: float) -> list[ReceivedMessage]:
-        """Return up to ``max_messages`` messages of one queue, none after ``timeout_s``. Earlier polls count as consumed now."""
+        """Return up to ``max_messages`` messages of one queue, none after ``timeout_s``. Earlier polls count as consumed now.
+
+        When nothing is ready and a broker has refused a pull of this client, raises that error; pulls go on.
+        """
         if self._waiter is not None:
             raise ConfigError("another task polls this consumer now: one task polls at a time, as each poll acknowledges the one before")
         self.consume()
@@ -153,6 +159,9 @@ class Polling:
             if batch is not None:
                 self._polled.append(batch)
                 return list(batch)
+            denial, self._denial = self._denial, None
+            if denial is not None:
+                raise denial
             remaining = deadline - loop.time()
             if remaining <= 0 or self._instance.state != OPEN:
                 return []
@@ -194,6 +203,7 @@ class Polling:
         await self._store.commit(list(self._queues.values()))
 
     def _offer(self, pq: ProcessQueue) -> None:
+        self._denial = None
         if pq.ready:
             self._ready.append(pq)
             self._wake()
@@ -201,6 +211,10 @@ class Polling:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def _deny(self, error: AccessRefused) -> None:
+        self._denial = error
+        self._wake()
 
     def _fail(self, error: SprocketError) -> None:
         if self._failure is None:

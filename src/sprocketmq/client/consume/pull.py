@@ -29,7 +29,7 @@ from sprocketmq.client.lifecycle import Client
 from sprocketmq.client.outages import Outages
 from sprocketmq.client.routes import Route
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
-from sprocketmq.errors import ConfigError, RetriableError
+from sprocketmq.errors import ConfigError, RetriableError, SprocketError
 from sprocketmq.net.client import Connection
 from sprocketmq.net.tls import TlsConfig
 from sprocketmq.protocol.bodies import CheckClientConfig, ConsumeDirectlyResult, SubscriptionData
@@ -251,7 +251,8 @@ class PullConsumer(Client):
     async def subscribe(self, subscriptions: Mapping[str, str] | Iterable[str] | str) -> None:
         """Join the group and poll this member's share of the queues. ``subscriptions`` as for PushConsumer.
 
-        Raises ConfigError after an earlier ``assign`` or ``subscribe``, InvalidName for an invalid topic or expression.
+        Raises ConfigError after an earlier ``assign`` or ``subscribe``, InvalidName for an invalid topic or expression, and
+        AuthenticationFailed or AuthorizationFailed when a broker refuses this client.
         """
         self._instance.check()
         if self._polling is not None:
@@ -273,7 +274,12 @@ class PullConsumer(Client):
             self._broker_requests = BrokerRequests(
                 self._instance, polling.member, None, settings={"PROP_CONSUMEORDERLY": "false"}, seek=self.seek, consume=_no_handler
             )
-        await polling.begin()
+        try:
+            await polling.begin()
+        except SprocketError:
+            self._polling = self._broker_requests = None
+            self._subscriptions.clear()
+            raise
 
     async def assign(self, queues: Iterable[MessageQueue], expression: str = "*") -> None:
         """Poll exactly ``queues``, whatever other members of the group do. Queues that were assigned before keep their position.
@@ -307,7 +313,8 @@ class PullConsumer(Client):
         """Return up to ``max_messages`` messages of one queue, in its order; an empty list after ``timeout_s`` seconds.
 
         Queues are served in turn. The messages of earlier polls count as consumed. Raises ConfigError before ``assign`` or ``subscribe``,
-        or while another task polls; BrokerError when a broker refuses for good.
+        or while another task polls; BrokerError when a broker refuses for good; AuthenticationFailed or AuthorizationFailed while a broker
+        refuses this client, after which later polls may succeed.
         """
         check_number("max_messages", max_messages, least=1, whole=True)
         check_number("timeout_s", timeout_s, least=0)

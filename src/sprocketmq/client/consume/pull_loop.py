@@ -12,10 +12,10 @@ from functools import partial
 from sprocketmq.client.consume.consumer_stats import QueueStats
 from sprocketmq.client.consume.process_queue import ProcessQueue
 from sprocketmq.client.consume.pull_requests import PullResult, PullStatus, pull_header, read_pull, subscription_tags
-from sprocketmq.client.instance import Instance
+from sprocketmq.client.instance import Instance, response_error
 from sprocketmq.client.outages import broker_label
 from sprocketmq.client.routes import MASTER_ID
-from sprocketmq.errors import BrokerError, ClientClosed, RetriableError, SprocketError, TopicNotFound
+from sprocketmq.errors import AccessRefused, BrokerError, ClientClosed, RetriableError, SprocketError, TopicNotFound
 from sprocketmq.net.tasks import Kept
 from sprocketmq.protocol.bodies import SubscriptionData
 from sprocketmq.protocol.codes import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, LanguageCode, RequestCode, ResponseCode
@@ -84,6 +84,11 @@ class _Loop:
         self.idle_since = now
         self.warned_s = 0.0
 
+    @property
+    def denied(self) -> bool:
+        """Whether the broker refuses this client at present."""
+        return self.failing and isinstance(self.error, AccessRefused)
+
     def why_idle(self) -> str:
         """Return why the queue is not pulled; empty when it is."""
         if self.failing:
@@ -100,7 +105,8 @@ class PullLoops:
     """Pulls every queue from ``begin`` until ``end``.
 
     ``found(pq)`` is called when messages arrived; ``lost()`` when a queue's topic has no route any more; ``refused(error)`` when a broker
-    refuses the group for good, which ends the loop of that queue. With ``commits`` each pull carries the commit offset. With
+    refuses the group for good, which ends the loop of that queue. A user who has lost a right, or is unknown, may get access again: the
+    loop goes on then, and ``denied(error)`` is called after each try. With ``commits`` each pull carries the commit offset. With
     ``sends_subscription`` it carries the subscription, for clients that may send no heartbeat. ``may_take`` tells whether messages of a
     queue may be handed out now; a full queue that may not has lost its lock.
     """
@@ -115,6 +121,7 @@ class PullLoops:
         found: Callable[[ProcessQueue], None],
         lost: Callable[[], None],
         refused: Callable[[SprocketError], None],
+        denied: Callable[[AccessRefused], None] = lambda _: None,
         may_take: Callable[[ProcessQueue], bool] = lambda _: True,
         commits: bool = True,
         sends_subscription: bool = False,
@@ -126,6 +133,7 @@ class PullLoops:
         self._found = found
         self._lost = lost
         self._refused = refused
+        self._denied = denied
         self._may_take = may_take
         self._commits = commits
         self._flags = PULL_SUSPEND | (PULL_SUBSCRIPTION if sends_subscription else 0)
@@ -230,15 +238,18 @@ class PullLoops:
                 finally:
                     loop.room = None
                 continue
-            commit = pq.commit_offset if self._commits else 0
+            # A member that had no access may have lost the queue to another one, which has committed since.
+            commit = pq.commit_offset if self._commits and not loop.denied else 0
             pq.pulled_at = self._instance.clock.monotonic()
             try:
                 loop.asking = True
                 response, address = await self._pull(pq, commit, broker_id)
                 loop.asking = False
                 if response.code in _FOR_GOOD:
+                    error = response_error(response, address)
+                    if isinstance(error, AccessRefused):
+                        raise error
                     loop.refusals += 1
-                    error = BrokerError(response.code, response.remark, address=address)
                     if loop.refusals >= REFUSALS:
                         loop.error, loop.failing = error, True
                         self._refused(error)
@@ -252,7 +263,11 @@ class PullLoops:
                 return  # pauses end at once then, and retries would never stop
             except SprocketError as e:
                 loop.asking = False
-                if isinstance(e, RetriableError):
+                if isinstance(e, AccessRefused):
+                    level = self._instance.outages.refused(e)
+                    log.log(level, "%s: pull of %s refused, trying again each %g s: %s", who, queue, PULL_PAUSE_S, e)
+                    self._denied(e)
+                elif isinstance(e, RetriableError):
                     self._instance.outages.failed(broker, pq.pulled_at, who, e)
                 else:
                     # Only the first failure is a warning, as a retry follows each second. A broker that has just started knows no group
@@ -267,6 +282,9 @@ class PullLoops:
                 continue
             if loop.failing:
                 self._instance.outages.answered(broker, who)
+                if loop.denied:
+                    self._instance.outages.allowed(address, who)
+                    self._instance.heartbeat_soon()  # the broker may have dropped this member from its group
             self._answered(loop)
             if self._is_master(queue, address):
                 if commit and broker_id == MASTER_ID:

@@ -84,8 +84,11 @@ class PushConsumer(Client):
     Offsets are committed every 5 seconds, when a queue goes to another member, and at close, never past a message that is neither consumed
     nor sent back. After a crash, messages that were not committed are delivered again.
 
-    Topics that do not exist yet are looked up until they do. When a broker refuses for good (bad expression, no permission, group not
-    allowed), ``batches()`` and ``listen()`` end with its BrokerError.
+    A user who loses access while the consumer runs, by a new secret or a deleted right, is logged as one error; pulls are tried again each
+    second, and messages go on when access is given back. ``stats()`` tells which queues are affected.
+
+    Topics that do not exist yet are looked up until they do. When a broker refuses for good (bad expression, a topic without permission to
+    read, group not allowed), ``batches()`` and ``listen()`` end with its BrokerError.
 
     ``credentials``, ``tls`` and ``secure`` as for Producer.
     """
@@ -201,7 +204,11 @@ class PushConsumer(Client):
     # --- life ---
 
     async def start(self) -> None:
-        """Join the group and start pulling. Raises NameserverUnavailable or NotRocketMQ, with the address, if there is no nameserver."""
+        """Join the group and start pulling.
+
+        Raises NameserverUnavailable, NotRocketMQ or TlsFailed, with the address, if there is no nameserver; AuthenticationFailed or
+        AuthorizationFailed when a server refuses this client.
+        """
         self._instance.check_loop()
         async with self._instance.changing:
             if self._instance.state == OPEN:

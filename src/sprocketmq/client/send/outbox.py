@@ -116,6 +116,7 @@ class Outbox:
         self.room = room
         self._instance = instance
         self._brokers = instance.brokers
+        self._login = instance.brokers.login
         self._publishers = publishers
         self._by_topic = publishers.by_topic
         self._faults = publishers.faults
@@ -174,6 +175,8 @@ class Outbox:
     def _write(self, request: SendRequest, target: Target, conn: Connection, now: float) -> None:
         """Send a request on ``conn``; it fails when it cannot be written as a frame."""
         request.sent_at = now
+        if self._login is not None:
+            request.signed_by = self._login.current
         born = request.born_timestamp_ms
         if born is None:
             born = self._now_ms()
@@ -333,7 +336,8 @@ class Outbox:
                 request.weakly_stored = outcome, target
             elif outcome.code == ResponseCode.GO_AWAY:
                 self._brokers.drop(target.address)
-        failure = read_failure(outcome, target.address, request.topic)
+        renewed = self._login is not None and self._login.current is not request.signed_by
+        failure = read_failure(outcome, target.address, request.topic, renewed=renewed)
         if failure.broker_at_fault and self._faults is not None:
             self._faults.failed(target.broker_name)
         now = self.loop.time()

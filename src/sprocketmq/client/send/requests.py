@@ -9,6 +9,7 @@
     how a try ended                          next
     code 0, 10, 11, 12                       stored; 10 to 12 are tried on another broker once more when the producer asks for that
     code in RETRY_CODES                      another broker, or the same after a pause; counts as a try
+    code 16 for want of a login or a right   final, unless the credentials were renewed meanwhile
     connection lost, no answer in time       the same, and from then on the outcome is unknown: MaybeStoredError instead of a failure
     no connection to the broker              the same, but counts as no try: nothing was sent
     another code, or another error           final
@@ -27,6 +28,7 @@ from sprocketmq.client.send.queue_choice import Target
 from sprocketmq.client.send.results import STATUSES
 from sprocketmq.client.send.waiters import Waiter
 from sprocketmq.errors import (
+    AccessRefused,
     BrokerBusy,
     ConnectFailed,
     ConnectionLost,
@@ -38,6 +40,7 @@ from sprocketmq.errors import (
 )
 from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.command import Command
+from sprocketmq.protocol.credentials import Credentials
 from sprocketmq.protocol.ids import MessageIds
 from sprocketmq.protocol.message import MessageQueue, Receipt
 
@@ -70,13 +73,15 @@ class Failure:
     broker_at_fault: bool
 
 
-def read_failure(outcome: SprocketError | Command, address: str, topic: str) -> Failure:
-    """Return what an answer other than SUCCESS, or a missing answer, means."""
+def read_failure(outcome: SprocketError | Command, address: str, topic: str, *, renewed: bool = False) -> Failure:
+    """Return what an answer other than SUCCESS, or a missing answer, means. ``renewed``: the client has other credentials since."""
     if not isinstance(outcome, Command):
         passing = isinstance(outcome, ConnectFailed | ConnectionLost | RequestTimeout | NotRocketMQ)
         return Failure(outcome, passing, passing)
     code = outcome.code
     error = response_error(outcome, address, topic)
+    if isinstance(error, AccessRefused):
+        return Failure(error, renewed, False)
     weakly_stored = code in STATUSES
     passing = weakly_stored or code in RETRY_CODES
     about_topic = code in _TOPIC_CODES
@@ -138,6 +143,7 @@ class SendRequest(msgspec.Struct, eq=False):
     ended: bool = False
     target: Target | None = None
     sent_at: float = 0.0
+    signed_by: Credentials | None = None
     tries: int = 0
     failed_connects: int = 0
     # The latest error after which the message may be stored.
