@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from sprocketmq.broker.replication.roles import MASTER_ID, Role
 from sprocketmq.errors import ConfigError
 from sprocketmq.net.address import advertise_problem, parse_address, parse_addresses
+from sprocketmq.net.server_tls import ServerTls
 from sprocketmq.protocol.names import MAX_TOPIC_LENGTH, name_problem
 from sprocketmq.storage.store import StoreConfig
 
@@ -84,6 +85,8 @@ class BrokerConfig:
     slave_read_enable: bool = True
     # Messages further behind the end of the log than this part of the machine's memory, in percent, count as on the disk.
     access_message_in_memory_max_ratio: int = 40
+    # Whether connections to the broker's ports, the HA port among them, may be or must be encrypted; None: plain only.
+    tls: ServerTls | None = None
 
     def __post_init__(self) -> None:
         for what, name in (("cluster", self.cluster_name), ("broker", self.broker_name), ("region", self.region)):

@@ -228,6 +228,7 @@ class Replication:
             name=self._name,
             acked=self._flusher.answer_covered,
             secret=config.ha_secret,
+            tls=config.tls,
             batch_bytes=config.ha_batch_bytes,
             heartbeat_s=config.ha_heartbeat_s,
             housekeeping_s=config.ha_housekeeping_s,

@@ -197,9 +197,9 @@ class Broker:
             address=lambda: self.address,
         )
         self._client_handlers = ClientHandlers(self.clients, self.groups, self.topics)
-        self._server = RemotingServer(self, name="broker", max_connections=config.max_connections)
+        self._server = RemotingServer(self, name="broker", max_connections=config.max_connections, tls=config.tls)
         # Where clients of Apache's with the VIP channel, and its slaves, send some of their requests.
-        self._fast_server = RemotingServer(self, name="broker's fast port", max_connections=config.max_connections)
+        self._fast_server = RemotingServer(self, name="broker's fast port", max_connections=config.max_connections, tls=config.tls)
         admin = AdminHandlers(
             config.broker_name,
             self.store,

@@ -12,6 +12,7 @@ from sprocketmq.namesrv.kvconfig import KvKeeper, KvRefused, TableFile
 from sprocketmq.namesrv.routes import RegistrationRefused, RouteTables
 from sprocketmq.net.address import bind_host, format_address
 from sprocketmq.net.server import RemotingServer, ServerConnection
+from sprocketmq.net.server_tls import ServerTls
 from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.bodies import BrokerData, DataVersion, KvTable, RegisterBrokerBody, RuntimeInfo, TopicList, TopicRoute
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
@@ -42,11 +43,12 @@ STANDARD_JSON_VERSION = 401
 
 @dataclass(frozen=True)
 class NameServerConfig:
-    """Where a nameserver listens (port 0: any free one) and how many connections it takes."""
+    """Where a nameserver listens (port 0: any free one), how many connections it takes, and whether they are encrypted."""
 
     host: str = "127.0.0.1"
     port: int = 9876
     max_connections: int = 10_000
+    tls: ServerTls | None = None
 
 
 class NameServer:
@@ -62,7 +64,7 @@ class NameServer:
         self._clock = clock
         self._background = Background("nameserver")
         self._kv = KvKeeper(kv_file, self._background)
-        self._server = RemotingServer(self, name="nameserver", max_connections=self.config.max_connections)
+        self._server = RemotingServer(self, name="nameserver", max_connections=self.config.max_connections, tls=self.config.tls)
         self._port = self.config.port
         code = RequestCode
         self._handlers: Mapping[int, Callable[[ServerConnection, Command], None]] = {

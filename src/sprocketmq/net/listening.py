@@ -37,6 +37,7 @@ async def listen_with_tls(
     name: str,
     peer_log: PeerLog,
     refusal: Callable[[socket.socket, int], str] = lambda _sock, _arriving: "",
+    silence_s: float | None = None,
 ) -> Listener:
     """Do the same with TLS as ``tls`` says; None or the mode DISABLED: without. The other arguments are those of ``TlsListener``.
 
@@ -48,7 +49,7 @@ async def listen_with_tls(
     context = await loop.run_in_executor(None, lambda: ServerContext(tls, name=name))
     with _explained(host, port):
         sockets = await _bind(bind_host(host), port)
-    return TlsListener(make_protocol, sockets, tls, context, name=name, peer_log=peer_log, refusal=refusal)
+    return TlsListener(make_protocol, sockets, tls, context, name=name, peer_log=peer_log, refusal=refusal, silence_s=silence_s)
 
 
 async def _bind(host: str, port: int) -> list[socket.socket]:

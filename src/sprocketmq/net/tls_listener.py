@@ -74,8 +74,9 @@ class _Arrival:
 class TlsListener:
     """Listens on bound ``sockets``, and makes a protocol for each connection, as ``asyncio.Server`` does for plain ones.
 
-    ``refusal`` returns why a socket is not taken while so many others are on their way, "" when it is. ``failed`` counts the sockets that
-    were taken and became no connection.
+    ``refusal`` returns why a socket is not taken while so many others are on their way, "" when it is. With ``silence_s`` a socket that was
+    silent for this time is a plain connection, for protocols in which the server speaks first. ``failed`` counts the sockets that were
+    taken and became no connection.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class TlsListener:
         name: str,
         peer_log: PeerLog,
         refusal: Callable[[socket.socket, int], str],
+        silence_s: float | None,
     ) -> None:
         self.sockets = sockets
         self.failed = 0
@@ -97,6 +99,7 @@ class TlsListener:
         self._name = name
         self._peer_log = peer_log
         self._refusal = refusal
+        self._silence_s = None if self._enforcing else silence_s
         self._loop = asyncio.get_running_loop()
         # In the order of their deadlines.
         self._arrivals: dict[_Arrival, None] = {}
@@ -165,6 +168,13 @@ class TlsListener:
         if self._timer is None:
             self._timer = self._loop.call_at(arrival.deadline, self._expire)
         self._peek(arrival)
+        if self._silence_s is not None and arrival.reading:
+            self._loop.call_later(self._silence_s, self._silent, arrival)
+
+    def _silent(self, arrival: _Arrival) -> None:
+        if arrival.reading:
+            self._stop_reading(arrival)
+            self._connect(arrival, None)
 
     def _expire(self) -> None:
         self._timer = None
@@ -188,9 +198,7 @@ class TlsListener:
             return
         except OSError:
             first = b""
-        if arrival.reading:
-            arrival.reading = False
-            self._loop.remove_reader(arrival.sock)
+        self._stop_reading(arrival)
         if not first:
             self._end(arrival)
         elif first == TLS_HANDSHAKE:
@@ -203,6 +211,11 @@ class TlsListener:
             )
         else:
             self._connect(arrival, None)
+
+    def _stop_reading(self, arrival: _Arrival) -> None:
+        if arrival.reading:
+            arrival.reading = False
+            self._loop.remove_reader(arrival.sock)
 
     def _connect(self, arrival: _Arrival, context: ssl.SSLContext | None) -> None:
         arrival.task = self._background.spawn(self._connecting(arrival, context), "a new connection", awaited=True)
@@ -243,8 +256,7 @@ class TlsListener:
             with contextlib.suppress(OSError):  # the peer was faster
                 arrival.sock.shutdown(socket.SHUT_RDWR)  # ends the handshake, and the transport closes the socket
             return
-        if arrival.reading:
-            self._loop.remove_reader(arrival.sock)
+        self._stop_reading(arrival)
         arrival.sock.close()
 
     def _fail(self, arrival: _Arrival, reason: str) -> None:

@@ -25,7 +25,7 @@ REFUSED_ROWS = {
     for reason, names in re.findall(r"^\| ([^|]+) \| (`\w+`(?:, `\w+`)*) \|$", GUIDE.read_text(), re.MULTILINE)
 }
 # What the command line gives a broker in another form than as a setting.
-ELSEWHERE = {"root", "store", "take_over", "ha_secret", "max_transfer_count", "max_transfer_bytes"}
+ELSEWHERE = {"root", "store", "take_over", "ha_secret", "max_transfer_count", "max_transfer_bytes", "tls", "tls_client", "security"}
 
 
 def shown(value):

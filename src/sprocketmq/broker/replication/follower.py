@@ -14,9 +14,10 @@ sends, and cuts its own log only where both have epochs and an equal beginning.
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sprocketmq.broker.replication.dispatching import Dispatching
 from sprocketmq.broker.replication.master_link import MasterLink
@@ -45,6 +46,7 @@ from sprocketmq.errors import (
 )
 from sprocketmq.net.address import parse_address
 from sprocketmq.net.tasks import Background
+from sprocketmq.net.tls import handshake_failure
 from sprocketmq.protocol.replication import RECEIVE_BYTES, TransferReader
 from sprocketmq.storage.replica.replica import Replica
 from sprocketmq.storage.store import MessageStore
@@ -61,6 +63,7 @@ DISK_PAUSES_S = (1.0, 10.0)
 SOUND_S = 5.0
 # With more log than this to dispatch, half a second's worth, nothing is read until half of it is: queues stay near the log.
 MAX_BACKLOG_BYTES = 128 << 20
+_HA_PORT = "master's HA port"
 # A sweep that comes later than this was kept from running: bytes of the master wait in the socket.
 _LATE_S = 1.0
 
@@ -94,7 +97,8 @@ class Follower:
     """Follows the master that ``find`` returns (None: none is known at the moment), until it is stopped.
 
     ``ask`` asks a master about its log. ``appended`` is called when bytes were appended, ``dispatched`` when records became visible, and
-    ``failed`` once when the disk failed: the follower ends then. ``name`` appears in log lines. ``state`` and ``reason`` tell what it does
+    ``failed`` once when the disk failed: the follower ends then. With ``tls`` the connection is encrypted, and the master's certificate
+    must name ``server_name`` or the host of its address. ``name`` appears in log lines. ``state`` and ``reason`` tell what it does
     and why the master is not followed, ``master_address`` is the HA port it talks to.
     """
 
@@ -107,6 +111,8 @@ class Follower:
         ask: Callable[[str], Awaitable[MasterLog]] = ask_master,
         name: str = "slave",
         secret: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
         heartbeat_s: float = 5.0,
         housekeeping_s: float = 20.0,
         appended: Callable[[], None] = lambda: None,
@@ -120,6 +126,8 @@ class Follower:
         self._ask = ask
         self._name = name
         self._secret = secret
+        self._tls = tls
+        self._server_name = server_name
         self._heartbeat_s = heartbeat_s
         self._housekeeping_s = housekeeping_s
         self._appended = appended
@@ -281,17 +289,25 @@ class Follower:
     async def _connect(self, address: str) -> MasterLink:
         host, port = parse_address(address)
         reader = TransferReader(self._buffer)
+        encrypted: dict[str, Any] = {}
+        if self._tls is not None:
+            encrypted = {"ssl": self._tls, "server_hostname": self._server_name or host}
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 _, link = await asyncio.get_running_loop().create_connection(
-                    lambda: MasterLink(reader, secret=self._secret, took=self._took, read=self._read, clock=self._clock), host, port
+                    lambda: MasterLink(reader, secret=self._secret, took=self._took, read=self._read, clock=self._clock),
+                    host,
+                    port,
+                    **encrypted,
                 )
         except TimeoutError:
-            raise ConnectFailed(address, "master's HA port", f"no answer within {CONNECT_TIMEOUT_S:g} s") from None
+            raise ConnectFailed(address, _HA_PORT, f"no answer within {CONNECT_TIMEOUT_S:g} s") from None
         except ConnectionRefusedError:
-            raise ConnectFailed(address, "master's HA port", "connection refused, nothing listens there") from None
+            raise ConnectFailed(address, _HA_PORT, "connection refused, nothing listens there") from None
         except OSError as e:
-            raise ConnectFailed(address, "master's HA port", e.strerror or str(e)) from None
+            if isinstance(e, ssl.SSLError | ConnectionError) and self._tls is not None:
+                raise handshake_failure(address, _HA_PORT, e) from None
+            raise ConnectFailed(address, _HA_PORT, e.strerror or str(e)) from None
         return link
 
     def _lost(self, link: MasterLink) -> BaseException:

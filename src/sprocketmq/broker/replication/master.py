@@ -22,8 +22,9 @@ from sprocketmq.broker.replication.stream import Allowance, Marks, SlaveProgress
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import LogOffsetOutside, RemoteProtocolError
 from sprocketmq.net.address import format_address
-from sprocketmq.net.listening import listen
+from sprocketmq.net.listening import Listener, listen_with_tls
 from sprocketmq.net.peerlog import PeerLog
+from sprocketmq.net.server_tls import ServerTls
 from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.replication import SLAVE_PROOF_BYTES, MasterHandshake, ReportReader, encode_transfer_head
 
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 MAX_SLAVES = 16
 # A connection that has not reported (or not proven the secret) after this time is closed; at most MAX_SLAVES wait to do so.
 FIRST_REPORT_S = 10.0
+# With a secret this side speaks first: at a port that takes plain connections beside TLS, one that is silent for this time is plain.
+SILENCE_S = 1.0
 # How much may be unsent in a slave's transport before the log is read no further for it.
 MAX_UNSENT_BYTES = 4 << 20
 # For a slave that is behind, the system is told to read so far ahead: a page that is not in memory would stop the loop.
@@ -75,7 +78,7 @@ class ReplicationMaster:
     """Sends the log of ``store`` to slaves. ``name`` appears in log lines.
 
     ``acked`` is called when a slave has more than before. A slave is in sync while it is less than ``max_gap_bytes`` behind. With a
-    ``secret`` only slaves that know it are served; what is sent is not encrypted.
+    ``secret`` only slaves that know it are served. ``tls`` says whether their connections may be, or must be, encrypted.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class ReplicationMaster:
         name: str = "master",
         acked: Callable[[], None] = lambda: None,
         secret: str | None = None,
+        tls: ServerTls | None = None,
         batch_bytes: int = 1 << 20,
         heartbeat_s: float = 5.0,
         housekeeping_s: float = 20.0,
@@ -97,6 +101,7 @@ class ReplicationMaster:
         self.name = name
         self.acked = acked
         self.secret = secret
+        self._tls = tls
         self.batch_bytes = batch_bytes
         self.heartbeat_s = heartbeat_s
         self.housekeeping_s = housekeeping_s
@@ -110,7 +115,7 @@ class ReplicationMaster:
         self.links: list[SlaveLink] = []
         self.newcomers: list[SlaveLink] = []
         self._marks = Marks()
-        self._listener: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._background = Background(name)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scheduled = False
@@ -122,7 +127,15 @@ class ReplicationMaster:
         """Listen for slaves on ``host:port`` (port 0: any free one) and return the port. Raises PortInUse or ConfigError."""
         self._loop = asyncio.get_running_loop()
         self._background = Background(self.name)
-        self._listener = await listen(lambda: SlaveLink(self), host, port)
+        self._listener = await listen_with_tls(
+            lambda: SlaveLink(self),
+            host,
+            port,
+            self._tls,
+            name=f"{self.name}, HA port",
+            peer_log=self.peer_log,
+            silence_s=SILENCE_S if self.secret is not None else None,
+        )
         self.port = int(self._listener.sockets[0].getsockname()[1])
         self._swept = self.clock.monotonic()
         self._background.every(self._sweep_s, self._sweep, "heartbeats to slaves")
@@ -138,12 +151,14 @@ class ReplicationMaster:
     async def stop(self) -> None:
         """Stop listening and close the connections of all slaves. May be called twice."""
         await self._background.close()
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
         for link in (*self.links, *self.newcomers):
             link.close("this broker stops")
         self._loop = None
+        if listener is not None:
+            await listener.wait_closed()
 
     # --- what is sent ---
 
