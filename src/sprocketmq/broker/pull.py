@@ -329,7 +329,7 @@ class PullHandlers:
     def _wait_for_disk(self, pull: Pull) -> bool:
         """Have another thread read what ``pull`` needs from the disk; False when it needs nothing, or has waited often enough."""
         units = pull.max_count if pull.tag_codes is None else max(pull.max_count, self._store.max_filter_units)
-        cold = self._store.find_cold(pull.topic.name, pull.queue_id, pull.offset, units)
+        cold = self._store.find_cold(pull.topic.name, pull.queue_id, pull.offset, units, pull.max_count if pull.tag_codes is None else None)
         if cold is None:
             pull.max_units = None
             return False

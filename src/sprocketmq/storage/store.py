@@ -253,12 +253,14 @@ class MessageStore:
         """How many queue units a read with tag codes examines at least."""
         return self.config.max_filter_units
 
-    def find_cold(self, topic: str, queue_id: int, offset: int, max_units: int) -> ColdRead | None:
-        """Return what a read of up to ``max_units`` queue units from ``offset`` on would wait for the disk for; None for nothing.
+    def find_cold(self, topic: str, queue_id: int, offset: int, max_units: int, max_count: int | None = None) -> ColdRead | None:
+        """Return what a read from ``offset`` on would wait for the disk for; None for nothing.
+
+        It examines up to ``max_units`` queue units, and ends earlier with ``max_count`` messages; None for a read with tag codes.
 
         Call ``load`` of the result in another thread, then ask again, then read at most its ``max_units``.
         """
-        return self._cold.find(topic, queue_id, offset, max_units)
+        return self._cold.find(topic, queue_id, offset, max_units, max_count)
 
     def declare_batch_topic(self, topic: str) -> None:
         """Let the queues of a topic without messages be batch queues. Raises FatalError when it already has plain queues.

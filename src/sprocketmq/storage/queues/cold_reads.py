@@ -1,7 +1,8 @@
 """Which parts of the files a read needs from the disk: they are read in another thread first, so that the broker's loop does not wait.
 
-The end of the log counts as cached, as it was written last. Before it, the page cache is asked: per block of the log, which is remembered
-for two seconds while all of it is cached, or, where records lie far apart, per run of records.
+The end of the log counts as cached, as it was written last. Before it, the page cache is asked: per block of the log, or, where records lie
+far apart, per run of records. Blocks that are cached as a whole, and parts of queues whose records lie in such blocks, are remembered for
+two seconds, so that a consumer that reads on costs a look-up now and then.
 """
 
 from collections.abc import Iterator
@@ -27,6 +28,10 @@ MAX_RUNS = 64
 MAX_READ_BYTES = 32 << 20
 # The units of a queue are read ahead of the reads that need them.
 QUEUE_AHEAD_BYTES = 1 << 20
+# This many units are looked up at once, plain ones and those of batches, and the reads that follow find them remembered.
+AHEAD_UNITS = 1024
+AHEAD_BATCH_UNITS = 64
+_MAX_REMEMBERED = 4096
 
 _Part = tuple[str, int, int]
 
@@ -58,11 +63,14 @@ class ColdFinder:
         self._clock = clock
         # Blocks of the log that were in the page cache as a whole, and until when that is believed (monotonic s).
         self._fresh: dict[int, float] = {}
+        # Parts of queues whose units and records were in the page cache: first queue offset, the one behind the last, and until when.
+        self._cached: dict[tuple[str, int], tuple[int, int, float]] = {}
 
-    def find(self, topic: str, queue_id: int, offset: int, max_units: int) -> ColdRead | None:
-        """Return what a read of up to ``max_units`` queue units from ``offset`` on needs from the disk; None when it needs nothing.
+    def find(self, topic: str, queue_id: int, offset: int, max_units: int, max_count: int | None = None) -> ColdRead | None:
+        """Return what a read from ``offset`` on needs from the disk; None when it needs nothing.
 
-        Where the units themselves have to be read first, the result is only about them: ask again afterwards.
+        The read examines up to ``max_units`` queue units, and ends earlier when ``max_count`` messages do. Where the units themselves have
+        to be read first, the result is only about them: ask again afterwards.
         """
         log = self._log
         if log.committed_end - log.min_offset <= TAIL_BYTES:
@@ -70,10 +78,14 @@ class ColdFinder:
         queue = self._reader.queue(topic, queue_id)
         if queue is None or not queue.min_offset <= offset < queue.visible:
             return None
+        if self._is_remembered(queue, offset, max_units, max_count):
+            return None
         if isinstance(queue, BatchConsumeQueue):
-            first, end = queue.find(offset), queue.end_unit
+            first, end, ahead = queue.find(offset), queue.end_unit, AHEAD_BATCH_UNITS
+            if max_count is not None:
+                max_units = min(max_units, queue.find(min(offset + max_count, queue.visible) - 1) + 1 - first)
         else:
-            first, end = offset, queue.visible
+            first, end, ahead = offset, queue.visible, AHEAD_UNITS
         stop = min(first + max_units, end)
         if first >= stop:
             return None
@@ -83,11 +95,38 @@ class ColdFinder:
         start = queue.unit(first)[0]
         if start >= log.committed_end - TAIL_BYTES:
             return None
-        log_offset, size = queue.unit(stop - 1)[:2]
-        span_end = log_offset + size
-        if 0 < span_end - start <= SPAN_BYTES and self._blocks_are_cached(start, span_end):
+        far = min(first + ahead, end)
+        if far > stop and not self._missing_units(queue, first, far, end) and self._span_is_cached(queue, start, far):
+            self._remember(queue, offset, far)
+            return None
+        if self._span_is_cached(queue, start, stop):
             return None
         return self._find_runs(queue, first, stop)
+
+    def _span_is_cached(self, queue: Queue, start: int, stop: int) -> bool:
+        """Return whether the log is cached from ``start`` to the record of the last unit before ``stop``, and these are not far apart."""
+        log_offset, size = queue.unit(stop - 1)[:2]
+        return 0 < log_offset + size - start <= SPAN_BYTES and self._blocks_are_cached(start, log_offset + size)
+
+    def _is_remembered(self, queue: Queue, offset: int, max_units: int, max_count: int | None) -> bool:
+        known = self._cached.get((queue.topic, queue.queue_id))
+        if known is None:
+            return False
+        if isinstance(queue, BatchConsumeQueue):
+            if max_count is None:
+                return False  # the units may cover any number of offsets
+            max_units = max_count
+        begin, end, until = known
+        return begin <= offset and offset + max_units <= end and self._clock.monotonic() < until
+
+    def _remember(self, queue: Queue, offset: int, stop: int) -> None:
+        """Remember that the queue is cached from ``offset`` to the last unit before ``stop``."""
+        if isinstance(queue, BatchConsumeQueue):
+            base, count = queue.unit(stop - 1)[4:6]
+            stop = base + count
+        if len(self._cached) >= _MAX_REMEMBERED:
+            self._cached.clear()
+        self._cached[queue.topic, queue.queue_id] = offset, stop, self._clock.monotonic() + FRESH_S
 
     @staticmethod
     def _missing_units(queue: Queue, first: int, stop: int, end: int) -> list[_Part]:
@@ -107,7 +146,7 @@ class ColdFinder:
             begin = block * BLOCK_BYTES
             if not self._is_cached(max(begin, self._log.min_offset), min(begin + BLOCK_BYTES, self._log.committed_end)):
                 return False
-            if len(fresh) >= 4096:
+            if len(fresh) >= _MAX_REMEMBERED:
                 fresh.clear()
             fresh[block] = now + FRESH_S
         return True

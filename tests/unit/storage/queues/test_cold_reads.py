@@ -114,5 +114,38 @@ def test_a_cached_block_is_asked_for_once_in_two_seconds(bench: Any, monkeypatch
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_consumer_that_reads_on_finds_what_was_looked_up_ahead(bench: Any, monkeypatch: pytest.MonkeyPatch, batched: bool) -> None:
+    in_cache = True
+    monkeypatch.setattr(cold_reads, "resident", lambda *_: in_cache)
+    if batched:
+        bench.store.declare_batch_topic("orders")
+    for _ in range(50):
+        (bench.send_inner_batch if batched else bench.send_batch)([b"x"] * 4)
+    assert bench.store.find_cold("orders", 0, 0, 8, 8) is None
+    in_cache = False
+    assert bench.store.find_cold("orders", 0, 120, 80, 80) is None
+    assert bench.store.find_cold("orders", 0, 120, 80, 80) is None
+    bench.clock.advance(cold_reads.FRESH_S)
+    found = bench.store.find_cold("orders", 0, 120, 80, 80)
+    assert found is not None
+    assert found.parts
+    assert found.max_units == (20 if batched else 80)
+
+
+def test_a_read_of_batches_by_tag_is_looked_up_in_full(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_cache = True
+    monkeypatch.setattr(cold_reads, "resident", lambda *_: in_cache)
+    bench.store.declare_batch_topic("orders")
+    for _ in range(50):
+        bench.send_inner_batch([b"x"] * 4)
+    assert bench.store.find_cold("orders", 0, 0, 8, 8) is None
+    bench.clock.advance(cold_reads.FRESH_S)
+    in_cache = False
+    found = bench.store.find_cold("orders", 0, 0, 50)  # any of the units may have the tag
+    assert found is not None
+    assert found.max_units == 50
+
+
 def test_a_file_that_was_deleted_is_left_out(tmp_path: Path) -> None:
     ColdRead([(str(tmp_path / "gone"), 0, 100)], 1).load()
