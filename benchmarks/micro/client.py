@@ -1,11 +1,13 @@
 """What the producer costs without sockets: microseconds of processor time for one message. ``python -m benchmarks.micro.client``.
 
 A real producer sends through real connections whose transport throws the requests away; ready-made answers come back in the next turn
-of the loop. So messages, checks, batching, encoding, frame headers, answers and results are in; system calls of sockets are not.
+of the loop. So messages, checks, batching, encoding, frame headers, answers and results are in; system calls of sockets are not. What is
+``signed`` has credentials: one signature for each request, over its fields and its body. ``sha1`` is the hash of the bodies alone.
 """
 
 import asyncio
 import gc
+import hashlib
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -14,12 +16,13 @@ from typing import Any
 import uvloop
 
 from benchmarks.report import spread, write_result
-from sprocketmq import Batching, Message, Producer, sync
+from sprocketmq import Batching, Credentials, Message, Producer, sync
 from sprocketmq.client.instance import OPEN
 from sprocketmq.client.routes import read_route
 from sprocketmq.errors import SendQueueFull
 from sprocketmq.net.client import Connection
 from sprocketmq.net.link import Buffers
+from sprocketmq.net.login import Login
 from sprocketmq.net.memory import keep_freed_memory
 from sprocketmq.protocol.bodies import BrokerData, QueueData, TopicRoute
 from sprocketmq.protocol.codes import FLAG_RESPONSE
@@ -31,6 +34,9 @@ MESSAGES = 60_000
 ROUNDS = 5
 TASKS = 256
 ADDRESS = "127.0.0.1:10911"
+CREDENTIALS = Credentials("alice", "a secret of thirty-two characters")
+# What a batch of AutoBatch holds at most.
+BATCH_BYTES = 32 << 10
 
 
 class _Sink(asyncio.Transport):
@@ -55,8 +61,8 @@ class _Sink(asyncio.Transport):
 class _Answering(Connection):
     """A connection that answers each request in the next turn of the loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop, ADDRESS, ReceiveBuffer(), expected="broker")
+    def __init__(self, loop: asyncio.AbstractEventLoop, login: Login | None) -> None:
+        super().__init__(loop, ADDRESS, ReceiveBuffer(), expected="broker", login=login)
         self.connection_made(_Sink())
         self._asked: list[int] = []
         ext = {"msgId": "7F00000100002A9F0000000000000000", "queueId": "0", "queueOffset": "123456"}
@@ -88,7 +94,7 @@ async def connect(producer: Producer) -> None:
     producer._prepare("127.0.0.1")
     data = TopicRoute(broker_datas=[BrokerData("cluster", "broker-a", {0: ADDRESS})], queue_datas=[QueueData("broker-a", 8, 8, 6, 0)])
     producer._publishers.add(read_route("t", data))
-    producer._instance.brokers._connections[ADDRESS] = _Answering(loop)
+    producer._instance.brokers._connections[ADDRESS] = _Answering(loop, producer._instance.brokers.login)
     producer._instance.state = OPEN
 
 
@@ -149,21 +155,38 @@ async def send_batch(producer: Producer) -> None:
         await producer.send_batch([Message("t", BODY) for _ in range(100)])
 
 
-WORK: tuple[tuple[str, Callable[[Producer], Awaitable[None]], bool], ...] = (
-    ("submit_auto_batch", submit, True),
-    ("submit_auto_batch_callbacks", submit_with_callbacks, True),
-    ("submit_auto_batch_tags_keys", submit_tags_and_keys, True),
-    ("submit_auto_batch_keys_queues", submit_to_queues, True),
-    ("send_auto_batch_256_tasks", send, True),
-    ("submit_single", submit, False),
-    ("send_single_256_tasks", send, False),
-    ("send_batch_of_100", send_batch, False),
+WORK: tuple[tuple[str, Callable[[Producer], Awaitable[None]], bool, bool], ...] = (
+    ("submit_auto_batch", submit, True, False),
+    ("submit_auto_batch_signed", submit, True, True),
+    ("submit_auto_batch_callbacks", submit_with_callbacks, True, False),
+    ("submit_auto_batch_callbacks_signed", submit_with_callbacks, True, True),
+    ("submit_auto_batch_tags_keys", submit_tags_and_keys, True, False),
+    ("submit_auto_batch_tags_keys_signed", submit_tags_and_keys, True, True),
+    ("submit_auto_batch_keys_queues", submit_to_queues, True, False),
+    ("send_auto_batch_256_tasks", send, True, False),
+    ("send_auto_batch_256_tasks_signed", send, True, True),
+    ("submit_single", submit, False, False),
+    ("submit_single_signed", submit, False, True),
+    ("send_single_256_tasks", send, False, False),
+    ("send_batch_of_100", send_batch, False, False),
 )
 
 
-async def measure(work: Callable[[Producer], Awaitable[None]], batching: Batching | None) -> list[float]:
+def measure_sha1() -> list[float]:
+    """Return the microseconds that SHA-1 takes for the bodies of a batch, a message: no signature can cost less."""
+    body = BODY * (BATCH_BYTES // len(BODY))
+    rounds = []
+    for _ in range(ROUNDS):
+        began = time.process_time()
+        for _ in range(MESSAGES * len(BODY) // len(body)):
+            hashlib.sha1(body, usedforsecurity=False)
+        rounds.append((time.process_time() - began) / MESSAGES * 1e6)
+    return rounds
+
+
+async def measure(work: Callable[[Producer], Awaitable[None]], batching: Batching | None, credentials: Credentials | None) -> list[float]:
     """Return microseconds of processor time a message, for each round."""
-    producer = Producer("pg", namesrv=ADDRESS, batching=batching)
+    producer = Producer("pg", namesrv=ADDRESS, batching=batching, credentials=credentials, tls=False)
     await connect(producer)
     await work(producer)
     rounds = []
@@ -200,10 +223,14 @@ def measure_sync() -> list[float]:
 
 
 def main() -> int:
-    figures = {name: uvloop.run(measure(work, Batching() if batching else None)) for name, work, batching in WORK}
+    figures = {
+        name: uvloop.run(measure(work, Batching() if batching else None, CREDENTIALS if signed else None))
+        for name, work, batching, signed in WORK
+    }
+    figures["sha1"] = measure_sha1()
     figures["sync_submit_auto_batch"] = measure_sync()
     for name, rounds in figures.items():
-        print(f"{name:30} {min(rounds):7.2f} us a message   {1e6 / min(rounds):10,.0f} messages/s of processor time")
+        print(f"{name:34} {min(rounds):7.2f} us a message   {1e6 / min(rounds):10,.0f} messages/s of processor time")
     write_result("micro-client", {"figures": {name: {"us_per_message": spread(rounds)} for name, rounds in figures.items()}})
     return 0
 

@@ -8,8 +8,10 @@ a request can send it again, so beyond the loopback interface signatures need TL
 import binascii
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import itemgetter
 from typing import NoReturn
 
 import msgspec
@@ -72,11 +74,8 @@ class SigningKey:
 
     def signature(self, ext: Mapping[str, str], body: Body = b"") -> str:
         """Return the signature of a request with the fields ``ext``; a Signature among them is left out."""
-        names = sorted(ext)
-        if not "".join(names).isascii():
-            names.sort(key=_utf16)
         # Java writes an unpaired surrogate as a question mark too.
-        values = "".join([ext[name] for name in names if name != SIGNATURE]).encode("utf-8", "replace")
+        values = "".join(_values_in_order(tuple(ext))(ext)).encode("utf-8", "replace")
         inner = self._inner.copy()
         inner.update(values)
         if type(body) is list:
@@ -94,8 +93,15 @@ def signature(secret: bytes, ext: Mapping[str, str], body: Body = b"") -> str:
     return SigningKey(secret).signature(ext, body)
 
 
-def _utf16(name: str) -> bytes:
-    return name.encode("utf-16-be", "surrogatepass")
+@lru_cache(maxsize=512)
+def _values_in_order(names: tuple[str, ...]) -> Callable[[Mapping[str, str]], Iterable[str]]:
+    """Return what takes the signed values from a map with these names; requests of one kind have the same."""
+    signed = [name for name in names if name != SIGNATURE]
+    signed.sort(key=lambda name: name.encode("utf-16-be", "surrogatepass"))
+    if not signed:
+        return lambda ext: ()  # noqa: ARG005 - no field is signed
+    # Of a single name an itemgetter returns the text, which is joined to itself.
+    return itemgetter(*signed)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -147,7 +153,9 @@ class Credentials:
         """Do the same to fields that are JSON text already, without names of their own among the three."""
         fields = _decode_text_map(ext)
         end = ext[:-1] + b"," if fields else b"{"
-        fields.update(self._identity())
+        fields[ACCESS_KEY] = self.access_key
+        if self.security_token is not None:
+            fields[SECURITY_TOKEN] = self.security_token.reveal()
         return b'%b%b,"Signature":"%b"}' % (end, self._fields, self._key.signature(fields, body).encode())
 
     def _identity(self) -> dict[str, str]:
