@@ -1,4 +1,4 @@
-"""When a send is answered, and with which code: the only place for the rules of acknowledging.
+"""When a send is answered, and with which code, and when readers see it: the only place for the rules of acknowledging.
 
 ::
 
@@ -22,6 +22,9 @@ stored in each case below, and answered when both have an outcome:
 With too few replicas in sync when the send is committed it waits for the disk only. After a failed flush nothing is acknowledged: the
 answer is SERVICE_NOT_AVAILABLE.
 
+Readers see the log up to where both have it. What replicas did not get in time, or were too few for, is seen as well, but not before
+anything that stands ahead of it in the log.
+
 Nothing here has a clock, a thread or an event loop: callers pass times and offsets.
 """
 
@@ -42,11 +45,12 @@ _T = TypeVar("_T")
 
 
 class _Group:
-    """The sends of one commit: where it ended in the log, when that was, what waits; the outcomes on disk and replicas, as codes."""
+    """The sends of one commit: its part of the log, when it was, what waits; the outcomes on disk and replicas, as codes."""
 
-    __slots__ = ("disk", "end", "replicas", "sends", "since")
+    __slots__ = ("begin", "disk", "end", "replicas", "sends", "since")
 
-    def __init__(self, end: int, since: float, sends: list[object], disk: int, replicas: int) -> None:
+    def __init__(self, begin: int, end: int, since: float, sends: list[object], disk: int, replicas: int) -> None:
+        self.begin = begin
         self.end = end
         self.since = since
         self.sends = sends
@@ -61,9 +65,12 @@ class Acks(Generic[_T]):
     waits. At most ``max_sends`` wait, for the disk at most ``timeout_s`` and for replicas ``replica_timeout_s``. Nothing more is taken once
     ``max_bytes`` of the log are not where a waiting send needs them, so a disk or slave that hangs does not let memory grow. What waits is
     the caller's own kind of thing; each comes back exactly once, with its code.
+
+    ``withheld`` is the log offset from which on readers see nothing, as the next master may not have it; None when there is none.
     """
 
     __slots__ = (
+        "_end",
         "_for_disk",
         "_for_replicas",
         "_max_bytes",
@@ -74,6 +81,7 @@ class Acks(Generic[_T]):
         "replicas",
         "sync",
         "waiting",
+        "withheld",
     )
 
     def __init__(
@@ -87,6 +95,8 @@ class Acks(Generic[_T]):
         self._timeout_s = timeout_s
         self._replica_timeout_s = replica_timeout_s
         self._max_bytes = max_bytes
+        self._end = 0  # of the log after the last commit
+        self.withheld: int | None = None
         # A group is in one or both, until the disk or the replicas have an outcome.
         self._for_disk: deque[_Group] = deque()
         self._for_replicas: deque[_Group] = deque()
@@ -119,11 +129,13 @@ class Acks(Generic[_T]):
     def wait(self, end: int, now: float, sends: list[_T], *, in_sync: bool = True) -> list[tuple[int, list[_T]]]:
         """Let held sends wait whose commit ended at log offset ``end``, and return those that need not, with their code.
 
-        ``in_sync``: enough replicas are. Ends and times never decrease; not to be called after a failure.
+        ``in_sync``: enough replicas are. With replicas it is called for every commit, also for one without sends that wait. Ends and times
+        never decrease; not to be called after a failure.
         """
         disk = _PENDING if self.sync else STORED
         replicas = STORED if not self.replicas else _PENDING if in_sync else REPLICAS_MISSING
-        group = _Group(end, now, sends, disk, replicas)  # type: ignore[arg-type]
+        group = _Group(self._end, end, now, sends, disk, replicas)  # type: ignore[arg-type]
+        self._end = end
         if disk == _PENDING:
             self._for_disk.append(group)
         if replicas == _PENDING:
@@ -168,13 +180,31 @@ class Acks(Generic[_T]):
                 self._settle(group, found)
         return found
 
+    def visible(self, end: int, flushed: int, replicated: int = 0) -> int:
+        """Return the log offset up to which readers may see a log that ends at ``end``, and is flushed and replicated so far.
+
+        It may be lower than before, as slaves come and go: what readers have seen stays visible.
+        """
+        if self.sync:
+            end = min(end, flushed)
+        if groups := self._for_replicas:
+            end = min(end, max(groups[0].begin, replicated))
+        return end if self.withheld is None else min(end, self.withheld)
+
+    def agreed(self, end: int) -> None:
+        """Let readers see the whole log again, which ends at ``end``: it is the one that counts, or equal to its master's."""
+        self.withheld = None
+        self._end = end
+
     def fail(self) -> list[_T]:
         """Remove and return everything that waits: a flush failed, and how much of it is on the disk is unknown."""
         self.failed = True
         return self.drop()
 
     def drop(self) -> list[_T]:
-        """Remove and return everything that waits: nobody may acknowledge it any more."""
+        """Remove and return everything that waits: nobody may acknowledge it any more. Readers see no more of it than they do."""
+        if self._for_replicas and self.withheld is None:
+            self.withheld = self._for_replicas[0].begin
         groups = {id(group): group for group in (*self._for_disk, *self._for_replicas)}
         self._for_disk.clear()
         self._for_replicas.clear()
@@ -186,6 +216,8 @@ class Acks(Generic[_T]):
 
     def _settle(self, group: _Group, found: list[tuple[int, list[_T]]]) -> None:
         """Add a group with both outcomes to ``found``; neighbours with the same code are answered together."""
+        if not group.sends:
+            return
         self.waiting -= len(group.sends)
         code = group.replicas or group.disk  # the outcome of the replicas is the one that counts
         if found and found[-1][0] == code:

@@ -1,4 +1,4 @@
-"""Flushing the log: one thread that flushes, when it does so, and who is notified. Replicas are notified here as well.
+"""Flushing the log: one thread that flushes, when it does so, and who is notified: sends, readers, and replicas.
 
 One flush is under way at a time; everything committed meanwhile is in the next one. With SYNC_FLUSH that makes a group commit: the more
 sends wait, the more share one flush. Queues and index are flushed from time to time (``settle``), in another thread. Keys that wait in
@@ -172,7 +172,10 @@ class Flusher(Generic[_T]):
         return self._stopped is not None
 
     def wait(self, sends: list[_T]) -> None:
-        """Let the held sends of the last commit wait for disk and replicas, as the mode says."""
+        """Let the held sends of the last commit wait for disk and replicas, as the mode says.
+
+        With replicas to be called after every commit, also without such sends: readers do not see it yet.
+        """
         acks = self.acks
         if acks.failed:
             acks.release(len(sends))
@@ -180,7 +183,10 @@ class Flusher(Generic[_T]):
             return
         replicas = self.replicas
         in_sync = not acks.replicas or (replicas is not None and replicas.in_sync(acks.replicas))
-        self._give_each(acks.wait(self._store.commitlog_max_offset, self._clock.monotonic(), sends, in_sync=in_sync))
+        answers = acks.wait(self._store.commitlog_max_offset, self._clock.monotonic(), sends, in_sync=in_sync)
+        if not in_sync:
+            self.show()
+        self._give_each(answers)
         if self._deadline_timer is None:
             self._await_deadline()
 
@@ -312,21 +318,31 @@ class Flusher(Generic[_T]):
             self.fail(error)
             return
         end = min(end, self._store.commitlog_flushed_offset)  # a log that was cut meanwhile ends before it
-        if end > self.flushed_end:
-            self.flushed_end = end
-            self._store.publish(end)
+        self.flushed_end = max(self.flushed_end, end)
         # Let the disk work on the next group while this one is answered.
         self.wrote()
         if end - self.settled_end >= self._store.settle_every_bytes:
             self.settle()
         self.answer_covered()
-        self._published(end)
 
     def answer_covered(self) -> None:
-        """Answer the sends that disk and replicas cover now; to be called when a replica has more."""
-        acks = self.acks
-        replicated = self.replicas.replicated(acks.replicas) if acks.replicas and self.replicas is not None else 0
-        self._give_each(acks.covered(self.flushed_end, replicated))
+        """Answer the sends that disk and replicas cover now, once readers see them; to be called when a replica has more."""
+        answers = self.acks.covered(self.flushed_end, self._replicated)
+        try:
+            self.show()
+        finally:
+            self._give_each(answers)
+
+    @property
+    def _replicated(self) -> int:
+        wanted = self.acks.replicas
+        return self.replicas.replicated(wanted) if wanted and self.replicas is not None else 0
+
+    def show(self) -> None:
+        """Let readers see as much of the log as ``acks`` allows now."""
+        end = self.acks.visible(self._store.commitlog_max_offset, self.flushed_end, self._replicated)
+        self._store.publish(end)
+        self._published(end)
 
     def fail(self, error: SprocketError | None) -> None:
         """Note that the store has failed, and answer everything that waits."""
@@ -369,5 +385,10 @@ class Flusher(Generic[_T]):
         self._await_deadline()
 
     def expire(self) -> None:
-        """Answer the sends whose timeouts are over."""
-        self._give_each(self.acks.overdue(self._clock.monotonic()))
+        """Answer the sends whose timeouts are over; readers see what slaves did not get in time."""
+        answers = self.acks.overdue(self._clock.monotonic())
+        try:
+            if self.acks.replicas:
+                self.show()
+        finally:
+            self._give_each(answers)

@@ -184,6 +184,7 @@ class Replication:
         if role.is_slave:
             self._follow()
         else:
+            self._flusher.acks.agreed(self._store.commitlog_max_offset)
             self._wait_for_replicas()
             await self._listen()
         role.epoch = max(role.epoch, self._store.epochs.last.number)
@@ -240,8 +241,11 @@ class Replication:
         self.master = self._flusher.replicas = master
 
     def _wait_for_replicas(self) -> None:
+        """Let sends and readers wait for slaves, as the role says."""
         is_sync = self._role.role is Role.SYNC_MASTER
-        self._flusher.acks.replicas = self._role.copies - 1 if is_sync else 0
+        acks = self._flusher.acks
+        acks.replicas = self._role.copies - 1 if is_sync else 0
+        self._store.hold_back(acks.waits)
         self._sends.mode_changed()
 
     # --- slave ---
@@ -324,12 +328,13 @@ class Replication:
         flusher = self._flusher
         if flusher.flushed_end > self._store.commitlog_max_offset:  # the log was cut
             flusher.flushed_end = self._store.commitlog_flushed_offset
+        if flusher.acks.withheld is not None:
+            flusher.acks.agreed(self._store.commitlog_max_offset)
         flusher.wrote()
 
     def _dispatched(self) -> None:
         """Let readers see records that were flushed before they were dispatched, and wake their pulls."""
-        self._store.publish(self._flusher.flushed_end)
-        self.wake_pulls()
+        self._flusher.show()
 
     def wake_pulls(self) -> None:
         """Wake the held pulls whose queues have more that is visible."""
@@ -352,6 +357,9 @@ class Replication:
     def _watch(self) -> None:
         if self.follower is not None and self.follower.state is FollowerState.FOLLOWING:
             self._role.epoch = max(self._role.epoch, self._store.epochs.last.number)
+            if self._flusher.acks.withheld is not None:  # the master has all of it, and sends nothing new
+                self._flusher.acks.agreed(self._store.commitlog_max_offset)
+                self._flusher.show()
 
     def _search(self) -> None:
         if self._role.is_slave and not self._role.master_address:
@@ -433,7 +441,8 @@ class Replication:
         for topic in self._topics:
             for queue_id in list(topic.held):
                 self._pulls.ends_at(topic, queue_id, store.max_offset(topic.name, queue_id))
-        store.publish(self._flusher.flushed_end)
+        self._flusher.acks.agreed(store.commitlog_max_offset)
+        self._flusher.show()
         role.take(role.as_master, MASTER_ID)
         role.epoch = epoch
         self._deliver_delayed()
@@ -508,7 +517,7 @@ class Replication:
                     await self.master.drain(DRAIN_S)  # of an ASYNC_MASTER slaves may lack what it has acknowledged
                     await self.master.stop()
                 self._flusher.replicas = self.master = None
-                self._flusher.acks.replicas = 0
+                self._wait_for_replicas()
                 self._delays.progress.adopt({}, {})
                 for _ in range(SUCCESSOR_POLLS):  # its id as slave is free when it is registered as master
                     if not master_address or await self._registrar.master_address() == master_address:

@@ -116,8 +116,8 @@ class SendHandlers:
         self._room = room
         self._delays = delays
         self._dead_letter = dead_letter
-        # With SYNC_FLUSH messages are seen when the disk has them: by queue, what arrived and between which ends of the log.
-        self._seen_late = flusher.acks.sync and not config.store.read_uncommitted
+        # What is committed and not published yet, while the store holds back: by queue, what arrived and between which ends of the log.
+        self._seen_late = store.holds_back
         self._unseen: dict[tuple[Topic, int], tuple[int | None, int, int]] = {}
         self.closing = False
         self._slow_s = config.os_page_cache_busy_timeout_ms / 1000
@@ -437,10 +437,11 @@ class SendHandlers:
                 waiting.append(Stored(conn, command, ext))
             else:
                 conn.respond(command, 0, ext=ext)
-        if waiting:
-            self._flusher.wait(waiting)
         if self._seen_late:
             self._note_unseen([(topic, queue_id, tag) for _, _, topic, queue_id, _, _, _, tag, _, _ in staged])
+        if waiting or self._acks.replicas:
+            self._flusher.wait(waiting)
+        if self._seen_late:
             return
         for _, _, topic, queue_id, _, _, _, tag, _, _ in staged:
             if topic.held and queue_id in topic.held:
@@ -467,6 +468,9 @@ class SendHandlers:
         self._stats.put_bytes += size
         if self._seen_late:
             self._note_unseen(arrivals)
+        if self._acks.replicas:
+            self._flusher.wait([])
+        if self._seen_late:
             return
         for topic, queue_id, tag in arrivals:
             if topic.held and queue_id in topic.held:
@@ -485,8 +489,9 @@ class SendHandlers:
             conn.respond(command, code, ext=ext)
 
     def mode_changed(self) -> None:
-        """Take note that ``acks`` waits for something else than before."""
+        """Take note that ``acks`` waits for something else than before, and the store may hold back."""
         self._waits = self._acks.waits
+        self._seen_late = self._store.holds_back
 
     def give_up(self) -> None:
         """Answer what is staged with an error, and store nothing of it: this broker is no longer the master."""

@@ -61,8 +61,9 @@ class Appender:
         self._index = index
         self._staged_sends: list[StagedSend] | None = [] if index is not None else None
         self._touched: list[Queue] = []
-        # With SYNC_FLUSH: (end of the log, queue, its end) of commits that readers must not see yet.
-        self._holds_back = config.flush_disk_type == "SYNC_FLUSH" and not config.read_uncommitted
+        # (end of the log, queue, its end) of commits that readers must not see yet.
+        self._may_hold_back = not config.read_uncommitted
+        self._holds_back = config.flush_disk_type == "SYNC_FLUSH" and self._may_hold_back
         self._unpublished: deque[tuple[int, Queue, int]] = deque()
         self._published_end = 0
         self._last_ms = 0
@@ -82,7 +83,7 @@ class Appender:
     @property
     def visible_end(self) -> int:
         """The end of the log that readers see."""
-        return self._published_end if self._holds_back else self.committed[0]
+        return self._published_end if self.holds_back else self.committed[0]
 
     @property
     def last_ms(self) -> int:
@@ -409,7 +410,7 @@ class Appender:
     def commit(self) -> None:
         """Write everything staged at once and make it visible to readers. After that, killing the process loses none of it.
 
-        With SYNC_FLUSH readers see it once ``publish`` was called after a flush, unless ``read_uncommitted`` is set.
+        While the store holds back, readers see it once ``publish`` was called.
 
         Raises StoreWriteFailed when the write fails (disk full or broken): nothing staged is stored then; its offsets are assigned again.
         Raises StoreFailed after a failed flush: the store takes no more messages.
@@ -424,7 +425,7 @@ class Appender:
             self._forget_staged()
             raise
         end = log.committed_end
-        if self._holds_back:
+        if self._holds_back or self._unpublished:
             for queue in touched:
                 queue.commit()
                 self._unpublished.append((end, queue, queue.committed))
@@ -440,26 +441,35 @@ class Appender:
             self._staged_sends = []
 
     def publish(self, end: int) -> None:
-        """Let readers see what was committed up to log offset ``end``, which ``flush`` returned. Only SYNC_FLUSH needs it."""
+        """Let readers see what was committed up to log offset ``end``. Only needed while, or after, the store held back."""
         waiting = self._unpublished
         while waiting and waiting[0][0] <= end:
             _, queue, offset = waiting.popleft()
             queue.visible = offset
         self._published_end = max(self._published_end, min(end, self.committed[0]))
 
+    def hold_back(self, wanted: bool) -> None:
+        """Let readers see later commits when they are published, or at once: then what is held back now is still to be published first.
+
+        Never holds back with ``read_uncommitted``.
+        """
+        if not self.holds_back:
+            self._published_end = self.committed[0]
+        self._holds_back = wanted and self._may_hold_back
+
     # --- a replica ---
 
     @property
     def holds_back(self) -> bool:
-        """Whether readers see only what was published after a flush."""
-        return self._holds_back
+        """Whether readers see only what was published: with SYNC_FLUSH, and on a master that waits for slaves."""
+        return self._holds_back or bool(self._unpublished)
 
     def took(self, end: int, last_log_offset: int, last_ms: int, grown: Sequence[tuple[Queue, int]] = ()) -> None:
         """Note that queues and index have the records up to log offset ``end``, which a replica received; the last one is given.
 
-        ``grown`` are the queues with new units and what readers saw of each before: until ``publish``, with SYNC_FLUSH, they see no more.
+        ``grown`` are the queues with new units and what readers saw of each before: until ``publish`` they see no more.
         """
-        if self._holds_back:
+        if self.holds_back:
             for queue, visible in grown:
                 queue.visible = min(visible, queue.committed)
                 self._unpublished.append((end, queue, queue.committed))

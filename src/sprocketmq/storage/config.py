@@ -64,12 +64,12 @@ class StoreConfig:
     commit log ahead of the writes. A filtered read examines at most ``max_filter_units`` queue units of 20 bytes;
     units of a batch queue have 46 bytes, and their messages are counted.
 
-    With SYNC_FLUSH readers see what is on disk, with ``read_uncommitted`` what is written. ``pipeline_workers`` processes read the
+    With SYNC_FLUSH readers see what is on disk, with ``read_uncommitted`` always what is written. ``pipeline_workers`` processes read the
     log when queues and index are rebuilt (0: one per core, at most 4); ``enable_build_consume_queue_concurrently`` off does it in this
-    process. Segments expire ``file_reserved_hours`` after their last write, in the hours ``delete_when`` names (``"04;16"``); the
-    ratios are used parts of the disk: past ``disk_max_used_ratio`` expired files go at any hour, past ``disk_clean_forcibly_ratio``
-    any but the newest go, past ``disk_warning_ratio`` messages are refused as well. ``message_delay_level`` has the delays of levels 1,
-    2, ..., from which the units of delayed messages get their delivery time.
+    process. Segments expire ``file_reserved_hours`` after their last write, in the hours ``delete_when`` names (``"04;16"``); the ratios
+    are used parts of the disk: past ``disk_max_used_ratio`` expired files go at any hour, past ``disk_clean_forcibly_ratio`` any but the
+    newest go, past ``disk_warning_ratio`` messages are refused as well. ``message_delay_level`` has the delays of levels 1, 2, ..., from
+    which the units of delayed messages get their delivery time.
     """
 
     root: Path

@@ -75,6 +75,7 @@ class MessageStore:
         self.stage_copy = appender.stage_copy
         self.commit = appender.commit
         self.publish = appender.publish
+        self.hold_back = appender.hold_back
         self.discard = appender.discard
 
     def _refuse_messages(self, *_: object, **__: object) -> NoReturn:
@@ -384,8 +385,13 @@ class MessageStore:
 
     @property
     def commitlog_visible_offset(self) -> int:
-        """The log offset up to which readers see the log: with SYNC_FLUSH what was published, else all of it."""
+        """The log offset up to which readers see the log: what was published while the store holds back, else all of it."""
         return self._appender.visible_end
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether readers see only what was published."""
+        return self._appender.holds_back
 
     @property
     def commitlog_staged_offset(self) -> int:

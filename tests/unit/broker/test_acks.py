@@ -154,6 +154,70 @@ def test_a_send_without_replicas_is_not_kept_waiting_by_an_earlier_one_that_hope
     assert rule.covered(200, 100) == [(STORED, ["hopes"])]
 
 
+# --- what readers see ---------------------------------------------------------------------------------------------------
+
+
+def test_readers_see_what_enough_replicas_have():
+    rule = acks(sync=False, replicas=1)
+    assert rule.visible(0, 0) == 0
+    put(rule, 100, "a")
+    put(rule, 200)  # nobody waits for it; it is not seen earlier for that
+    assert rule.visible(200, 0) == 0
+    assert rule.visible(200, 0, 60) == 60
+    rule.covered(0, 100)
+    assert rule.visible(200, 0, 100) == 100
+    rule.covered(0, 200)
+    assert rule.visible(200, 0, 200) == 200
+
+
+def test_readers_see_what_disk_and_replicas_have():
+    rule = acks(replicas=1)
+    put(rule, 100, "a")
+    assert rule.visible(100, 100, 40) == 40
+    assert rule.visible(100, 40, 100) == 40
+    rule.covered(0, 100)
+    assert rule.visible(100, 40, 100) == 40
+    assert acks().visible(100, 40) == 40
+    assert acks(sync=False).visible(100, 40) == 100
+
+
+def test_what_replicas_did_not_get_in_time_is_seen_all_the_same():
+    rule = acks(sync=False, replicas=1)
+    put(rule, 100, "a", now=1.0)
+    put(rule, 200, now=2.0)
+    assert rule.overdue(4.0) == [(REPLICAS_LATE, ["a"])]
+    assert rule.visible(200, 0) == 100
+    assert rule.deadline == 5.0
+    assert rule.overdue(5.0) == []
+    assert rule.visible(200, 0) == 200
+
+
+def test_what_too_few_replicas_could_get_is_seen_at_once_but_not_before_what_stands_ahead_of_it():
+    rule = acks(sync=False, replicas=1)
+    put(rule, 100, "alone", in_sync=False)
+    assert rule.visible(100, 0) == 100
+    put(rule, 200, "hopes", now=1.0)
+    put(rule, 300, "alone", now=2.0, in_sync=False)
+    assert rule.visible(300, 0) == 100
+    rule.overdue(4.0)
+    assert rule.visible(300, 0) == 300
+
+
+def test_of_a_master_that_was_replaced_no_more_is_seen_until_its_log_is_the_new_masters():
+    rule = acks(sync=False, replicas=1)
+    put(rule, 100, "a")
+    put(rule, 200, "b")
+    rule.covered(0, 100)
+    rule.drop()
+    assert rule.visible(200, 0) == 100
+    rule.drop()
+    assert rule.visible(200, 0, 200) == 100
+    rule.agreed(150)
+    assert rule.visible(150, 0) == 150
+    put(rule, 160, "c")
+    assert rule.visible(160, 0) == 150
+
+
 def test_a_broker_that_is_no_master_any_more_gives_all_back():
     rule = acks(replicas=1)
     put(rule, 100, "a")
@@ -205,7 +269,17 @@ def test_whatever_happens_each_send_is_answered_once_and_only_what_is_covered_is
                     assert one in alone
                     assert replicas
 
+    def check_readers():
+        seen = rule.visible(end, flushed, replicated)
+        for one in ends:
+            if replicas and ends[one] <= seen:
+                assert ends[one] <= replicated or one in alone or now >= since[one] + REPLICAS_S
+        if sync:
+            assert seen <= flushed
+        return seen
+
     for step, count in steps:
+        check_readers()
         if step.startswith("commit"):
             end += 10
             sends = list(range(number, number + count))
@@ -230,6 +304,7 @@ def test_whatever_happens_each_send_is_answered_once_and_only_what_is_covered_is
     else:
         flushed = replicated = end
         check(rule.covered(end, end))
+        assert check_readers() == end
     assert sorted(answered) == list(range(number))
     assert (rule.waiting, rule.deadline) == (0, None)
 

@@ -41,10 +41,11 @@ def disk():
 async def start(start_broker, disk, connect):
     """Start a broker whose sends wait for slaves, with topic ``orders``; return it, its slaves and a connection."""
 
-    async def start(flush="ASYNC_FLUSH", required=1, **settings):
-        broker = await start_broker("sync", disk=disk, store={"flush_disk_type": flush}, **settings)
+    async def start(flush="ASYNC_FLUSH", required=1, store=None, **settings):
+        broker = await start_broker("sync", disk=disk, store={"flush_disk_type": flush, **(store or {})}, **settings)
         slaves = broker.flusher.replicas = Slaves()
         broker.acks.replicas = required
+        broker.store.hold_back(broker.acks.waits)
         broker.sends.mode_changed()
         broker.topics.create_internal("orders", 4)
         return broker, slaves, await connect(broker)
@@ -161,6 +162,87 @@ async def test_a_disk_that_takes_too_long_is_said_although_the_slave_has_it(star
     clock.advance(5.0)
     broker.flusher.expire()
     assert (await waiting).code == DISK_LATE
+
+
+# --- what readers see ---------------------------------------------------------------------------------------------------
+
+
+def pull(ask, **fields):
+    return asyncio.ensure_future(ask.bodies("orders", wait_ms=20_000, **fields))
+
+
+@pytest.mark.parametrize("properties", ["", "WAIT\x01false\x02"])
+async def test_readers_see_a_message_when_a_slave_has_it(start, properties):
+    broker, slaves, ask = await start()
+    sending = send(ask, properties=properties)
+    end = broker.store.commitlog_max_offset
+    await eventually(lambda: broker.store.commitlog_max_offset > end)
+    assert broker.store.max_offset("orders", 0) == 0
+    assert await ask.bodies("orders") == []
+    waiting = pull(ask)
+    await eventually(lambda: broker.pulls.held_count == 1)
+    acknowledge(broker, slaves)
+    assert await waiting == [b"body"]
+    assert (await sending).code == 0
+
+
+async def test_readers_see_a_message_when_disk_and_slave_have_it(start, disk):
+    broker, slaves, ask = await start("SYNC_FLUSH")
+    disk.hold()
+    sending = send(ask)
+    await eventually(lambda: disk.flushes)
+    acknowledge(broker, slaves)
+    waiting = pull(ask)
+    await eventually(lambda: broker.pulls.held_count == 1)
+    await stays(lambda: not waiting.done())
+    disk.let_go()
+    assert await waiting == [b"body"]
+    assert (await sending).code == 0
+
+
+async def test_readers_see_what_too_few_slaves_could_get(start):
+    broker, slaves, ask = await start()
+    slaves.reachable = False
+    waiting = pull(ask)
+    await eventually(lambda: broker.pulls.held_count == 1)
+    assert (await send(ask, properties="WAIT\x01false\x02")).code == 0
+    assert await waiting == [b"body"]
+
+
+async def test_readers_see_what_slaves_did_not_confirm_in_time_although_no_send_waits(start, clock):
+    broker, _, ask = await start()
+    waiting = pull(ask)
+    await eventually(lambda: broker.pulls.held_count == 1)
+    assert (await send(ask, properties="WAIT\x01false\x02")).code == 0
+    await stays(lambda: not waiting.done())
+    clock.advance(3.0)
+    broker.flusher.expire()
+    assert await waiting == [b"body"]
+
+
+async def test_delayed_messages_are_seen_when_a_slave_has_their_copies(start, clock):
+    broker, slaves, ask = await start()
+    sending = send(ask, properties="DELAY\x011\x02")
+    await eventually(lambda: broker.acks.waiting == 1)
+    acknowledge(broker, slaves)
+    assert (await sending).code == 0
+    parked = broker.store.commitlog_max_offset
+    clock.advance(1.0)
+    await eventually(lambda: broker.store.commitlog_max_offset > parked)
+    assert await ask.bodies("orders") == []
+    acknowledge(broker, slaves)
+    assert await ask.bodies("orders") == [b"body"]
+
+
+async def test_readers_of_uncommitted_messages_do_not_wait_for_slaves(start):
+    broker, slaves, ask = await start(store={"read_uncommitted": True})
+    waiting = pull(ask)
+    await eventually(lambda: broker.pulls.held_count == 1)
+    sending = send(ask)
+    assert await waiting == [b"body"]
+    assert not sending.done()
+    acknowledge(broker, slaves)
+    assert (await sending).code == 0
 
 
 async def test_what_waits_for_slaves_is_bounded(start):
