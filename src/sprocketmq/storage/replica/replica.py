@@ -108,8 +108,8 @@ class Replica:
     def append(self, log_offset: int, data: Buffer) -> None:
         """Take raw bytes of the master's log at ``log_offset``, which must be ``end``. Whole records are in the page cache then.
 
-        Raises ReplicaGap for another log offset, StoreWriteFailed when the disk is full, StoreFailed after a failed flush; nothing of
-        ``data`` is held then.
+        Raises ReplicaGap for another log offset, StoreWriteFailed when the disk is full, StoreFailed after a failed flush; ``end`` says
+        how much of ``data`` is held then, at most the rest of a record that had begun before.
         """
         log = self._log
         if log_offset != self.end:
@@ -122,7 +122,9 @@ class Replica:
         if len(part) + len(data) < self._part_bytes:  # most of a large record comes in small pieces
             part += data
             return
-        view = memoryview(b"".join((part, data)) if part else data)
+        view = self._finish_part(data) if part else memoryview(data)
+        if not view:
+            return
         start = log.committed_end
         if self._unknown and (start == self.dispatched_end or not start % log.segment_bytes):
             self._unknown = False
@@ -133,6 +135,28 @@ class Replica:
             log.append_raw(view[:stop])
         self._part = bytearray(view[stop:])
         self._part_bytes = wanted - stop
+
+    def _finish_part(self, data: Buffer) -> memoryview:
+        """Write the record of which a part has arrived, when ``data`` completes it; return the bytes behind it.
+
+        Joined with all of ``data`` the part would have that copied once more.
+        """
+        log = self._log
+        view = memoryview(data)
+        record, wanted, taken = bytearray(self._part), self._part_bytes, 0
+        stop, unknown = 0, False
+        while not stop and not unknown:
+            missing = wanted - len(record)
+            record += view[taken : taken + missing]
+            taken += missing
+            if taken > len(view):
+                self._part, self._part_bytes = record, wanted
+                return view[:0]
+            stop, wanted, unknown = whole_records(memoryview(record), log.committed_end, log.segment_bytes)
+        log.append_raw(memoryview(record))
+        self._forget_part()
+        self._unknown = unknown
+        return view[taken:]
 
     # --- queues and index ---
 
