@@ -23,7 +23,7 @@ SHARDS = 6
 
 KINDS = {"cluster": make_plan, "replicated": make_replicated_plan, "logs": make_log_plan}
 # Seeds of log plans that once found something.
-FOUND = ("logs18", "logs31", "logs112", "logs560", "logs902")
+FOUND = ("logs18", "logs31", "logs112", "logs560", "logs902", "1795390431.405")
 
 
 def expect_no_problem(outcome: Outcome) -> None:
