@@ -19,7 +19,7 @@ from sprocketmq.protocol.layout import (
     RECORD_LAYOUT,
 )
 from sprocketmq.spark.store.pieces import DamagePiece
-from sprocketmq.storage.bulk.parsing import find_record
+from sprocketmq.storage.bulk.record_search import find_record
 from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.fs import File, FileSystem
 from sprocketmq.storage.inspect.record_items import dissect

@@ -23,11 +23,11 @@ from sprocketmq.protocol.codes import (
 from sprocketmq.protocol.hashing import java_hash
 from sprocketmq.protocol.layout import FIXED_OVERHEAD, INT32, MAGIC_V1, MAGIC_V2, RECORD_LAYOUT
 from sprocketmq.protocol.names import SCHEDULE_TOPIC
+from sprocketmq.storage.bulk.property_tables import KeySeeds, PropertyLayout
 from sprocketmq.storage.chunks import KeyEntries, ParsedChunk, QueueChunk
 from sprocketmq.storage.index.key_hashing import entries_of_topics
 from sprocketmq.storage.layout_arrays import BATCH_UNIT_DTYPE, QUEUE_UNIT_DTYPE, dtype_of, values_at
 from sprocketmq.storage.log.recovery import (
-    RECORD_MAGICS,
     SECTOR_BYTES,
     Scanned,
     covered_offsets,
@@ -42,8 +42,6 @@ _HEAD = dtype_of(
 )
 _ROLLED_BACK = SYSFLAG_TRANSACTION_MASK
 _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
-_SEARCH_BYTES = 1 << 16
-_GUESS_BUDGET_BYTES = 256 << 20
 # Topics of one name length are distinguished by comparing all of them with one; beyond this many, with a dictionary.
 _MAX_COMPARED_TOPICS = 16
 # A table of property strings needs at least this many rows, and one length gets at most this many tables; the rest is read one by one.
@@ -57,43 +55,9 @@ _KEY_SLICE_BYTES = 1 << 18
 # A chunk with more property bytes than this ends after _MAX_WORDS words: each may be a key, which takes 20 bytes in an answer.
 _MANY_PROPERTY_BYTES = 1 << 20
 _MAX_WORDS = 1 << 18
-# A layout with more words in its KEYS gets no table, as the columns are hashed one by one.
-_MAX_TABLE_WORDS = 16
-
 _NO_ENTRIES = KeyEntries(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))
 
 _Ints = NDArray[np.int64]
-
-
-def find_record(view: memoryview, base: int, begin: int, limit: int) -> int:
-    """Return the position of the first valid record in ``[begin, limit)`` of ``view``, or -1; ``view`` begins at log offset ``base``.
-
-    A body can contain the bytes of a valid record, so this is a guess until the records before it end there. The result is also -1 when
-    there are so many forged records that comparing their checksums would take too long.
-    """
-    budget = _GUESS_BUDGET_BYTES
-    file_pos = begin
-    while file_pos < limit:
-        window = bytes(view[file_pos + 4 : min(file_pos + _SEARCH_BYTES, limit) + 7])
-        candidates = [i for magic in RECORD_MAGICS for i in _all(window, magic)]
-        for i in sorted(candidates):
-            if file_pos + i < limit and (record := parse_record(view, base, file_pos + i, check_crc=False)) is not None:
-                if parse_record(view, base, file_pos + i, check_crc=True) is not None:
-                    return file_pos + i
-                budget -= record.size
-                if budget < 0:
-                    return -1
-        file_pos += _SEARCH_BYTES
-    return -1
-
-
-def _all(data: bytes, needle: bytes) -> list[int]:
-    found = []
-    pos = data.find(needle)
-    while pos >= 0:
-        found.append(pos)
-        pos = data.find(needle, pos + 1)
-    return found
 
 
 def parse_chunk(
@@ -260,7 +224,7 @@ class _Records:
         entries: list[KeyEntries] = []
         seeds = [java_hash(name.decode("utf-8", "replace") + "#") & 0xFFFFFFFF for name in self.names]
         tag_seeds = [java_hash(name.decode("utf-8", "replace") + "#T#") & 0xFFFFFFFF for name in self.names]
-        starts = _Seeds(np.array(seeds, np.uint32), np.array(tag_seeds, np.uint32))
+        starts = KeySeeds(np.array(seeds, np.uint32), np.array(tag_seeds, np.uint32))
         lengths = self.properties_length[rest]
         left: list[_Ints] = []
         poor = 0
@@ -272,7 +236,7 @@ class _Records:
                 if len(rows) < _MIN_TABLE_ROWS or poor >= _MAX_POOR_LAYOUTS:
                     break
                 table = values_at(self.view, self.properties_pos[rows], f"V{length}").view(np.uint8).reshape(len(rows), length)
-                layout = _Layout(table[0].tobytes())
+                layout = PropertyLayout(table[0].tobytes())
                 fits = layout.fitting(table)
                 if fits.all():
                     taken, rows = rows, rows[:0]
@@ -382,80 +346,6 @@ class _Records:
         units["count"] = self.covered[rows]
         units["compacted_offset"] = -1
         return units
-
-
-class _Seeds:
-    """The initial values of key hashes by topic: the hashes of ``TOPIC#`` and of ``TOPIC#T#``."""
-
-    def __init__(self, plain: NDArray[np.uint32], tag: NDArray[np.uint32]) -> None:
-        self.plain = plain
-        self.tag = tag
-
-
-class _Layout:
-    """Positions of names, separators and relevant values in a property string, which other strings may share."""
-
-    def __init__(self, text: bytes) -> None:
-        fixed = np.ones(len(text), np.bool_)
-        spans: dict[bytes, tuple[int, int]] = {}
-        pos = 0
-        for piece in text.split(b"\x02"):
-            name, mark, value = piece.partition(b"\x01")
-            begin = pos + len(name) + 1
-            pos += len(piece) + 1
-            if mark:
-                fixed[begin : begin + len(value)] = False
-                # A string with a repeated name is left to the code for single records.
-                spans[name] = (begin, begin + len(value)) if name not in spans else (0, -1)
-        self.unique = spans.get(b"UNIQ_KEY", (0, 0))
-        self.tag = spans.get(b"TAGS", (0, 0))
-        begin, end = spans.get(b"KEYS", (0, 0))
-        blanks = [i for i in range(begin, end) if text[i] == 0x20]
-        fixed[blanks] = True
-        self.words = [(a, b) for a, b in zip([begin, *(i + 1 for i in blanks)], [*blanks, end], strict=True) if b > a]
-        self.regular = (0, -1) not in spans.values() and len(self.words) <= _MAX_TABLE_WORDS
-        self._text = np.frombuffer(text, np.uint8)
-        self._fixed = np.flatnonzero(fixed)
-        self._free = np.flatnonzero(~fixed)
-        read = [i for a, b in (self.unique, self.tag, *self.words) for i in range(a, b)]
-        self._read = np.array(read, np.int64)
-        self._words = np.array([i for a, b in self.words for i in range(a, b)], np.int64)
-
-    def fitting(self, table: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Return which rows have the same names and separators at the same positions, and only ASCII in the values that are hashed."""
-        if not self.regular:
-            return np.zeros(len(table), np.bool_)
-        fits: NDArray[np.bool_] = (table[:, self._fixed] == self._text[self._fixed]).all(axis=1)
-        fits &= (table[:, self._free] != 2).all(axis=1)
-        fits &= (table[:, self._read] < 0x80).all(axis=1)
-        fits &= (table[:, self._words] != 0x20).all(axis=1)
-        return fits
-
-    def codes(self, columns: NDArray[np.uint32]) -> NDArray[np.int64]:
-        """Return the tag codes of rows given as columns."""
-        codes: NDArray[np.int64] = _hash(columns, self.tag, np.zeros(columns.shape[1], np.uint32)).view(np.int32).astype(np.int64)
-        return codes
-
-    def key_hashes(self, columns: NDArray[np.uint32], seeds: _Seeds, topic: _Ints) -> NDArray[np.int32]:
-        """Return the key hashes of rows given as columns, one row each: UNIQ_KEY, the words of KEYS, the tag."""
-        plain = seeds.plain[topic]
-        hashes = [_hash(columns, span, plain) for span in (self.unique, *self.words) if span[1] > span[0]]
-        if self.tag[1] > self.tag[0]:
-            hashes.append(_hash(columns, self.tag, seeds.tag[topic]))
-        table = np.empty((columns.shape[1], len(hashes)), np.int32)
-        for i, column in enumerate(hashes):
-            # The absolute value; -2^31 has none and becomes 0.
-            table[:, i] = np.abs(column.view(np.int32)) & np.int32(0x7FFFFFFF)
-        return table
-
-
-def _hash(columns: NDArray[np.uint32], span: tuple[int, int], seed: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Return Java's string hash over some columns, continued from ``seed``."""
-    h = seed.copy()
-    for column in columns[span[0] : span[1]]:
-        h *= np.uint32(31)
-        h += column
-    return h
 
 
 def _merged(entries: list[KeyEntries]) -> KeyEntries:

@@ -57,7 +57,8 @@ def parts(fs: FileSystem, split: Split, *, batch_topics: frozenset[bytes], keys:
 
     ``batch_topics`` and ``keys`` are those of ``parse_chunk``.
     """
-    from sprocketmq.storage.bulk.parsing import find_record, parse_chunk
+    from sprocketmq.storage.bulk.parsing import parse_chunk
+    from sprocketmq.storage.bulk.record_search import find_record
 
     file = fs.open(split.path, read_only=True)
     try:

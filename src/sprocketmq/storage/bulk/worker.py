@@ -81,7 +81,8 @@ def read_task(view: memoryview, task: Task, setup: Setup) -> ParsedChunk:
 
     The start of the first one is a guess, as the range may begin inside a record; the parent checks whether it is right.
     """
-    from sprocketmq.storage.bulk.parsing import find_record, parse_chunk
+    from sprocketmq.storage.bulk.parsing import parse_chunk
+    from sprocketmq.storage.bulk.record_search import find_record
 
     limit = task.limit - task.base
     found = find_record(view, task.base, task.begin - task.base, limit)

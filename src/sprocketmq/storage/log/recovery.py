@@ -34,7 +34,7 @@ _unpack_int16 = INT16.unpack_from
 _unpack_int32 = INT32.unpack_from
 _unpack_int64 = INT64.unpack_from
 
-RECORD_MAGICS = (INT32.pack(MAGIC_V1), INT32.pack(MAGIC_V2))
+_RECORD_MAGICS = (INT32.pack(MAGIC_V1), INT32.pack(MAGIC_V2))
 _SEARCH_BYTES = 1 << 20
 # A hostile producer can nest thousands of forged records in a body, each as long as the rest of it. Behind damage each costs a checksum,
 # so past this many bytes only short ones are believed: some seconds instead of hours.
@@ -170,8 +170,7 @@ class LogScan:
             # The magic number is at byte 4 of a record; windows overlap so that one across a border is found.
             window = bytes(view[max(data_pos - 7, pos + 1) : data_pos + _SEARCH_BYTES])
             begin = max(data_pos - 7, pos + 1)
-            found = [i for magic in RECORD_MAGICS for i in _all(window, magic)]
-            for i in sorted(found):
+            for i in magics_in(window):
                 candidate = begin + i - 4
                 if candidate <= pos:
                     continue
@@ -199,11 +198,15 @@ def data_end(log: CommitLog) -> int:
     return segment.start + min(file_pos, segment.size)
 
 
-def _all(data: bytes, needle: bytes) -> Iterator[int]:
-    pos = data.find(needle)
-    while pos >= 0:
-        yield pos
-        pos = data.find(needle, pos + 1)
+def magics_in(data: bytes) -> list[int]:
+    """Return the positions of the magic numbers of records in ``data``, in ascending order."""
+    found = []
+    for magic in _RECORD_MAGICS:
+        pos = data.find(magic)
+        while pos >= 0:
+            found.append(pos)
+            pos = data.find(magic, pos + 1)
+    return sorted(found)
 
 
 def is_blank(view: memoryview, pos: int) -> bool:

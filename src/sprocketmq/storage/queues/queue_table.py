@@ -17,13 +17,14 @@ from sprocketmq.protocol.codes import SYSFLAG_INNER_BATCH, SYSFLAG_TRANSACTION_C
 from sprocketmq.protocol.layout import BATCH_UNIT, BATCH_UNIT_BYTES, FILLER_SIZE, INT64, QUEUE_UNIT, QUEUE_UNIT_BYTES
 from sprocketmq.protocol.names import MAX_INTERNAL_TOPIC_LENGTH, SCHEDULE_TOPIC, name_problem
 from sprocketmq.storage.chunks import QueueChunk
-from sprocketmq.storage.config import ConfigFile, StoreConfig
+from sprocketmq.storage.config import StoreConfig
 from sprocketmq.storage.fs import NO_ROOM, FileSystem
 from sprocketmq.storage.log.commit_log import CommitLog
 from sprocketmq.storage.log.recovery import DELAY_LEVELS_MS, Scanned
-from sprocketmq.storage.log.segments import FilePool, segment_entries, segment_size_of
+from sprocketmq.storage.log.segments import FilePool
 from sprocketmq.storage.queues.batch_queue import COMPACTED, BatchConsumeQueue
 from sprocketmq.storage.queues.consume_queue import ConsumeQueue
+from sprocketmq.storage.queues.queue_directories import BATCH_ROOT, PLAIN_ROOT, QueueOnDisk, file_sizes, find_batch_topics, list_queues
 from sprocketmq.storage.snapshot import QueueState, Snapshot
 
 # Prepared and rolled back halves of transactions and inner batches have no unit in a plain queue.
@@ -34,9 +35,6 @@ _MAX_QUEUE_GAP = 1 << 20
 _MAX_QUEUE_OFFSET = 1 << 56
 # With more changed queues than this, syncing the whole system once is faster than each file: thousands would take most of a minute.
 MAX_SYNCS = 256
-
-PLAIN_ROOT = "consumequeue"
-BATCH_ROOT = "batchconsumequeue"
 
 Queue = ConsumeQueue | BatchConsumeQueue
 
@@ -71,7 +69,7 @@ class QueueTable:
         self.queues: dict[tuple[str, int], Queue] = {}
         self.deleted: dict[str, int] = {}
         self.batch_topics: frozenset[str] = frozenset()
-        self.on_disk: list[tuple[str, str, int]] = []
+        self.on_disk: list[QueueOnDisk] = []
         self._held: dict[tuple[str, int], _Held] = {}
         self._deletions_noted = False
         self.corrected_to = 0  # where the log began when all min offsets were last corrected
@@ -139,10 +137,9 @@ class QueueTable:
 
         After a stop that was not ``clean``, the only file of a queue may be shorter than its full length.
         """
-        self.on_disk = self._directories()
-        self.batch_topics = self._find_batch_topics()
-        for kind, unit_bytes in ((PLAIN_ROOT, QUEUE_UNIT_BYTES), (BATCH_ROOT, BATCH_UNIT_BYTES)):
-            self._adopt_file_size(kind, unit_bytes, trusted=clean)
+        self.on_disk = list_queues(self._fs, self._root)
+        self.batch_topics = find_batch_topics(self._fs, self._root, self.on_disk)
+        self.file_bytes = file_sizes(self._fs, self._root, self.on_disk, self.file_bytes, trusted=clean)
         return bool(self.on_disk)
 
     def restore(self, snapshot: Snapshot) -> str:
@@ -489,69 +486,6 @@ class QueueTable:
             queue.min_offset = queue.unit(queue.min_unit)[4] if queue.min_unit < queue.end_unit else high
         elif queue.unit(low)[0] < log_min:
             queue.min_offset = low + bisect_left(range(low, high), log_min, key=lambda q: queue.unit(q)[0])
-
-    def _directories(self) -> list[tuple[str, str, int]]:
-        """Return ``(kind, topic, queue id)`` of the directories that look like queues."""
-        found = []
-        for kind in (PLAIN_ROOT, BATCH_ROOT):
-            for topic in self._fs.list(f"{self._root}/{kind}"):
-                if topic.is_dir:
-                    names = [queue.name for queue in self._fs.list(f"{self._root}/{kind}/{topic.name}") if queue.is_dir]
-                    found += [(kind, topic.name, int(name)) for name in names if name.isascii() and name.isdigit() and len(name) < 10]
-        return found
-
-    def _adopt_file_size(self, kind: str, unit_bytes: int, *, trusted: bool) -> None:
-        """Use the file size of most queues on disk, as Apache's broker opens no store with mixed sizes.
-
-        Unless ``trusted``, a file shorter than configured that is alone in its queue may have lost its end in a power failure: its size
-        counts only if another queue has the same.
-        """
-        votes: dict[int, int] = {}
-        doubted: dict[int, int] = {}
-        for topic, queue_id in [found[1:] for found in self.on_disk if found[0] == kind][:64]:
-            directory = self._directory(kind, topic, queue_id)
-            segments = segment_entries(self._fs.list(directory))
-            size = segment_size_of(segments)
-            alone = len(segments) == 1 and not trusted
-            if size and size % unit_bytes == 0 and not (alone and self._is_torn(f"{directory}/{segments[0][1].name}", size)):
-                counted = doubted if alone and size < self.file_bytes[kind] else votes
-                counted[size] = counted.get(size, 0) + 1
-        for size, count in doubted.items():
-            if count > 1 or size in votes:
-                votes[size] = votes.get(size, 0) + count
-        if votes:
-            self.file_bytes[kind] = max(votes, key=lambda size: (votes[size], size))
-
-    def _is_torn(self, path: str, size: int) -> bool:
-        """Return whether a file ends in data, where the writes ended before a power failure, instead of at its full length."""
-        if size in self.file_bytes.values():
-            return False
-        try:
-            file = self._fs.open(path, read_only=True)
-        except OSError:
-            return True
-        try:
-            return any(file.pread(QUEUE_UNIT_BYTES, size - QUEUE_UNIT_BYTES))
-        finally:
-            file.close()
-
-    def _find_batch_topics(self) -> frozenset[str]:
-        """Return the topics whose queues are batch queues: according to their configuration, or without one, their directory."""
-        topics = {entry.name for entry in self._fs.list(f"{self._root}/{BATCH_ROOT}") if entry.is_dir}
-        filled = {topic for kind, topic, _ in self.on_disk if kind == BATCH_ROOT}
-        config = ConfigFile(f"{self._root}/config/topics.json", self._fs).load() or {}
-        table = config.get("topicConfigTable")
-        if isinstance(table, dict):
-            for name, topic in table.items():
-                if not isinstance(topic, dict):
-                    continue
-                attributes = topic.get("attributes")
-                kind = attributes.get("queue.type") if isinstance(attributes, dict) else None
-                if kind == "BatchCQ":
-                    topics.add(name)
-                elif kind == "SimpleCQ" or name not in filled:  # the file has no checksum: damage must not hide a topic's messages
-                    topics.discard(name)
-        return frozenset(topics)
 
     # --- the flushing thread ---
 

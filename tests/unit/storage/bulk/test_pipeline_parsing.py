@@ -11,7 +11,8 @@ from sprocketmq.protocol.hashing import java_hash
 from sprocketmq.protocol.layout import QUEUE_UNIT
 from sprocketmq.protocol.names import SCHEDULE_TOPIC
 from sprocketmq.protocol.records import encode_record, pack_host
-from sprocketmq.storage.bulk.parsing import find_record, parse_chunk
+from sprocketmq.storage.bulk.parsing import parse_chunk
+from sprocketmq.storage.bulk.record_search import find_record
 from sprocketmq.storage.chunks import ParsedChunk
 from sprocketmq.storage.index.key_hashing import entries_of_topics
 from sprocketmq.storage.log.recovery import Scanned, parse_record, parse_records
