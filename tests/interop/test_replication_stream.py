@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from tests.interop import apache
 
 from sprocketmq import Message, Producer
 from sprocketmq.broker import Broker, BrokerConfig
+from sprocketmq.broker.outgoing import Outgoing
 from sprocketmq.broker.replication.follower import Follower, FollowerState, Master
 from sprocketmq.broker.replication.master import ReplicationMaster
+from sprocketmq.broker.replication.master_log import ask_master
 from sprocketmq.storage.store import MessageStore, StoreConfig
 from sprocketmq.testing import eventually
 
@@ -103,7 +106,7 @@ async def our_slave(store: Path, master: apache.ApacheBroker) -> AsyncIterator[t
     async def find() -> Master:
         return Master(f"127.0.0.1:{master.port + 1}", master.address)
 
-    follower = Follower(opened, opened.follow(), find=find)
+    follower = Follower(opened, opened.follow(), find=find, ask=partial(ask_master, Outgoing(None)))
     follower.start()
     try:
         yield opened, follower

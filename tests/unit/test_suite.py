@@ -88,6 +88,7 @@ INSIDE: dict[str, dict[str, str]] = {
         "unit/net/test_link.py": "_descriptors",
         "unit/net/test_tls_listener.py": "_descriptors",
         "unit/net/test_peerlog.py": "_left_out",
+        "unit/security/test_guard.py": "_decisions",
         "unit/spark/test_access.py": "_open",
         "unit/spark/test_encode.py": "_levels",
         "unit/spark/test_land.py": "_open",

@@ -36,6 +36,11 @@ class ColdReads(Generic[_P]):
         return len(self._waiting)
 
     @property
+    def waiting(self) -> list[_P]:
+        """The pulls that wait."""
+        return list(self._waiting)
+
+    @property
     def full(self) -> bool:
         return len(self._waiting) >= MAX_PULLS
 

@@ -7,6 +7,7 @@ from sprocketmq.errors import ConfigError
 from sprocketmq.net.address import advertise_problem, parse_address, parse_addresses
 from sprocketmq.net.server_tls import ServerTls
 from sprocketmq.protocol.names import MAX_TOPIC_LENGTH, name_problem
+from sprocketmq.security.config import SecurityConfig
 from sprocketmq.storage.store import StoreConfig
 
 # A frame has 16 MiB; a body near that would leave no room for its header.
@@ -66,7 +67,7 @@ class BrokerConfig:
     # without a port when it is promoted.
     role: Role = Role.ASYNC_MASTER
     ha_port: int | None = None
-    # Shared by the master and its slaves; without one the HA port accepts everybody.
+    # Shared by the master and its slaves; without one, and without inner credentials to derive one from, the HA port accepts everybody.
     ha_secret: str | None = field(default=None, repr=False)
     # Listen on ``port`` - 2 as well, where Apache's slaves ask for topics.
     fast_port_enable: bool = False
@@ -87,6 +88,8 @@ class BrokerConfig:
     access_message_in_memory_max_ratio: int = 40
     # Whether connections to the broker's ports, the HA port among them, may be or must be encrypted; None: plain only.
     tls: ServerTls | None = None
+    # Who may use the broker; None: everybody who can connect.
+    security: SecurityConfig | None = None
 
     def __post_init__(self) -> None:
         for what, name in (("cluster", self.cluster_name), ("broker", self.broker_name), ("region", self.region)):
@@ -136,6 +139,13 @@ class BrokerConfig:
             return self.in_sync_replicas
         return 2 if self.role is Role.SYNC_MASTER else 1
 
+    @property
+    def replication_secret(self) -> str | None:
+        """``ha_secret``, or the one that follows from the inner credentials; None when the HA port accepts everybody."""
+        if self.ha_secret is not None or self.security is None:
+            return self.ha_secret
+        return self.security.replication_secret
+
     def _take_old_limits(self) -> None:
         for old in ("max_transfer_count", "max_transfer_bytes"):
             limit = getattr(self, old)
@@ -172,10 +182,21 @@ class BrokerConfig:
                 f"ha_secret has {len(self.ha_secret)} characters, it must have at least {MIN_SECRET_LENGTH};"
                 ' python -c "import secrets; print(secrets.token_hex(32))" makes one'
             )
+        if self.security is not None and self.security.authentication_enabled:
+            self._check_logins_of_brokers(self.security)
         if self.ha_master_address is not None:
             parse_address(self.ha_master_address)
         if self.ha_housekeeping_s <= self.ha_heartbeat_s:
             raise ConfigError(
                 f"ha_housekeeping_s is {self.ha_housekeeping_s:g}, it must be longer than ha_heartbeat_s ({self.ha_heartbeat_s:g}):"
                 " idle connections of slaves would be closed"
+            )
+
+    def _check_logins_of_brokers(self, security: SecurityConfig) -> None:
+        if self.role is Role.SLAVE and security.inner_credentials is None:
+            raise ConfigError("with authentication_enabled a SLAVE asks its master as a user: give both the same inner_credentials")
+        if self.replication_secret is None and self.ha_port is not None:
+            raise ConfigError(
+                "with authentication_enabled slaves prove themselves at ha_port as well: give master and slaves the same"
+                " inner_credentials, or the same ha_secret"
             )

@@ -11,11 +11,14 @@ from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.bodies import ConsumerStatus
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
+from sprocketmq.protocol.credentials import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 from sprocketmq.protocol.headers import ConsumeDirectly, ConsumerStatusRequest, RunningInfoRequest
 from sprocketmq.protocol.ids import parse_offset_msg_id
+from sprocketmq.security.requirements import SUB
 
 # How long a member may take to answer.
 MEMBER_TIMEOUT_S = 5.0
+LOGIN_FIELDS = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE})
 
 
 class MemberHandlers:
@@ -78,7 +81,7 @@ class MemberHandlers:
         except RemoteProtocolError as e:
             conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=str(e))
             return
-        messages = self._queries.messages_at(log_offset)
+        messages = self._queries.messages_at(log_offset, lambda topic: self._queries.may_see(conn, command, topic, SUB))
         if not messages:
             conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {log_offset}")
             return
@@ -90,10 +93,12 @@ class MemberHandlers:
             conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"The Consumer <{group}> <{client_id}> not online")
             return
         command.body = b""
+        # A member could use the login of the request for itself.
+        ext = {name: value for name, value in command.ext.items() if name not in LOGIN_FIELDS}
 
         async def ask() -> None:
             try:
-                answer = await member.request(command.code, ext=dict(command.ext or {}), body=body, timeout_s=MEMBER_TIMEOUT_S)
+                answer = await member.request(command.code, ext=ext, body=body, timeout_s=MEMBER_TIMEOUT_S)
             except RetriableError as e:
                 conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"consumer <{group}> <{client_id}> does not answer: {e}")
             else:

@@ -601,6 +601,16 @@ class PullHandlers:
                 self._release(pull)
                 self._refuse(pull.conn, pull.command, _read_forbidden(group, name))
 
+    def access_changed(self, refusal: Callable[[ServerConnection, Command], str]) -> None:
+        """Refuse the waiting pulls for which ``refusal`` returns a reason: users or policies have changed."""
+        waiting = [pull for topic in self._topics for pulls in topic.held.values() for pull in pulls]
+        refused = {pull: remark for pull in [*waiting, *self._cold.waiting] if (remark := refusal(pull.conn, pull.command))}
+        self._cold.drop(lambda pull: pull in refused)
+        for pull, remark in refused.items():
+            if pull in pull.topic.held.get(pull.queue_id, ()):
+                self._release(pull)
+            self._refuse(pull.conn, pull.command, PullRefused(ResponseCode.NO_PERMISSION, remark))
+
     def topic_deleted(self, topic: Topic) -> None:
         """Answer the pulls that wait on a deleted topic."""
         waiting = [pull for pulls in topic.held.values() for pull in pulls]

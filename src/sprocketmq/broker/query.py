@@ -38,6 +38,8 @@ from sprocketmq.protocol.headers import QueryConsumeQueue, QueryMessage, ViewMes
 from sprocketmq.protocol.ids import STORED_AFTER_MS, parse_uniq_key
 from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, find_property
 from sprocketmq.protocol.records import Record, encode_record
+from sprocketmq.security.policies import Action
+from sprocketmq.security.requirements import GET, Allows, topic_context
 from sprocketmq.storage.index.record_keys import keys_in
 from sprocketmq.storage.queues.reading import ReadStatus
 from sprocketmq.storage.store import MessageStore
@@ -86,8 +88,10 @@ class QueryHandlers:
         clients: ClientRegistry,
         *,
         background: Background,
+        allows: Allows | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        self._allows = allows
         self._store = store
         self._topics = topics
         self._clients = clients
@@ -301,19 +305,23 @@ class QueryHandlers:
     def view(self, conn: ServerConnection, command: Command) -> None:
         """Answer 33: the record at a log offset; for a batch all its messages, which share the offset."""
         offset = command.header(ViewMessage).offset
-        messages = self.messages_at(offset)
+        messages = self.messages_at(offset, lambda topic: self.may_see(conn, command, topic, GET))
         if messages:
             conn.respond(command, ResponseCode.SUCCESS, body=messages)
         else:
             conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {offset}")
 
-    def messages_at(self, log_offset: int) -> list[bytes | memoryview]:
+    def may_see(self, conn: ServerConnection, command: Command, topic: str, actions: frozenset[Action]) -> bool:
+        """Tell whether the user of a request may see a message of ``topic``, whatever topic the request names."""
+        return self._allows is None or self._allows(conn, command, topic_context(topic, actions))
+
+    def messages_at(self, log_offset: int, visible: Callable[[str], bool]) -> list[bytes | memoryview]:
         """Return the record at a log offset, or the messages of a batch there; nothing where no visible record begins.
 
-        Raises RemoteProtocolError for a malformed batch.
+        ``visible`` tells whether messages of a topic may be seen. Raises RemoteProtocolError for a malformed batch.
         """
         record = self._store.record_at(log_offset) if 0 <= log_offset < self._store.commitlog_visible_offset else None
-        if record is None:
+        if record is None or not visible(Record(record, 0, len(record)).topic):
             return []
         return [*_members(record, lambda _: True)] if _is_whole(record) else [record]
 

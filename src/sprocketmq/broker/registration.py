@@ -12,9 +12,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
+from sprocketmq.broker.outgoing import Outgoing
 from sprocketmq.broker.replication.roles import MASTER_ID, BrokerRole
 from sprocketmq.errors import BrokerNameTaken, SprocketError
-from sprocketmq.net.client import ConnectionPool
 from sprocketmq.net.tasks import Background, Kept, all_of, settled
 from sprocketmq.protocol.bodies import ClusterInfo, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
@@ -46,6 +46,7 @@ class Registrar:
     def __init__(
         self,
         nameservers: Sequence[str],
+        outgoing: Outgoing,
         *,
         cluster_name: str,
         broker_name: str,
@@ -61,6 +62,7 @@ class Registrar:
         background: Background,
     ) -> None:
         self._nameservers = tuple(nameservers)
+        self._outgoing = outgoing
         self._cluster_name = cluster_name
         self._broker_name = broker_name
         self._role = role
@@ -74,7 +76,7 @@ class Registrar:
         self._learned = learned
         self._full_at = 0.0
         self._address = ""
-        self.pool = ConnectionPool(expected="nameserver")
+        self.pool = outgoing.pool("nameserver")
         self._reached: dict[str, bool] = {}
         # The address of another broker of this name, by the nameserver that knows it: each is logged once.
         self._rivals: dict[str, str] = {}
@@ -303,7 +305,9 @@ class Registrar:
     async def _rival(self, nameserver: str) -> str | None:
         """Return the address of another live broker of this name and id that ``nameserver`` knows, or None."""
         address = (await self._known_brokers(nameserver)).get(self._role.broker_id)
-        return address if address is not None and address != self._address and await _is_live(address, self._broker_name) else None
+        if address is None or address == self._address:
+            return None
+        return address if await _is_live(self._outgoing, address, self._broker_name) else None
 
     async def _known_brokers(self, nameserver: str) -> dict[int, str]:
         """Return the addresses of the brokers of this name that ``nameserver`` knows, by id; none when it cannot be asked."""
@@ -319,9 +323,9 @@ class Registrar:
         return broker.broker_addrs if broker is not None else {}
 
 
-async def _is_live(address: str, broker_name: str) -> bool:
+async def _is_live(outgoing: Outgoing, address: str, broker_name: str) -> bool:
     """Tell whether a broker of that name answers at ``address``: the port of a dead broker may belong to another one now."""
-    pool = ConnectionPool(expected="broker")
+    pool = outgoing.pool("broker")
     try:
         async with asyncio.timeout(LOOK_TIMEOUT_S):
             conn = await pool.get(address, timeout_s=LOOK_TIMEOUT_S)

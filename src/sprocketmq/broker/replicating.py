@@ -22,6 +22,7 @@ from sprocketmq.broker.delay import DelayService
 from sprocketmq.broker.flushing import Flusher
 from sprocketmq.broker.groups import GroupTable
 from sprocketmq.broker.offsets import OffsetTable
+from sprocketmq.broker.outgoing import Outgoing
 from sprocketmq.broker.pull import PullHandlers
 from sprocketmq.broker.registration import Registrar
 from sprocketmq.broker.replication.follower import Follower, FollowerState, Master
@@ -72,6 +73,7 @@ class Replication:
         offsets: OffsetTable,
         delays: DelayService,
         copies: CopyTable,
+        outgoing: Outgoing,
         *,
         flusher: Flusher[Stored],
         sends: SendHandlers,
@@ -93,6 +95,7 @@ class Replication:
         self._offsets = offsets
         self._delays = delays
         self._copies = copies
+        self._outgoing = outgoing
         self._flusher = flusher
         self._sends = sends
         self._pulls = pulls
@@ -122,6 +125,7 @@ class Replication:
             groups,
             offsets,
             delays.progress,
+            outgoing,
             broker_name=config.broker_name,
             reached=self._reached,
             master_end=lambda: self.follower.master_end if self.follower is not None else 0,
@@ -132,6 +136,7 @@ class Replication:
         self.promotion = Promotion(
             role,
             self,
+            outgoing,
             broker_name=config.broker_name,
             enabled=self.replicates,
             address=address,
@@ -228,7 +233,7 @@ class Replication:
             self._store,
             name=self._name,
             acked=self._flusher.answer_covered,
-            secret=config.ha_secret,
+            secret=config.replication_secret,
             tls=config.tls,
             batch_bytes=config.ha_batch_bytes,
             heartbeat_s=config.ha_heartbeat_s,
@@ -261,7 +266,7 @@ class Replication:
             find=self._find,
             ask=self._ask,
             name=self._name,
-            secret=config.ha_secret,
+            secret=config.replication_secret,
             heartbeat_s=config.ha_heartbeat_s,
             housekeeping_s=config.ha_housekeeping_s,
             appended=self._appended,
@@ -291,7 +296,7 @@ class Replication:
             return None
         if not role.master_ha_address:
             raise ConnectFailed(role.master_address, "master", "it does not listen for slaves: give it ha_port")
-        epoch = await epoch_of(role.master_address, self._config.broker_name) if role.epoch else None
+        epoch = await epoch_of(self._outgoing, role.master_address, self._config.broker_name) if role.epoch else None
         if epoch is not None and epoch < role.epoch:
             await self._report_epoch(role.master_address)
             raise RoleRefused(f"the broker at {role.master_address} is master of epoch {epoch}, and epoch {role.epoch} has begun")
@@ -300,7 +305,7 @@ class Replication:
 
     async def _ask(self, address: str) -> MasterLog:
         """Ask the master about its log, and remember how many copies it waits for: promoted, this broker waits for as many."""
-        master = await ask_master(address)
+        master = await ask_master(self._outgoing, address)
         copies, config = master.copies, self._config
         if config.role is Role.SLAVE and config.in_sync_replicas is None and copies is not None and copies != self._role.copies:
             self._role.copies = copies
@@ -313,7 +318,7 @@ class Replication:
     async def _report_epoch(self, former: str) -> None:
         """Tell a master that it was replaced: it did not hear of it."""
         try:
-            await tell(former, self._successor, self._role.epoch)
+            await tell(self._outgoing, former, self._successor, self._role.epoch)
         except SprocketError as e:
             log.warning("%s: the former master at %s is not told of epoch %d: %s", self._name, former, self._role.epoch, e)
 
@@ -392,7 +397,7 @@ class Replication:
         if former:
             looks = self._looks
             try:
-                refusal = await tell(former, self._address(), epoch, timeout_s=FREEZE_TIMEOUT_S)
+                refusal = await tell(self._outgoing, former, self._address(), epoch, timeout_s=FREEZE_TIMEOUT_S)
             except SprocketError as e:
                 log.warning("%s: the former master at %s cannot be told of epoch %d yet: %s", self._name, former, epoch, e)
             else:
@@ -413,12 +418,12 @@ class Replication:
     async def _leave(self, address: str, epoch: int) -> int:
         """Let another slave leave the former master, and return where its log ends; 0 when it is not known, or another log."""
         try:
-            refusal = await tell(address, self._address(), epoch, timeout_s=FREEZE_TIMEOUT_S)
+            refusal = await tell(self._outgoing, address, self._address(), epoch, timeout_s=FREEZE_TIMEOUT_S)
         except SprocketError as e:
             refusal = str(e)
         if refusal:
             log.warning("%s: the slave at %s is not told of epoch %d: %s", self._name, address, epoch, refusal)
-        cache = await epochs_of(address, self._config.broker_name)
+        cache = await epochs_of(self._outgoing, address, self._config.broker_name)
         ours = self._store.epochs.last
         if cache is None or (cache.epoch_list[-1].epoch, cache.epoch_list[-1].start_offset) != (ours.number, ours.start):
             return 0

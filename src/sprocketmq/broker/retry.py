@@ -45,6 +45,7 @@ from sprocketmq.protocol.properties import (
     find_property,
 )
 from sprocketmq.protocol.records import ReceivedMessage, Record
+from sprocketmq.security.requirements import SUB, Allows, topic_context
 from sprocketmq.storage.store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -98,9 +99,18 @@ class RetryHandlers:
     """Answer 36."""
 
     def __init__(
-        self, store: MessageStore, rules: RetryRules, sends: SendHandlers, delays: DelayService, offsets: OffsetTable, copies: CopyTable
+        self,
+        store: MessageStore,
+        rules: RetryRules,
+        sends: SendHandlers,
+        delays: DelayService,
+        offsets: OffsetTable,
+        copies: CopyTable,
+        *,
+        allows: Allows | None = None,
     ) -> None:
         self._store = store
+        self._allows = allows
         self._copies = copies
         self._rules = rules
         self._sends = sends
@@ -136,6 +146,10 @@ class RetryHandlers:
             raise SendRefused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
         message = Record(record, 0, len(record))
         message.verify_crc()
+        if self._allows is not None and not self._allows(conn, command, topic_context(message.topic, SUB)):
+            # Else a consumer could have messages of other topics copied to its own retry topic.
+            remark = f"the message at {header.offset} is of a topic that this user may not read: it cannot be given back"
+            raise SendRefused(ResponseCode.NO_PERMISSION, remark)
         if message.topic in _PARKED_IN:
             remark = f"the message at {header.offset} waits in {message.topic}, no consumer has got it: it cannot be given back"
             raise SendRefused(ResponseCode.NO_PERMISSION, remark)

@@ -6,6 +6,7 @@ import logging
 import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from sprocketmq.broker.acks import Acks
@@ -22,6 +23,7 @@ from sprocketmq.broker.groups import ForbiddingHandlers, GroupTable
 from sprocketmq.broker.locks import LockHandlers, QueueLocks
 from sprocketmq.broker.members import MemberHandlers
 from sprocketmq.broker.offsets import OffsetHandlers, OffsetTable
+from sprocketmq.broker.outgoing import Outgoing
 from sprocketmq.broker.pull import PullHandlers
 from sprocketmq.broker.query import QueryHandlers
 from sprocketmq.broker.queue_offsets import QueueOffsetHandlers
@@ -46,7 +48,10 @@ from sprocketmq.net.tasks import Background, all_of, settled
 from sprocketmq.protocol.bodies import TopicConfig
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
+from sprocketmq.protocol.credentials import ACCESS_KEY
 from sprocketmq.protocol.records import pack_host
+from sprocketmq.security.guard import SecurityGuard
+from sprocketmq.security.requests import SecurityRequests, handlers_without_users
 from sprocketmq.storage.config import ConfigFile
 from sprocketmq.storage.fs import REAL_FS, FileSystem
 from sprocketmq.storage.store import MessageStore
@@ -96,8 +101,10 @@ class Broker:
         self.topics_file = self._saved_file("topics", self.topics.snapshot)
         self.groups_file = self._saved_file("subscriptionGroup", self.groups.snapshot)
         self.offsets_file = self._saved_file("consumerOffset", self.offsets.snapshot)
+        outgoing = Outgoing(config.security)
         self.registrar = Registrar(
             config.namesrv,
+            outgoing,
             cluster_name=config.cluster_name,
             broker_name=config.broker_name,
             role=self.role,
@@ -176,6 +183,7 @@ class Broker:
             self.offsets,
             self.delays,
             self.copies,
+            outgoing,
             flusher=self.flusher,
             sends=self.sends,
             pulls=self.pulls,
@@ -197,9 +205,12 @@ class Broker:
             address=lambda: self.address,
         )
         self._client_handlers = ClientHandlers(self.clients, self.groups, self.topics)
-        self._server = RemotingServer(self, name="broker", max_connections=config.max_connections, tls=config.tls)
+        self.guard = self._make_guard()
+        allows = self.guard.allows if self.guard is not None else None
+        listener = partial(RemotingServer, self, max_connections=config.max_connections, tls=config.tls, guard=self.guard)
+        self._server = listener(name="broker")
         # Where clients of Apache's with the VIP channel, and its slaves, send some of their requests.
-        self._fast_server = RemotingServer(self, name="broker's fast port", max_connections=config.max_connections, tls=config.tls)
+        self._fast_server = listener(name="broker's fast port")
         admin = AdminHandlers(
             config.broker_name,
             self.store,
@@ -233,7 +244,7 @@ class Broker:
             fs=fs,
             clock=clock,
         )
-        queries = QueryHandlers(self.store, self.topics, self.clients, background=self._background, clock=clock)
+        queries = QueryHandlers(self.store, self.topics, self.clients, background=self._background, allows=allows, clock=clock)
         offset_handlers = OffsetHandlers(self.offsets, self.topics, self.groups, self.clients, self.store)
         self._to_slaves = MetadataAnswers(
             self.delays,
@@ -256,10 +267,11 @@ class Broker:
             **ForbiddingHandlers(self.groups, told=self.pulls.reading_forbidden).handlers(),
             **queries.handlers(),
             **self.cleaning.handlers(),
-            **RetryHandlers(self.store, rules, self.sends, self.delays, self.offsets, self.copies).handlers(),
+            **RetryHandlers(self.store, rules, self.sends, self.delays, self.offsets, self.copies, allows=allows).handlers(),
             **self._to_slaves.handlers(),
             **status.handlers(),
             **self.replication.promotion.handlers(),
+            **(SecurityRequests(self.guard, self._background).handlers() if self.guard is not None else handlers_without_users()),
         }
         self._role_changed()
         self._port = config.port
@@ -268,6 +280,13 @@ class Broker:
         self._opened = False
         self._slaves_must_know = False
         self._failed = asyncio.Event()
+
+    def _make_guard(self) -> SecurityGuard | None:
+        config = self.config
+        if config.security is None or not config.security.authentication_enabled:
+            return None
+        name = f"broker {config.broker_name}"
+        return SecurityGuard(config.security, name=name, cluster=config.cluster_name, changed=self._users_changed)
 
     def _role_changed(self) -> None:
         self._handlers = {**self._all_handlers, **slave_refusals(self.role)} if self.role.is_slave else self._all_handlers
@@ -306,12 +325,14 @@ class Broker:
         """Open the store, listen, register.
 
         Raises StoreLocked, StoreNotWritable or StoreDamaged for the store, PortInUse for the address, BrokerNameTaken when another live
-        broker of its name is registered, ConfigError for a host that does not resolve; nothing is left open then. An unreachable
-        nameserver is no error: it is tried until it answers.
+        broker of its name is registered, ConfigError for a host that does not resolve or a file of users that cannot be used; nothing is
+        left open then. An unreachable nameserver is no error: it is tried until it answers.
         """
         loop = asyncio.get_running_loop()
         try:
             ip = await self._resolve()
+            if self.guard is not None:
+                await loop.run_in_executor(self._threads, self.guard.open)
             await loop.run_in_executor(self._threads, self.replication.load_role)
             if await self.registrar.look(self.address):
                 await self.replication.join()
@@ -489,6 +510,8 @@ class Broker:
         self._background.every(SAMPLE_INTERVAL_S, self.expire_clients, "silent clients")
         # Flushes the queues and advances the recovery point; recovery after a crash reads what was written since.
         self._background.every(SAMPLE_INTERVAL_S, self.flusher.settle, "settling")
+        if self.guard is not None:
+            self.guard.start(self._background)
 
     def save_offsets(self) -> None:
         """Save the consumer offsets, and the progress of delayed messages, where they changed."""
@@ -544,6 +567,23 @@ class Broker:
     def on_disconnect(self, conn: ServerConnection) -> None:
         self.pulls.disconnected(conn)
         self._client_handlers.disconnected(conn)
+
+    # --- from the guard ---
+
+    def _users_changed(self, names: set[str]) -> None:
+        """Refuse the waiting pulls of users who may no longer make them; those who are no users any more leave their groups."""
+        guard = self.guard
+        if guard is None or not self._running:
+            return
+
+        def refusal(conn: ServerConnection, command: Command) -> str:
+            return guard.refusal_of(conn, command) if command.ext.get(ACCESS_KEY) in names else ""
+
+        self.pulls.access_changed(refusal)
+        gone = {name for name in names if (user := guard.user(name)) is None or not user.enabled}
+        for conn in [*self._server.connections, *self._fast_server.connections]:
+            if conn.user in gone:
+                self._client_handlers.disconnected(conn)
 
     # --- from flusher and delayed messages to the sends ---
 

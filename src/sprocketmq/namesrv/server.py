@@ -1,5 +1,6 @@
 """The nameserver: answers brokers that register and clients that ask for routes (docs/internals/requests.md#nameserver)."""
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -31,6 +32,8 @@ from sprocketmq.protocol.headers import (
     RouteRequest,
     TopicRequest,
 )
+from sprocketmq.security.config import SecurityConfig
+from sprocketmq.security.guard import SecurityGuard
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +46,18 @@ STANDARD_JSON_VERSION = 401
 
 @dataclass(frozen=True)
 class NameServerConfig:
-    """Where a nameserver listens (port 0: any free one), how many connections it takes, and whether they are encrypted."""
+    """Where a nameserver listens (port 0: any free one), how many connections it takes, and whether they are encrypted.
+
+    ``security`` says who may use it; None: everybody. ``cluster_name`` is for policies only: requests about the cluster as a whole need
+    access to the one of that name.
+    """
 
     host: str = "127.0.0.1"
     port: int = 9876
     max_connections: int = 10_000
     tls: ServerTls | None = None
+    security: SecurityConfig | None = None
+    cluster_name: str = "DefaultCluster"
 
 
 class NameServer:
@@ -64,7 +73,10 @@ class NameServer:
         self._clock = clock
         self._background = Background("nameserver")
         self._kv = KvKeeper(kv_file, self._background)
-        self._server = RemotingServer(self, name="nameserver", max_connections=self.config.max_connections, tls=self.config.tls)
+        self.guard = self._make_guard()
+        self._server = RemotingServer(
+            self, name="nameserver", max_connections=self.config.max_connections, tls=self.config.tls, guard=self.guard
+        )
         self._port = self.config.port
         code = RequestCode
         self._handlers: Mapping[int, Callable[[ServerConnection, Command], None]] = {
@@ -95,12 +107,22 @@ class NameServer:
         """``host:port`` as it listens; the configured port before ``start``."""
         return format_address(bind_host(self.config.host), self._port)
 
+    def _make_guard(self) -> SecurityGuard | None:
+        security = self.config.security
+        if security is None or not security.authentication_enabled:
+            return None
+        return SecurityGuard(security, name="nameserver", cluster=self.config.cluster_name)
+
     async def start(self) -> None:
-        """Listen. Raises PortInUse when the address cannot be had, ConfigError when the key-value configuration cannot be read."""
+        """Listen. Raises PortInUse when the address cannot be had, ConfigError when a file that it needs cannot be used."""
+        if self.guard is not None:
+            await asyncio.to_thread(self.guard.open)
         await self._kv.load()
         self._port = await self._server.start(self.config.host, self.config.port)
         self._background.closed = False  # when it is started again after a stop
         self._background.every(SCAN_INTERVAL_S, self.expire_brokers, "scan for silent brokers")
+        if self.guard is not None:
+            self.guard.start(self._background)
 
     async def stop(self) -> None:
         """Close all connections and stop listening; may be called twice."""

@@ -44,6 +44,16 @@ class Body(msgspec.Struct, rename="camel"):
         except (TypeError, ValueError, RecursionError) as e:
             raise LocalProtocolError(f"{type(self).__name__} cannot be written as JSON: {e}") from None
 
+    @classmethod
+    def decode_array(cls, data: bytes | memoryview) -> list[Self]:
+        """Return the bodies of an array, none of no data. Raises RemoteProtocolError when it is not a JSON array of this shape."""
+        return _convert(loads(data), list[cls]) if data else []  # type: ignore[valid-type]
+
+    @staticmethod
+    def encode_array(bodies: "list[Any]") -> bytes:
+        """Return ``bodies`` as a JSON array."""
+        return b"[%b]" % b",".join([body.encode() for body in bodies])
+
 
 class _QueueTables(Body):
     """A body with maps keyed by message queues: ``_tables`` names each, with the type of its values."""
@@ -161,6 +171,12 @@ class TopicConfig(Body):
     topic_sys_flag: Int32 = 0
     order: bool = False
     attributes: dict[str, str] = field(default_factory=dict)
+
+
+class TopicConfigList(Body):
+    """Topics to create (18)."""
+
+    topic_config_list: list[TopicConfig] = field(default_factory=list)
 
 
 class TopicConfigTable(Body):
@@ -363,6 +379,13 @@ class CheckClientConfig(Body):
     namespace: str | None = None
 
 
+class QueryAssignment(Body):
+    """Which queues of a topic a member of a group is to read (400)."""
+
+    topic: str
+    consumer_group: str
+
+
 class GroupList(Body):
     """Group names (300)."""
 
@@ -394,6 +417,12 @@ class SubscriptionGroupConfig(Body):
     consume_timeout_minute: Int32 = 15
     subscription_data_set: list[SimpleSubscription] | None = None
     attributes: dict[str, str] = field(default_factory=dict)
+
+
+class SubscriptionGroupList(Body):
+    """Consumer groups to create (225)."""
+
+    group_config_list: list[SubscriptionGroupConfig] = field(default_factory=list)
 
 
 class SubscriptionGroupTable(Body):
@@ -741,3 +770,45 @@ class EpochCache(Body):
     broker_id: Int64 = 0
     epoch_list: list[EpochEntry] = field(default_factory=list)
     max_offset: Int64 = 0
+
+
+# --- users and policies -------------------------------------------------------------------------------------------------
+
+
+class UserInfo(Body):
+    """One user (3001 to 3005). Brokers of ours never send ``password``; ``keep_previous`` is ours too.
+
+    With ``keep_previous`` a new password of 3002 is valid beside the one before.
+    """
+
+    username: str | None = None
+    password: str | None = None
+    user_type: str | None = None
+    user_status: str | None = None
+    keep_previous: bool | None = None
+
+    def __repr__(self) -> str:
+        return f"UserInfo({self.username!r}, {self.user_type}, {self.user_status})"
+
+
+class PolicyEntryInfo(Body):
+    """One entry of a policy; ``resource`` is such as ``Topic:t*``."""
+
+    resource: str
+    actions: list[str] = field(default_factory=list)
+    source_ips: list[str] | None = None
+    decision: str | None = None
+
+
+class PolicyInfo(Body):
+    """The entries of one type, Custom where none is given."""
+
+    entries: list[PolicyEntryInfo] = field(default_factory=list)
+    policy_type: str | None = None
+
+
+class AclInfo(Body):
+    """The policies of one subject, ``User:name`` (3006 to 3010)."""
+
+    subject: str | None = None
+    policies: list[PolicyInfo] = field(default_factory=list)

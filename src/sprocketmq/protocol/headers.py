@@ -387,3 +387,30 @@ class PageRequest(msgspec.Struct, rename="camel"):
     max_topic_num: Int32 = 0
     group_seq: Int32 = 0
     max_group_num: Int32 = 0
+
+
+class UserRequest(msgspec.Struct):
+    """Header of 3001 to 3004: which user."""
+
+    username: str = ""
+
+
+class UserFilter(msgspec.Struct):
+    """Header of 3005: a part of the names wanted; absent for all."""
+
+    filter: str | None = None
+
+
+class AclRequest(msgspec.Struct, rename="camel"):
+    """Header of 3006 to 3009: whose policies; to delete, only those of one type, or only the entry for one resource."""
+
+    subject: str = ""
+    policy_type: str | None = None
+    resource: str | None = None
+
+
+class AclFilter(msgspec.Struct, rename="camel"):
+    """Header of 3010: parts of the subjects and of the resources wanted; absent for all."""
+
+    subject_filter: str | None = None
+    resource_filter: str | None = None

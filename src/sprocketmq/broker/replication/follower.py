@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 from sprocketmq.broker.replication.dispatching import Dispatching
 from sprocketmq.broker.replication.master_link import MasterLink
-from sprocketmq.broker.replication.master_log import ask_master
 from sprocketmq.broker.replication.stream import (
     COMPARE_BYTES,
     WHOLE_LOG,
@@ -108,7 +107,7 @@ class Follower:
         replica: Replica,
         *,
         find: Callable[[], Awaitable[Master | None]],
-        ask: Callable[[str], Awaitable[MasterLog]] = ask_master,
+        ask: Callable[[str], Awaitable[MasterLog]],
         name: str = "slave",
         secret: str | None = None,
         tls: ssl.SSLContext | None = None,

@@ -1,9 +1,10 @@
 """What a slave asks its master before it follows: where the log begins and ends, its epochs, the length of its files, the master's mode."""
 
+from sprocketmq.broker.outgoing import Outgoing
 from sprocketmq.broker.replication.roles import Role
 from sprocketmq.broker.replication.stream import MasterLog
 from sprocketmq.errors import BrokerBusy, RemoteProtocolError
-from sprocketmq.net.client import Connection, ConnectionPool
+from sprocketmq.net.client import Connection
 from sprocketmq.protocol.bodies import EpochCache, RuntimeInfo
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.storage.replica.epochs import Epoch
@@ -11,12 +12,12 @@ from sprocketmq.storage.replica.epochs import Epoch
 ASK_TIMEOUT_S = 3.0
 
 
-async def ask_master(address: str) -> MasterLog:
+async def ask_master(outgoing: Outgoing, address: str) -> MasterLog:
     """Ask the master at its address for clients, over a connection of its own (28, 26 and 1007).
 
     Raises SprocketError when it does not answer, RemoteProtocolError when its answer does not tell where its log is.
     """
-    pool = ConnectionPool(expected="broker")
+    pool = outgoing.pool("broker")
     try:
         return await _ask(await pool.get(address, timeout_s=ASK_TIMEOUT_S))
     finally:

@@ -21,11 +21,12 @@ import msgspec
 from sprocketmq.broker.delay_progress import DelayProgress
 from sprocketmq.broker.groups import GroupTable
 from sprocketmq.broker.offsets import SEPARATOR, OffsetTable
+from sprocketmq.broker.outgoing import Outgoing
 from sprocketmq.broker.replication.metadata_answers import KNOWN_VERSION, UNCHANGED, WITH_TIMERS, version_text
 from sprocketmq.broker.replication.roles import BrokerRole
 from sprocketmq.broker.topics import Topic, TopicTable
 from sprocketmq.errors import RemoteProtocolError, SprocketError
-from sprocketmq.net.client import Connection, ConnectionPool
+from sprocketmq.net.client import Connection
 from sprocketmq.net.tasks import Background, Kept, settled
 from sprocketmq.protocol.bodies import (
     ConsumerOffsets,
@@ -62,6 +63,7 @@ class MetadataSync:
         groups: GroupTable,
         offsets: OffsetTable,
         progress: DelayProgress,
+        outgoing: Outgoing,
         *,
         broker_name: str,
         reached: Callable[[int], bool],
@@ -81,7 +83,8 @@ class MetadataSync:
         self._topic_gone = topic_gone
         self._progress_taken = progress_taken
         self._background = background
-        self._pool = ConnectionPool(expected="broker")
+        self._outgoing = outgoing
+        self._pool = outgoing.pool("broker")
         self._task: Kept | None = None
         self._wake = asyncio.Event()
         # Of the master that was asked last: its address, the connection, when it was started, whether it compares versions.
@@ -99,7 +102,7 @@ class MetadataSync:
     def start(self) -> None:
         """Copy now and from time to time."""
         if self._task is None:
-            self._pool = ConnectionPool(expected="broker")
+            self._pool = self._outgoing.pool("broker")
             self._wake.set()
             self._task = self._background.keep("metadata of the master", self._run)
 

@@ -13,9 +13,9 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from sprocketmq.broker.outgoing import Outgoing
 from sprocketmq.broker.replication.roles import BrokerRole
 from sprocketmq.errors import FatalError, RequestTimeout, SprocketError
-from sprocketmq.net.client import ConnectionPool
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.bodies import EpochCache
@@ -46,15 +46,15 @@ class Stage(Protocol):
         ...
 
 
-async def epoch_of(address: str, broker_name: str) -> int | None:
+async def epoch_of(outgoing: Outgoing, address: str, broker_name: str) -> int | None:
     """Return the epoch of the broker at ``address``, None when it has none, is another one, or does not answer."""
-    cache = await epochs_of(address, broker_name)
+    cache = await epochs_of(outgoing, address, broker_name)
     return cache.epoch_list[-1].epoch if cache is not None else None
 
 
-async def epochs_of(address: str, broker_name: str) -> EpochCache | None:
+async def epochs_of(outgoing: Outgoing, address: str, broker_name: str) -> EpochCache | None:
     """Return the epochs and the end of the log of the broker at ``address``, None as for ``epoch_of``."""
-    pool = ConnectionPool(expected="broker")
+    pool = outgoing.pool("broker")
     try:
         async with asyncio.timeout(TIMEOUT_S):
             conn = await pool.get(address, timeout_s=TIMEOUT_S)
@@ -71,9 +71,9 @@ async def epochs_of(address: str, broker_name: str) -> EpochCache | None:
     return cache
 
 
-async def tell(address: str, master_address: str, epoch: int, *, timeout_s: float = TIMEOUT_S) -> str:
+async def tell(outgoing: Outgoing, address: str, master_address: str, epoch: int, *, timeout_s: float = TIMEOUT_S) -> str:
     """Tell the broker at ``address`` who is master; return "" when it follows, else its refusal. Raises SprocketError."""
-    pool = ConnectionPool(expected="broker")
+    pool = outgoing.pool("broker")
     try:
         async with asyncio.timeout(timeout_s):
             conn = await pool.get(address, timeout_s=timeout_s)
@@ -96,6 +96,7 @@ class Promotion:
         self,
         role: BrokerRole,
         stage: Stage,
+        outgoing: Outgoing,
         *,
         broker_name: str,
         enabled: bool,
@@ -106,6 +107,7 @@ class Promotion:
     ) -> None:
         self._role = role
         self._stage = stage
+        self._outgoing = outgoing
         self._broker_name = broker_name
         self._enabled = enabled
         self._address = address
@@ -152,7 +154,7 @@ class Promotion:
         """Tell whether this master has a higher epoch than the one at ``rival``, which is fenced then; None when epochs do not decide."""
         if self._role.is_slave or not self._enabled or not self._epoch():
             return None
-        theirs, ours = await epoch_of(rival, self._broker_name), self._epoch()
+        theirs, ours = await epoch_of(self._outgoing, rival, self._broker_name), self._epoch()
         if theirs is None or theirs == ours or self._role.is_slave:
             return None
         if theirs < ours:
@@ -165,7 +167,7 @@ class Promotion:
         self._background.spawn(self._give_way(rival), f"giving way to {rival}")
 
     async def _give_way(self, rival: str) -> None:
-        epoch = await epoch_of(rival, self._broker_name)
+        epoch = await epoch_of(self._outgoing, rival, self._broker_name)
         if epoch is not None and epoch > self._epoch() and not self._role.is_slave:
             self._stage.step_down(rival, epoch)
 
@@ -177,7 +179,7 @@ class Promotion:
         pause_s = FIRST_PAUSE_S
         while not self._role.is_slave:
             try:
-                refusal = await tell(rival, self._address(), self._epoch())
+                refusal = await tell(self._outgoing, rival, self._address(), self._epoch())
             except SprocketError:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

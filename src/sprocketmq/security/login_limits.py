@@ -1,0 +1,61 @@
+"""How often a peer may fail to log in: its answers are delayed, then its connections are closed.
+
+Requests that are signed correctly pass whatever others behind the same address did. The limits save work and log lines; what protects
+secrets is their length.
+"""
+
+from collections.abc import Callable
+from enum import Enum
+from ipaddress import ip_address
+
+WINDOW_S = 60.0
+# Failures of one address in a window that are answered at once, and those that are answered at all.
+PROMPT = 10
+ANSWERED = 50
+DELAY_S = 1.0
+# Answers that wait together; beyond it connections are closed instead.
+MAX_DELAYED = 1000
+MAX_ADDRESSES = 4096
+
+
+class Penalty(Enum):
+    """What follows a failed login."""
+
+    NONE = "answer now"
+    DELAY = "answer later"
+    CLOSE = "close the connection"
+
+
+class LoginLimits:
+    """Counts the failures of each address. Of the addresses beyond MAX_ADDRESSES the one that failed first is forgotten."""
+
+    def __init__(self, time: Callable[[], float]) -> None:
+        self._time = time
+        self._failures: dict[str, tuple[float, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._failures)
+
+    def failed(self, host: str) -> Penalty:
+        """Count a failure of a peer at ``host`` and return what follows."""
+        network, now = _network(host), self._time()
+        ends, count = self._failures.get(network, (0.0, 0))
+        if now >= ends:
+            self._failures.pop(network, None)  # a new window stands at the end of the table
+            if len(self._failures) >= MAX_ADDRESSES:
+                del self._failures[next(iter(self._failures))]
+            ends, count = now + WINDOW_S, 0
+        self._failures[network] = (ends, count + 1)
+        if count < PROMPT:
+            return Penalty.NONE
+        return Penalty.DELAY if count < ANSWERED else Penalty.CLOSE
+
+
+def _network(host: str) -> str:
+    """Return what counts as one address: of IPv6 the network of 64 bits, as one machine has all of it."""
+    if ":" not in host:
+        return host
+    try:
+        return str(int(ip_address(host.partition("%")[0])) >> 64)
+    except ValueError:
+        return host
