@@ -6,7 +6,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,13 @@ def spread(values: Iterable[float], digits: int = 3) -> dict[str, Any]:
     """Return median, minimum, maximum and all values, rounded."""
     rounded = [round(v, digits) for v in values]
     return {"median": round(statistics.median(rounded), digits), "min": min(rounded), "max": max(rounded), "values": rounded}
+
+
+def timed(work: Callable[[], None]) -> float:
+    """Return the seconds that ``work`` takes."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
 
 
 def write_result(name: str, figures: dict[str, Any]) -> Path:

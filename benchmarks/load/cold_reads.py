@@ -10,7 +10,6 @@ senders' p99 beside the reader is more than 1.5 times the one alone.
 import argparse
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -18,35 +17,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.load.stores import fill, give_back
 from benchmarks.report import spread, write_result
 
 GIB = 1 << 30
 GOAL = 1.5
 QUEUES = 8
 
-# Fills a store in batches as a broker does, flushing every 64 MiB, and ends without a word.
-WRITE = """
-import os, sys
-from pathlib import Path
-from sprocketmq.protocol.batch import BatchEntry
-from sprocketmq.protocol.records import pack_host
-from sprocketmq.storage.store import MessageStore, StoreConfig
-root, total, queues = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-host = pack_host("127.0.0.1", 10911)
-store = MessageStore(StoreConfig(root))
-store.open()
-bodies = [memoryview(os.urandom(1024)) for _ in range(32)]
-number = flushed = 0
-while store.commitlog_max_offset < total:
-    entries = [BatchEntry(0, b, b"UNIQ_KEY\\x017F00000100%022X\\x02" % (number + i)) for i, b in enumerate(bodies)]
-    store.stage_batch("old", number // 32 % queues, entries, sys_flag=0, born_timestamp_ms=1, born_host=host)
-    store.commit()
-    number += 32
-    if store.commitlog_max_offset - flushed >= 64 << 20:
-        flushed = store.flush()
-store.close()
-print(number, flush=True)
-"""
 SERVE = """
 import asyncio, sys
 from pathlib import Path
@@ -92,18 +69,6 @@ async def read():
 os.nice(10)
 asyncio.run(read())
 """
-
-
-def drop_cache(root: Path) -> None:
-    """Write the files to the disk and drop them from the page cache; pages that a process has mapped stay."""
-    for path in root.rglob("*"):
-        if path.is_file():
-            fd = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(fd)
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(fd)
 
 
 class Serving:
@@ -154,7 +119,7 @@ def figures(taken: list[float]) -> dict[str, float]:
 
 def one_round(root: Path, rate: float, seconds: float) -> dict[str, Any]:
     """Measure sends alone for ``seconds``, then beside the reader until it has read everything."""
-    drop_cache(root)
+    give_back(path for path in root.rglob("*") if path.is_file())
     serving = Serving(root)
     try:
         asyncio.run(send(serving.namesrv, rate, lambda spent: spent > 2))
@@ -181,7 +146,7 @@ def main() -> int:
     rounds = []
     with tempfile.TemporaryDirectory(prefix="sprocketmq-cold-reads-", dir=options.directory) as directory:
         root = Path(directory) / "store"
-        subprocess.run([sys.executable, "-c", WRITE, str(root), str(int(options.gib * GIB)), str(QUEUES)], check=True)
+        fill(root, int(options.gib * GIB), "old", queues=QUEUES)
         for number in range(options.rounds):
             done = one_round(root, options.rate, options.seconds)
             rounds.append(done)

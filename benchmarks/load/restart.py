@@ -17,36 +17,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.load.stores import drop_derived
+from benchmarks.load.stores import drop_derived, fill
 from benchmarks.report import write_result
 
 GIB = 1 << 30
 MAX_ANONYMOUS_MB = 300.0
 CLEAN_S = 1.0
 
-# Fills a store in batches as a broker does, flushing every 64 MiB, and ends without a word.
-WRITE = """
-import os, sys
-from pathlib import Path
-from sprocketmq.protocol.batch import BatchEntry
-from sprocketmq.protocol.records import pack_host
-from sprocketmq.storage.store import MessageStore, StoreConfig
-root, total = Path(sys.argv[1]), int(sys.argv[2])
-host = pack_host("127.0.0.1", 10911)
-store = MessageStore(StoreConfig(root))
-store.open()
-bodies = [memoryview(os.urandom(1024)) for _ in range(32)]
-number = flushed = 0
-while store.commitlog_max_offset < total:
-    entries = [BatchEntry(0, b, b"UNIQ_KEY\\x017F00000100%022X\\x02TAGS\\x01tag%d\\x02" % (number + i, i % 3)) for i, b in enumerate(bodies)]
-    store.stage_batch("restart", number // 32 % 8, entries, sys_flag=0, born_timestamp_ms=1, born_host=host)
-    store.commit()
-    number += 32
-    if store.commitlog_max_offset - flushed >= 64 << 20:
-        flushed = store.flush()
-print(number, flush=True)
-os._exit(0)
-"""
 OPEN = """
 import json, sys
 from pathlib import Path
@@ -111,8 +88,7 @@ def run(program: str, root: Path) -> dict[str, Any]:
 
 
 def measure(root: Path, gib: float) -> dict[str, dict[str, Any]]:
-    done = subprocess.run([sys.executable, "-c", WRITE, str(root), str(int(gib * GIB))], capture_output=True, text=True, check=True)
-    print(f"{int(done.stdout):,} messages written", flush=True)
+    print(f"{fill(root, int(gib * GIB), 'restart', killed=True):,} messages written", flush=True)
     figures = {"after_a_kill": run(OPEN, root), "in_order": run(OPEN, root)}
     drop_derived(root)
     (root / "abort").write_text("1")

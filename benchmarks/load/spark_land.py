@@ -11,18 +11,19 @@ import os
 import shutil
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.load.sides import serve
-from benchmarks.report import spread, write_result
+from benchmarks.report import spread, timed, write_result
 from sprocketmq import AdminClient, Message, Producer
 from sprocketmq.spark import session
 from sprocketmq.spark.jobs.land import land, landed_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 GOAL_OF_SPARK = 2.0
 GOAL_ROWS_PER_S = 300_000
@@ -53,12 +54,6 @@ def fill(namesrv: str, messages: int) -> None:
             await asyncio.gather(*(lane(queue, number) for number, queue in enumerate(await producer.queues(TOPIC))))
 
     asyncio.run(send())
-
-
-def timed(work: Callable[[], None]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
 
 
 def main() -> int:

@@ -10,7 +10,6 @@ import asyncio
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -24,7 +23,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 
 from benchmarks.load.sides import serve
 from benchmarks.load.stores import give_back
-from benchmarks.report import spread, write_result
+from benchmarks.report import spread, timed, write_result
 from sprocketmq import AdminClient, Message, sync
 from sprocketmq.spark import session
 
@@ -98,12 +97,6 @@ def row_by_row(namesrv: str) -> Callable[[Iterable[Row]], None]:
             raise failed[0]
 
     return send
-
-
-def timed(work: Callable[[], None]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
 
 
 def main() -> int:

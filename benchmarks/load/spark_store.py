@@ -14,7 +14,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from benchmarks.report import spread, write_result
+from benchmarks.report import spread, timed, write_result
 from sprocketmq.protocol.batch import BatchEntry
 from sprocketmq.protocol.records import pack_host
 from sprocketmq.spark import session
@@ -73,12 +72,6 @@ def decode(root: str, columns: str | None) -> float:
 
 def drain(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
-
-
-def timed(work: Callable[[], None]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
 
 
 def main() -> int:

@@ -1,11 +1,47 @@
-"""What benchmarks do to the files of a store between rounds."""
+"""What benchmarks do to stores: fill them, and what happens to their files between rounds."""
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+_FILL = """
+import os, sys
+from pathlib import Path
+from sprocketmq.protocol.batch import BatchEntry
+from sprocketmq.protocol.records import pack_host
+from sprocketmq.storage.store import MessageStore, StoreConfig
+root, total, topic, queues, killed = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5] == "killed"
+host = pack_host("127.0.0.1", 10911)
+store = MessageStore(StoreConfig(root))
+store.open()
+bodies = [memoryview(os.urandom(1024)) for _ in range(32)]
+number = flushed = 0
+while store.commitlog_max_offset < total:
+    entries = [BatchEntry(0, b, b"UNIQ_KEY\\x017F00000100%022X\\x02TAGS\\x01tag%d\\x02" % (number + i, i % 3)) for i, b in enumerate(bodies)]
+    store.stage_batch(topic, number // 32 % queues, entries, sys_flag=0, born_timestamp_ms=1, born_host=host)
+    store.commit()
+    number += 32
+    if store.commitlog_max_offset - flushed >= 64 << 20:
+        flushed = store.flush()
+print(number, flush=True)
+if killed:
+    os._exit(0)
+store.close()
+"""
+
 DERIVED = ("consumequeue", "batchconsumequeue", "index", "checkpoint", "dispatched")
+
+
+def fill(root: Path, size: int, topic: str, *, queues: int = 8, killed: bool = False) -> int:
+    """Fill a store with ``size`` bytes of log in another process, as a broker does: in batches of 1 KiB bodies, flushing every 64 MiB.
+
+    With ``killed`` the process ends without closing the store. Returns the number of messages.
+    """
+    command = [sys.executable, "-c", _FILL, str(root), str(size), topic, str(queues), "killed" if killed else "closed"]
+    return int(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
 
 
 def drop_derived(root: Path) -> None:

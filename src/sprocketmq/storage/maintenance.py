@@ -201,10 +201,7 @@ class Maintenance:
                     self._checkpoint.index_timestamp_ms = self._index.full_until_ms
                 self._checkpoint.save(self._fs, f"{self._root}/checkpoint")
             except OSError as e:
-                if e.errno in NO_ROOM:
-                    raise StoreWriteFailed(self._root, e.strerror or str(e)) from e
-                self._log.failure = e.strerror or str(e)
-                raise StoreFailed(self._root, self._log.failure) from e
+                raise self._refusal(e) from e
             return flushed
 
     def cut_back(self, end: int, last_log_offset: int, last_ms: int) -> None:
@@ -235,10 +232,15 @@ class Maintenance:
                 self._checkpoint.queues_physical_offset = last_log_offset
                 self._checkpoint.save(self._fs, f"{self._root}/checkpoint")
             except OSError as e:
-                if e.errno in NO_ROOM:
-                    raise StoreWriteFailed(self._root, e.strerror or str(e)) from e
-                self._log.failure = e.strerror or str(e)
-                raise StoreFailed(self._root, self._log.failure) from e
+                raise self._refusal(e) from e
+
+    def _refusal(self, error: OSError) -> StoreWriteFailed | StoreFailed:
+        """Return the error of a flush: a full disk may have room later, any other failure is final for the log."""
+        reason = error.strerror or str(error)
+        if error.errno in NO_ROOM:
+            return StoreWriteFailed(self._root, reason)
+        self._log.failure = reason
+        return StoreFailed(self._root, reason)
 
     def _last_record(self, log_offset: int, end: int) -> tuple[int, int, int]:
         segment = self._log.locate(log_offset)

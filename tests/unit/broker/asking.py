@@ -13,6 +13,12 @@ from sprocketmq.protocol.records import decode_records
 WAIT_S = 60
 
 
+def create_topic(name, queues=4, **fields):
+    """Return the header of 17."""
+    ext = {"topic": name, "defaultTopic": "TBW102", "readQueueNums": str(queues), "writeQueueNums": str(queues), "perm": "6"}
+    return {**ext, "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false", **fields}
+
+
 class Asking:
     """Requests over one connection; what the broker asks of its own accord is kept in ``pushed``."""
 

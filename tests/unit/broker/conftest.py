@@ -9,6 +9,7 @@ sys.path.append(str(Path(__file__).parent))  # for asking, as test modules are i
 
 from asking import Asking
 from pairs import follows
+from slowdisk import SlowDisk
 
 from sprocketmq.broker import Broker, BrokerConfig
 from sprocketmq.broker.replication.roles import Role
@@ -29,6 +30,13 @@ def no_waiting_for_the_disk(monkeypatch):
 @pytest.fixture
 def clock():
     return ManualClock()
+
+
+@pytest.fixture
+def disk():
+    disk = SlowDisk()
+    yield disk
+    disk.let_go()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import asyncio
 import struct
 
 import pytest
+from asking import create_topic
 
 from sprocketmq.client.admin import AdminClient
 from sprocketmq.client.consume.pull import PullConsumer
@@ -23,17 +24,7 @@ TOO_LARGE = (
 
 
 def create(name=TOPIC, attributes="+queue.type=BatchCQ", queues=2):
-    return {
-        "topic": name,
-        "defaultTopic": "TBW102",
-        "readQueueNums": str(queues),
-        "writeQueueNums": str(queues),
-        "perm": "6",
-        "topicFilterType": "SINGLE_TAG",
-        "topicSysFlag": "0",
-        "order": "false",
-        "attributes": attributes,
-    }
+    return create_topic(name, queues, attributes=attributes)
 
 
 @pytest.fixture

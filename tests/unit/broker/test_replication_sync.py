@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from slowdisk import SlowDisk
 from tests.waiting import stays
 
 from sprocketmq.protocol.codes import ResponseCode
@@ -28,13 +27,6 @@ class Slaves:
 
     def in_sync(self, count):
         return self.reachable
-
-
-@pytest.fixture
-def disk():
-    disk = SlowDisk()
-    yield disk
-    disk.let_go()
 
 
 @pytest.fixture

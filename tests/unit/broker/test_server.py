@@ -7,7 +7,7 @@ import time
 
 import pytest
 import uvloop
-from asking import Asking
+from asking import Asking, create_topic
 
 from sprocketmq.broker import Broker, BrokerConfig, server
 from sprocketmq.errors import BrokerNameTaken, ConfigError, PortInUse, StoreLocked, StoreNotWritable
@@ -22,19 +22,6 @@ from sprocketmq.protocol.jsondialect import loads
 from sprocketmq.protocol.records import decode_records
 from sprocketmq.storage.store import StoreConfig
 from sprocketmq.testing import eventually
-
-
-def create(name, queues=4):
-    return {
-        "topic": name,
-        "defaultTopic": "TBW102",
-        "readQueueNums": str(queues),
-        "writeQueueNums": str(queues),
-        "perm": "6",
-        "topicFilterType": "SINGLE_TAG",
-        "topicSysFlag": "0",
-        "order": "false",
-    }
 
 
 def queues_at(server, topic):
@@ -73,10 +60,10 @@ async def test_every_address_a_broker_tells_listens(start_broker, namesrv, conne
 
 async def test_a_created_topic_is_routed_when_the_answer_comes(start_broker, namesrv, connect):
     ask = await connect(await start_broker(namesrv=(namesrv.address,)))
-    assert (await ask(17, create("orders"))).code == 0
+    assert (await ask(17, create_topic("orders"))).code == 0
     assert queues_at(namesrv, "orders") == {"broker-a": 4}
     assert queues_at(namesrv, "TBW102") == {"broker-a": 8}
-    assert (await ask(17, create("orders", 9))).code == 0
+    assert (await ask(17, create_topic("orders", 9))).code == 0
     assert queues_at(namesrv, "orders") == {"broker-a": 9}
 
 
@@ -113,9 +100,9 @@ async def test_a_nameserver_that_comes_back_learns_everything_again(start_broker
     host, port = parse_address(first.address)
     broker = await start_broker(namesrv=(first.address,))
     ask = await connect(broker)
-    await ask(17, create("before"))
+    await ask(17, create_topic("before"))
     await first.stop()
-    assert (await ask(17, create("meanwhile"))).code == 0
+    assert (await ask(17, create_topic("meanwhile"))).code == 0
     second = NameServer(NameServerConfig(host=host, port=port))
     await second.start()
     await eventually(lambda: queues_at(second, "meanwhile"))
@@ -144,7 +131,7 @@ async def test_the_whole_table_is_told_again_and_again(start_broker, namesrv):
 async def test_two_brokers_serve_one_cluster(start_broker, namesrv, connect):
     for name in ("broker-a", "broker-b"):
         ask = await connect(await start_broker(name, namesrv=(namesrv.address,), broker_name=name))
-        await ask(17, create("orders"))
+        await ask(17, create_topic("orders"))
     assert queues_at(namesrv, "orders") == {"broker-a": 4, "broker-b": 4}
     assert namesrv.routes.clusters().cluster_addr_table == {"DefaultCluster": ["broker-a", "broker-b"]}
 
@@ -246,7 +233,7 @@ async def test_a_wildcard_host_advertises_an_address(start_broker, namesrv):
 async def test_a_restart_keeps_messages_topics_groups_and_offsets(start_broker, connect):
     broker = await start_broker()
     ask = await connect(broker)
-    await ask(17, create("orders"))
+    await ask(17, create_topic("orders"))
     await ask.send("orders", b"kept")
     await ask.heartbeat(consumers=["cg"])
     await ask(15, {"consumerGroup": "cg", "topic": "orders", "queueId": "0", "commitOffset": "1"})
@@ -411,8 +398,8 @@ async def test_the_number_of_topics_is_bounded(start_broker, connect, monkeypatc
     assert (await ask.send("first")).code == 0
     answer = await ask.send("second")
     assert (answer.code, answer.remark) == (1, f"this broker has {len(broker.topics)} topics, its limit")
-    assert (await ask(17, create("second"))).code == 1
-    assert (await ask(17, create("first", 5))).code == 0
+    assert (await ask(17, create_topic("second"))).code == 1
+    assert (await ask(17, create_topic("first", 5))).code == 0
 
 
 async def test_an_ipv6_broker_has_long_message_ids(start_broker, connect):
@@ -438,7 +425,7 @@ def test_everything_works_on_the_faster_event_loop_too(tmp_path):
         await broker.start()
         ask = Asking(broker)
         await ask.open()
-        assert (await ask(17, create("orders"))).code == 0
+        assert (await ask(17, create_topic("orders"))).code == 0
         answers = await asyncio.gather(*(ask.request(310, ask.send_ext("orders", queue=n % 4), bytes([n]) * 200_000) for n in range(100)))
         assert {answer.code for answer in answers} == {0}
         waiting = ask.pull("orders", 25, queue=1, wait_ms=30_000)

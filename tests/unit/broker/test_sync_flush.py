@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 from asking import exchange
-from slowdisk import SlowDisk
 from tests.inside import unsent
 
 from sprocketmq.errors import ConnectionLost, StoreFailed, StoreWriteFailed
@@ -16,13 +15,6 @@ from sprocketmq.testing import eventually
 
 SYNC = {"flush_disk_type": "SYNC_FLUSH"}
 HOST = pack_host("127.0.0.1", 40000)
-
-
-@pytest.fixture
-def disk():
-    disk = SlowDisk()
-    yield disk
-    disk.let_go()
 
 
 @pytest.fixture

@@ -7,13 +7,11 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from tests.records import stored
 
 from sprocketmq.cli.app import main
-from sprocketmq.protocol.properties import encode_properties
-from sprocketmq.protocol.records import encode_record, pack_host
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"
-HOST = pack_host("127.0.0.1", 1)
 
 
 @pytest.fixture(scope="module")
@@ -141,18 +139,7 @@ def test_damage_is_shown_in_every_form(stores, inspect):
 
 def test_what_messages_hold_cannot_move_the_cursor(tmp_path, inspect):
     evil = "\x1b[2J\x07\r\u202e"
-    record = encode_record(
-        topic=b"t\x1b[31m",
-        body=evil.encode(),
-        properties=encode_properties({"TAGS": evil, "KEYS": evil}),
-        queue_id=0,
-        queue_offset=0,
-        physical_offset=0,
-        born_timestamp_ms=1,
-        born_host=HOST,
-        store_timestamp_ms=1,
-        store_host=HOST,
-    )
+    record = stored(evil.encode(), {"TAGS": evil, "KEYS": evil}, topic=b"t\x1b[31m")
     path = tmp_path / "commitlog" / "00000000000000000000"
     path.parent.mkdir()
     path.write_bytes(record.ljust(4096, b"\0"))

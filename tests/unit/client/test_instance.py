@@ -188,16 +188,6 @@ async def test_callers_that_ask_for_the_same_route_share_one_question(cluster):
     await instance.close()
 
 
-async def test_a_cancelled_caller_does_not_take_the_answer_from_the_others(cluster):
-    instance = Instance(cluster.namesrv.address, kind="test")
-    await instance.start()
-    first, second = (asyncio.ensure_future(instance.fetch_route("t")) for _ in range(2))
-    await asyncio.sleep(0)
-    first.cancel()
-    assert (await second).topic == "t"
-    await instance.close()
-
-
 # --- refresh and heartbeats, on a clock that is moved by hand -----------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from tests.records import stored
 
 from sprocketmq.errors import SprocketError, StoreDamaged, StoreLocked, StoreNotSupported, StoreNotWritable
 from sprocketmq.protocol.batch import encode_batch
@@ -207,19 +208,7 @@ def test_damage_anywhere_is_reported_or_harmless(originals, tmp_path, name):
 @pytest.mark.parametrize("inner", [0, -1, 21, 22, 1 << 30, -(1 << 31)])
 def test_inner_sizes_at_their_extremes(tmp_path, inner):
     body = struct.pack(">iiiii", inner, 0, 0, 0, 4) + b"body" + struct.pack(">h", 0)
-    record = encode_record(
-        topic=b"Bcq1",
-        body=body * 3,
-        properties=b"INNER_NUM\x013\x02INNER_BASE\x010\x02",
-        queue_id=0,
-        queue_offset=0,
-        physical_offset=0,
-        born_timestamp_ms=1,
-        born_host=HOST,
-        store_timestamp_ms=1,
-        store_host=HOST,
-        sys_flag=0xC0,
-    )
+    record = stored(body * 3, b"INNER_NUM\x013\x02INNER_BASE\x010\x02", topic=b"Bcq1", sys_flag=0xC0)
     root = forged(tmp_path, record.ljust(65536, b"\0"))
     (root / "batchconsumequeue" / "Bcq1").mkdir(parents=True)
     report = look_at_store(root)

@@ -1,6 +1,7 @@
 """AdminClient finds single messages, by key, id and place."""
 
 import pytest
+from tests.records import stored
 
 from sprocketmq import AdminClient, Message, Producer
 from sprocketmq.client.message_lookup import with_key
@@ -9,7 +10,6 @@ from sprocketmq.errors import ConfigError, TopicNotFound
 from sprocketmq.net.client import ConnectionPool
 from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.properties import encode_properties
-from sprocketmq.protocol.records import encode_record, pack_host
 
 
 @pytest.fixture
@@ -174,21 +174,7 @@ async def test_what_does_not_exist_is_told(admin, mq, producer):
 
 
 def record(body, *, sys_flag=0, **properties):
-    return encode_record(
-        topic=b"t",
-        body=body,
-        properties=encode_properties(properties),
-        queue_id=0,
-        queue_offset=0,
-        physical_offset=0,
-        born_timestamp_ms=1,
-        born_host=pack_host("127.0.0.1", 1),
-        store_timestamp_ms=1,
-        store_host=pack_host("127.0.0.1", 1),
-        flag=0,
-        sys_flag=sys_flag,
-        reconsume_times=0,
-    )
+    return stored(body, properties, sys_flag=sys_flag)
 
 
 def test_other_keys_of_the_same_hash_are_left_out():

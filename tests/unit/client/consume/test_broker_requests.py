@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 import pytest
 from fake_cluster import FakeCluster
 from tests.inside import id_of, process_queues
+from tests.records import stored
 
 from sprocketmq.client import Producer, PushConsumer
 from sprocketmq.client import instance as instance_module
@@ -23,11 +24,9 @@ from sprocketmq.protocol.codes import RequestCode as Q
 from sprocketmq.protocol.codes import ResponseCode as R
 from sprocketmq.protocol.message import Message, MessageQueue
 from sprocketmq.protocol.properties import encode_properties
-from sprocketmq.protocol.records import encode_record, pack_host
 from sprocketmq.testing import eventually
 
 QUEUES = [MessageQueue("t", "broker-a", i) for i in range(4)]
-HOST = pack_host("127.0.0.1", 10911)
 
 
 @pytest.fixture(autouse=True)
@@ -63,20 +62,7 @@ async def member(cluster: FakeCluster, messages: int = 0, **options):
 
 
 def record(body: bytes, **properties: str) -> bytes:
-    return encode_record(
-        topic=b"t",
-        body=body,
-        properties=encode_properties(properties),
-        queue_id=1,
-        queue_offset=7,
-        physical_offset=0,
-        born_timestamp_ms=1,
-        born_host=HOST,
-        store_timestamp_ms=1,
-        store_host=HOST,
-        flag=0,
-        sys_flag=0,
-    )
+    return stored(body, properties, queue_id=1, queue_offset=7)
 
 
 # --- where it is --------------------------------------------------------------------------------------------------------
@@ -203,20 +189,7 @@ async def test_a_consumer_without_a_handler_says_so(cluster):
 async def test_of_an_inner_batch_the_message_that_was_meant_is_handled(cluster):
     seen = []
     batch = encode_batch([(0, b"%d" % i, encode_properties({"UNIQ_KEY": f"m{i}"})) for i in range(3)])
-    whole = encode_record(
-        topic=b"t",
-        body=batch,
-        properties=encode_properties({"INNER_NUM": "3", "INNER_BASE": "7"}),
-        queue_id=1,
-        queue_offset=7,
-        physical_offset=0,
-        born_timestamp_ms=1,
-        born_host=HOST,
-        store_timestamp_ms=1,
-        store_host=HOST,
-        flag=0,
-        sys_flag=64 | 128,
-    )
+    whole = stored(batch, {"INNER_NUM": "3", "INNER_BASE": "7"}, queue_id=1, queue_offset=7, sys_flag=64 | 128)
     async with member(cluster) as asked:
         asked.consumer.listen(lambda batch: seen.extend(message.body for message in batch))
         await asked.ask(309, whole, consumerGroup="cg", msgId="m1")

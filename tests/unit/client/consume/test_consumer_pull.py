@@ -2,6 +2,7 @@ import msgspec
 import pytest
 from fake_cluster import FakeBroker, answer, hang_up, silence
 from tests.inside import instance_of
+from tests.records import stored
 
 from sprocketmq.client import Producer, PullConsumer
 from sprocketmq.client import instance as instance_module
@@ -24,7 +25,6 @@ from sprocketmq.protocol.codes import ResponseCode as R
 from sprocketmq.protocol.headers import PullRequest
 from sprocketmq.protocol.message import Message, MessageQueue
 from sprocketmq.protocol.properties import encode_properties
-from sprocketmq.protocol.records import encode_record, pack_host
 from sprocketmq.testing import eventually
 
 QUEUE = MessageQueue("t", "broker-a", 0)
@@ -325,20 +325,7 @@ async def test_it_registers_nothing_at_the_broker(ten, consumer, cluster):
 
 
 def test_an_inner_batch_entered_in_the_middle_is_read_from_the_asked_offset_on():
-    host = pack_host("127.0.0.1", 1)
     body = encode_batch([(0, b"%d" % i, encode_properties({"TAGS": "a" if i < 3 else "b"})) for i in range(4)])
-    record = encode_record(
-        topic=b"t",
-        body=body,
-        properties=b"",
-        queue_id=0,
-        queue_offset=100,
-        physical_offset=0,
-        born_timestamp_ms=1,
-        born_host=host,
-        store_timestamp_ms=1,
-        store_host=host,
-        sys_flag=192,
-    )
+    record = stored(body, queue_offset=100, sys_flag=192)
     assert [(m.queue_offset, m.body) for m in locate_messages(record, "a", 101, None)] == [(101, b"1"), (102, b"2"), (103, b"3")]
     assert [m.body for m in locate_messages(record, "a", 101, frozenset({b"a"}))] == [b"1", b"2"]
