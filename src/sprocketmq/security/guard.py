@@ -35,7 +35,7 @@ CHECK_FAILED = "check signature failed."
 REFUSED = "Authorization failed. Please verify your access rights and try again."
 UNREADABLE = "parse authorization context error."
 
-RELOAD_INTERVAL_S = 1.0
+RELOAD_INTERVAL_S = 0.25
 # Decisions that are kept; when there are more, all are forgotten.
 MAX_DECISIONS = 20_000
 MAX_LOGGED_NAME = 64

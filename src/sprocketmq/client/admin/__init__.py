@@ -1,4 +1,4 @@
-"""Administration over nameservers and brokers: topics, routes, consumer groups, offsets, single messages, masters and slaves."""
+"""Administration over nameservers and brokers: topics, routes, consumer groups, offsets, single messages, masters and slaves, users."""
 
 from sprocketmq.client.admin.client import AdminClient
 from sprocketmq.client.admin.groups import GroupProgress, QueueProgress

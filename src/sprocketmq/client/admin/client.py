@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 
 from sprocketmq.client.admin.messages import MessageQueries
-from sprocketmq.client.admin.replication import ReplicationAdmin
+from sprocketmq.client.admin.security import SecurityAdmin
 from sprocketmq.client.arguments import check_number
 from sprocketmq.client.consume.offsets import OffsetRequests
 from sprocketmq.client.credentials import CredentialsArgument, resolve
@@ -16,13 +16,13 @@ from sprocketmq.net.tls import TlsConfig
 ADMIN_TIMEOUT_S = 5.0
 
 
-class AdminClient(ReplicationAdmin, MessageQueries):
+class AdminClient(SecurityAdmin, MessageQueries):
     """Creates, shows and deletes topics and consumer groups; shows routes, brokers, progress and messages; resets offsets.
 
     ``namesrv`` as for Producer. Use ``async with``. Methods raise BrokerError when a server refuses, BrokerBusy when it cannot now,
     NameserverUnavailable, ConnectFailed, ConnectionLost or RequestTimeout when it does not answer.
 
-    ``credentials``, ``tls`` and ``secure`` as for Producer.
+    It also shows and changes users and policies. ``credentials``, ``tls`` and ``secure`` as for Producer.
     """
 
     def __init__(
