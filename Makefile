@@ -18,7 +18,7 @@ help:
 	@echo "make interop   test against Apache RocketMQ 5.5.0 (needs Java 17 and Maven)"
 	@echo "make interop-long  the rest of these: stores that move between the brokers, in more ways"
 	@echo "make bench     run the benchmarks; JSON goes to benchmarks/results"
-	@echo "make fuzz      long fuzz run (FUZZ_SECONDS=600)"
+	@echo "make fuzz      long fuzz run (FUZZ_SECONDS=600 FUZZ_FRAMES=20000000)"
 	@echo "make crash-long  long crash run (CRASH_CYCLES=1000 CRASH_POINTS=200000 CRASH_FLIPS=50000 CRASH_SEED=...)"
 	@echo "make simulate  many simulated runs of a cluster that fails in every way (SIMULATION_SEEDS=20000 SIMULATION_SEED=...)"
 	@echo "make faults-long  sends and consumers while brokers die and the network fails (FAULT_SENDS=1000000 FAULT_SEEDS=200 FAULT_SEED=...)"
@@ -71,8 +71,9 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
 FUZZ_SECONDS ?= 600
+FUZZ_FRAMES  ?= 20000000
 fuzz: $(STAMP)
-	SPROCKETMQ_FUZZ_SECONDS=$(FUZZ_SECONDS) $(PYTEST) tests/fuzz -s --timeout=0
+	SPROCKETMQ_FUZZ_SECONDS=$(FUZZ_SECONDS) SPROCKETMQ_FUZZ_FRAMES=$(FUZZ_FRAMES) $(PYTEST) tests/fuzz -s --timeout=0
 
 CRASH_CYCLES ?= 1000
 CRASH_POINTS ?= 200000
