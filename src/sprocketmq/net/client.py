@@ -27,8 +27,8 @@ MIN_SWEEP_S = 0.02
 # growing the buffer for each would cost more than decoding it.
 LARGE_FRAME_PATIENCE = 64
 
-# With TLS both sides say goodbye; a peer that does not answer is left alone after this time.
-TLS_CLOSE_TIMEOUT_S = 1.0
+# With TLS both sides say goodbye; a peer that does not answer is left alone after this time. Apache's servers never answer.
+TLS_CLOSE_TIMEOUT_S = 0.2
 
 _NO_PERMISSION = int(ResponseCode.NO_PERMISSION)
 
