@@ -106,7 +106,7 @@ async def our_slave(store: Path, master: apache.ApacheBroker) -> AsyncIterator[t
     async def find() -> Master:
         return Master(f"127.0.0.1:{master.port + 1}", master.address)
 
-    follower = Follower(opened, opened.follow(), find=find, ask=partial(ask_master, Outgoing(None)))
+    follower = Follower(opened, opened.follow(), find=find, ask=partial(ask_master, Outgoing(None, None)))
     follower.start()
     try:
         yield opened, follower

@@ -6,6 +6,7 @@ from sprocketmq.broker.replication.roles import MASTER_ID, Role
 from sprocketmq.errors import ConfigError
 from sprocketmq.net.address import advertise_problem, parse_address, parse_addresses
 from sprocketmq.net.server_tls import ServerTls
+from sprocketmq.net.tls import TlsConfig
 from sprocketmq.protocol.names import MAX_TOPIC_LENGTH, name_problem
 from sprocketmq.security.config import SecurityConfig
 from sprocketmq.storage.store import StoreConfig
@@ -88,6 +89,8 @@ class BrokerConfig:
     access_message_in_memory_max_ratio: int = 40
     # Whether connections to the broker's ports, the HA port among them, may be or must be encrypted; None: plain only.
     tls: ServerTls | None = None
+    # How the broker's own connections, to nameservers and its master, are encrypted; True: by the system's authorities, None: not at all.
+    tls_client: TlsConfig | bool | None = None
     # Who may use the broker; None: everybody who can connect.
     security: SecurityConfig | None = None
 

@@ -267,6 +267,8 @@ class Replication:
             ask=self._ask,
             name=self._name,
             secret=config.replication_secret,
+            tls=self._outgoing.tls,
+            server_name=self._outgoing.server_name,
             heartbeat_s=config.ha_heartbeat_s,
             housekeeping_s=config.ha_housekeeping_s,
             appended=self._appended,

@@ -101,7 +101,7 @@ class Broker:
         self.topics_file = self._saved_file("topics", self.topics.snapshot)
         self.groups_file = self._saved_file("subscriptionGroup", self.groups.snapshot)
         self.offsets_file = self._saved_file("consumerOffset", self.offsets.snapshot)
-        outgoing = Outgoing(config.security)
+        outgoing = Outgoing(config.security, config.tls_client)
         self.registrar = Registrar(
             config.namesrv,
             outgoing,
