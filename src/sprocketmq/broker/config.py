@@ -11,7 +11,7 @@ from sprocketmq.protocol.names import MAX_TOPIC_LENGTH, name_problem
 from sprocketmq.security.config import SecurityConfig
 from sprocketmq.storage.store import StoreConfig
 
-# A frame has 16 MiB; a body near that would leave no room for its header.
+# A frame has at most 16 MiB, header included.
 MAX_MESSAGE_BYTES_LIMIT = 8 << 20
 MAX_TRANSFER_BYTES_LIMIT = 15 << 20
 MAX_BROKER_ID = 1 << 31
@@ -24,8 +24,9 @@ MIN_SECRET_LENGTH = 16
 class BrokerConfig:
     """One broker. Raises ConfigError for values that cannot work.
 
-    ``host`` and ``port`` say where it listens (port 0: any free one); ``advertise`` is the host it tells nameservers, by default
-    ``host``, or for a wildcard the first address other machines can use. ``namesrv`` may be empty: the broker then serves who knows it.
+    ``host`` and ``port`` say where it listens (port 0: any free one); ``advertise`` is the host that nameservers give to clients: by
+    default ``host``, or for a wildcard the first address that other machines can use. Without ``namesrv`` only clients that know its
+    address find it.
     A broker does not start while a live one of the same name is registered, unless ``take_over`` is set.
     """
 
@@ -42,13 +43,13 @@ class BrokerConfig:
     auto_create_group: bool = True
     default_topic_queues: int = 8
     max_message_bytes: int = 4 << 20
-    # Limits of one pull's answer, besides the client's own; the latter two for messages further behind the end of the log than
+    # Limits of the answer to one pull, besides the client's own. Those ``in_disk`` are for messages further behind the end of the log than
     # ``access_message_in_memory_max_ratio``. At least one message is always returned.
     max_transfer_count_on_message_in_memory: int = 4096
     max_transfer_bytes_on_message_in_memory: int = 4 << 20
     max_transfer_count_on_message_in_disk: int = 1024
     max_transfer_bytes_on_message_in_disk: int = 1 << 20
-    # The names of the limits until 0.2: where given, they hold for all messages.
+    # Old names, accepted until 0.2: where given, they limit pulls of all messages.
     max_transfer_count: int | None = None
     max_transfer_bytes: int | None = None
     max_connections: int = 10_000
@@ -56,7 +57,7 @@ class BrokerConfig:
     flush_interval_s: float = 0.5
     # With SYNC_FLUSH a send is answered when it is on the disk. One that waits longer gets FLUSH_DISK_TIMEOUT, and is stored all the same.
     sync_flush_timeout_s: float = 5.0
-    # Sends that may wait, and bytes of the log that may be unflushed; beyond either, sends are answered with SYSTEM_BUSY.
+    # How many sends may wait for the disk or slaves, and how many bytes may be unflushed; beyond either, sends get SYSTEM_BUSY.
     max_waiting_sends: int = 10_000
     max_waiting_bytes: int = 64 << 20
     os_page_cache_busy_timeout_ms: int = 1000

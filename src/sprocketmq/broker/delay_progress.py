@@ -83,7 +83,7 @@ def read_offsets(tree: Mapping[Any, Any]) -> tuple[dict[int, int], int | None]:
         return {}, 0
     table, log_end = tree.get("offsetTable", {}), tree.get("logOffset")
     if not isinstance(table, dict) or not (log_end is None or type(log_end) is int):
-        raise RemoteProtocolError("offsetTable or logOffset is of another kind")
+        raise RemoteProtocolError("offsetTable or logOffset has the wrong type or value")
     offsets = {}
     for number, offset in table.items():
         if not str(number).isdigit() or type(offset) is not int:

@@ -59,7 +59,7 @@ class GroupTable:
         return name in self._groups
 
     def load(self, tree: Mapping[Any, Any]) -> None:
-        """Take the content of subscriptionGroup.json. Raises RemoteProtocolError when it is something else."""
+        """Take the content of subscriptionGroup.json. Raises RemoteProtocolError when it has another form."""
         table = SubscriptionGroupTable.decode(msgspec.json.encode(tree))
         self._groups.update(table.subscription_group_table)
         self._forbidden = table.forbidden_table

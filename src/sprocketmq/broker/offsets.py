@@ -57,7 +57,7 @@ class OffsetTable:
         self.dirty = False
 
     def load(self, tree: Mapping[Any, Any]) -> None:
-        """Take the content of consumerOffset.json. Raises RemoteProtocolError when it is something else."""
+        """Take the content of consumerOffset.json. Raises RemoteProtocolError when it has another form."""
         body = ConsumerOffsets.decode(msgspec.json.encode(tree))
         self._table = body.offset_table
         self._pulled = body.pull_offset_table
@@ -246,7 +246,7 @@ def _convert_own(tree: Any) -> dict[str, dict[int, int]]:
     try:
         return msgspec.convert(tree, dict[str, dict[int, int]], strict=False)
     except msgspec.ValidationError as e:
-        raise RemoteProtocolError(f"{OWN_TABLE} is of another kind: {e}") from None
+        raise RemoteProtocolError(f"{OWN_TABLE} has another form: {e}") from None
 
 
 class OffsetHandlers:

@@ -1,4 +1,4 @@
-"""What a broker tells of itself: runtime information, counters, configuration (codes 28, 315, 26)."""
+"""What a broker reports about itself: runtime information (28), counters (315) and its configuration (26)."""
 
 from collections.abc import Callable
 
@@ -97,7 +97,7 @@ class RuntimeHandlers:
         conn.respond(command, ResponseCode.SUCCESS, body=BrokerStats(*windows).encode())
 
     def runtime_table(self) -> dict[str, str]:
-        """Return the runtime information; what this broker has no part for reads as idle."""
+        """Return the runtime information; parts that only the reference has are reported as idle."""
         store, flusher, acks, delays = self._store, self._flusher, self._acks, self._delays
         now = self._clock.monotonic()
         up_s = (self._clock.time_ms() - self._stats.started_ms) // 1000
@@ -150,7 +150,7 @@ class RuntimeHandlers:
             table[f"{queue}ThreadPoolQueueSize"] = "0"
             table[f"{queue}ThreadPoolQueueHeadWaitTimeMills"] = "0"
             table[f"{queue}ThreadPoolQueueCapacity"] = "10000"
-        # What waits here is not a queue of threads but sends for the disk, and only with SYNC_FLUSH.
+        # There are no thread pools here: these are the sends that wait for the disk (SYNC_FLUSH) or for slaves (SYNC_MASTER).
         table["sendThreadPoolQueueSize"] = str(acks.waiting)
         table["sendThreadPoolQueueHeadWaitTimeMills"] = str(round((now - acks.oldest) * 1000) if acks.oldest is not None else 0)
         table["sendThreadPoolQueueCapacity"] = str(acks.max_sends)
@@ -215,7 +215,7 @@ class RuntimeHandlers:
         conn.respond(command, ResponseCode.SUCCESS, ext={"version": version}, body=text.encode())
 
     def _disk_space(self) -> tuple[int, int]:
-        """Return total and free bytes of the store's file system, zeros when it does not tell."""
+        """Return total and free bytes of the store's file system, zeros when the system does not say."""
         try:
             return self._fs.usage(str(self._config.store.root))
         except OSError:

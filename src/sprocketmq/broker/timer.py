@@ -1,14 +1,15 @@
-"""Timed messages, which have a delivery time of their own: which of them wait, and which have been delivered.
+"""Timed messages, those with a delivery time of their own: which ones wait, and which have been delivered.
 
-They are parked in one queue in the order they were sent, and come due in any order. Waiting ones are a heap in memory, of delivery times
-and queue offsets; delivered ones are bits, from the oldest waiting one on, which ``config/timers.json`` keeps::
+They are parked in one queue in the order they were sent, and become due in any order. A heap in memory has the delivery time and the queue
+offset of each one that waits. A bit for each message from the oldest waiting one on says whether it was delivered; ``config/timers.json``
+keeps the bits::
 
     queue offsets    ... base                                end
     bits                 1 1 1 0 1 0 0 1 1 ...
     heap                       ^   ^ ^           (delivery time, offset)
 
-A start reads the waiting ones' times from their records. Nothing here is Apache's timer wheel: its broker leaves these messages alone,
-and this one leaves alone what waits in a wheel.
+A start reads the delivery times from the records of those that wait. This is not Apache's timer wheel: Apache's broker does not deliver
+these messages, and this broker does not deliver what waits in a wheel.
 """
 
 from base64 import b64decode, b64encode
@@ -22,7 +23,7 @@ from sprocketmq.protocol.properties import TIMER_OUT_MS, find_property
 from sprocketmq.protocol.records import ReceivedMessage, Record
 from sprocketmq.storage.store import MessageStore
 
-# A waiting message takes about 150 bytes of memory; each message after the oldest waiting one takes a bit of memory and of each save.
+# A waiting message takes about 150 bytes of memory; each message from the oldest waiting one on takes one bit in memory and in the file.
 MAX_WAITING = 1_000_000
 MAX_WINDOW = 1 << 25
 _STEP = 1024
@@ -43,15 +44,15 @@ class Timers:
     def open(self, tree: Mapping[Any, Any]) -> int:
         """Take the content of timers.json (empty when there is none), and return the end of the log that it refers to.
 
-        Raises RemoteProtocolError when it is something else.
+        Raises RemoteProtocolError when it has another form.
         """
         base, bits, log_offset = tree.get("base", 0), tree.get("delivered", ""), tree.get("logOffset", 0)
         if type(base) is not int or base < 0 or base % 8 or type(log_offset) is not int or type(bits) is not str:
-            raise RemoteProtocolError("base, delivered or logOffset is of another kind")
+            raise RemoteProtocolError("base, delivered or logOffset has the wrong type or value")
         try:
             self._bits = bytearray(b64decode(bits, validate=True))
         except ValueError:
-            raise RemoteProtocolError("delivered is no base64 text") from None
+            raise RemoteProtocolError("delivered is not base64 text") from None
         self._base = base
         self.forget_before(self._store.min_offset(TIMER_TOPIC, 0))
         return log_offset
@@ -72,7 +73,7 @@ class Timers:
                 if not self.was_delivered(offset):
                     record = self._store.record_at(log_offset)
                     due = None if record is None else due_of(Record(record, 0, len(record)))
-                    self._heap.append((due or 0, offset))  # damage is looked at when it is due
+                    self._heap.append((due or 0, offset))  # a damaged record is handled when it is due: at once
                 offset += 1
         heapify(self._heap)
 

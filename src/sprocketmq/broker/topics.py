@@ -213,7 +213,7 @@ class TopicTable:
     # --- files and wire ---
 
     def load(self, tree: Mapping[Any, Any]) -> None:
-        """Take the content of topics.json. Raises RemoteProtocolError when it is something else."""
+        """Take the content of topics.json. Raises RemoteProtocolError when it has another form."""
         table = TopicConfigTable.decode(msgspec.json.encode(tree))
         for config in table.topic_config_table.values():
             self._put(config)

@@ -43,7 +43,7 @@ _M = TypeVar("_M")
 
 
 class Batch(Generic[_M]):
-    """Messages of one key in the order they came: their encoded entries, and who waits for the outcome of each (``members``)."""
+    """Messages of one key in the order they came: their encoded entries, and ``members``, what waits for the outcome of each."""
 
     __slots__ = (
         "bodies",
@@ -66,17 +66,17 @@ class Batch(Generic[_M]):
     def __init__(self, key: BatchKey) -> None:
         self.key = key
         self.topic, self.tag, self.wait_store_ok, self.queue = key
-        # When it was opened, and what it may grow to; 0 while it is not open.
+        # When it was opened (monotonic s), and how many bytes it may grow to; both 0 while it is not open.
         self.opened_at = 0.0
         self.limit = 0
         self.size = 0
         self.members: list[_M] = []
         self.bodies: list[bytes] = []
-        # Of an entry without keys, properties and flag: the bytes between body and id, and how many bytes it has beside its body.
-        # Empty and 0 until they are known.
+        # For entries without keys, properties and flag: the bytes between body and id, and the bytes of an entry besides its body. Empty
+        # and 0 until the first such message.
         self.prefix = b""
         self.overhead = 0
-        # Head and prefix of every other entry, by its index.
+        # Head and prefix of each other entry, by index.
         self.special: dict[int, tuple[bytes, bytes]] = {}
         # The keys of all messages, each once, in order; and the most bytes that they and the tag can take.
         self.merged_keys: dict[str, None] = {}
@@ -138,7 +138,7 @@ class Accumulator(Generic[_M]):
         self._check = check
         # Open batches in the order they were opened, which is the order they are due.
         self.open: dict[BatchKey, Batch[_M]] = {}
-        # The open batch that was joined last; or one like the last that has left, not open yet; or one that no message matches.
+        # The open batch that got the last message; or, when that has left, an unopened one of the same key; or one that no message matches.
         self._none: Batch[_M] = Batch(("", None, True, None))
         self._latest = self._none
         self._eager: list[Batch[_M]] = []
@@ -150,7 +150,7 @@ class Accumulator(Generic[_M]):
         self._linger_s = self._longest_s = 0.0
 
     def add(self, message: Message, member: _M) -> Added:
-        """Take a message into a batch of its key, and ``member``, who waits for its outcome.
+        """Take a message into a batch of its key, and ``member``, which waits for its outcome.
 
         A batch that has no room for the message leaves first; one that would have no room for another like it leaves at once. When the
         message is not taken because it fits no batch, the open batch of its key leaves, so that the messages of a key are sent in order.
@@ -238,7 +238,7 @@ class Accumulator(Generic[_M]):
             batch = self.open.get(key)
             if batch is None and self._adaptive and not delayed and self._is_idle(key, len(message.body)):
                 return SEND_AT_ONCE
-        except TypeError:  # something unhashable, which the checks below name
+        except TypeError:  # something unhashable: the checks below raise what is wrong
             batch = None
         if batch is None:
             self._check(topic, message.queue)
@@ -318,7 +318,7 @@ class Accumulator(Generic[_M]):
         return bool(self._eager)
 
     def end_turn(self) -> None:
-        """Let those batches leave of whose key nothing is in flight (adaptive mode)."""
+        """Let the batches leave whose key has nothing in flight (adaptive mode)."""
         eager, self._eager = self._eager, []
         for batch in eager:
             if self.open.get(batch.key) is batch:
@@ -341,7 +341,7 @@ class Accumulator(Generic[_M]):
             del self._in_flight[key]
             waiting = self.open.get(key)
             if waiting is not None:
-                # Not before the end of the turn: a task that was answered just now may have more to send.
+                # At the end of the turn, as a task that was answered just now may send more.
                 self._eager.append(waiting)
 
     def stats(self) -> BatchingStats:

@@ -1,4 +1,4 @@
-"""Those who wait for the outcome of a send: a task, a thread, or a callback."""
+"""What waits for the outcome of a send: a future of a task or of a thread, or a callback."""
 
 import asyncio
 import logging
@@ -28,12 +28,12 @@ def give_result(waiter: Waiter, result: SendResult) -> None:
             waiter.set_result(result)
         except _NOT_WAITING:
             _notify_cancelled(waiter)
-        except AttributeError:  # a callback that is not callable: ``submit`` does not spend time on checking
+        except AttributeError:  # the callback is not callable, which ``submit`` does not check, to save time
             log.exception("the callback of a sent message cannot be called")
 
 
 def give_results(waiters: Sequence[Waiter], receipt: Receipt) -> None:
-    """Give each waiter the result of its own message. An exception raised by a callback is logged and reaches nobody else."""
+    """Give each waiter the result of its own message. An exception raised by a callback is logged and affects no other waiter."""
     for index, waiter in enumerate(waiters):
         give_result(waiter, SendResult(receipt, index))
 

@@ -2,7 +2,7 @@
 
 Units are numbered; unit k is at byte ``k * unit_bytes`` of the queue's stream of files. Everything here is derived from the commit log.
 New units collect in memory, where readers see them at once, and are written to the file in larger writes; a killed process loses only
-what recovery derives again.
+units that recovery derives again.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ class UnitQueue:
         self.topic_field = (bytes((len(name),)) if len(name) <= 127 else len(name).to_bytes(2, "big")) + name
         self.overhead = 90 + len(self.topic_field)
         self.unusual = len(name) > 127
-        self._named = -1  # start of the last file whose name is on the disk
+        self._named = -1  # start of the last file whose directory entry is on the disk
         self.bad: frozenset[int] = frozenset()
         self.state: QueueState | None = None
         self.min_offset = self.next = self.committed = self.visible = 0
@@ -72,7 +72,7 @@ class UnitQueue:
     @property
     def end_unit(self) -> int:
         """The number of the first unit that is not committed."""
-        raise AssertionError("a kind of queue says how its offsets and units belong together")
+        raise NotImplementedError("each kind of queue maps its offsets to units")
 
     # --- the owning thread ---
 
@@ -273,7 +273,7 @@ class UnitQueue:
         return self.state
 
     def _has_units(self, end: int) -> bool:
-        raise NotImplementedError("a kind of queue says where its units begin")
+        raise NotImplementedError("each kind of queue knows where its units begin")
 
     def _state_at(self, end: int, last: bytes) -> QueueState:
-        raise NotImplementedError("a kind of queue says what its last unit means")
+        raise NotImplementedError("each kind of queue describes its last unit")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FORMATS = ("parquet", "delta", "iceberg")
-# Options that have an argument of their own; given both ways, one would be ignored.
+# Options of the source that are arguments of a landing, by the name of the argument: given both ways, one would be ignored.
 _OWN_ARGUMENTS = {"nameserver": "nameserver", "subscribe": "topics", "columns": "columns", "maxoffsetspertrigger": "batch_messages"}
 
 
