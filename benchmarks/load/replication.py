@@ -8,22 +8,29 @@ sync-64       awaited sends of single messages, 64 in flight (SYNC_MASTER only)
 open-half     single messages at half the rate that the slower side reached in sync-64 (SYNC_MASTER only): the p99 of their latency
 
 Goals: messages per CPU second of an asynchronous master 0.85 of an unreplicated broker's; rate of a synchronous one 0.6 of an unreplicated
-broker's; both 1.3 of Apache's rate; p99 no worse than Apache's. After each mode every log of the slave is compared with its master's.
+broker's; both 1.3 of Apache's rate; p99 no worse than Apache's. A ratio is the median of those of the rounds, as what a message costs depends on
+what else the machine does. After each mode every log of the slave is compared with its master's. The result is written after each round.
 Exits 1 when a goal is missed or a log differs, 2 when the machine cannot run the comparison.
+
+The logs need memory for their pages, and in a virtual machine memory that the host has to provide first costs several times as much: before
+each figure as much memory is touched and freed again. ``loopback_us_per_kib`` is what sending alone costs, without any broker.
 """
 
 import argparse
 import contextlib
+import mmap
 import os
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +49,9 @@ ALONE, OURS, THEIRS = "alone", "ours", "theirs"
 MODES = ("ASYNC_MASTER", "SYNC_MASTER")
 DISK_BYTES = 48 << 30
 CATCH_UP_S = 60.0
+# More than the logs of all sides grow by while one figure is taken.
+TOUCHED_BYTES = 3 << 30
+LOOPBACK_BYTES = 512 << 20
 # Two masters and two slaves of Apache's run one after the other, but beside our processes: half the heap of the other comparisons.
 SLAVE_HEAP = ("-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=1g")
 
@@ -51,6 +61,7 @@ class Pair(Side):
     """A side whose master and slave are known; ``slave`` is the slave's store, None for a broker alone."""
 
     master_pid: int = 0
+    slave_pid: int | None = None
     slave: Path | None = None
 
     def drop_page_cache(self) -> None:
@@ -107,14 +118,15 @@ def ours(directory: Path, mode: str | None) -> Iterator[Pair]:
         role = () if mode is None else ("--role", mode, "--ha-port", "0")
         master = start("broker", *at, "--store", str(directory / "master"), *role)
         pids = [namesrv.pid, master.pid]
+        slave_pid = None
         if mode is not None:
-            slave = start("broker", *at, "--store", str(directory / "slave"), "--role", "SLAVE", "--broker-id", "1")
-            pids.append(slave.pid)
+            slave_pid = start("broker", *at, "--store", str(directory / "slave"), "--role", "SLAVE", "--broker-id", "1").pid
+            pids.append(slave_pid)
         client = OurClient(namesrv.facts["namesrv"])
         running.callback(client.stop)
         pids.append(client.process.pid)
         copy = None if mode is None else directory / "slave"
-        yield Pair(name, namesrv.facts["namesrv"], client, tuple(pids), directory / "master", master.pid, copy)
+        yield Pair(name, namesrv.facts["namesrv"], client, tuple(pids), directory / "master", master.pid, slave_pid, copy)
 
 
 @contextlib.contextmanager
@@ -131,7 +143,7 @@ def theirs(directory: Path, mode: str) -> Iterator[Pair]:
         running.callback(slave.kill)
         client = running.enter_context(apache.JavaClient(directory / "client", flags=apache.MEASURED_CLIENT))
         pids = (namesrv.process.pid, master.process.pid, slave.process.pid, client.process.pid)
-        yield Pair(THEIRS, namesrv.address, client, pids, master.store, master.process.pid, slave.store)
+        yield Pair(THEIRS, namesrv.address, client, pids, master.store, master.process.pid, slave.process.pid, slave.store)
 
 
 def cpu_s(pid: int) -> float:
@@ -141,19 +153,20 @@ def cpu_s(pid: int) -> float:
 
 
 def measured(side: Pair, sides: Sequence[Pair], workload: Workload, options: argparse.Namespace) -> Figures:
-    """Run one workload on one side when the machine is quiet; adds the master's CPU time a message to the figures."""
-    taken: list[float] = []
+    """Run one workload on one side when the machine is quiet; adds the CPU time a message of master and slave to the figures."""
+    pids = {"master": side.master_pid} | ({} if side.slave_pid is None else {"slave": side.slave_pid})
+    taken: list[dict[str, float]] = []
     stop = threading.Event()
 
     def sample() -> None:
         for pause_s in (options.warm, options.seconds):
-            if stop.wait(pause_s):
-                return
-            taken.append(cpu_s(side.master_pid))
+            stop.wait(pause_s)  # the client may be done a little earlier
+            taken.append({name: cpu_s(pid) for name, pid in pids.items()})
 
     for one in sides:
         one.drop_page_cache()
     wait_until_quiet(options.settle)
+    touch_memory(TOUCHED_BYTES)
     sampler = threading.Thread(target=sample)
     sampler.start()
     try:
@@ -161,9 +174,38 @@ def measured(side: Pair, sides: Sequence[Pair], workload: Workload, options: arg
     finally:
         stop.set()
         sampler.join()
-    if len(taken) == 2:
-        figures["master_cpu_us"] = (taken[1] - taken[0]) / figures["messages"] * 1e6
+    for name in pids:
+        figures[f"{name}_cpu_us"] = (taken[1][name] - taken[0][name]) / figures["messages"] * 1e6
     return figures
+
+
+def touch_memory(count: int) -> None:
+    """Have the host provide ``count`` bytes of memory, and leave them to the system."""
+    step = 1 << 20
+    some = b"\1" * step
+    with mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        for begin in range(0, count - step + 1, step):
+            memory[begin : begin + step] = some
+
+
+def loopback_us_per_kib() -> float:
+    """Return the CPU time that sending a KiB to a process of this machine takes; without a broker."""
+    program = (
+        "import socket, sys\nbuffer = bytearray(4 << 20)\n"
+        "with socket.create_connection(('127.0.0.1', int(sys.argv[1]))) as sock:\n    while sock.recv_into(buffer):\n        pass"
+    )
+    data = memoryview(os.urandom(16 << 20))
+    piece = 256 << 10
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        receiver = subprocess.Popen([sys.executable, "-c", program, str(server.getsockname()[1])])
+        sock, _ = server.accept()
+        with sock:
+            began = time.thread_time()
+            for begin in range(0, LOOPBACK_BYTES, piece):
+                sock.sendall(data[begin % len(data) :][:piece])
+            took = time.thread_time() - began
+        receiver.wait(30)
+    return took / (LOOPBACK_BYTES >> 10) * 1e6
 
 
 def summary(done: dict[str, list[Figures]]) -> Figures:
@@ -176,34 +218,32 @@ def summary(done: dict[str, list[Figures]]) -> Figures:
                 "messages_per_s": spread((one["messages_per_s"] for one in figures), 0),
                 **{
                     key: spread(one[key] for one in figures if key in one)
-                    for key in ("p50_ms", "p99_ms", "master_cpu_us", "foreign_cpu")
+                    for key in ("p50_ms", "p99_ms", "master_cpu_us", "slave_cpu_us", "foreign_cpu")
                     if key in figures[0]
                 },
             }
     return found
 
 
-def median(figures: Figures, side: str, key: str) -> float:
-    """Return one median of a summary."""
-    return float(figures[side][key]["median"])
+def ratio(done: dict[str, list[Figures]], side: str, other: str, key: str) -> float:
+    """Return the median over the rounds of one side's figure divided by the other's."""
+    rounds = zip(done[side], done[other], strict=False)
+    return statistics.median(one[key] / another[key] for one, another in rounds)
 
 
-def verdicts(mode: str, result: dict[str, Figures]) -> dict[str, Figures]:
+def verdicts(mode: str, done: dict[str, dict[str, list[Figures]]]) -> dict[str, Figures]:
     """Return the ratios of a mode with their goals."""
-    auto = result["auto-batchcq"]
+    auto, half = done["auto-batchcq"], done.get("open-half", {})
     found = {}
     if ALONE in auto and OURS in auto:
         if mode == "ASYNC_MASTER":
-            found["per CPU second of the master / alone"] = verdict(
-                median(auto, ALONE, "master_cpu_us") / median(auto, OURS, "master_cpu_us"), 0.85
-            )
+            found["per CPU second of the master / alone"] = verdict(ratio(auto, ALONE, OURS, "master_cpu_us"), 0.85)
         else:
-            found["rate / alone"] = verdict(median(auto, OURS, "messages_per_s") / median(auto, ALONE, "messages_per_s"), 0.6)
+            found["rate / alone"] = verdict(ratio(auto, OURS, ALONE, "messages_per_s"), 0.6)
     if OURS in auto and THEIRS in auto:
-        found["rate / Apache"] = verdict(median(auto, OURS, "messages_per_s") / median(auto, THEIRS, "messages_per_s"), 1.3)
-    if "open-half" in result and {OURS, THEIRS} <= result["open-half"].keys():
-        half = result["open-half"]
-        found["p99 / Apache"] = verdict(median(half, OURS, "p99_ms") / median(half, THEIRS, "p99_ms"), 1.0, at_most=True)
+        found["rate / Apache"] = verdict(ratio(auto, OURS, THEIRS, "messages_per_s"), 1.3)
+    if OURS in half and THEIRS in half:
+        found["p99 / Apache"] = verdict(ratio(half, OURS, THEIRS, "p99_ms"), 1.0, at_most=True)
     return found
 
 
@@ -241,8 +281,11 @@ def any_data(path: Path) -> bool:
         return any(chunk.strip(b"\0") for chunk in iter(lambda: file.read(1 << 20), b""))
 
 
-def measure(mode: str, options: argparse.Namespace, directory: Path) -> tuple[Figures, bool]:
-    """Run all rounds of a mode; return its figures with verdicts, and whether the slaves' logs equal their masters'."""
+def measure(mode: str, options: argparse.Namespace, directory: Path, save: Callable[[Figures], None]) -> Figures:
+    """Run all rounds of a mode; return its figures with verdicts, and whether the slaves' logs equal their masters'.
+
+    ``save`` gets the figures so far after each round.
+    """
     with contextlib.ExitStack() as running:
         sides = [running.enter_context(ours(directory / ALONE, None)), running.enter_context(ours(directory / OURS, mode))]
         if not options.only_ours:
@@ -257,25 +300,29 @@ def measure(mode: str, options: argparse.Namespace, directory: Path) -> tuple[Fi
         done: dict[str, dict[str, list[Figures]]] = {}
 
         def turn(number: int, workload: Workload) -> None:
-            for side in sides if number % 2 == 0 else reversed(sides):
+            concerned = [side for side in sides if workload is AUTO or side.name != ALONE]
+            for side in concerned if number % 2 == 0 else reversed(concerned):
                 figures = measured(side, sides, workload, options)
                 done.setdefault(workload.name, {}).setdefault(side.name, []).append(figures)
-                cpu = f"   master {figures['master_cpu_us']:.2f} us CPU" if "master_cpu_us" in figures else ""
+                cpu = "".join(
+                    f"   {name} {figures[f'{name}_cpu_us']:.2f} us CPU" for name in ("master", "slave") if f"{name}_cpu_us" in figures
+                )
                 print(f"{mode}  round {number + 1}  {rounds.line(workload, side, figures)}{cpu}", flush=True)
+
+        def so_far() -> Figures:
+            return {**{name: summary(figures) for name, figures in done.items()}, "verdicts": verdicts(mode, done)}
 
         for number in range(options.rounds):
             for workload in workloads:
                 turn(number, workload)
+            save(so_far())
         if mode == "SYNC_MASTER":
-            slower = min(statistics.median(one["messages_per_s"] for one in done["sync-64"][s.name]) for s in sides if s.name != ALONE)
+            slower = min(statistics.median(one["messages_per_s"] for one in figures) for figures in done["sync-64"].values())
             half = Workload("open-half", "load_open", None, {"rate": slower / 2, "senders": 64})
             for number in range(options.rounds):
                 turn(number, half)
-        result: Figures = {name: summary(figures) for name, figures in done.items()}
-        result["verdicts"] = verdicts(mode, result)
-        equal = all(logs_equal(side) for side in sides if side.slave is not None)
-        result["logs_equal"] = equal
-    return result, equal
+                save(so_far())
+        return {**so_far(), "logs_equal": all(logs_equal(side) for side in sides if side.slave is not None)}
 
 
 def main() -> int:
@@ -283,11 +330,11 @@ def main() -> int:
     p = argparse.ArgumentParser(
         prog="python -m benchmarks.load.replication", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    p.add_argument("--rounds", type=int, default=5, help="rounds of each side and workload (5)")
+    p.add_argument("--rounds", type=int, default=3, help="rounds of each side and workload (3)")
     p.add_argument("--warm", type=float, default=1.0, help="seconds of load before counting (1)")
     p.add_argument("--first-warm", type=float, default=12.0, help="seconds of each load on Apache's side before the first round (12)")
-    p.add_argument("--seconds", type=float, default=2.5, help="seconds counted (2.5)")
-    p.add_argument("--settle", type=float, default=10.0, help="seconds to wait at most for other load to end, before each figure (10)")
+    p.add_argument("--seconds", type=float, default=2.0, help="seconds counted (2)")
+    p.add_argument("--settle", type=float, default=3.0, help="seconds to wait at most for other load to end, before each figure (3)")
     p.add_argument("--mode", choices=MODES, help="only this mode")
     p.add_argument("--only-ours", action="store_true", help="without Apache's side; no ratios to it then")
     p.add_argument("--directory", type=Path, help="where the stores go (a temporary directory)")
@@ -306,17 +353,22 @@ def main() -> int:
         "flush": "ASYNC_FLUSH",
         "apache_version": None if options.only_ours else apache.VERSION,
         "apache_in_sync_replicas": 2,
+        "loopback_us_per_kib": round(loopback_us_per_kib(), 3),
     }
     reached = True
     modes: Figures = {}
+
+    def save(mode: str, figures: Figures) -> None:
+        modes[mode] = figures
+        write_result("load-replication" + ("-ours" if options.only_ours else ""), {"setting": setting, "modes": modes})
+
     for mode in MODES if options.mode is None else (options.mode,):
         with tempfile.TemporaryDirectory(prefix="sprocketmq-load-", dir=options.directory, ignore_cleanup_errors=True) as temporary:
             if (free := shutil.disk_usage(temporary).free) < DISK_BYTES:
                 print(f"{temporary} has {free >> 30} GiB free; the stores of this run may need {DISK_BYTES >> 30} GiB", file=sys.stderr)
                 return 2
-            modes[mode], equal = measure(mode, options, Path(temporary))
-        write_result("load-replication" + ("-ours" if options.only_ours else ""), {"setting": setting, "modes": modes})
-        reached = reached and equal
+            save(mode, measure(mode, options, Path(temporary), partial(save, mode)))
+        reached = reached and modes[mode]["logs_equal"]
         for name, one in modes[mode]["verdicts"].items():
             print(f"{mode} {name}: {one['ratio']:.2f} (goal {one['goal']:g}): {'reached' if one['reached'] else 'MISSED'}")
             reached = reached and one["reached"]
