@@ -192,12 +192,12 @@ class Cluster(Course):
         )
 
     async def _watch_offsets(self) -> None:
-        """What a slave knows of a group's progress never goes back, whatever happens to the master."""
+        """What a slave has copied of a group's progress never goes back, whatever happens to the master, until the slave is restarted."""
         highest: dict[tuple[str, int, str, int], int] = {}
         while not self.over:
             for slave in self.slaves:
                 broker = slave.broker
-                if broker is None:
+                if broker is None or not broker.replication.metadata.synced:
                     continue
                 for topic in TOPICS:
                     for queue_id in range(QUEUES):

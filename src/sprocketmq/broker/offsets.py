@@ -22,6 +22,8 @@ from sprocketmq.storage.store import MessageStore
 SEPARATOR = "@"
 # A member of a slave's consumerOffset.json that only this project has.
 OWN_TABLE = "ownOffsetTable"
+# A field of 15 that only our slaves send: what they hand over counts when it is higher, as another slave may have handed over more.
+HANDED_OVER = "handedOver"
 # The reference counts a table version per this many commits, as slaves copy the table when it changes.
 COMMITS_PER_VERSION = 500
 # A first message within this distance of the log's end counts as recent: 40 % of the machine's memory, as in the reference.
@@ -303,6 +305,10 @@ class OffsetHandlers:
             code, remark = ResponseCode.INVALID_PARAMETER, f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}]"
         elif header.commit_offset < 0:
             code, remark = ResponseCode.INVALID_PARAMETER, f"commitOffset[{header.commit_offset}] is illegal"
+        elif HANDED_OVER in command.ext and header.commit_offset <= (
+            self._offsets.get(header.consumer_group, header.topic, header.queue_id) or 0
+        ):
+            code, remark = ResponseCode.SUCCESS, "a higher offset is known"
         elif self._reset_is_news(header):
             code, remark = ResponseCode.SUCCESS, "Offset has been previously reset"
         else:

@@ -25,6 +25,13 @@ async def test_a_committed_offset_is_found_again(ask, broker):
     assert (await ask(14, query_ext())).ext == {"offset": "3"}
 
 
+async def test_an_offset_that_a_slave_hands_over_counts_when_it_is_higher(ask, broker):
+    broker.groups.find("cg")
+    for offset, known in ((7, "7"), (6, "7"), (8, "8")):
+        assert (await ask(15, {**commit_ext(offset), "handedOver": "true"})).code == 0
+        assert (await ask(14, query_ext())).ext == {"offset": known}
+
+
 async def test_an_unknown_offset_is_zero_on_a_young_queue_and_else_not_found(ask):
     answer = await ask(14, query_ext())
     assert (answer.code, answer.remark) == (22, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")

@@ -20,7 +20,7 @@ import msgspec
 
 from sprocketmq.broker.delay_progress import DelayProgress
 from sprocketmq.broker.groups import GroupTable
-from sprocketmq.broker.offsets import SEPARATOR, OffsetTable
+from sprocketmq.broker.offsets import HANDED_OVER, SEPARATOR, OffsetTable
 from sprocketmq.broker.outgoing import Outgoing
 from sprocketmq.broker.replication.metadata_answers import KNOWN_VERSION, UNCHANGED, WITH_TIMERS, version_text
 from sprocketmq.broker.replication.roles import BrokerRole
@@ -227,7 +227,7 @@ class MetadataSync:
 
     def _commit(self, conn: Connection, key: str, queue_id: int, offset: int) -> "asyncio.Future[Command]":
         topic, _, group = key.partition(SEPARATOR)
-        ext = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id), "commitOffset": str(offset)}
+        ext = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id), "commitOffset": str(offset), HANDED_OVER: "true"}
         return conn.request(RequestCode.UPDATE_CONSUMER_OFFSET, ext=ext, timeout_s=TIMEOUT_S)
 
     # --- delayed and timed messages ---
