@@ -78,7 +78,7 @@ class BrokerConfig:
     # Copies that must have a send before SYNC_MASTER answers it, the master's own included. None: 2 for SYNC_MASTER, 1 for ASYNC_MASTER,
     # for a slave what its master has. A slave that is promoted becomes SYNC_MASTER with 2 or more, else ASYNC_MASTER.
     in_sync_replicas: int | None = None
-    slave_timeout_s: float = 3.0
+    slave_timeout_s: float = 2.5  # clients wait for 3 s by default: they are to hear FLUSH_SLAVE_TIMEOUT
     ha_max_gap_not_in_sync: int = 256 << 20
     ha_heartbeat_s: float = 5.0
     ha_housekeeping_s: float = 20.0

@@ -80,7 +80,7 @@ class Settings:
     ha_secret_file: str = ""
     ha_master_address: str = ""
     in_sync_replicas: int | None = None
-    slave_timeout_s: float = 3.0
+    slave_timeout_s: float = 2.5
     slave_read_enable: bool = True
     access_message_in_memory_max_ratio: int = 40
     ha_max_gap_not_in_sync: int = 256 << 20
