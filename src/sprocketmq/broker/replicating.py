@@ -53,6 +53,8 @@ FREEZE_TIMEOUT_S = 1.0
 # How long a former master goes on sending what its slaves lack; shorter than FREEZE_TIMEOUT_S, as its answer comes then.
 DRAIN_S = 0.5
 SUCCESSOR_S, SUCCESSOR_POLLS = 5.0, 50
+# How long clients wait for the answer to a send by default, ours and Apache's.
+CLIENT_TIMEOUT_S = 3.0
 
 
 class Replication:
@@ -192,6 +194,13 @@ class Replication:
             self._flusher.acks.agreed(self._store.commitlog_max_offset)
             self._wait_for_replicas()
             await self._listen()
+            if role.role is Role.SYNC_MASTER and self._config.slave_timeout_s >= CLIENT_TIMEOUT_S:
+                log.warning(
+                    "%s: slave_timeout_s is %g: clients give up after %g s by default, before they are told that a slave is late",
+                    self._name,
+                    self._config.slave_timeout_s,
+                    CLIENT_TIMEOUT_S,
+                )
         role.epoch = max(role.epoch, self._store.epochs.last.number)
         if self.replicates:
             log.info(
@@ -300,14 +309,18 @@ class Replication:
             raise ConnectFailed(role.master_address, "master", "it does not listen for slaves: give it ha_port")
         epoch = await epoch_of(self._outgoing, role.master_address, self._config.broker_name) if role.epoch else None
         if epoch is not None and epoch < role.epoch:
-            await self._report_epoch(role.master_address)
-            raise RoleRefused(f"the broker at {role.master_address} is master of epoch {epoch}, and epoch {role.epoch} has begun")
+            await self._refuse_older(role.master_address, epoch)
         await self.metadata.copy_topics(role.master_address)
         return Master(role.master_ha_address, role.master_address)
 
     async def _ask(self, address: str) -> MasterLog:
-        """Ask the master about its log, and remember how many copies it waits for: promoted, this broker waits for as many."""
+        """Ask the master about its log, and remember how many copies it waits for: promoted, this broker waits for as many.
+
+        Raises RoleRefused when it has been replaced: it may not have answered when it was looked for.
+        """
         master = await ask_master(self._outgoing, address)
+        if master.epochs and master.epochs[-1].number < self._role.epoch:
+            await self._refuse_older(address, master.epochs[-1].number)
         copies, config = master.copies, self._config
         if config.role is Role.SLAVE and config.in_sync_replicas is None and copies is not None and copies != self._role.copies:
             self._role.copies = copies
@@ -317,12 +330,14 @@ class Replication:
                 raise StoreWriteFailed(str(self._store.config.root), e.strerror or str(e)) from None
         return master
 
-    async def _report_epoch(self, former: str) -> None:
-        """Tell a master that it was replaced: it did not hear of it."""
+    async def _refuse_older(self, former: str, epoch: int) -> None:
+        """Tell a master of an older epoch that it was replaced, as it did not hear of it, and raise RoleRefused."""
+        current = self._role.epoch
         try:
-            await tell(self._outgoing, former, self._successor, self._role.epoch)
+            await tell(self._outgoing, former, self._successor, current)
         except SprocketError as e:
-            log.warning("%s: the former master at %s is not told of epoch %d: %s", self._name, former, self._role.epoch, e)
+            log.warning("%s: the former master at %s is not told of epoch %d: %s", self._name, former, current, e)
+        raise RoleRefused(f"the broker at {former} is master of epoch {epoch}, and epoch {current} has begun")
 
     def master_learned(self) -> None:
         """Take note that a nameserver told of another master, or of none."""

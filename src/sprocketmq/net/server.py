@@ -346,16 +346,17 @@ class RemotingServer:
     async def stop(self) -> None:
         """Stop listening and close every connection after its queued responses."""
         await self._background.close()
-        if self._server is None:
+        server = self._server
+        if server is None:
             return
-        self._server.close()
+        server.close()
         for conn in list(self.connections):
             conn.close("server stopped")
         await asyncio.sleep(0)  # lets transports write what fits the sockets
         for conn in list(self.connections):
             conn.drop()
         await asyncio.sleep(0)
-        await self._server.wait_closed()
+        await server.wait_closed()
         self._server = None
 
     def _newcomer_closed(self, link: Link, reason: str) -> None:

@@ -321,14 +321,16 @@ async def test_only_so_many_slaves_follow(store, lead, connect, caplog):
 
 
 async def test_a_slave_that_falls_silent_is_let_go(store, lead, connect):
+    clock = ManualClock()
     put(store, b"one")
-    master = await lead(heartbeat_s=0.1, housekeeping_s=0.3)
+    master = await lead(heartbeat_s=0.1, housekeeping_s=5.0, clock=clock)
     silent, lively = await connect(master), await connect(master)
     for slave in (silent, lively):
         slave.report(1)
         await slave.transfer()
     closed = asyncio.ensure_future(silent.closed())
     while not closed.done():
+        clock.advance(0.5)
         await lively.transfer()  # a heartbeat
         lively.report(1)
     assert len(master.slaves) == 1

@@ -13,6 +13,7 @@ from sprocketmq.broker.replication.stream import (
     Marks,
     MasterLog,
     Pauses,
+    Rate,
     Refusal,
     SlaveProgress,
     Start,
@@ -92,6 +93,18 @@ def test_an_allowance_adds_up_to_one_second_at_most():
     assert allowance.available(5.7) == 100
     assert allowance.available(99.0) == 1000
     assert allowance.step == 100
+
+
+def test_a_rate_is_that_between_the_last_two_notes():
+    rate = Rate()
+    rate.note(1.0, 5000)
+    assert rate.per_second == 0
+    rate.note(3.0, 9000)
+    assert rate.per_second == 2000
+    rate.note(3.0, 9000)
+    assert rate.per_second == 2000
+    rate.note(4.0, 100)  # cut back, or another connection
+    assert rate.per_second == 0
 
 
 def test_pauses_grow_while_the_reason_stays_the_same():

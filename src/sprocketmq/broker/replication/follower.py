@@ -28,6 +28,7 @@ from sprocketmq.broker.replication.stream import (
     FurtherBack,
     MasterLog,
     Pauses,
+    Rate,
     Refusal,
     Start,
     part,
@@ -135,6 +136,7 @@ class Follower:
         self._dispatching = Dispatching(replica, name=name, dispatched=dispatched, stepped=self._stepped)
         self._background = Background(name)
         self.state = FollowerState.CONNECTING
+        self.rate = Rate()
         self.reason = ""
         self.master_address = ""
         self._master_end = 0
@@ -270,6 +272,8 @@ class Follower:
             self._master = await self._ask(master.address) if master.address else None
             if link.closed:
                 raise self._lost(link)
+            if self._hurry.is_set():
+                return None  # asked to reconnect meanwhile: this may be the former master
             refusal = self._begin(link)
             if refusal is None:
                 await asyncio.wait((link.ended,))
@@ -434,6 +438,7 @@ class Follower:
 
     def _sweep(self) -> None:
         now = self._clock.monotonic()
+        self.rate.note(now, self._replica.end)
         late = now - self._swept > self._sweep_s + _LATE_S
         self._swept = now
         link = self._link

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from sprocketmq.broker.replication.stream import Allowance, Marks, SlaveProgress
+from sprocketmq.broker.replication.stream import Allowance, Marks, Rate, SlaveProgress
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import LogOffsetOutside, RemoteProtocolError
 from sprocketmq.net.address import format_address
@@ -63,7 +63,7 @@ class Log(Protocol):
 
 @dataclass(frozen=True)
 class SlaveState:
-    """One connected slave: log offsets sent and acknowledged, and how far it is behind."""
+    """One connected slave: log offsets sent and acknowledged, how far it is behind, and how much it was sent in the last second or so."""
 
     address: str
     sent: int
@@ -72,6 +72,7 @@ class SlaveState:
     behind_ms: int
     in_sync: bool
     connected_s: float
+    bytes_per_s: int = 0
 
 
 class ReplicationMaster:
@@ -218,6 +219,7 @@ class ReplicationMaster:
             behind_ms=round((now - since) * 1000) if since is not None else 0,
             in_sync=behind < self.max_gap_bytes,
             connected_s=now - link.since,
+            bytes_per_s=link.rate.per_second,
         )
 
     # --- called by the connections ---
@@ -267,6 +269,7 @@ class SlaveLink(asyncio.Protocol):
         per_second = master.max_bytes_per_s
         self._allowance = Allowance(per_second, self.since) if per_second is not None else None
         self.progress = SlaveProgress()
+        self.rate = Rate()
         self.peer = ""
 
     @property
@@ -387,6 +390,7 @@ class SlaveLink(asyncio.Protocol):
     def sweep(self, now: float, *, was_paused: bool) -> None:
         """Send a heartbeat when it is due, and close a connection that was silent for too long."""
         master = self._master
+        self.rate.note(now, self.progress.sent)
         if was_paused:
             self._received = self._opened = now
         if not self._following:

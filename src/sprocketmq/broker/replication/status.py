@@ -70,7 +70,8 @@ class StatusHandlers:
             master_commit_log_max_offset=self._store.commitlog_max_offset,
             in_sync_slave_nums=sum(slave.in_sync for slave in slaves),
             ha_connection_info=[
-                HaConnectionInfo(slave.address, slave.acked, slave.behind_bytes, slave.in_sync, 0, slave.sent) for slave in slaves
+                HaConnectionInfo(slave.address, slave.acked, slave.behind_bytes, slave.in_sync, slave.bytes_per_s, slave.sent)
+                for slave in slaves
             ],
         )
         follower = self._parts.follower
@@ -81,6 +82,7 @@ class StatusHandlers:
                 max_offset=self._store.commitlog_max_offset,
                 last_read_timestamp=received_ms,
                 last_write_timestamp=reported_ms,
+                transferred_byte_in_second=follower.rate.per_second,
                 is_activated=follower.state is FollowerState.FOLLOWING,
             )
         conn.respond(command, ResponseCode.SUCCESS, body=body.encode())

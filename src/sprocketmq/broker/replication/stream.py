@@ -122,6 +122,22 @@ class Allowance:
         self._left -= count
 
 
+class Rate:
+    """Bytes a second between the last two notes of a log offset, for those who watch."""
+
+    __slots__ = ("_last", "per_second")
+
+    def __init__(self) -> None:
+        self.per_second = 0
+        self._last: tuple[float, int] | None = None
+
+    def note(self, now: float, log_offset: int) -> None:
+        """Take note of where a stream is."""
+        if self._last is not None and now > self._last[0]:
+            self.per_second = max(0, round((log_offset - self._last[1]) / (now - self._last[0])))
+        self._last = (now, log_offset)
+
+
 class Pauses:
     """Pauses between attempts: doubled from ``first`` to ``longest`` while the reason for them stays the same."""
 

@@ -47,7 +47,14 @@ class StoreFile:
     root: str = ""
 
 
-_SMALL = {"checkpoint": "checkpoint", DISPATCHED: DISPATCHED, "abort": "abort", "abort.bak": "abort", "lock": "lock"}
+_SMALL = {
+    "checkpoint": "checkpoint",
+    DISPATCHED: DISPATCHED,
+    "abort": "abort",
+    "abort.bak": "abort",
+    "lock": "lock",
+    "epochFileCheckpoint": "text",
+}
 
 
 def identify(path: str, fs: FileSystem = REAL_FS) -> StoreFile:

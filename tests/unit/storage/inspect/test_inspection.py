@@ -236,6 +236,12 @@ def test_a_property_crc_is_read_lowest_digit_first():
         assert property_crc(other) is None
 
 
+def test_the_epochs_of_a_replicated_log_are_shown_as_their_text(tmp_path):
+    path = tmp_path / "epochFileCheckpoint"
+    path.write_bytes(b"1\n0\n7-7000\n")
+    assert look(path)[0].get("text") == "1\n0\n7-7000\n"
+
+
 def test_small_files(stores, make_bench):
     checkpoint = look(stores["plain"] / "checkpoint")[0]
     assert checkpoint.get("queues_physical_offset") == 152139
