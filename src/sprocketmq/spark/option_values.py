@@ -22,7 +22,13 @@ _QUOTED = 200
 _BYTES = {unit + tail: 1 << 10 * i for i, unit in enumerate(("", "k", "m", "g", "t")) for tail in ("", "b", "ib")}
 _MS = {"": 1, "ms": 1, "s": 1000, "sec": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 # Features of other clients that ours lacks. For these the error does not suggest a misspelling.
-_UNSUPPORTED = ("accesskey", "secretkey", "securitytoken", "acl", "tls", "ssl", "namespace", "credential")
+_UNSUPPORTED = ("acl", "namespace")
+# Parts of the names under which other clients and connectors take secrets, in lower case and without punctuation.
+_SECRETS = ("accesskey", "secretkey", "securitytoken", "secret", "password", "apikey")
+_NO_SECRETS = (
+    "credentials are not given as options, which end up in query plans and logs; put them into a file that the driver and every executor"
+    " have, and name it with option credentials.file, or name environment variables with credentials.env"
+)
 
 
 class OptionError(ConfigError):
@@ -53,6 +59,8 @@ class Values:
         self._given = {name.lower(): value for name, value in options.items()}
         for name in options:
             low = name.lower()
+            if low not in self._names and "credentials.file" in self._names and _carries_secret(low):
+                raise self.error(name, _NO_SECRETS)
             if low not in self._names and not low.startswith(prefixes):
                 near = difflib.get_close_matches(low, self._names, 1)
                 hint = f"; did you mean {self._names[near[0]]!r}?" if near else "."
@@ -213,6 +221,8 @@ class Values:
             if argument is None:
                 there = ", ".join(f"{CLIENT_PREFIX}{camel(argument)}" for argument in arguments.values())
                 why = "the client cannot do that" if any(word in name for word in _UNSUPPORTED) else "the client has no such setting"
+                if name in ("tls", "ssl", "usetls"):
+                    why = "give option tls instead"
                 raise self.error(f"{CLIENT_PREFIX}{name}", f"{why}; what can be passed on is {there or 'nothing'}")
             found[argument] = value
         return tuple(found.items())
@@ -233,6 +243,11 @@ class Values:
     def _refuse_number(self, name: str, text: str, kind: str, low: int, high: int | None, what: str) -> Never:
         bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
         raise self.error(name, f"{shortened(text)!r} is not {kind} {bounds}" + (f" ({what})" if what else ""))
+
+
+def _carries_secret(name: str) -> bool:
+    plain = re.sub("[^a-z0-9]", "", name)
+    return any(word in plain for word in _SECRETS) or plain in ("credentials", "token", "ak", "sk")
 
 
 def shortened(text: str) -> str:

@@ -101,9 +101,9 @@ def test_an_unknown_name_is_refused_with_the_one_that_was_meant():
 
 def test_what_the_client_cannot_do_is_refused_saying_so():
     with pytest.raises(
-        OptionError, match=r"rocketmq\.client\.accesskey.*the client cannot do that; what can be passed on is rocketmq\.client\.timeoutS"
+        OptionError, match=r"rocketmq\.client\.namespace.*the client cannot do that; what can be passed on is rocketmq\.client\.timeoutS"
     ):
-        values(rocketmq__client__accessKey="x").client_options(("timeout_s",))
+        values(rocketmq__client__namespace="x").client_options(("timeout_s",))
     with pytest.raises(OptionError, match=r"the client has no such setting; what can be passed on is nothing"):
         values(rocketmq__client__colour="x").client_options(())
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sprocketmq.spark.option_values import OptionError
+from sprocketmq.spark.security import SECURITY_NAMES
 from sprocketmq.spark.sink.options import COLUMNS, IGNORED_COLUMNS, NAMES, ColumnError, check_columns, parse_sink_options
 
 BODY = {"body": 0}
@@ -57,7 +58,9 @@ def test_the_guide_lists_every_option_and_column():
         return {name for line in part.splitlines() if line.startswith("| `") for name in re.findall("`([^`]+)`", line.split("|")[1])}
 
     assert listed(columns) == set(COLUMNS)
-    assert {name for name in listed(options) if not name.startswith("rocketmq.client.")} == {n for n in NAMES if not n.endswith(".")}
+    described = {name for name in listed(options) if not name.startswith("rocketmq.client.")}
+    assert described == {name for name in NAMES if not name.endswith(".") and name not in SECURITY_NAMES}
+    assert "(spark-security.md)" in options
 
 
 def test_what_spark_hands_over_itself_is_no_option_of_ours():
@@ -91,7 +94,7 @@ def test_a_small_limit_lowers_the_default_batch():
         ({"retries": "-1"}, "retries", "from 0"),
         ({"maxInFlight": "0"}, "maxInFlight", "from 1"),
         ({"waitStoreOk": "maybe"}, "waitStoreOk", "neither true nor false"),
-        ({"rocketmq.client.accessKey": "x"}, "rocketmq.client.accesskey", "the client cannot do that"),
+        ({"rocketmq.client.namespace": "x"}, "rocketmq.client.namespace", "the client cannot do that"),
         ({"rocketmq.client.latencyFaultTolerance": "x"}, "rocketmq.client.latency_fault_tolerance", "neither true nor false"),
     ],
 )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from sprocketmq.cli.target import Target
     from sprocketmq.spark.jobs.progress import JobProgress, Report, Summary
 
 SummaryT = TypeVar("SummaryT", bound="Summary")
@@ -70,6 +71,13 @@ class SparkOptions:
     master: str | None = None
     cores: int | None = None
     memory: str = DEFAULT_MEMORY
+
+
+def security_of(target: "Target") -> dict[str, str]:
+    """Return credentials and TLS of a target as options of the format; files by their absolute names, which the workers need."""
+    files = {"secure": target.secure, "credentials.file": target.access_key_file, "tls.ca.file": target.tls_ca}
+    options = {name: str(path.absolute()) for name, path in files.items() if path is not None}
+    return options if target.tls is None else {**options, "tls": str(target.tls).lower()}
 
 
 def run_job(title: str, work: "Callable[[Report], SummaryT]", *, as_json: bool = False) -> SummaryT:

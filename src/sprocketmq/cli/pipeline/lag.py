@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sprocketmq.cli.pipeline import Json
+from sprocketmq.cli.cluster_options import for_cluster
+from sprocketmq.cli.pipeline import Json, security_of
+from sprocketmq.cli.target import Target
 
 if TYPE_CHECKING:
     from sprocketmq.spark.jobs.lag import Lag
 
-DEFAULT_NAMESRV = "127.0.0.1:9876"
 COLUMNS = ("topic", "broker", "queue", "read to", "end", "behind", "lost")
 
 
+@for_cluster
 def command(
+    target: Target,
     group: Annotated[str | None, typer.Option(metavar="GROUP", help="A consumer group.")] = None,
     topic: Annotated[str | None, typer.Option(help="With --group: only this topic.")] = None,
     checkpoint: Annotated[str | None, typer.Option(metavar="DIR", help="A streaming query, by its checkpoint directory.")] = None,
@@ -24,9 +27,6 @@ def command(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until interrupted.")] = False,
     every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="With --watch: interval.")] = 2.0,
     count: Annotated[int | None, typer.Option(min=1, metavar="N", help="With --watch: end after N times.")] = None,
-    namesrv: Annotated[
-        str, typer.Option(envvar="NAMESRV_ADDR", metavar="HOST:PORT", help="Nameserver addresses, separated by ';'.")
-    ] = DEFAULT_NAMESRV,
     json: Json = False,
 ) -> None:
     """Show how far a consumer group, a streaming query or a landed table is behind the end of its topics. Needs no Spark session."""
@@ -39,7 +39,8 @@ def command(
         raise ConfigError("--topic goes with --group: a query and a table have their own topics; leave it out")
     if not watch and count is not None:
         raise ConfigError("--count goes with --watch; leave it out")
-    with LagReader(namesrv, group=group, topic=topic, checkpoint=checkpoint, table=table) as reader:
+    secure = security_of(target)
+    with LagReader(target.namesrv, group=group, topic=topic, checkpoint=checkpoint, table=table, secure=secure) as reader:
         if watch:
             look_again_and_again(reader.read, every_s=every, looks=count, as_json=json)
         else:

@@ -8,12 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from sprocketmq.cli.pipeline import DEFAULT_MEMORY, Cores, Json, Master, Memory, SparkOptions, run_spark_job
+from sprocketmq.cli.cluster_options import for_cluster
+from sprocketmq.cli.pipeline import DEFAULT_MEMORY, Cores, Json, Master, Memory, SparkOptions, run_spark_job, security_of
+from sprocketmq.cli.target import Target
 
-DEFAULT_NAMESRV = "127.0.0.1:9876"
 
-
+@for_cluster
 def command(
+    target: Target,
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics to land.")],
     to: Annotated[str, typer.Option("--to", metavar="DIR", help="The table: a directory, a URI, or the name of an Iceberg table.")],
     every: Annotated[
@@ -42,9 +44,6 @@ def command(
     sync: Annotated[bool, typer.Option("--sync", help="Flush each batch to the disk before it counts, against power loss.")] = False,
     checkpoint: Annotated[str | None, typer.Option(metavar="DIR", help="With --writer spark: directory of the checkpoint.")] = None,
     option: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the source; may be repeated.")] = None,
-    namesrv: Annotated[
-        str, typer.Option(envvar="NAMESRV_ADDR", metavar="HOST:PORT", help="Nameserver addresses, separated by ';'.")
-    ] = DEFAULT_NAMESRV,
     master: Master = None,
     cores: Cores = None,
     memory: Memory = DEFAULT_MEMORY,
@@ -60,7 +59,8 @@ def command(
     plan = plan_landing(
         topics,
         to,
-        nameserver=namesrv,
+        nameserver=target.namesrv,
+        secure=security_of(target),
         format=format,
         writer=writer,
         columns=columns,

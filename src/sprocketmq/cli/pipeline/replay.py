@@ -1,19 +1,25 @@
 """``sprocketmq pipeline replay``: send stored messages again."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from sprocketmq.cli.pipeline import DEFAULT_MEMORY, Cores, Json, Master, Memory, SparkOptions, run_spark_job
+from sprocketmq.cli.cluster_options import for_cluster
+from sprocketmq.cli.pipeline import DEFAULT_MEMORY, Cores, Json, Master, Memory, SparkOptions, run_spark_job, security_of
+from sprocketmq.cli.target import Target
 
-Namesrv = Annotated[str, typer.Option(envvar="NAMESRV_ADDR", metavar="HOST:PORT", help="Nameserver address; several joined by ';'.")]
 
-
+@for_cluster
 def command(
+    target: Target,
     source: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="The topic to read.")] = None,
     dead_letters: Annotated[str | None, typer.Option(metavar="GROUP", help="Read the dead letters of a consumer group instead.")] = None,
     to: Annotated[str | None, typer.Option(metavar="TOPIC", help="Target topic. Default for dead letters: their original topics.")] = None,
     to_namesrv: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Nameserver of another cluster to send to.")] = None,
+    to_secure: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="With --to-namesrv: credentials and trusted certificate for that cluster.")
+    ] = None,
     only_group: Annotated[
         bool, typer.Option("--only-group", help="Send dead letters to the group's retry topic, so that no other group gets them.")
     ] = False,
@@ -32,7 +38,6 @@ def command(
     keep_queues: Annotated[bool, typer.Option("--keep-queues", help="Send each message to the queue with its original number.")] = False,
     mark: Annotated[bool, typer.Option("--mark/--no-mark", help="Add property REPLAYED_FROM.")] = True,
     option: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the sink, such as sendMode=single.")] = None,
-    namesrv: Namesrv = "127.0.0.1:9876",
     master: Master = None,
     cores: Cores = None,
     memory: Memory = DEFAULT_MEMORY,
@@ -59,6 +64,8 @@ def command(
     topic = source if source is not None else f"{DLQ_PREFIX}{dead_letters}"
     given = source_options(option or [], None)
     begin, end = time_ms("--since", since), time_ms("--until", until)
+    if to_secure is not None and to_namesrv is None:
+        raise ConfigError("--to-secure goes with --to-namesrv; leave it out")
     # Report wrong arguments before a session starts.
     check_request(
         topic,
@@ -70,15 +77,17 @@ def command(
         limit=limit,
         options=given,
     )
-    check_source(topic, namesrv)
+    check_source(topic, target.namesrv, security_of(target))
     run_spark_job(
         f"replaying {topic}",
         lambda spark, report: replay(
             spark,
             topic,
-            nameserver=namesrv,
+            nameserver=target.namesrv,
+            secure=security_of(target),
             to=to,
             to_nameserver=to_namesrv,
+            to_secure=None if to_secure is None else str(to_secure.absolute()),
             only_group=only_group,
             since_ms=begin,
             until_ms=end,

@@ -16,6 +16,7 @@ from sprocketmq import sync
 from sprocketmq.errors import ConfigError, FatalError, TopicNotFound
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark.jobs.land.table import read_table
+from sprocketmq.spark.security import Secure, parse_secure
 from sprocketmq.spark.source.access import ClusterAccess
 from sprocketmq.spark.source.offsets import Offsets, WrongCheckpoint, decode_offsets
 
@@ -138,6 +139,7 @@ class LagReader:
         checkpoint: str | os.PathLike[str] | None = None,
         table: str | os.PathLike[str] | None = None,
         query: Any = None,
+        secure: Secure | None = None,
     ) -> None:
         given = [
             name for name, value in (("group", group), ("checkpoint", checkpoint), ("table", table), ("query", query)) if value is not None
@@ -154,6 +156,7 @@ class LagReader:
         self._table = table
         self._query = query
         self._nameserver = nameserver
+        self._security = parse_secure(secure)
         self._admin: sync.AdminClient | None = None
         self._access: ClusterAccess | None = None
 
@@ -188,7 +191,8 @@ class LagReader:
 
     def _of_group(self, group: str) -> Lag:
         if self._admin is None:
-            self._admin = sync.AdminClient(namesrv=self._nameserver)
+            login = self._security.resolve()
+            self._admin = sync.AdminClient(namesrv=self._nameserver, credentials=login.credentials, tls=login.tls or False)
             self._admin.start()
         found = self._admin.progress(group, self._topic)
         if not found.queues:
@@ -210,7 +214,7 @@ class LagReader:
     def _bounds(self, known: Any) -> tuple[Offsets, Offsets]:
         """Return the first and end offsets of all queues of the topics of ``known``, without topics that are gone."""
         if self._access is None:
-            self._access = ClusterAccess(self._nameserver, _OWN_GROUP)
+            self._access = ClusterAccess(self._nameserver, _OWN_GROUP, security=self._security)
         queues: list[MessageQueue] = []
         for topic in sorted({queue.topic for queue in known}):
             try:
@@ -228,9 +232,10 @@ def lag(
     checkpoint: str | os.PathLike[str] | None = None,
     table: str | os.PathLike[str] | None = None,
     query: Any = None,
+    secure: Secure | None = None,
 ) -> Lag:
     """Return the current lag of one reader. Arguments and errors are those of LagReader and its ``read``."""
-    with LagReader(nameserver, group=group, topic=topic, checkpoint=checkpoint, table=table, query=query) as reader:
+    with LagReader(nameserver, group=group, topic=topic, checkpoint=checkpoint, table=table, query=query, secure=secure) as reader:
         return reader.read()
 
 

@@ -19,6 +19,7 @@ from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_send_topic
 from sprocketmq.protocol.properties import RETRY_TOPIC
 from sprocketmq.spark.errors import in_one_sentence
 from sprocketmq.spark.jobs.progress import JobProgress, Report
+from sprocketmq.spark.security import SECURITY_NAMES, Secure, parse_secure, security_options
 from sprocketmq.spark.source.access import ClusterAccess, cluster_access
 from sprocketmq.spark.source.offsets import encode_offsets
 from sprocketmq.spark.source.options import DEFAULT_GROUP
@@ -33,7 +34,7 @@ _POLL_S = 0.1
 _PLANNED = ("topic", "brokerName", "queueId", "queueOffset", "tags", "keys", "properties", "storeTimestamp")
 _SENT = ("body", "flag", "msgId")
 # Options that the job sets itself.
-_TAKEN = frozenset({"nameserver", "topic", "dedupid", "ordered"})
+_TAKEN = frozenset({"nameserver", "topic", "dedupid", "ordered", *SECURITY_NAMES})
 
 
 class NoOrigin(FatalError):
@@ -86,8 +87,10 @@ def replay(
     source: str,
     *,
     nameserver: str,
+    secure: Secure | None = None,
     to: str | None = None,
     to_nameserver: str | None = None,
+    to_secure: Secure | None = None,
     only_group: bool = False,
     since_ms: int | None = None,
     until_ms: int | None = None,
@@ -116,6 +119,9 @@ def replay(
     queue with its original number. The id follows from the message's place: it differs from the original id and is the same in each replay;
     ``keep_ids`` keeps the original one. With ``mark`` property REPLAYED_FROM states the place. ``options`` go to the sink.
 
+    ``secure`` is a directory with credentials and trusted certificate that the driver and all workers have, or a mapping with options such
+    as ``credentials.file``; ``to_secure`` is the same for the other cluster, ``to_nameserver``.
+
     Raises ConfigError for invalid arguments, TopicNotFound for a missing source or target (nothing is sent then), NoOrigin, and the errors
     of reading and writing: messages sent before the error stay sent, and have the same ids in the next attempt.
     """
@@ -132,11 +138,17 @@ def replay(
         options=options,
     )
     report(JobProgress(0, None, "messages", "looking at what there is"))
-    there = cluster_access(nameserver, DEFAULT_GROUP)
+    if to_nameserver is None:
+        if to_secure is not None:
+            raise ConfigError("to_secure goes with to_nameserver, another cluster; leave it out")
+        to_secure = secure
+    there = cluster_access(nameserver, DEFAULT_GROUP, security=parse_secure(secure))
     bounds = _bounds(there, source, since_ms, until_ms)
 
+    place = {"nameserver": nameserver, **security_options(secure)}
+
     def chosen(*, bodies: bool) -> "DataFrame":
-        return _chosen(spark, nameserver, source, bounds, target, since_ms, until_ms, tags, keys, where, limit, bodies=bodies)
+        return _chosen(spark, place, source, bounds, target, since_ms, until_ms, tags, keys, where, limit, bodies=bodies)
 
     with _in_own_words():
         counts, first_ms, last_ms = _plan(chosen(bodies=False))
@@ -144,12 +156,14 @@ def replay(
     if lost:
         raise NoOrigin(source, lost)
     targets = {topic: counts[topic] for topic in sorted(filter(None, counts))}
-    _check_targets(cluster_access(to_nameserver or nameserver, DEFAULT_GROUP), targets, to_nameserver or nameserver)
+    target_access = cluster_access(to_nameserver or nameserver, DEFAULT_GROUP, security=parse_secure(to_secure))
+    _check_targets(target_access, targets, to_nameserver or nameserver)
     total = sum(targets.values())
     if total and not dry_run:
         with _in_own_words():
             frame = _messages(chosen(bodies=True), target, keep_ids=keep_ids, keep_queues=keep_queues, mark=mark)
             writer = frame.write.format("rocketmq").mode("append").options(**(options or {}))
+            writer = writer.options(**security_options(to_secure))
             writer = writer.option("nameserver", to_nameserver or nameserver).option("dedupId", "deterministic")
             if target is not None:
                 writer = writer.option("topic", target)
@@ -177,9 +191,9 @@ def check_request(
     return target
 
 
-def check_source(source: str, nameserver: str) -> None:
+def check_source(source: str, nameserver: str, secure: Secure | None = None) -> None:
     """Check without Spark that the source exists. Raises TopicNotFound, and FatalError for a group without dead letters."""
-    _bounds(cluster_access(nameserver, DEFAULT_GROUP), source, None, None)
+    _bounds(cluster_access(nameserver, DEFAULT_GROUP, security=parse_secure(secure)), source, None, None)
 
 
 @contextlib.contextmanager
@@ -253,7 +267,7 @@ def _bounds(access: ClusterAccess, source: str, since_ms: int | None, until_ms: 
 
 def _chosen(
     spark: "SparkSession",
-    nameserver: str,
+    place: Mapping[str, str],
     source: str,
     bounds: tuple[str, str],
     target: str | None,
@@ -274,7 +288,7 @@ def _chosen(
     columns = dict.fromkeys((*_PLANNED, *(_SENT if bodies else ()), *asked))
     frame = (
         spark.read.format("rocketmq")
-        .option("nameserver", nameserver)
+        .options(**place)
         .option("subscribe", source)
         .option("startingOffsets", bounds[0])
         .option("endingOffsets", bounds[1])

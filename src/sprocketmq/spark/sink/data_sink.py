@@ -160,10 +160,15 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
 def open_access(options: SinkOptions, *, check: bool = False) -> ProducerAccess:
     """Return this process's producer for a write. ``check`` also requests the topic's queues, so that a wrong name is reported at once.
 
-    Raises NameserverUnavailable, NotRocketMQ or TopicNotFound.
+    Raises NameserverUnavailable, NotRocketMQ, TlsFailed, UserRefused or TopicNotFound.
     """
     access = producer_access(
-        options.nameserver, options.group, retries=options.retries, timeout_ms=options.timeout_ms, more=options.client_options
+        options.nameserver,
+        options.group,
+        retries=options.retries,
+        timeout_ms=options.timeout_ms,
+        security=options.security,
+        more=options.client_options,
     )
     if check and options.topic is not None:
         access.queues(options.topic)

@@ -10,6 +10,7 @@ from sprocketmq.errors import ConfigError, InvalidName
 from sprocketmq.protocol.batch import MAX_BATCH_COUNT
 from sprocketmq.protocol.names import check_send_topic
 from sprocketmq.spark.option_values import CLIENT_PREFIX, OptionError, Values
+from sprocketmq.spark.security import SECURITY_NAMES, SecurityOptions, parse_security
 
 BATCH, AUTO, SINGLE = "batch", "auto", "single"
 FAIL, SPLIT, DEAD_LETTER = "fail", "split", "dead-letter"
@@ -21,6 +22,7 @@ DEFAULT_IN_FLIGHT = {BATCH: 16, AUTO: 16, SINGLE: 256}
 NAMES = (
     *("nameserver", "topic", "sendMode", "batchBytes", "batchMessages", "producerGroup", "ordered", "waitStoreOk", "retries"),
     *("sendTimeoutMs", "maxInFlight", "maxMessageBytes", "dedupId", "onTooLarge", "deadLetterPath", CLIENT_PREFIX),
+    *SECURITY_NAMES,
 )
 # Options of a stream that Spark passes on, but that are meant for Spark.
 _SPARK_OPTIONS = (
@@ -89,6 +91,7 @@ class SinkOptions:
     on_too_large: str
     dead_letter_path: str | None
     client_options: tuple[tuple[str, bool], ...]
+    security: SecurityOptions
 
 
 def parse_sink_options(options: Mapping[str, str], columns: Mapping[str, int]) -> SinkOptions:
@@ -150,6 +153,7 @@ def parse_sink_options(options: Mapping[str, str], columns: Mapping[str, int]) -
         # Workers may have a working directory different from the driver's.
         dead_letter_path=path if path is None or "://" in path else str(Path(path).resolve()),
         client_options=tuple((name, _yes(name, text)) for name, text in values.client_options(_CLIENT_OPTIONS)),
+        security=parse_security(values),
     )
 
 

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sprocketmq.client import Producer
 from sprocketmq.client.lifecycle import instance_of
-from sprocketmq.errors import BrokerError, ClientClosed, SprocketError
+from sprocketmq.errors import AccessRefused, BrokerError, ClientClosed, SprocketError
 from sprocketmq.net.loops import Inbox, LoopThread
 from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.ids import MessageIdFactory
 from sprocketmq.protocol.message import MessageQueue
+from sprocketmq.spark.security import NO_OPTIONS, SecurityOptions
 from sprocketmq.spark.sink.row_batches import RowBatch
 
 if TYPE_CHECKING:
@@ -27,11 +28,23 @@ _R = TypeVar("_R")
 class ProducerAccess:
     """A producer on an event loop in its own thread, for blocking code. Raises what the producer raises."""
 
-    def __init__(self, nameserver: str, group: str, *, retries: int, timeout_s: float, **more: Any) -> None:
+    def __init__(
+        self, nameserver: str, group: str, *, retries: int, timeout_s: float, security: SecurityOptions = NO_OPTIONS, **more: Any
+    ) -> None:
+        self.security = security
+        found = security.resolve()
         self.thread = LoopThread("sprocketmq-spark-sink").start()
         # Each task bounds its requests in flight itself.
         self.producer = Producer(
-            group, namesrv=nameserver, retries=retries, timeout_s=timeout_s, max_in_flight=1 << 30, max_in_flight_bytes=1 << 40, **more
+            group,
+            namesrv=nameserver,
+            retries=retries,
+            timeout_s=timeout_s,
+            max_in_flight=1 << 30,
+            max_in_flight_bytes=1 << 40,
+            credentials=found.credentials,
+            tls=found.tls or False,
+            **more,
         )
         self.ids = MessageIdFactory()
         self.background = Background("Spark sink")
@@ -58,8 +71,11 @@ class ProducerAccess:
         return self.wait(self.producer.queues(topic))
 
     def wait(self, work: Coroutine[Any, Any, _R]) -> _R:
-        """Run ``work`` on the loop and wait for its result."""
-        return self.thread.run(work)
+        """Run ``work`` on the loop and wait for its result. Raises UserRefused, and what ``work`` raises."""
+        try:
+            return self.thread.run(work)
+        except AccessRefused as e:
+            raise self.security.refused(e) from None
 
 
 _open: dict[tuple[int, tuple[Any, ...]], ProducerAccess] = {}
@@ -67,14 +83,20 @@ _lock = threading.Lock()
 
 
 def producer_access(
-    nameserver: str, group: str, *, retries: int, timeout_ms: int, more: tuple[tuple[str, bool], ...] = ()
+    nameserver: str,
+    group: str,
+    *,
+    retries: int,
+    timeout_ms: int,
+    security: SecurityOptions = NO_OPTIONS,
+    more: tuple[tuple[str, bool], ...] = (),
 ) -> ProducerAccess:
     """Return this process's producer with these settings, created on first use: Spark's Python workers run many tasks."""
-    key = (os.getpid(), (nameserver, group, retries, timeout_ms, more))
+    key = (os.getpid(), (nameserver, group, retries, timeout_ms, security, more))
     with _lock:
         access = _open.get(key)
         if access is None:
-            access = ProducerAccess(nameserver, group, retries=retries, timeout_s=timeout_ms / 1000, **dict(more))
+            access = ProducerAccess(nameserver, group, retries=retries, timeout_s=timeout_ms / 1000, security=security, **dict(more))
             _open[key] = access
             atexit.register(close_producers)
         return access
@@ -204,6 +226,8 @@ class Sender:
                 born_timestamp_ms=batch.born_ms,
             )
         except SprocketError as e:
+            if isinstance(e, AccessRefused):
+                e = access.security.refused(e)
             large = is_too_large(e)
             if large and batch.single and self._refused is not None:
                 self._refused(batch, str(e))

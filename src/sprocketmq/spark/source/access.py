@@ -4,7 +4,7 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,13 +14,22 @@ from sprocketmq.client.consume.prepared_pulls import PreparedPulls
 from sprocketmq.client.consume.pull import PULL_TIMEOUT_S
 from sprocketmq.client.consume.pull_requests import ExpressionType, PullResult, pull_subscription
 from sprocketmq.client.consume.replica_choice import ReadFrom
-from sprocketmq.errors import BrokerError, ConfigError, NameserverUnavailable, RetriableError, SprocketError, TopicNotFound
+from sprocketmq.errors import (
+    AccessRefused,
+    BrokerError,
+    ConfigError,
+    NameserverUnavailable,
+    RetriableError,
+    SprocketError,
+    TopicNotFound,
+)
 from sprocketmq.net.loops import LoopThread
 from sprocketmq.net.tasks import Background, all_of
 from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_group, is_system_topic
+from sprocketmq.spark.security import NO_OPTIONS, SecurityOptions
 from sprocketmq.spark.source.offsets import Offsets
 
 if TYPE_CHECKING:
@@ -88,17 +97,25 @@ class ClusterAccess:
     cluster that moves to other nameserver addresses needs a new access object.
     """
 
-    def __init__(self, nameserver: str, group: str, client_options: Iterable[tuple[str, str]] = ()) -> None:
+    def __init__(
+        self,
+        nameserver: str,
+        group: str,
+        client_options: Iterable[tuple[str, str]] = (),
+        security: SecurityOptions = NO_OPTIONS,
+    ) -> None:
         self._timeout_s = client_settings(client_options)["timeout_s"]
-        self._consumer = PullConsumer(group, namesrv=nameserver)
+        self._security = security
+        found = security.resolve()
+        self._consumer = PullConsumer(group, namesrv=nameserver, credentials=found.credentials, tls=found.tls or False)
         # Connects on first use: tasks never need it.
-        self._admin = AdminClient(namesrv=nameserver)
+        self._admin = AdminClient(namesrv=nameserver, credentials=found.credentials, tls=found.tls or False)
         self._background = Background("Spark reader")
         # The cached pull requests. A task reads queues one after the other, so few are needed.
         self._prepare_pulls = lru_cache(maxsize=PULLED_QUEUES)(partial(_prepare_pulls, self._consumer, self._timeout_s))
         self.thread = LoopThread("sprocketmq-spark").start()
         try:
-            self.thread.run(self._consumer.start())
+            self._run(self._consumer.start())
         except BaseException:
             self.close()
             raise
@@ -210,6 +227,8 @@ class ClusterAccess:
         async def ask(queue: MessageQueue) -> None:
             try:
                 await self._consumer.check_expression(queue, filter[1], filter[0])
+            except AccessRefused:
+                raise
             except BrokerError as e:
                 hint = ""
                 if e.code == ResponseCode.SYSTEM_ERROR:
@@ -287,6 +306,8 @@ class ClusterAccess:
             if await self._is_gone(queue):
                 raise TopicGone(queue.topic, e.namesrv) from None
             raise
+        except AccessRefused as e:
+            raise self._security.refused(e) from None
 
     async def _is_gone(self, queue: MessageQueue) -> bool:
         """Tell whether the queue's broker is registered without the queue. A broker always registers with all its topics."""
@@ -307,14 +328,20 @@ class ClusterAccess:
 
     def _all(self, ask: Callable[[Any], Awaitable[_R]], about: Iterable[Any]) -> list[_R]:
         """Send all requests at once and return the answers. The first error is raised after the last answer."""
-        return self.thread.run(all_of(map(ask, about)))
+        return self._run(all_of(map(ask, about)))
 
     def _administer(self, ask: Callable[[], Awaitable[_R]]) -> _R:
         return self._administer_all(lambda _: ask(), (None,))[0]
 
     def _administer_all(self, ask: Callable[[Any], Awaitable[_R]], about: Iterable[Any]) -> list[_R]:
-        self.thread.run(self._admin.start())
+        self._run(self._admin.start())
         return self._all(ask, about)
+
+    def _run(self, work: Coroutine[Any, Any, _R]) -> _R:
+        try:
+            return self.thread.run(work)
+        except AccessRefused as e:
+            raise self._security.refused(e) from None
 
 
 # The arguments of ``ClusterAccess.pull``, in their order.
@@ -406,25 +433,30 @@ def _copy(future: "Future[PullResult]", answer: PullAnswer) -> None:
         pass
 
 
-_open: dict[tuple[int, str, str, tuple[tuple[str, str], ...]], ClusterAccess] = {}
+_open: dict[tuple[int, str, str, tuple[tuple[str, str], ...], SecurityOptions], ClusterAccess] = {}
 _lock = threading.Lock()
 
 
 def cluster_access(
-    nameserver: str, group: str, client_options: Iterable[tuple[str, str]] = (), *, patience_s: float = 0.0
+    nameserver: str,
+    group: str,
+    client_options: Iterable[tuple[str, str]] = (),
+    *,
+    security: SecurityOptions = NO_OPTIONS,
+    patience_s: float = 0.0,
 ) -> ClusterAccess:
     """Return this process's access to the cluster, made on first use.
 
     Spark's Python workers live on from task to task, so connections do too. A forked child makes its own. ``client_options`` as for
     ``client_settings``. Nameservers that do not answer are asked again for ``patience_s`` seconds: a task that is new to its process should
-    get over what one that is connected would not notice. Raises ConfigError, and what finding a nameserver raises.
+    get over what one that is connected would not notice. Raises ConfigError, UserRefused, and what finding a nameserver raises.
     """
-    key = (os.getpid(), nameserver, group, tuple(client_options))
+    key = (os.getpid(), nameserver, group, tuple(client_options), security)
     deadline = time.monotonic() + patience_s
     with _lock:
         while (access := _open.get(key)) is None:
             try:
-                access = ClusterAccess(nameserver, group, key[3])
+                access = ClusterAccess(nameserver, group, key[3], security)
             except NameserverUnavailable:
                 if time.monotonic() >= deadline:
                     raise

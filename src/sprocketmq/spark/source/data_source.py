@@ -118,7 +118,7 @@ class QueuePartition(InputPartition):
 
 
 def _access(options: ReadOptions, *, patience_s: float = 0.0) -> ClusterAccess:
-    return cluster_access(options.nameserver, options.group, options.client_options, patience_s=patience_s)
+    return cluster_access(options.nameserver, options.group, options.client_options, security=options.security, patience_s=patience_s)
 
 
 def _read(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:

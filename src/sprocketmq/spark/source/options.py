@@ -12,6 +12,7 @@ from sprocketmq.errors import ConfigError, InvalidName
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import check_group, check_topic
 from sprocketmq.spark.option_values import CLIENT_PREFIX, Values, camel
+from sprocketmq.spark.security import SECURITY_NAMES, SecurityOptions, parse_security
 from sprocketmq.spark.source.access import CLIENT_OPTIONS, Filter, FilterRefused, check_filter, client_settings
 from sprocketmq.spark.source.decode import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS
 from sprocketmq.spark.source.offsets import EARLIEST, LATEST, Bound, Offsets
@@ -31,6 +32,7 @@ NAMES = (
     *("nameserver", *_WHAT, *_STARTS, "startingOffsetsByTimestampStrategy", *_ENDS, "group", "columns", "failOnDataLoss"),
     *("filterExpression", "filterType", *_STREAM_ONLY, "minPartitions", "maxPartitions", "maxRecordsPerPartition"),
     *("batchRows", "batchBytes", "pullBatchSize", "pullBatchBytes", "pullTimeoutMs", "prefetch", "innerBatch", "readFrom", CLIENT_PREFIX),
+    *SECURITY_NAMES,
 )
 
 _MOST = 2**31 - 1
@@ -76,6 +78,7 @@ class ReadOptions:
     inner_batch: InnerBatch
     read_from: ReadFrom
     client_options: tuple[tuple[str, str], ...]
+    security: SecurityOptions
 
     def reads_topic(self, topic: str) -> bool:
         """Tell whether the read selects ``topic``."""
@@ -152,6 +155,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None) -> Read
         inner_batch=values.word("innerBatch", ("unwrap", "raw"), "unwrap"),
         read_from=values.word("readFrom", ("master", "slave", "any"), "master"),
         client_options=_client_options(values),
+        security=parse_security(values),
     )
 
 

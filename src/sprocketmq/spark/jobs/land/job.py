@@ -20,6 +20,7 @@ from sprocketmq.spark.jobs.land.plan import LandSummary, Wanted, at_least, names
 from sprocketmq.spark.jobs.land.table import check_place, is_table, landed_files, read_table, read_whole_table
 from sprocketmq.spark.jobs.land.write import COMPRESSIONS, WriteSettings, on_spark
 from sprocketmq.spark.jobs.progress import Report
+from sprocketmq.spark.security import Secure, with_security
 from sprocketmq.spark.source.schema import spark_schema
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def land(
     to: str | os.PathLike[str],
     *,
     nameserver: str,
+    secure: Secure | None = None,
     format: str = "parquet",  # noqa: A002 - Spark's word
     writer: str | None = None,
     columns: str | Sequence[str] | None = None,
@@ -60,7 +62,8 @@ def land(
     shared by the driver and all workers, or "spark" for everything else, with its progress in ``checkpoint`` (default ``to/_checkpoint``).
     The first landing fixes the topics, ``columns`` (default: those of the source) and ``partition_by`` (any of "topic" and "date", the UTC
     day of storeTimestamp). ``options`` go to the source: ``startingOffsets`` (default here: earliest), ``filterExpression``,
-    ``failOnDataLoss`` ...
+    ``failOnDataLoss`` ... ``secure`` is a directory with credentials and trusted certificate that the driver and all workers have, or a
+    mapping with options such as ``credentials.file``.
 
     ``compact_after`` merges small files whenever that many batches have them; ``file_bytes`` is the size files grow to; ``compression`` is
     snappy, zstd, lz4, gzip or none. ``sync`` flushes each batch to the disk before it counts; without it a power failure may lose the last
@@ -73,6 +76,7 @@ def land(
         topics,
         to,
         nameserver=nameserver,
+        secure=secure,
         format=format,
         writer=writer,
         columns=columns,
@@ -131,6 +135,7 @@ def plan_landing(
     to: str | os.PathLike[str],
     *,
     nameserver: str,
+    secure: Secure | None = None,
     format: str = "parquet",  # noqa: A002 - Spark's word
     writer: str | None = None,
     columns: str | Sequence[str] | None = None,
@@ -153,7 +158,7 @@ def plan_landing(
         columns=None if columns is None else names(columns),
         partition_by=None if partition_by is None else names(partition_by),
         batch_messages=batch_messages,
-        options=dict(options or {}),
+        options=with_security(options or {}, secure),
     )
     wanted.check()
     at_least("every_s", every_s, 0.001)
