@@ -267,7 +267,7 @@ class SecurityGuard:
 
     def _log_refusal(self, conn: ServerConnection, command: Command, username: str, why: str, remark: str) -> str:
         message = "%s: request %d from %s, user %s, refused: %s"
-        self._refusal_log.warning(f"user {username}", message, self._name, command.code, conn.peer, username, why)
+        self._refusal_log.warning(f"user {username}", message, self._name, command.code, conn.peer, username, one_line(why))
         return remark
 
 
@@ -278,6 +278,11 @@ def _equal(expected: str, given: str) -> bool:
 
 def _host(conn: ServerConnection) -> str:
     return parse_address(conn.peer)[0]
+
+
+def one_line(text: str) -> str:
+    """Return a text with names from a request as it may stand in the log: a line break in one cannot begin a line of its own."""
+    return text if text.isprintable() else ascii(text)
 
 
 def _named(command: Command) -> str:

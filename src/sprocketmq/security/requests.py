@@ -15,7 +15,7 @@ from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.credentials import Secret
 from sprocketmq.protocol.headers import AclFilter, AclRequest, UserFilter, UserRequest
-from sprocketmq.security.guard import SecurityGuard
+from sprocketmq.security.guard import SecurityGuard, one_line
 from sprocketmq.security.policies import Decision, Policy, PolicyEntry, PolicyType, policy_entry
 from sprocketmq.security.tables import NO_SUBJECT, SUBJECT_PREFIX, AccessTables, ChangeRefused, subject_name
 from sprocketmq.security.users import User, UserStatus, UserType, member_named
@@ -209,10 +209,10 @@ class SecurityRequests:
         except (ConfigError, ProtocolError) as e:
             conn.respond(command, ResponseCode.NO_PERMISSION, remark=str(e))
         except OSError as e:
-            audit.error("user %s at %s: not done, the file cannot be written: %s: %s", by, conn.peer, what, e)
+            audit.error("user %s at %s: not done, the file cannot be written: %s: %s", by, conn.peer, one_line(what), e)
             conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"the file of users cannot be written: {e.strerror or e}")
         else:
-            audit.info("user %s at %s %s", by, conn.peer, what)
+            audit.info("user %s at %s %s", by, conn.peer, one_line(what))
             conn.respond(command, ResponseCode.SUCCESS)
 
 
@@ -252,4 +252,4 @@ def _acl(name: str, policies: Iterable[Policy], part: str = "") -> AclInfo:
 
 def _entry(entry: PolicyEntry) -> PolicyEntryInfo:
     actions = [action.value for action in entry.actions]
-    return PolicyEntryInfo(entry.resource, actions, list(entry.source_ips), entry.decision.value)
+    return PolicyEntryInfo(entry.resource, actions, list(entry.source_ips) or None, entry.decision.value)

@@ -376,7 +376,7 @@ async def test_policies_are_created_shown_updated_and_deleted(secured):
             {
                 "policyType": "Custom",
                 "entries": [
-                    {"resource": "Topic:t", "actions": ["Pub"], "sourceIps": [], "decision": "Allow"},
+                    {"resource": "Topic:t", "actions": ["Pub"], "decision": "Allow"},
                     {"resource": "Topic:other", "actions": ["Pub"], "sourceIps": ["127.0.0.0/8"], "decision": "Deny"},
                 ],
             }

@@ -382,3 +382,10 @@ def test_the_log_has_who_what_from_where_and_why_and_no_secret(guard, caplog):
     assert refused.startswith("broker: request 26 from 10.1.2.3:50000, user app, refused: no permission to access Cluster:c1 (Get)")
     for text in (*SECRETS.values(), signed("app", 26).ext["Signature"]):
         assert text not in caplog.text
+
+
+def test_a_name_in_a_request_cannot_begin_a_line_of_the_log(guard, caplog):
+    guard.admits(Conn(), signed("app", 310, {"b": "x\nbroker: user admin logged in"}))
+    (record,) = caplog.records
+    assert r"Topic:x\nbroker: user admin logged in" in record.getMessage()
+    assert "\n" not in record.getMessage()
