@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.certificates import Authority
 from tests.interop import apache
-from tests.interop.certificates import Authority
 from tests.interop.ours import OurProcess, namesrv_and_broker
-from tests.interop.secured import SecuredApache, start_secured_apache, tls_client
+from tests.interop.secured import Secured, our_secured_servers, secured_apache_servers, tls_client
 from tests.interop.sides import DELAY_LEVELS, Side
 
 
@@ -112,11 +112,17 @@ def authority(home: Path) -> Authority:
 
 
 @pytest.fixture(scope="session")
-def secured_apache(home: Path, authority: Authority) -> Iterator[SecuredApache]:
+def secured_apache(home: Path, authority: Authority) -> Iterator[Secured]:
     """Apache's nameserver and broker with TLS and access control."""
-    servers = start_secured_apache(home / "secured-apache", authority)
-    yield servers
-    servers.kill()
+    with secured_apache_servers(home / "secured-apache", authority) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
+def secured_ours(home: Path, authority: Authority) -> Iterator[Secured]:
+    """Our nameserver and broker with TLS and access control."""
+    with our_secured_servers(home / "secured-ours", authority) as servers:
+        yield servers
 
 
 @pytest.fixture(scope="session")

@@ -9,31 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.certificates import Authority
 from tests.interop import apache
 from tests.interop.apache import Login
-from tests.interop.certificates import Authority
 from tests.interop.ours import OurProcess
-from tests.interop.secured import ADMIN, SecuredApache
+from tests.interop.secured import ADMIN, Secured
 
-from sprocketmq import AdminClient, Credentials, Message, Producer, PullConsumer, PushConsumer, TlsConfig, sync
+from sprocketmq import AdminClient, Message, Producer, PullConsumer, PushConsumer, TlsConfig, sync
 from sprocketmq.errors import AuthenticationFailed, AuthorizationFailed, NameserverUnavailable, TlsFailed
+from sprocketmq.protocol.bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 _numbers = itertools.count()
 
 
-def client(servers: SecuredApache, login: Login, **tls: Any) -> dict[str, Any]:
-    """Return the arguments of a client of ours that logs in and trusts the servers' authority."""
-    return {
-        "namesrv": servers.namesrv.address,
-        "credentials": Credentials(login.access_key, login.secret_key),
-        "tls": TlsConfig(**{"ca_file": servers.authority.ca_file, **tls}),
-    }
-
-
 @pytest.fixture
-def topic(secured_apache: SecuredApache) -> str:
+def topic(secured_apache: Secured) -> str:
     """A topic of the test's own."""
     return secured_apache.create_topic(f"secured_{next(_numbers)}")
 
@@ -45,14 +37,14 @@ def group() -> str:
 
 
 @pytest.fixture
-def user(secured_apache: SecuredApache, topic: str, group: str) -> Login:
+def user(secured_apache: Secured, topic: str, group: str) -> Login:
     """A user who may send to the topic, and consume from it with the group."""
     login = Login(f"user-{next(_numbers)}", "a-user-has-a-long-secret-too")
     return secured_apache.create_user(login, (f"Topic:{topic}", "Pub,Sub,Get"), (f"Group:{group}", "Sub"))
 
 
-async def test_a_user_sends_in_every_way_and_consumes(secured_apache: SecuredApache, user: Login, topic: str, group: str) -> None:
-    arguments = client(secured_apache, user)
+async def test_a_user_sends_in_every_way_and_consumes(secured_apache: Secured, user: Login, topic: str, group: str) -> None:
+    arguments = secured_apache.client(user)
     async with Producer("secured_producer", **arguments) as producer:
         await producer.send(Message(topic, b"0", keys=["key-é"], tag="TagA"))
         await producer.send_batch([Message(topic, b"1"), Message(topic, b"2")])
@@ -74,84 +66,99 @@ async def test_a_user_sends_in_every_way_and_consumes(secured_apache: SecuredApa
             assert (await reader.committed(queue) or 0) == await reader.max_offset(queue)
 
 
-def test_the_sync_face_logs_in_as_well(secured_apache: SecuredApache, user: Login, topic: str) -> None:
-    with sync.Producer("secured_producer", **client(secured_apache, user)) as producer:
+def test_the_sync_face_logs_in_as_well(secured_apache: Secured, user: Login, topic: str) -> None:
+    with sync.Producer("secured_producer", **secured_apache.client(user)) as producer:
         assert producer.send(Message(topic, b"x")).queue_offset == 0
 
 
-async def test_an_administrator_makes_topics_groups_users_and_policies(secured_apache: SecuredApache) -> None:
+async def test_an_administrator_makes_topics_groups_users_and_policies(secured_apache: Secured) -> None:
     name = f"administered_{next(_numbers)}"
-    async with AdminClient(**client(secured_apache, ADMIN)) as admin:
-        await admin.create_topic(name, queues=2, cluster=secured_apache.broker.cluster)
-        await admin.create_group(name, cluster=secured_apache.broker.cluster)
+    async with AdminClient(**secured_apache.client(ADMIN)) as admin:
+        await admin.create_topic(name, queues=2, cluster=secured_apache.cluster)
+        await admin.create_group(name, cluster=secured_apache.cluster)
         assert name in await admin.topics()
         assert name in await admin.groups()
+        broker, subject = secured_apache.address, f"User:{name}"
+        await admin.create_user(broker, name, "who-is-made-here-has-a-secret")
+        assert await admin.user(broker, name) == UserInfo(name, None, "Normal", "enable")
+        rule = PolicyEntryInfo(f"Topic:{name}", ["Pub", "Get"], [], "Allow")
+        await admin.put_acl(broker, AclInfo(subject, [PolicyInfo([rule])]))
+        (acl,) = await admin.acls(broker, subject=subject)
+        assert [(entry.resource, entry.actions) for policy in acl.policies for entry in policy.entries] == [(rule.resource, rule.actions)]
+        async with Producer(name, **secured_apache.client(Login(name, "who-is-made-here-has-a-secret"))) as producer:
+            await producer.send(Message(name, b"x"))
+        await admin.update_user(broker, name, status="disable")
+        assert [user.user_status for user in await admin.users(broker, name)] == ["disable"]
+        await admin.delete_acl(broker, subject)
+        assert await admin.acl(broker, subject) is None
+        await admin.delete_user(broker, name)
+        assert await admin.user(broker, name) is None
 
 
-def wrong_secret(servers: SecuredApache, topic: str) -> Login:
+def wrong_secret(servers: Secured, topic: str) -> Login:
     login = servers.create_user(Login(f"wrong-{next(_numbers)}", "the-right-secret-is-this"), (f"Topic:{topic}", "Pub,Get"))
     return Login(login.access_key, "the-wrong-secret-is-this")
 
 
-def unknown(servers: SecuredApache, topic: str) -> Login:
+def unknown(servers: Secured, topic: str) -> Login:
     return Login("nobody-has-this-name", "the-secret-of-nobody-at-all")
 
 
-def disabled(servers: SecuredApache, topic: str) -> Login:
+def disabled(servers: Secured, topic: str) -> Login:
     login = servers.create_user(Login(f"disabled-{next(_numbers)}", "a-disabled-user-has-one-too"), (f"Topic:{topic}", "Pub,Get"))
-    servers.done(servers.ask(3002, {"username": login.access_key, "userStatus": "disable"}, username=login.access_key))
+    servers.update_user(login.access_key, userStatus="disable")
     return login
 
 
 @pytest.mark.parametrize("login", [wrong_secret, unknown, disabled], ids=lambda function: function.__name__)
 async def test_who_cannot_prove_who_they_are_is_told_so_once(
-    secured_apache: SecuredApache, topic: str, login: Callable[[SecuredApache, str], Login]
+    secured_apache: Secured, topic: str, login: Callable[[Secured, str], Login]
 ) -> None:
     refused = login(secured_apache, topic)
-    async with Producer("secured_producer", **client(secured_apache, refused)) as producer:
+    async with Producer("secured_producer", **secured_apache.client(refused)) as producer:
         with pytest.raises(AuthenticationFailed) as raised:
             await producer.send(Message(topic, b"x"))
     assert refused.secret_key not in f"{raised.value!r} {raised.value}"
-    assert raised.value.address == secured_apache.broker.address
+    assert raised.value.address == secured_apache.address
 
 
-async def test_who_sends_no_credentials_is_told_so(secured_apache: SecuredApache, topic: str) -> None:
-    arguments = client(secured_apache, ADMIN) | {"credentials": None}
+async def test_who_sends_no_credentials_is_told_so(secured_apache: Secured, topic: str) -> None:
+    arguments = secured_apache.client(ADMIN) | {"credentials": None}
     async with Producer("secured_producer", **arguments) as producer:
         with pytest.raises(AuthenticationFailed):
             await producer.send(Message(topic, b"x"))
 
 
-async def test_a_user_without_permission_is_told_what_is_missing(secured_apache: SecuredApache, topic: str) -> None:
+async def test_a_user_without_permission_is_told_what_is_missing(secured_apache: Secured, topic: str) -> None:
     login = secured_apache.create_user(Login(f"reader-{next(_numbers)}", "who-may-read-has-a-secret"), (f"Topic:{topic}", "Sub,Get"))
-    async with Producer("secured_producer", **client(secured_apache, login)) as producer:
+    async with Producer("secured_producer", **secured_apache.client(login)) as producer:
         with pytest.raises(AuthorizationFailed, match=f"Topic:{topic}"):
             await producer.send(Message(topic, b"x"))
-    async with PullConsumer("not_my_group", **client(secured_apache, login)) as reader:
+    async with PullConsumer("not_my_group", **secured_apache.client(login)) as reader:
         queue = (await reader.queues(topic))[0]
         with pytest.raises(AuthorizationFailed, match="Group:not_my_group"):
             await reader.pull(queue, 0)
 
 
 async def test_a_server_that_another_authority_has_signed_is_not_trusted(
-    secured_apache: SecuredApache, user: Login, topic: str, tmp_path: Path
+    secured_apache: Secured, user: Login, topic: str, tmp_path: Path
 ) -> None:
     stranger = Authority(tmp_path, "another authority")
     with pytest.raises(TlsFailed) as raised:
-        async with Producer("secured_producer", **client(secured_apache, user, ca_file=stranger.ca_file)) as producer:
+        async with Producer("secured_producer", **secured_apache.client(user, ca_file=stranger.ca_file)) as producer:
             await producer.send(Message(topic, b"x"))
     assert raised.value.problem == "untrusted"
 
 
-async def test_the_name_of_the_host_has_to_be_in_the_certificate(secured_apache: SecuredApache, user: Login, topic: str) -> None:
+async def test_the_name_of_the_host_has_to_be_in_the_certificate(secured_apache: Secured, user: Login, topic: str) -> None:
     with pytest.raises(TlsFailed) as raised:
-        async with Producer("secured_producer", **client(secured_apache, user, server_name="somewhere.else")) as producer:
+        async with Producer("secured_producer", **secured_apache.client(user, server_name="somewhere.else")) as producer:
             await producer.send(Message(topic, b"x"))
     assert raised.value.problem == "host name"
 
 
-async def test_clear_text_to_a_tls_port_fails_by_name(secured_apache: SecuredApache, user: Login, topic: str) -> None:
-    arguments = client(secured_apache, user) | {"tls": None}
+async def test_clear_text_to_a_tls_port_fails_by_name(secured_apache: Secured, user: Login, topic: str) -> None:
+    arguments = secured_apache.client(user) | {"tls": None}
     with pytest.raises(NameserverUnavailable, match="pass tls=True"):
         async with Producer("secured_producer", **arguments) as producer:
             await producer.send(Message(topic, b"x"))
