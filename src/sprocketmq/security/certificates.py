@@ -4,7 +4,7 @@
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, NamedTuple
@@ -77,6 +77,13 @@ def hosts_of(certificate: bytes) -> list[str]:
     except x509.ExtensionNotFound:
         return []
     return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
+
+
+def covers(hosts: Iterable[str], host: str) -> bool:
+    """Tell whether a certificate for ``hosts`` is one for ``host``; ``*.example.com`` stands for every name with one more label."""
+    host = host.strip("[]").lower()
+    _, dot, parent = host.partition(".")
+    return any(one.lower() in (host, f"*.{parent}" if dot else host) for one in hosts)
 
 
 def valid_until(certificate: bytes) -> datetime:

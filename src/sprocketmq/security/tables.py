@@ -17,6 +17,7 @@ MAX_ENTRIES = 100_000
 SUBJECT_PREFIX = "User:"
 NO_SUBJECT = "The subject is not exist."
 NO_ACL = "The acl is not exist."
+USER_EXISTS = "The user is existed"
 LAST_SUPER = "User {} is the last enabled Super user: make another one first, or nobody could change users and policies any more"
 
 
@@ -46,7 +47,7 @@ class AccessTables:
     def create_user(self, user: User) -> "AccessTables":
         """Add ``user``. Raises ChangeRefused when there is one of that name."""
         if user.username in self.users:
-            raise ChangeRefused(ResponseCode.NO_PERMISSION, "The user is existed")
+            raise ChangeRefused(ResponseCode.NO_PERMISSION, USER_EXISTS)
         if len(self.users) >= MAX_USERS:
             raise ChangeRefused(ResponseCode.NO_PERMISSION, f"there are {MAX_USERS} users, the limit: delete some first")
         return replace(self, users={**self.users, user.username: user})
@@ -62,14 +63,15 @@ class AccessTables:
     ) -> "AccessTables":
         """Change what is given. With ``keep_previous`` the newest of the old secrets stays valid beside the new one.
 
-        Raises ChangeRefused for an unknown user, and when no enabled Super user would be left.
+        Repeating a change changes nothing. Raises ChangeRefused for an unknown user, and when no enabled Super user would be left.
         """
         user = self.users.get(username)
         if user is None:
             raise ChangeRefused(ResponseCode.NO_PERMISSION, "The user is not exist")
         secrets = user.secrets
         if secret is not None:
-            secrets = (secret, *user.secrets)[:MAX_SECRETS] if keep_previous and secret != user.secrets[0] else (secret,)
+            kept = [one for one in user.secrets if one != secret] if keep_previous else []
+            secrets = (secret, *kept)[:MAX_SECRETS]
         changed = replace(user, secrets=secrets, type=type or user.type, status=status or user.status)
         return self._unless_nobody_rules(username, replace(self, users={**self.users, username: changed}))
 
