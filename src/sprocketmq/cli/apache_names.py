@@ -127,10 +127,13 @@ SETTINGS = {
     "haHousekeepingInterval": Setting("ha_housekeeping_s", seconds),
     "haTransferBatchSize": Setting("ha_batch_bytes", whole),
     "maxHaTransferByteInSecond": Setting("ha_max_bytes_per_s", whole),
+    "authenticationEnabled": Setting("authentication_enabled", switch),
+    "authorizationEnabled": Setting("authorization_enabled", switch),
 }
 # Apache's nameserver has its own file, with the same name for its port.
 NAMESRV_SETTINGS = {"bindAddress": Setting("host", text), "listenPort": Setting("namesrv_port", whole)}
 
+_AUTH = "org.apache.rocketmq.auth"
 FIXED = {
     "brokerPermission": ("6", "this broker is readable and writable"),
     "longPollingEnable": ("true", "a pull without a message waits for one"),
@@ -145,10 +148,15 @@ FIXED = {
     "duplicationEnable": ("false", "replicas follow their master"),
     "enableSlaveActingMaster": ("false", "a slave does not act for its master"),
     "allAckInSyncStateSet": ("false", "there is no controller"),
-    "aclEnable": ("false", "there is no authentication"),
-    "authenticationEnabled": ("false", "there is no authentication"),
-    "authorizationEnabled": ("false", "there is no authorization"),
-    "useTLS": ("false", "connections are not encrypted"),
+    "aclEnable": ("false", "Apache's broker has no ACL 1.0 any more either: set authenticationEnabled and authorizationEnabled"),
+    "migrateAuthFromV1Enabled": ("false", "files of ACL 1.0 are not imported: `sprocketmq user create` and `sprocketmq acl grant` do it"),
+    "authenticationProvider": (f"{_AUTH}.authentication.provider.DefaultAuthenticationProvider", "logins are signatures"),
+    "authorizationProvider": (f"{_AUTH}.authorization.provider.DefaultAuthorizationProvider", "rights are policies"),
+    "authenticationMetadataProvider": (f"{_AUTH}.authentication.provider.LocalAuthenticationMetadataProvider", "users are in users_file"),
+    "authorizationMetadataProvider": (f"{_AUTH}.authorization.provider.LocalAuthorizationMetadataProvider", "policies are in users_file"),
+    "authenticationStrategy": (f"{_AUTH}.authentication.strategy.StatelessAuthenticationStrategy", "every request is checked"),
+    "authorizationStrategy": (f"{_AUTH}.authorization.strategy.StatelessAuthorizationStrategy", "every request is checked"),
+    "useTLS": ("false", "tls_mode says whether connections are encrypted"),
     "metricsExporterType": ("DISABLE", "no metrics are exported: `mqadmin brokerStatus` shows them"),
     "storeType": ("default", "queues are files, not RocksDB"),
     "transientStorePoolEnable": ("false", "messages are written to the page cache at once"),
@@ -179,13 +187,13 @@ FIXED = {
 }
 
 _REASONS = {
-    "there is no authentication": """
-        aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond authConfigPath authenticationMetadataProvider
-        authenticationProvider authenticationStrategy authenticationWhitelist authorizationMetadataProvider authorizationProvider
-        authorizationStrategy authorizationWhitelist clusterName configName initAuthenticationUser
-        innerClientAuthenticationCredentials migrateAuthFromV1Enabled statefulAuthenticationCacheExpiredSecond
-        statefulAuthenticationCacheMaxNum statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum
-        userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond
+    "users and policies are read from users_file, and kept in memory": """
+        aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond authConfigPath userCacheExpiredSecond userCacheMaxNum
+        userCacheRefreshSecond
+    """,
+    "every request is checked": """
+        authenticationWhitelist authorizationWhitelist statefulAuthenticationCacheExpiredSecond statefulAuthenticationCacheMaxNum
+        statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum
     """,
     "there is no controller and no election: `sprocketmq failover` promotes a slave": """
         asyncLearner brokerElectionPriority checkSyncStateSetPeriod controllerAddr controllerHeartBeatTimeoutMills dLegerGroup
@@ -310,9 +318,9 @@ _REASONS = {
     """,
     "this broker has no counterpart": """
         broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond brokerConfigPath checkCommitLogOffsetOnRecover
-        cleanOfflineBrokerInterval clearRetryTopicWhenDeleteTopic commitLogRecoverMaxNum configBlackList configStorePath
+        cleanOfflineBrokerInterval clearRetryTopicWhenDeleteTopic clusterName commitLogRecoverMaxNum configBlackList configStorePath
         consumerFallbehindThreshold consumerOffsetUpdateVersionStep defaultQueryMaxNum delayOffsetUpdateVersionStep
-        disappearTimeAfterStart diskFallRecorded enableAcceleratedRecovery enableAllTopicList enableBroadcastOffsetStore
+        configName disappearTimeAfterStart diskFallRecorded enableAcceleratedRecovery enableAllTopicList enableBroadcastOffsetStore
         enableCreateSysGroup enableLogConsumeQueueRepeatedlyBuildWhenRecover enableMixedMessageType enableNetWorkFlowControl
         enableRegisterProducer enableTopicList flushConsumerOffsetHistoryInterval forwardTimeout maxConsumeQueueScan maxMsgsNumBatch
         maxRecoveryCommitlogFiles messageIndexSafe messageStorePlugIn msgTraceTopicName notifyConsumerIdsChangedEnable

@@ -6,9 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+import msgspec
+
 from sprocketmq.cli.apache_names import FIXED, NAMESRV_SETTINGS, REFUSED, SETTINGS, Setting
 from sprocketmq.cli.properties import Property, parse_properties
 from sprocketmq.errors import ConfigError
+from sprocketmq.protocol.credentials import Credentials
 
 # Apache's broker puts these where its root directory says unless they are set; here they cannot be anywhere else.
 IN_ROOT = {
@@ -23,7 +26,9 @@ HA_ADDRESS = "brokerIP2"
 FLOW_CONTROL = "haFlowControlEnable"
 FLOW_LIMIT = "maxHaTransferByteInSecond"
 FLOW_LIMIT_DEFAULT = 100 << 20
-SPECIAL = (*IN_ROOT, KV_CONFIG, HA_ADDRESS, FLOW_CONTROL)
+# JSON with the name of a user and a secret, and the names of both in it. They are no settings of ours, as those hold no secrets.
+SECRETS = {"initAuthenticationUser": ("username", "password"), "innerClientAuthenticationCredentials": ("accessKey", "secretKey")}
+SPECIAL = (*IN_ROOT, KV_CONFIG, HA_ADDRESS, FLOW_CONTROL, *SECRETS)
 # Apache's brokers listen for slaves at the port after their own.
 DEFAULT_PORT = 10911
 
@@ -90,6 +95,11 @@ def is_known(key: str) -> bool:
 
 def read_assignment(key: str, text: str, source: str) -> Given | None:
     """Return what one assignment outside of a file sets, None when it says what holds anyway. Raises ConfigError."""
+    if key in SECRETS:
+        raise ConfigError(
+            f"{source}: {key} is a secret, and every user of the machine sees command lines: make the user with"
+            " `sprocketmq user create NAME --admin --users-file FILE`, or use a configuration file"
+        )
     try:
         return _given(Property(0, key, text), {key: text}, source, for_namesrv=False)
     except ValueError as e:
@@ -136,8 +146,24 @@ def closest(key: str) -> str:
     return f"did you mean {known[alike[0]]}?" if alike else ""
 
 
+def _credentials(key: str, text: str) -> Credentials:
+    """Return the user and the secret of a line. Raises ValueError, which never quotes it."""
+    names = SECRETS[key]
+    try:
+        fields = msgspec.json.decode(text, type=dict[str, str])
+        return Credentials(*(fields[name] for name in names))
+    except (msgspec.MsgspecError, KeyError):
+        raise ValueError(f'{key} must be JSON like {{"{names[0]}": "...", "{names[1]}": "..."}}') from None
+    except ConfigError as e:
+        raise ValueError(f"{key}: {e}") from None
+
+
 def _special(key: str, text: str, values: dict[str, str], source: str, *, for_namesrv: bool) -> Given | None:
     """Return what a line sets whose meaning depends on other lines, or on how this broker lays out its directory. Raises ValueError."""
+    if key in SECRETS:
+        if for_namesrv:
+            raise ValueError(f"{key} is a setting of brokers; leave it out")
+        return Given(key, _credentials(key, text), f"{source}, {key}")
     if key == HA_ADDRESS:
         if text != values.get("brokerIP1"):
             raise ValueError(f"{key} can only be the address of brokerIP1: replicas and clients use the same one")

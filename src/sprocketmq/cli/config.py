@@ -1,13 +1,16 @@
 """Settings of the serving verbs, from a configuration file and ``--set``: an allow-list of typed keys."""
 
+import os
 import re
+import stat
 import sys
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sprocketmq.errors import ConfigError
+from sprocketmq.errors import ConfigError, SecretFileExposed
 from sprocketmq.net.address import advertise_problem
+from sprocketmq.protocol.credentials import Credentials
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,7 +93,22 @@ class Settings:
     ha_max_bytes_per_s: int | None = None
     fast_port_enable: bool = False
 
+    tls_mode: str = "disabled"
+    tls_cert_file: str = ""
+    tls_key_file: str = ""
+    tls_key_password_file: str = ""
+    tls_ca_file: str = ""
+    tls_client_auth: str = "none"
+    authentication_enabled: bool = False
+    authorization_enabled: bool = False
+    users_file: str = ""
+    inner_credentials_file: str = ""
+
+    # Not settings: which of them were given, the directory of --secure, and the users with their secrets in Apache's file.
     explicit: set[str] = field(default_factory=set, repr=False)
+    secure: Path | None = None
+    initial_users: tuple[Credentials, ...] = ()
+    inner_credentials: Credentials | None = None
 
     def put(self, key: str, value: Any, source: str) -> None:
         """Set one key. Raises ConfigError for an unknown key or a value of another type; ``source`` names its origin in errors."""
@@ -110,10 +128,10 @@ class Settings:
             raise ConfigError(f"{source}: {key} must be {_TYPE_NAMES[wanted]}, not {value!r}")
         if key in ("port", "namesrv_port", "ha_port") and value not in range(65536):
             raise ConfigError(f"{source}: {key} must be from 0 (any free port) to 65535, not {value}")
-        if key == "log_level":
+        if key in _CHOICES:
             value = str(given := value).lower()
-            if value not in LOG_LEVELS:
-                raise ConfigError(f"{source}: log_level must be one of {', '.join(LOG_LEVELS)}, not {given!r}")
+            if value not in _CHOICES[key]:
+                raise ConfigError(f"{source}: {key} must be one of {', '.join(_CHOICES[key])}, not {given!r}")
         if key == "advertise" and value and (problem := advertise_problem(value)):
             raise ConfigError(f"{source}: {value!r} cannot be advertised: {problem}")
         setattr(self, key, value)
@@ -142,27 +160,84 @@ class Settings:
 
         Raises ConfigError when it cannot be read, has another format or tables, or keys that are unknown or have no effect.
         """
-        import tomllib
+        from sprocketmq.cli.broker_conf import SECRETS, is_broker_conf, read_broker_conf
 
-        from sprocketmq.cli.broker_conf import is_broker_conf, read_broker_conf
-
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as e:
-            raise ConfigError(f"cannot read configuration file {path}: {e.strerror or e}") from None
-        except UnicodeDecodeError as e:
-            raise ConfigError(f"configuration file {path} is not UTF-8 text (byte {e.start})") from None
+        text = _file_text(path)
         source = f"configuration file {path}"
         if is_broker_conf(path, text):
             for given in read_broker_conf(text, source, for_namesrv=for_namesrv):
-                self.put(*given)
+                if given.setting in SECRETS:
+                    self._put_secret(path, given.setting, given.value)
+                else:
+                    self.put(*given)
             return
-        try:
-            table: Mapping[str, Any] = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as e:
-            raise ConfigError(f"{source} is not valid TOML: {e}") from None
-        for key, value in table.items():
+        for key, value in _table(text, source).items():
             self.put(key, value, source)
+
+    def put_secure(self, directory: Path) -> None:
+        """Set what ``settings.toml`` in a directory of ``secure init`` says: a configuration file and ``--set`` come later, and win.
+
+        Raises ConfigError for a directory without it, for other settings than those of security, and for files that are not there.
+        """
+        self.secure = root = directory.expanduser().absolute()
+        path = root / "settings.toml"
+        if not path.is_file():
+            if (root / "credentials.json").is_file():
+                raise ConfigError(f"--secure {directory} is for clients: servers need the directory that `sprocketmq secure init` made")
+            raise ConfigError(f"--secure {directory}: {path} does not exist; `sprocketmq secure init {directory}` makes such a directory")
+        source = f"settings file {path}"
+        before = set(self.explicit)
+        for key, value in _table(_file_text(path), source).items():
+            if key in KEYS and key not in SECURITY_KEYS:
+                raise ConfigError(f"{source}: {key} is no setting of TLS or access control; put it into a file for --config")
+            self.put(key, value, source)
+            if key.endswith("_file") and value:
+                setattr(self, key, str(_inside(root, value, f"{source}: {key}")))
+        self.explicit = before
+
+    def _put_secret(self, path: Path, key: str, credentials: Credentials) -> None:
+        """Keep a user of Apache's file, which only its owner may read then. Raises SecretFileExposed."""
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if os.name == "posix" and mode & 0o077:
+            raise SecretFileExposed(str(path), mode)
+        self.initial_users += (credentials,)
+        if key == "innerClientAuthenticationCredentials":
+            self.inner_credentials = credentials
+
+    @property
+    def store_root(self) -> Path:
+        """The directory of the broker's store."""
+        if self.store:
+            return Path(self.store).expanduser().absolute()
+        return data_directory() / (self.broker_name + (f"-{self.broker_id}" if self.broker_id else ""))
+
+
+def _file_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as e:
+        raise ConfigError(f"cannot read configuration file {path}: {e.strerror or e}") from None
+    except UnicodeDecodeError as e:
+        raise ConfigError(f"configuration file {path} is not UTF-8 text (byte {e.start})") from None
+
+
+def _table(text: str, source: str) -> "Mapping[str, Any]":
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as e:
+        raise ConfigError(f"{source} is not valid TOML: {e}") from None
+
+
+def _inside(root: Path, name: str, what: str) -> Path:
+    """Return a file of a directory. Raises ConfigError for one elsewhere, and for one that does not exist."""
+    path = Path(os.path.normpath(root / name))
+    if root not in path.parents:
+        raise ConfigError(f"{what} is {name!r}, which is outside of {root}: copy the file there, or set it with --set or --config")
+    if not path.is_file():
+        raise ConfigError(f"{what}: {path} does not exist; copy it there, or make a new directory with `sprocketmq secure init`")
+    return path
 
 
 def _kind(setting: "Field[Any]") -> type:
@@ -170,11 +245,17 @@ def _kind(setting: "Field[Any]") -> type:
     return int if setting.default is None else type(setting.default)
 
 
-KEYS: dict[str, type] = {f.name: _kind(f) for f in fields(Settings) if f.name != "explicit"}
+_NO_SETTINGS = ("explicit", "secure", "initial_users", "inner_credentials")
+KEYS: dict[str, type] = {f.name: _kind(f) for f in fields(Settings) if f.name not in _NO_SETTINGS}
+SECURITY_KEYS = tuple(KEYS)[tuple(KEYS).index("tls_mode") :]
 _TYPE_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 # The limits of a pull until 0.2, which hold for all messages.
 _OLD_LIMITS = ("max_transfer_count", "max_transfer_bytes")
-LOG_LEVELS = ("debug", "info", "warning", "error")
+_CHOICES = {
+    "log_level": ("debug", "info", "warning", "error"),
+    "tls_mode": ("disabled", "permissive", "enforcing"),
+    "tls_client_auth": ("none", "optional", "required"),
+}
 
 
 def _closest(key: str) -> str:
@@ -209,8 +290,6 @@ def _from_text(wanted: type, text: str) -> Any:
 
 def data_directory() -> Path:
     """Return the default parent of stores: ``$XDG_DATA_HOME/sprocketmq`` or ``~/.local/share/sprocketmq`` (macOS: its own)."""
-    import os
-
     if base := os.environ.get("XDG_DATA_HOME"):
         return Path(base).absolute() / "sprocketmq"
     if sys.platform == "darwin":

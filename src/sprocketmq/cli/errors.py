@@ -4,7 +4,17 @@ import contextlib
 import os
 import sys
 
-from sprocketmq.errors import BrokerNameTaken, ConfigError, PortInUse, SprocketError, StoreLocked, StoreNotSupported, StoreNotWritable
+from sprocketmq.errors import (
+    AuthenticationFailed,
+    BrokerNameTaken,
+    ConfigError,
+    PortInUse,
+    SprocketError,
+    StoreLocked,
+    StoreNotSupported,
+    StoreNotWritable,
+    TlsFailed,
+)
 
 EXIT_OK = 0
 EXIT_FAILURE = 1
@@ -15,6 +25,7 @@ EXIT_SIGNAL = 128
 # This environment variable, set to any value, shows tracebacks, for bug reports.
 DEBUG_VARIABLE = "SPROCKETMQ_DEBUG"
 
+_TLS_OPTIONS = {"untrusted": "--tls-ca FILE", "needs tls": "--secure DIR, or --tls-ca FILE", "plain text": "--no-tls"}
 # ConfigErrors caused by the machine's state, not by the command line.
 _NOT_USAGE = (BrokerNameTaken, PortInUse, StoreLocked, StoreNotSupported, StoreNotWritable)
 
@@ -35,12 +46,21 @@ def exit_code_of(error: SprocketError) -> int:
     return EXIT_USAGE if isinstance(error, ConfigError) and not isinstance(error, _NOT_USAGE) else EXIT_FAILURE
 
 
+def _option_for(error: SprocketError) -> str:
+    """Return the options that do what the error says: its text is for programs."""
+    if isinstance(error, TlsFailed):
+        option = _TLS_OPTIONS.get(error.problem, "")
+    else:
+        option = "--secure DIR, or --access-key-file FILE" if isinstance(error, AuthenticationFailed) else ""
+    return f" (on the command line: {option})" if option else ""
+
+
 def report(error: BaseException) -> int:
     """Print ``error`` on stderr and return the exit code; raises ``error`` again when SPROCKETMQ_DEBUG is set."""
     if os.environ.get(DEBUG_VARIABLE):
         raise error
     if isinstance(error, SprocketError):
-        fail(str(error))
+        fail(f"{error}{_option_for(error)}")
         return exit_code_of(error)
     if isinstance(error, BrokenPipeError):
         return EXIT_OK

@@ -13,10 +13,13 @@ from typing import Any, Protocol
 from sprocketmq.cli.config import Settings
 from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, fail
 from sprocketmq.cli.serving_options import broker_config, check_reach, kv_file, parser, read_settings
+from sprocketmq.cli.serving_security import add_initial_users, ready_fields, security_of, summary, warn_of_names
 from sprocketmq.cli.stopping import on_stop_signals, print_ready, watch_stdin
 from sprocketmq.errors import SprocketError
 from sprocketmq.net.address import format_address, is_wildcard, own_address, parse_address
 from sprocketmq.net.loops import new_event_loop
+
+log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 30.0
 # A slave is ready when it follows its master, or after this time without one.
@@ -58,6 +61,8 @@ async def _serve(verb: str, settings: Settings, *, take_over: bool, stop_with_st
 
 
 async def _serve_until(stop: asyncio.Event, verb: str, settings: Settings, *, take_over: bool) -> int:
+    security = security_of(settings)
+    add_initial_users(settings)
     config = replace(broker_config(settings), take_over=take_over) if verb != "namesrv" else None
     started: list[_Server] = []
     ends: list[Callable[[], Awaitable[Any]]] = [stop.wait]
@@ -66,14 +71,18 @@ async def _serve_until(stop: asyncio.Event, verb: str, settings: Settings, *, ta
         if verb != "broker":
             from sprocketmq.namesrv.server import NameServer, NameServerConfig
 
-            server_config = NameServerConfig(settings.host, settings.namesrv_port, settings.max_connections)
+            server_config = NameServerConfig(
+                settings.host, settings.namesrv_port, settings.max_connections, tls=security.tls, security=security.access
+            )
             nameserver = NameServer(server_config, kv_file=kv_file(settings, config))
             await nameserver.start()
             started.append(nameserver)
             if config is not None:
                 config = replace(config, namesrv=(_reachable(nameserver.address), *config.namesrv))
             host = settings.advertise or (own_address(settings.host) if is_wildcard(settings.host) else "")
-            ready += f" namesrv={_shown(nameserver.address, host)}"
+            shown = _shown(nameserver.address, host)
+            warn_of_names(settings, parse_address(shown)[0])
+            ready += f" namesrv={shown}"
         if config is not None:
             from sprocketmq.broker.server import Broker
 
@@ -83,7 +92,12 @@ async def _serve_until(stop: asyncio.Event, verb: str, settings: Settings, *, ta
             ends.append(broker.wait_failed)
             if config.role == "SLAVE":  # not a former master, whose successor may start later
                 await _until_first([stop.wait(), broker.replication.settle(FOLLOW_TIMEOUT_S)])
-            ready += f" broker={broker.address} store={broker.config.store.root}"
+            warn_of_names(settings, parse_address(broker.address)[0])
+            ready += f" broker={broker.address}"
+        ready += ready_fields(settings)
+        if config is not None:
+            ready += f" store={config.store.root}"
+        log.info("%s", summary(settings))
         print_ready(ready)
         return await _until_first([end() for end in ends])
     finally:

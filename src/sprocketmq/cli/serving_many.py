@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from sprocketmq.cli.config import Settings, data_directory
+from sprocketmq.cli.config import SECURITY_KEYS, Settings, data_directory
 from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, fail
+from sprocketmq.cli.serving_security import ready_fields
 from sprocketmq.cli.stopping import on_stop_signals, print_ready, watch_stdin
 from sprocketmq.errors import ConfigError
 from sprocketmq.net.address import parse_address
@@ -55,6 +56,11 @@ class ManyServers:
         if brokers > 1 and "broker_name" in settings.explicit:
             raise ConfigError("several brokers are called broker-a, broker-b and so on: leave their name out (--name)")
         self._settings = settings
+        if settings.initial_users:
+            raise ConfigError(
+                "secrets in a configuration file do not reach the processes of several brokers: make these users with"
+                " `sprocketmq user create NAME --admin --users-file FILE`, and set users_file and inner_credentials_file"
+            )
         if settings.role == SLAVE or settings.broker_id:
             raise ConfigError("the brokers that are started are masters, each with its slaves: leave broker_id out, and SLAVE as the role")
         if settings.role == SYNC_MASTER and not replicas:
@@ -72,6 +78,7 @@ class ManyServers:
         self._root = Path(settings.store).expanduser().absolute() if settings.store else data_directory()
         self._supervisor = Supervisor(restart=True, say=_pass_on)
         self._common = ["--insecure"] if insecure else []
+        self._common += ["--secure", str(settings.secure)] if settings.secure is not None else []
         self._common += ["--set", f"host={settings.host}", "--set", f"log_level={settings.log_level}"]
 
     @property
@@ -79,7 +86,7 @@ class ManyServers:
         """All addresses, and the directory that has the stores."""
         names = (member.name for member in self._members)
         brokers = " ".join(f"{name}={self._supervisor.ready(name)['broker']}" for name in names)
-        return f"ready namesrv={self._namesrv} {brokers} store={self._root}"
+        return f"ready namesrv={self._namesrv} {brokers}{ready_fields(self._settings)} store={self._root}"
 
     def start(self) -> None:
         """Start the nameserver, then all masters at a time, then all slaves, which find their masters. Raises ChildFailed."""
@@ -99,8 +106,16 @@ class ManyServers:
 
     def _namesrv_command(self, before: Mapping[str, str]) -> Sequence[str]:
         port = parse_address(before["namesrv"])[1] if before else self._settings.namesrv_port
-        limit = f"max_connections={self._settings.max_connections}"
-        return ["namesrv", "--port", str(port), "--store", str(self._root), *self._common, "--set", limit]
+        options = self._set({"max_connections", *SECURITY_KEYS} & self._settings.explicit)
+        return ["namesrv", "--port", str(port), "--store", str(self._root), *self._common, *options]
+
+    def _set(self, keys: Collection[str]) -> list[str]:
+        """Return the options for settings. They may name files with secrets; no setting is a secret."""
+        options = []
+        for key in sorted(keys):
+            value = getattr(self._settings, key)
+            options += ["--set", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
+        return options
 
     def _broker_command(self, index: int, member: Member) -> Command:
         settings = self._settings
@@ -111,9 +126,7 @@ class ManyServers:
             copies = settings.in_sync_replicas or (2 if settings.role == SYNC_MASTER else None)
             # A slave that is promoted then takes its master's role.
             options += ["--in-sync-replicas", str(copies)] if copies is not None else []
-        for key in sorted(settings.explicit - _OPTIONS):
-            value = getattr(settings, key)
-            options += ["--set", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
+        options += self._set(settings.explicit - _OPTIONS)
         first_port = settings.port + PORT_STEP * index if settings.port else 0
         if self._replicas:
             options += ["--ha-port", str(first_port + 1 if first_port else 0)]

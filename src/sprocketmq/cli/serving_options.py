@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sprocketmq.cli.config import LOOPBACK_HOST, Settings, data_directory
+from sprocketmq.cli.serving_security import security_of
 from sprocketmq.errors import ConfigError
 from sprocketmq.net.address import is_loopback, parse_address, parse_addresses
 
@@ -73,7 +74,8 @@ def parser(verb: str) -> argparse.ArgumentParser:
         p.add_argument("--slave-read-enable", action=argparse.BooleanOptionalAction, help="whether a slave answers pulls (default: yes)")
     p.add_argument("--config", metavar="FILE", type=Path, help="file with settings: TOML, or Apache's broker.conf")
     p.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="one setting, named as in a configuration file")
-    p.add_argument("--insecure", action="store_true", help="allow a --host that other machines can reach: there is no authentication yet")
+    p.add_argument("--secure", metavar="DIR", type=Path, help="directory of `sprocketmq secure init`: TLS, logins and access control")
+    p.add_argument("--insecure", action="store_true", help="allow a --host that other machines can reach without TLS and logins")
     p.add_argument("--stop-with-stdin", action="store_true", help="stop when standard input ends, for parent processes")
     return p
 
@@ -95,6 +97,8 @@ def read_settings(verb: str, options: argparse.Namespace) -> Settings:
     settings = Settings()
     if verb == "broker":
         settings.namesrv = os.environ.get("NAMESRV_ADDR", "")
+    if options.secure is not None:
+        settings.put_secure(options.secure)
     if options.config is not None:
         settings.put_file(options.config, for_namesrv=verb == "namesrv")
     for assignment in options.set:
@@ -145,13 +149,25 @@ def _is_here(host: str) -> bool:
 
 
 def check_reach(settings: Settings, *, insecure: bool) -> None:
-    """Raise ConfigError for a host that other machines can reach, unless ``insecure``."""
+    """Raise ConfigError for a host that other machines can reach, unless TLS and logins are enforced, or ``insecure``."""
+    if insecure and settings.secure is not None:
+        raise ConfigError("--secure and --insecure exclude each other: with --secure any --host is allowed; leave --insecure out")
     host = settings.host
-    if not is_loopback(host) and not insecure:
-        raise ConfigError(
-            f"--host {host} lets other machines in, and this broker has neither authentication nor encryption: anyone who can connect"
-            " can read, write and delete every message. Add --insecure if only machines you trust can reach it"
-        )
+    if is_loopback(host) or insecure:
+        return
+    encrypted, logs_in = settings.tls_mode == "enforcing", settings.authentication_enabled
+    if encrypted and logs_in:
+        return
+    if encrypted:
+        problem = "nobody has to log in (authentication_enabled is false): anyone who can connect can read, write and delete every message"
+    elif logs_in:
+        problem = f"connections need not be encrypted (tls_mode is {settings.tls_mode}): whoever reads a request can send it again"
+    else:
+        problem = "there is neither encryption nor login: anyone who can connect can read, write and delete every message"
+    raise ConfigError(
+        f"--host {host} lets other machines in, and {problem}. Make a directory with `sprocketmq secure init DIR` and add --secure DIR,"
+        " or add --insecure if only machines you trust can reach it"
+    )
 
 
 def broker_config(settings: Settings) -> "BrokerConfig":
@@ -162,19 +178,21 @@ def broker_config(settings: Settings) -> "BrokerConfig":
 
     if settings.role not in tuple(Role):
         raise ConfigError(f"role must be one of {', '.join(Role)}, not {settings.role!r}")
-    own_name = settings.broker_name + (f"-{settings.broker_id}" if settings.broker_id else "")
-    root = Path(settings.store).expanduser().absolute() if settings.store else data_directory() / own_name
     said = vars(settings)
     own = {"root", "store", "advertise", "namesrv", "role", "ha_secret", "ha_master_address"}
+    security = security_of(settings)
     store = {f.name: said[f.name] for f in fields(StoreConfig) if f.name in said and f.name not in own}
     broker = {f.name: said[f.name] for f in fields(BrokerConfig) if f.name in said and f.name not in own}
     return BrokerConfig(
-        store=StoreConfig(root=root, **store),
+        store=StoreConfig(root=settings.store_root, **store),
         advertise=settings.advertise or None,
         namesrv=parse_addresses(settings.namesrv) if settings.namesrv else (),
         role=Role(settings.role),
         ha_secret=_ha_secret(settings),
         ha_master_address=settings.ha_master_address or None,
+        tls=security.tls,
+        tls_client=security.tls_client,
+        security=security.access,
         **broker,
     )
 

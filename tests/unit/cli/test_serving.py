@@ -243,8 +243,8 @@ def test_serving_loads_no_terminal_library(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("serve", "--host", "192.0.2.1"), "Add --insecure if only machines you trust can reach it"),
-        (("serve", "--host", "*"), "Add --insecure if only machines you trust can reach it"),
+        (("serve", "--host", "192.0.2.1"), "or add --insecure if only machines you trust can reach it"),
+        (("serve", "--host", "*"), "or add --insecure if only machines you trust can reach it"),
         (("serve", "--advertise", "*"), "--advertise: '*' cannot be advertised: it stands for all addresses of a machine"),
         (("serve", "--advertise", "0.0.0.0"), "'0.0.0.0' cannot be advertised"),
         (("serve", "--advertise", "mq:10911"), "it is neither a host name nor an IP address (the port is added to it)"),
@@ -256,7 +256,10 @@ def test_serving_loads_no_terminal_library(tmp_path):
         (("serve", "--set", "flushDiskTyp=SYNC_FLUSH"), "unknown key 'flushDiskTyp'; did you mean flush_disk_type?"),
         (("serve", "--set", "enableDLedgerCommitLog=1"), "unknown key 'enableDLedgerCommitLog'; did you mean enableDLegerCommitLog?"),
         (("serve", "--set", "fileReservedTime=2d"), "--set: fileReservedTime must be a whole number, not '2d'"),
-        (("serve", "--set", "aclEnable=true"), "--set: aclEnable can only be false here, not 'true': there is no authentication"),
+        (
+            ("serve", "--set", "aclEnable=true"),
+            "--set: aclEnable can only be false here, not 'true': Apache's broker has no ACL 1.0 any more",
+        ),
         (("serve", "--set", "port"), "write KEY=VALUE"),
         (("serve", "--set", "port=x"), "port must be a whole number, not 'x'"),
         (("serve", "--set", "port=99999"), "from 0 (any free port) to 65535"),

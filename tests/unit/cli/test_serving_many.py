@@ -118,7 +118,7 @@ def test_a_store_in_use_ends_all_with_its_reason(serving, tmp_path, capfd):
         (("--replicas", "1", *FREE, "--role", "MASTER"), "role must be one of ASYNC_MASTER, SYNC_MASTER, SLAVE, not 'MASTER'"),
         (("--role", "SYNC_MASTER"), "SYNC_MASTER waits for slaves, which need a port: give ha_port"),
         (("--role", "SLAVE"), "where a SLAVE finds no master: run `sprocketmq broker`"),
-        (("--brokers", "2", "--host", "0.0.0.0"), "Add --insecure if only machines you trust can reach it"),
+        (("--brokers", "2", "--host", "0.0.0.0"), "or add --insecure if only machines you trust can reach it"),
     ],
 )
 def test_settings_that_cannot_be_are_wrong_usage(arguments, words, tmp_path, capfd):
