@@ -14,7 +14,7 @@ from sprocketmq.cli.commands.demo import demo
 from sprocketmq.cli.commands.groups import group_app
 from sprocketmq.cli.commands.measuring import bench_app
 from sprocketmq.cli.commands.options import PASS_ON
-from sprocketmq.cli.commands.security import secure_app
+from sprocketmq.cli.commands.security import acl_app, secure_app, user_app
 from sprocketmq.cli.commands.topics import topic_app
 from sprocketmq.cli.pipeline import pipeline_app
 from sprocketmq.cli.serving_options import DESCRIPTIONS
@@ -61,5 +61,5 @@ for _command in (
 ):
     app.command(_command.__name__)(_command)
 app.command("demo", context_settings=PASS_ON, add_help_option=False)(demo)
-for _group in (topic_app, group_app, secure_app, bench_app, pipeline_app):
+for _group in (topic_app, group_app, secure_app, user_app, acl_app, bench_app, pipeline_app):
     app.add_typer(_group)
