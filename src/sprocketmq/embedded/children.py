@@ -70,14 +70,18 @@ class ChildServers:
 
     def _namesrv_command(self, before: Mapping[str, str]) -> Sequence[str]:
         port = port_of(before["namesrv"]) if before else str(self._plan.namesrv_port)
-        return ("namesrv", "--port", port, "--store", str(self._plan.kv_directory))
+        return ("namesrv", "--port", port, "--store", str(self._plan.kv_directory), *self._security)
+
+    @property
+    def _security(self) -> tuple[str, ...]:
+        return () if self._plan.secure is None else ("--secure", str(self._plan.secure.root))
 
     def _broker_command(self, member: Member) -> Command:
         """Return the command line for what the plan's ``broker_config`` returns."""
         config = self._plan.broker_config(self.namesrv, member)
         options = ["--store", str(config.store.root), "--name", config.broker_name, "--cluster", config.cluster_name]
-        options += ["--namesrv", self.namesrv]
-        said = {"root", "store", "broker_name", "cluster_name", "port", "namesrv"}
+        options += ["--namesrv", self.namesrv, *self._security]
+        said = {"root", "store", "broker_name", "cluster_name", "port", "namesrv", "tls", "tls_client", "security"}
         for part in (config, config.store):
             for one in fields(part):
                 value = getattr(part, one.name)

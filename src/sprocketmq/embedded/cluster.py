@@ -23,6 +23,7 @@ from sprocketmq.errors import ClientClosed, ConfigError, ForkedClient
 from sprocketmq.net.tasks import share
 from sprocketmq.processes.members import members_of
 from sprocketmq.protocol.records import ReceivedMessage
+from sprocketmq.security.directory import SecureDirectory
 from sprocketmq.storage.config import DELAY_LEVELS
 
 START_TIMEOUT_S = 30.0
@@ -65,6 +66,9 @@ class LocalCluster:
     ones tests of retries end soon. Each broker has ``replicas`` slaves that follow it, ``broker-a-1`` and so on; with
     ``role="SYNC_MASTER"`` a send is answered when ``in_sync_replicas`` copies have it (2 unless given, the master's included).
 
+    With ``secure`` it makes certificates, users and policies as ``sprocketmq secure init`` does: connections need TLS, and requests a
+    user. ``secure`` is then the directory for clients, of the Super user admin.
+
     ``namesrv`` is the address to give to clients. Raises ConfigError for arguments that cannot be; ``start`` raises PortInUse,
     StoreLocked, StoreNotWritable, StoreDamaged, or ClusterFailed when a child does not come up. A process forked while a cluster runs must
     make its own; in the child ``stop`` does nothing. A cluster still running when the main thread ends is stopped then.
@@ -87,6 +91,7 @@ class LocalCluster:
         message_delay_level: str = DELAY_LEVELS,
         role: str = Role.ASYNC_MASTER,
         in_sync_replicas: int | None = None,
+        secure: bool = False,
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
         members = members_of(brokers, replicas)
@@ -105,6 +110,7 @@ class LocalCluster:
             raise ConfigError("store is '': name a directory, '.' for the current one, or leave it out for a temporary one")
         self._wanted_store = None if store is None else Path(store).absolute()
         self._in_process = in_process
+        self._is_secure = secure
         self._plan = ClusterPlan(
             members=members,
             temporary=store is None,
@@ -122,7 +128,8 @@ class LocalCluster:
         )
         self._plan.broker_config("", members[0])  # bad values fail here, not in another thread
         self._store: Path | None = None
-        self._temporary: Path | None = None
+        self._secure: SecureDirectory | None = None
+        self._temporary: list[Path] = []
         self._servers: Servers | None = None
         self._pid = 0
         self._lock = threading.Lock()
@@ -135,16 +142,16 @@ class LocalCluster:
             if self._servers is not None:
                 return self
             self._pid = os.getpid()
-            if self._wanted_store is None:
-                self._store = self._temporary = Path(tempfile.mkdtemp(prefix="sprocketmq-"))
-            else:
-                self._store = self._wanted_store
-            plan = replace(self._plan, root=self._store)
-            servers = ThreadServers(plan) if self._in_process else ChildServers(plan)
+            servers: Servers | None = None
             try:
+                self._store = self._wanted_store or self._temporary_directory("sprocketmq-")
+                self._secure = self._make_secure() if self._is_secure else None
+                plan = replace(self._plan, root=self._store, secure=self._secure)
+                servers = ThreadServers(plan) if self._in_process else ChildServers(plan)
                 servers.start()
             except BaseException:
-                servers.stop()
+                if servers is not None:
+                    servers.stop()
                 self._remove_temporary()
                 raise
             self._servers = servers
@@ -189,10 +196,20 @@ class LocalCluster:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await asyncio.to_thread(self.stop)
 
+    def _temporary_directory(self, prefix: str) -> Path:
+        self._temporary.append(Path(tempfile.mkdtemp(prefix=prefix)))
+        return self._temporary[-1]
+
+    def _make_secure(self) -> SecureDirectory:
+        from sprocketmq.security import directory
+
+        root = self._temporary_directory("sprocketmq-secure-")
+        directory.create(root)
+        return SecureDirectory(root)
+
     def _remove_temporary(self) -> None:
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
-            self._temporary = None
+        while self._temporary:
+            shutil.rmtree(self._temporary.pop(), ignore_errors=True)
 
     def __repr__(self) -> str:
         state = f"namesrv={self.namesrv!r}" if self._servers is not None else "not running"
@@ -209,6 +226,12 @@ class LocalCluster:
     def namesrv(self) -> str:
         """The nameserver's ``host:port``: what clients want as ``namesrv``. Raises ClientClosed when the cluster does not run."""
         return self._running().namesrv
+
+    @property
+    def secure(self) -> Path | None:
+        """The directory for clients, their argument ``secure``; None when the cluster is not secure. Raises ClientClosed without one."""
+        self._running()
+        return self._secure.client if self._secure is not None else None
 
     @property
     def brokers(self) -> list[str]:
@@ -252,7 +275,7 @@ class LocalCluster:
         """Create ``topic`` with ``queues`` queues on every broker. Arguments and errors are those of ``AdminClient.create_topic``."""
         from sprocketmq import sync
 
-        with sync.AdminClient(namesrv=self.namesrv) as admin:
+        with sync.AdminClient(namesrv=self.namesrv, secure=self.secure) as admin:
             admin.create_topic(topic, queues=queues, attributes=attributes)
 
     def messages(self, topic: str, *, count: int | None = None, timeout_s: float = 30.0) -> list[ReceivedMessage]:
@@ -267,7 +290,7 @@ class LocalCluster:
         deadline = SYSTEM_CLOCK.monotonic() + timeout_s
         found: dict[Any, list[ReceivedMessage]] = {}
         position: dict[Any, int] = {}
-        with sync.PullConsumer("sprocketmq-messages", namesrv=self.namesrv) as consumer:
+        with sync.PullConsumer("sprocketmq-messages", namesrv=self.namesrv, secure=self.secure) as consumer:
             while True:
                 try:
                     queues = consumer.queues(topic)

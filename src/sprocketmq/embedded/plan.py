@@ -5,8 +5,13 @@ from pathlib import Path
 
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.replication.roles import Role
+from sprocketmq.client.credentials import read_credentials
 from sprocketmq.errors import ConfigError, FatalError
+from sprocketmq.net.server_tls import ServerTls, TlsMode
+from sprocketmq.net.tls import TlsConfig
 from sprocketmq.processes.members import Member
+from sprocketmq.security.config import SecurityConfig
+from sprocketmq.security.directory import SecureDirectory
 from sprocketmq.storage.config import KV_CONFIG_FILE, StoreConfig
 
 STOP_TIMEOUT_S = 30.0
@@ -41,6 +46,7 @@ class ClusterPlan:
     role: Role
     in_sync_replicas: int | None
     root: Path = Path()
+    secure: SecureDirectory | None = None
 
     @property
     def masters(self) -> list[Member]:
@@ -72,6 +78,20 @@ class ClusterPlan:
     def kv_file(self) -> Path:
         """The file of the nameserver's key-value configuration."""
         return self.kv_directory / KV_CONFIG_FILE
+
+    @property
+    def tls(self) -> ServerTls | None:
+        """TLS of every port: enforced when the cluster is secure."""
+        if self.secure is None:
+            return None
+        return ServerTls(mode=TlsMode.ENFORCING, cert_file=self.secure.certificate, key_file=self.secure.key)
+
+    @property
+    def security(self) -> SecurityConfig | None:
+        """Who may use nameserver and brokers: all share one file of users."""
+        if self.secure is None:
+            return None
+        return SecurityConfig(users_file=self.secure.users, inner_credentials=read_credentials(self.secure.inner_credentials))
 
     def broker_config(self, namesrv: str, member: Member) -> BrokerConfig:
         """Return the settings of a broker that registers at ``namesrv``. Raises ConfigError for values that cannot work."""
@@ -108,4 +128,7 @@ class ClusterPlan:
             broker_id=member.broker_id,
             ha_port=0 if self.slaves else None,
             in_sync_replicas=self.in_sync_replicas,
+            tls=self.tls,
+            tls_client=TlsConfig(ca_file=self.secure.authority) if self.secure is not None else None,
+            security=self.security,
         )

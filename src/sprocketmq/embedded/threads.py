@@ -114,7 +114,9 @@ class ThreadServers:
 
     async def _start_namesrv(self) -> None:
         port = int(self.namesrv.rpartition(":")[2]) if self.namesrv else self._plan.namesrv_port
-        namesrv = NameServer(NameServerConfig(port=port), kv_file=ConfigFile(self._plan.kv_file))
+        namesrv = NameServer(
+            NameServerConfig(port=port, tls=self._plan.tls, security=self._plan.security), kv_file=ConfigFile(self._plan.kv_file)
+        )
         await namesrv.start()
         self._namesrv = namesrv
         self.namesrv = namesrv.address

@@ -28,6 +28,18 @@ def rocketmq(request: pytest.FixtureRequest) -> Iterator["LocalCluster"]:
     ``rocketmq.namesrv`` is the address for clients; see ``sprocketmq.embedded.LocalCluster`` for the rest. Works in plain and in async
     tests. ``@pytest.mark.rocketmq(brokers=2)`` passes options to LocalCluster.
     """
+    with _cluster(request) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def rocketmq_secure(request: pytest.FixtureRequest) -> Iterator["LocalCluster"]:
+    """Start the same with TLS and access control; clients need ``secure=rocketmq_secure.secure``, the directory of an administrator."""
+    with _cluster(request, secure=True) as cluster:
+        yield cluster
+
+
+def _cluster(request: pytest.FixtureRequest, **fixed: bool) -> "LocalCluster":
     from inspect import signature
 
     from sprocketmq.embedded import LocalCluster
@@ -40,5 +52,4 @@ def rocketmq(request: pytest.FixtureRequest) -> Iterator["LocalCluster"]:
     unknown = ", ".join(name for name in options if name not in known)
     if unknown:
         raise pytest.UsageError(f"the rocketmq marker has no option {unknown}; the options are {', '.join(known)}")
-    with LocalCluster(**options) as cluster:
-        yield cluster
+    return LocalCluster(**{**options, **fixed})

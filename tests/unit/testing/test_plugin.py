@@ -6,6 +6,8 @@ import sys
 import pytest
 
 from sprocketmq import Message, Producer, sync
+from sprocketmq.errors import AuthenticationFailed
+from sprocketmq.net.tls import TlsConfig
 from sprocketmq.testing import eventually, wait_until
 
 
@@ -33,6 +35,15 @@ def test_the_marker_passes_options(rocketmq):
 
 def test_each_test_gets_a_cluster_of_its_own(rocketmq):
     assert rocketmq.messages("orders") == []
+
+
+def test_the_secured_cluster_is_for_its_users(rocketmq_secure):
+    with sync.Producer("shop", namesrv=rocketmq_secure.namesrv, secure=rocketmq_secure.secure) as producer:
+        producer.send(Message("orders", b"o1"))
+    assert [message.body for message in rocketmq_secure.messages("orders")] == [b"o1"]
+    tls = TlsConfig(ca_file=rocketmq_secure.secure / "ca.pem")
+    with pytest.raises(AuthenticationFailed), sync.AdminClient(namesrv=rocketmq_secure.namesrv, tls=tls) as admin:
+        admin.topics()
 
 
 def test_the_plugin_loads_nothing_heavy_before_a_test_asks_for_it():
