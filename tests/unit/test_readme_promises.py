@@ -200,8 +200,9 @@ ELSEWHERE: dict[str, dict[str, list[str]]] = {
         "exit codes are 0 (done), 1 (failed), 2 (wrong usage)": ["unit/test_readme_promises.py::test_exit_codes_are_what_the_guide_says"],
     },
     "docs/guide/guarantees.md": {
-        "`serve` therefore listens on the loopback interface only, unless you pass `--insecure`": [
-            "unit/cli/test_serving.py::test_settings_that_cannot_be_are_explained"
+        "Without them `serve` listens on the loopback interface only": [
+            "unit/cli/test_serving.py::test_settings_that_cannot_be_are_explained",
+            "unit/cli/test_serving_security.py::test_other_machines_get_in_only_with_tls_and_logins",
         ],
     },
 }
@@ -306,7 +307,7 @@ SERVERS = {"serve", "namesrv", "broker"}
 
 def test_the_table_of_commands_is_read_whole() -> None:
     commands = commands_of_the_guide()
-    assert len(commands) == 32
+    assert len(commands) == 39
     assert {"serve", "topic status", "group reset", "consume", "pipeline rebuild-index", "bench batch", "demo"} <= {*commands}
 
 
