@@ -353,14 +353,15 @@ async def test_files_of_another_size_are_refused(pair, tmp_path):
     ids=["http", "negative length", "wrong offset", "negative offset", "cut off", "asks for a secret"],
 )
 async def test_garbage_from_the_master_writes_nothing(pair, data, state, request):
-    lost = asyncio.Event()
+    open_transports = set()
 
     class Garbage(asyncio.Protocol):
         def connection_lost(self, error):
-            lost.set()
+            open_transports.discard(self.transport)
 
         def connection_made(self, transport):
             self.transport = transport
+            open_transports.add(transport)
 
         def data_received(self, report):
             self.transport.write(data)
@@ -380,7 +381,7 @@ async def test_garbage_from_the_master_writes_nothing(pair, data, state, request
     assert both.follower.state is state
     await both.follower.stop()
     server.close()
-    await lost.wait()
+    await eventually(lambda: not open_transports)
 
 
 # --- the secret ---------------------------------------------------------------------------------------------------------
