@@ -20,6 +20,8 @@ MAX_BATCH_COUNT = 32767
 _SIZE_FLAG_LENGTH = BATCH_ENTRY_LAYOUT.part("size", "flag", "body_length")  # magic and crc, which readers ignore, are written as 0
 _SIZE_LENGTH = BATCH_ENTRY_LAYOUT.part("size", "body_length")
 _FLAG = BATCH_ENTRY_LAYOUT.part("flag")
+# The bytes of an entry that hold its size and the length of its body.
+_LENGTH_PLACES = tuple(BATCH_ENTRY_LAYOUT.offset(name) + i for name in ("size", "body_length") for i in range(4))
 
 # ``entry_head(size, flag, body_length)`` returns the head of an entry, ``property_length(length)`` the length field of its properties.
 # Both are methods of a Struct, not functions around one: they are called for every message. Both raise struct.error out of range.
@@ -133,9 +135,10 @@ def common_lengths(data: bytes | memoryview, start: int = 0, stop: int | None = 
     if lengths is None:
         return None
     size, n, p = lengths
-    if _property_length_at(data, start + 20 + n)[0] != p:
+    if _property_length_at(data, start + BATCH_ENTRY_HEAD_BYTES + n)[0] != p:
         return None
-    return lengths if repeated(data, start, stop, size, (0, 1, 2, 3, 16, 17, 18, 19, 20 + n, 21 + n)) else None
+    tail = BATCH_ENTRY_HEAD_BYTES + n
+    return lengths if repeated(data, start, stop, size, (*_LENGTH_PLACES, tail, tail + 1)) else None
 
 
 def repeated(data: bytes, start: int, stop: int, step: int, places: Iterable[int]) -> bool:

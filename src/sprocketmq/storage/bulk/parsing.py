@@ -21,7 +21,7 @@ from sprocketmq.protocol.codes import (
     SYSFLAG_TRANSACTION_MASK,
 )
 from sprocketmq.protocol.hashing import java_hash
-from sprocketmq.protocol.layout import FIXED_OVERHEAD, INT32, MAGIC_V1, MAGIC_V2, RECORD_LAYOUT
+from sprocketmq.protocol.layout import FIXED_OVERHEAD, INT32, MAGIC_V1, MAGIC_V2, RECORD_HEAD_BYTES, RECORD_LAYOUT
 from sprocketmq.protocol.names import SCHEDULE_TOPIC
 from sprocketmq.storage.bulk.property_tables import KeySeeds, PropertyLayout
 from sprocketmq.storage.chunks import KeyEntries, ParsedChunk, QueueChunk
@@ -109,7 +109,7 @@ class _Records:
             & (body <= size - FIXED_OVERHEAD)
         )
         # Only good rows are read beyond the head; the others read their own first bytes instead.
-        topic_pos = np.where(good, file_pos + 88 + body, file_pos)
+        topic_pos = np.where(good, file_pos + RECORD_HEAD_BYTES + body, file_pos)
         topic_length = data[topic_pos].astype(np.int64)
         good &= (topic_length > 0) & (topic_length <= size - body - FIXED_OVERHEAD)
         length_pos = np.where(good, topic_pos + 1 + topic_length, file_pos)
@@ -124,10 +124,9 @@ class _Records:
                 count = row
                 break
             self.odd[row] = record
-        crcs = [
-            _crc32(view[a:b])
-            for a, b in zip((file_pos[:count] + 88).tolist(), np.where(good, topic_pos, file_pos + 88)[:count].tolist(), strict=True)
-        ]
+        body_pos = file_pos + RECORD_HEAD_BYTES
+        body_end = np.where(good, topic_pos, body_pos)
+        crcs = [_crc32(view[a:b]) for a, b in zip(body_pos[:count].tolist(), body_end[:count].tolist(), strict=True)]
         same = (np.array(crcs, np.int64) & 0x7FFFFFFF) == heads["crc"][:count]
         count = _leading(same | (body[:count] <= 0) | odd[:count])
         # Sectors that were lost show in the last byte, except in the middle of long properties.
@@ -151,7 +150,7 @@ class _Records:
         for row in inner.tolist():
             properties = bytes(view[int(length_pos[row]) + 2 : starts[row] + int(size[row])])
             covered = covered_offsets(properties, 0)[1]
-            if not is_whole_batch(view[starts[row] + 88 : int(topic_pos[row])], covered, int(sys_flag[row])):
+            if not is_whole_batch(view[int(body_pos[row]) : int(topic_pos[row])], covered, int(sys_flag[row])):
                 count = row
                 break
         self.count = count

@@ -20,7 +20,20 @@ from sprocketmq.protocol.codes import (
     SYSFLAG_STORE_HOST_V6,
 )
 from sprocketmq.protocol.hashing import crc32, tags_code_raw
-from sprocketmq.protocol.layout import FIXED_OVERHEAD, INT16, INT32, INT64, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MAX_RECORD_SIZE, RECORD_LAYOUT
+from sprocketmq.protocol.layout import (
+    FIXED_OVERHEAD,
+    HOST_V4_BYTES,
+    HOST_V6_BYTES,
+    INT16,
+    INT32,
+    INT64,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MAX_RECORD_SIZE,
+    RECORD_HEAD_BYTES,
+    RECORD_LAYOUT,
+)
 from sprocketmq.protocol.names import SCHEDULE_TOPIC
 from sprocketmq.protocol.properties import find_property
 from sprocketmq.storage.config import DELAY_LEVELS, delay_levels_ms
@@ -30,6 +43,12 @@ _BEFORE_HOSTS = ("size", "magic", "crc", "queue_id", "queue_offset", "log_offset
 _HEAD = RECORD_LAYOUT.part(*_BEFORE_HOSTS)
 # For the usual record with two IPv4 hosts.
 _HEAD_V4 = RECORD_LAYOUT.part(*_BEFORE_HOSTS, "store_time_ms", "body_length")
+# Where the topic of such a record is when its body is empty.
+_TOPIC_AT = RECORD_HEAD_BYTES + 1
+_TIME_AT = RECORD_LAYOUT.offset("store_time_ms")
+_FROM_TIME_TO_BODY = RECORD_HEAD_BYTES - _TIME_AT
+# An IPv6 host is so much longer.
+_MORE_FOR_V6 = HOST_V6_BYTES - HOST_V4_BYTES
 _unpack_int16 = INT16.unpack_from
 _unpack_int32 = INT32.unpack_from
 _unpack_int64 = INT64.unpack_from
@@ -239,7 +258,7 @@ def parse_records(data: bytes, log_offset: int, room: int, *, check_crc: bool) -
         if end > total:
             whole = magic in (MAGIC_V1, MAGIC_V2) and own == log_offset + pos and size <= room - pos
             return records, pos, size if whole else 0
-        topic_at = pos + 89 + n
+        topic_at = pos + _TOPIC_AT + n
         if magic != MAGIC_V1 or sys_flag & SYSFLAG_ANY_HOST_V6:
             record = parse_record(view, log_offset, pos, check_crc=check_crc)
             if record is None:
@@ -256,7 +275,7 @@ def parse_records(data: bytes, log_offset: int, room: int, *, check_crc: bool) -
             return records, pos, 0
         if rest[topic_length] << 8 | rest[topic_length + 1] != len(rest) - props_at:
             return records, pos, 0
-        if check_crc and n and _crc32(view[pos + 88 : topic_at - 1]) & 0x7FFFFFFF != crc:
+        if check_crc and n and _crc32(view[pos + RECORD_HEAD_BYTES : topic_at - 1]) & 0x7FFFFFFF != crc:
             return records, pos, 0
         topic = rest[:topic_length]
         if topic != previous_topic:
@@ -279,7 +298,7 @@ def parse_records(data: bytes, log_offset: int, room: int, *, check_crc: bool) -
         count = 1
         if sys_flag & SYSFLAG_INNER_BATCH:
             queue_offset, count = covered_offsets(properties, queue_offset)
-            if check_crc and not is_whole_batch(view[pos + 88 : topic_at - 1], count, sys_flag):
+            if check_crc and not is_whole_batch(view[pos + RECORD_HEAD_BYTES : topic_at - 1], count, sys_flag):
                 return records, pos, 0
         add(Scanned(topic, queue_id, queue_offset, own, size, code, sys_flag, store_time, count, properties))
         pos = end
@@ -294,8 +313,8 @@ def parse_record(view: memoryview, base: int, pos: int, *, check_crc: bool) -> S
     size, magic, crc, queue_id, queue_offset, log_offset, sys_flag = _HEAD.unpack_from(view, pos)
     if (magic != MAGIC_V1 and magic != MAGIC_V2) or log_offset != base + pos or size < FIXED_OVERHEAD or size > room:  # noqa: PLR1714
         return None
-    time_at = pos + (68 if sys_flag & SYSFLAG_BORN_HOST_V6 else 56)
-    body_at = time_at + (44 if sys_flag & SYSFLAG_STORE_HOST_V6 else 32)
+    time_at = pos + _TIME_AT + (_MORE_FOR_V6 if sys_flag & SYSFLAG_BORN_HOST_V6 else 0)
+    body_at = time_at + _FROM_TIME_TO_BODY + (_MORE_FOR_V6 if sys_flag & SYSFLAG_STORE_HOST_V6 else 0)
     end = pos + size
     if body_at + 3 > end:
         return None

@@ -11,6 +11,8 @@ from sprocketmq.protocol.codes import SYSFLAG_BORN_HOST_V6
 from sprocketmq.protocol.layout import (
     BATCH_UNIT,
     BATCH_UNIT_BYTES,
+    HOST_V4_BYTES,
+    HOST_V6_BYTES,
     INT32,
     INT64,
     MAGIC_V1,
@@ -27,6 +29,8 @@ from sprocketmq.storage.queues.queue_table import Queue, QueueTable
 
 # The fields that identify a record.
 _IDENTITY = RECORD_LAYOUT.part("size", "magic", "queue_id", "queue_offset", "log_offset")
+_SYS_FLAG_AT = RECORD_LAYOUT.offset("sys_flag")
+_TIME_AT = RECORD_LAYOUT.offset("store_time_ms")
 _unpack_int32 = INT32.unpack_from
 _unpack_int64 = INT64.unpack_from
 _unpack_covers = UNIT_COVERS.unpack_from
@@ -542,5 +546,6 @@ def _identifies(segment: Segment, queue_id: int, offset: int, log_offset: int, s
 
 def _store_time(segment: Segment, log_offset: int) -> int:
     file_pos = log_offset - segment.start
-    born_v6 = _unpack_int32(segment.view, file_pos + 36)[0] & SYSFLAG_BORN_HOST_V6
-    return int(_unpack_int64(segment.view, file_pos + (68 if born_v6 else 56))[0])
+    born_v6 = _unpack_int32(segment.view, file_pos + _SYS_FLAG_AT)[0] & SYSFLAG_BORN_HOST_V6
+    time_at = file_pos + _TIME_AT + (HOST_V6_BYTES - HOST_V4_BYTES if born_v6 else 0)
+    return int(_unpack_int64(segment.view, time_at)[0])
