@@ -117,23 +117,28 @@ def done(answer: tuple[dict[str, Any], bytes]) -> None:
     assert answer[0]["code"] == 0, answer
 
 
+def apache_secured_broker(home: Path, authority: Authority, namesrv: str, name: str, **settings: str) -> apache.ApacheBroker:
+    """Start Apache's broker with enforcing TLS and access control, registered at a nameserver with TLS."""
+    return apache.ApacheBroker(
+        home,
+        namesrv,
+        name=name,
+        cluster=CLUSTER,
+        settings=apache.SMALL_STORE | PATIENT | access_control() | settings,
+        flags=(*apache.SMALL_BROKER, *tls_server(authority.issue(name, hosts=(apache.LOOPBACK,)), authority.ca_file)),
+        tls=ssl.create_default_context(cafile=authority.ca_file),
+        login=ADMIN,
+    )
+
+
 @contextlib.contextmanager
 def secured_apache_servers(home: Path, authority: Authority) -> Iterator[Secured]:
-    """Run Apache's nameserver and broker, both with enforcing TLS, the broker with access control; the certificate is for 127.0.0.1 only."""
-    flags = tls_server(authority.issue("apache-server", hosts=(apache.LOOPBACK,)), authority.ca_file)
-    tls = ssl.create_default_context(cafile=authority.ca_file)
+    """Run Apache's nameserver and broker, both with enforcing TLS, the broker with access control; the certificates are for 127.0.0.1 only."""
+    flags = tls_server(authority.issue("apache-namesrv", hosts=(apache.LOOPBACK,)), authority.ca_file)
     with contextlib.ExitStack() as running:
         namesrv = apache.ApacheNamesrv(home / "namesrv", flags=(*apache.SMALL, *flags))
         running.callback(namesrv.kill)
-        broker = apache.ApacheBroker(
-            home / "broker",
-            namesrv.address,
-            name="secured-a",
-            cluster=CLUSTER,
-            settings=apache.SMALL_STORE | PATIENT | access_control(),
-            flags=(*apache.SMALL_BROKER, *flags),
-            tls=tls,
-        )
+        broker = apache_secured_broker(home / "broker", authority, namesrv.address, "secured-a")
         running.callback(broker.kill)
         yield Secured(authority, namesrv.address, broker.address, broker.name)
 
@@ -147,36 +152,47 @@ def users_file(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def our_secured_servers(directory: Path, authority: Authority, *, mode: TlsMode = TlsMode.ENFORCING) -> Iterator[Secured]:
-    """Run our nameserver and broker, both with access control and TLS, in a thread of this process."""
+def our_secured_servers(
+    directory: Path,
+    authority: Authority,
+    *,
+    mode: TlsMode = TlsMode.ENFORCING,
+    broker_name: str = "secured-o",
+    namesrv: str | None = None,
+    **settings: Any,
+) -> Iterator[Secured]:
+    """Run our broker, and our nameserver unless there is one at `namesrv`, with access control and TLS, in a thread of this process.
+
+    `settings` are added to the broker's configuration.
+    """
     directory.mkdir(parents=True)
     certificate = authority.issue(f"{directory.name}-server", hosts=(apache.LOOPBACK,))
-    security = SecurityConfig(
-        users_file=users_file(directory / "users.json"), inner_credentials=Credentials(INNER.access_key, INNER.secret_key)
-    )
+    inner = Credentials(INNER.access_key, INNER.secret_key)
+    security = SecurityConfig(users_file=users_file(directory / "users.json"), inner_credentials=inner)
     tls = ServerTls(mode, cert_file=certificate.cert_file, key_file=certificate.key_file)
-    trust = TlsConfig(ca_file=authority.ca_file)
     loop = LoopThread(directory.name).start()
     with contextlib.ExitStack() as running:
         running.callback(loop.stop)
-        namesrv = NameServer(NameServerConfig(port=0, security=security, tls=tls, cluster_name=CLUSTER))
-        loop.run(namesrv.start(), START_TIMEOUT_S)
-        running.callback(lambda: loop.run(namesrv.stop()))
-        store = StoreConfig(directory / "store", commitlog_segment_bytes=1 << 20, preallocate=False)
-        config = BrokerConfig(
-            store=store,
-            cluster_name=CLUSTER,
-            broker_name="secured-o",
-            port=0,
-            namesrv=(namesrv.address,),
-            security=security,
-            tls=tls,
-            tls_client=trust,
+        if namesrv is None:
+            ours = NameServer(NameServerConfig(port=0, security=security, tls=tls, cluster_name=CLUSTER))
+            loop.run(ours.start(), START_TIMEOUT_S)
+            running.callback(lambda: loop.run(ours.stop()))
+            namesrv = ours.address
+        broker = Broker(
+            BrokerConfig(
+                store=StoreConfig(directory / "store", commitlog_segment_bytes=1 << 20, preallocate=False),
+                cluster_name=CLUSTER,
+                broker_name=broker_name,
+                namesrv=(namesrv,),
+                security=security,
+                tls=tls,
+                tls_client=TlsConfig(ca_file=authority.ca_file),
+                **({"port": 0} | settings),
+            )
         )
-        broker = Broker(config)
         loop.run(broker.start(), START_TIMEOUT_S)
         running.callback(lambda: loop.run(broker.stop()))
-        yield Secured(authority, namesrv.address, broker.address, "secured-o")
+        yield Secured(authority, namesrv, broker.address, broker_name)
 
 
 class Handshakes:
