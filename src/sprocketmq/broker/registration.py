@@ -239,6 +239,8 @@ class Registrar:
             problem = str(e)
         else:
             problem = "" if answer.code == ResponseCode.SUCCESS else f"{address} refused: {answer.remark}"
+            if answer.code == ResponseCode.NO_PERMISSION:
+                problem += " Give broker and nameserver the same inner_credentials, or the broker those of a Super user there."
         before = self._reached.get(address)
         self._reached[address] = not problem
         if problem and before is not False:

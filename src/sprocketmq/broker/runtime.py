@@ -159,7 +159,7 @@ class RuntimeHandlers:
         return table
 
     def config(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 26: the configuration as ``key=value`` lines, under the reference's names."""
+        """Answer 26: the configuration as ``key=value`` lines, under the reference's names. No secret is among these keys."""
         config = self._config
         store = config.store
         host, _, port = self._address().rpartition(":")

@@ -95,7 +95,9 @@ class TransferReader:
             log_offset, size = TRANSFER_HEAD.unpack_from(buffer, pos)
             pos += TRANSFER_HEAD_BYTES
             if log_offset == CHALLENGE and size == NONCE_BYTES:
-                raise SecretMismatch("the master asks for a shared secret, and this slave has none: give it the same ha_secret")
+                raise SecretMismatch(
+                    "the master asks for a shared secret, and this slave has none: give it the same ha_secret or inner_credentials"
+                )
             if log_offset < 0 or size < 0:
                 raise RemoteProtocolError(f"a transfer of {size} bytes from log offset {log_offset}: this is no HA port of a master")
             if size:
@@ -130,9 +132,11 @@ class MasterHandshake:
         """Return the master's proof for the slave's (SLAVE_PROOF_BYTES). Raises SecretMismatch for a wrong one."""
         report, nonce, digest = PROOF_LAYOUT.struct.unpack(proof)
         if report != CHALLENGE:
-            raise SecretMismatch("the slave does not prove that it knows the shared secret: give it the same ha_secret")
+            raise SecretMismatch(
+                "the slave does not prove that it knows the shared secret: give it the same ha_secret or inner_credentials"
+            )
         if not hmac.compare_digest(digest, _proof(self._secret, b"slave", self._nonce, nonce)):
-            raise SecretMismatch("the slave has another shared secret: give it the same ha_secret")
+            raise SecretMismatch("the slave has another shared secret: give it the same ha_secret or inner_credentials")
         return encode_transfer_head(MASTER_PROOF, PROOF_BYTES) + _proof(self._secret, b"master", nonce, self._nonce)
 
 
@@ -149,7 +153,7 @@ class SlaveHandshake:
     def prove(self, challenge: bytes) -> bytes:
         """Return the slave's proof for the master's challenge (CHALLENGE_BYTES). Raises SecretMismatch when it is none."""
         if TRANSFER_HEAD.unpack_from(challenge) != (CHALLENGE, NONCE_BYTES):
-            raise SecretMismatch("the master does not ask for the shared secret: give it the same ha_secret")
+            raise SecretMismatch("the master does not ask for the shared secret: give it the same ha_secret or inner_credentials")
         self._master_nonce = challenge[TRANSFER_HEAD_BYTES:]
         digest = _proof(self._secret, b"slave", self._master_nonce, self._nonce)
         return PROOF_LAYOUT.struct.pack(CHALLENGE, self._nonce, digest)
@@ -159,4 +163,4 @@ class SlaveHandshake:
         expected = _proof(self._secret, b"master", self._nonce, self._master_nonce)
         right = hmac.compare_digest(proof[TRANSFER_HEAD_BYTES:], expected)
         if not right or TRANSFER_HEAD.unpack_from(proof) != (MASTER_PROOF, PROOF_BYTES):
-            raise SecretMismatch("the master has another shared secret: give it the same ha_secret")
+            raise SecretMismatch("the master has another shared secret: give it the same ha_secret or inner_credentials")

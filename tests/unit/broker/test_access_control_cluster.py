@@ -1,6 +1,7 @@
 """A secured cluster: brokers that register and follow by their inner credentials, clients with the rights of their users, strangers."""
 
 import asyncio
+import contextlib
 
 import pytest
 from pairs import caught_up, follows
@@ -27,6 +28,7 @@ from sprocketmq.testing import eventually
 INNER = Credentials("inner", "the secret that brokers share")
 ADMIN = Credentials("admin", "the secret of the admin here")
 APP = Credentials("app", "the secret of an application")
+SECOND = Credentials("second", "the secret of another application")
 
 
 @pytest.fixture
@@ -165,3 +167,52 @@ async def test_a_nameserver_takes_over_changed_users(namesrv, users_file, ask):
     change_users_file(users_file, lambda old: old.update_user("app", secret=Secret("another secret of the application")))
     await eventually(lambda: namesrv.guard.user("app").secrets != (APP.secret_key,))
     assert (await ask(namesrv.address, 105, to_ext(TopicRequest("orders")), user=APP)).remark == CHECK_FAILED
+
+
+async def test_a_user_deleted_while_its_consumer_runs_leaves_its_messages_to_the_others(start_broker, namesrv, security, users_file):
+    def second(old):
+        entries = [policy_entry("Topic:orders", ["Sub", "Get"], "Allow"), policy_entry("Group:g", ["Sub"], "Allow")]
+        return old.create_user(User("second", (SECOND.secret_key,))).put_entries("second", PolicyType.CUSTOM, entries)
+
+    change_users_file(users_file, second)
+    await eventually(lambda: namesrv.guard.user("second") is not None)
+    broker = await start_broker(namesrv=(namesrv.address,), security=security, clock=SYSTEM_CLOCK)
+    broker.topics.create_internal("orders", 4)
+    await broker.registrar.register()
+    found = {"app": [], "second": []}
+    deleted = False
+    late = []
+
+    def reader(name):
+        async def handle(batch):
+            found[name].extend(message.body for message in batch)
+            if deleted and name == "app":
+                late.extend(message.body for message in batch if message.body != b"before")
+
+        return handle
+
+    async with contextlib.AsyncExitStack() as stack:
+        running = []
+        for credentials in (APP, SECOND):
+            settings = {"namesrv": namesrv.address, "consume_from": "first", "credentials": credentials}
+            consumer = await stack.enter_async_context(PushConsumer("g", "orders", **settings))
+            running.append(asyncio.ensure_future(consumer.run(reader(credentials.access_key))))
+        producer = await stack.enter_async_context(Producer("p", namesrv=namesrv.address, credentials=ADMIN))
+        while not (found["app"] and found["second"]):
+            await producer.send(Message("orders", b"before"))
+        change_users_file(users_file, lambda old: old.delete_user("app"))
+        await eventually(lambda: broker.guard.user("app") is None and namesrv.guard.user("app") is None)
+        deleted = True
+        for number in range(40):
+            await producer.send(Message("orders", b"%d" % number))
+        await eventually(lambda: {*found["second"]} >= {b"%d" % number for number in range(40)})
+        assert late == []
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running)
+
+
+async def test_a_broker_that_a_nameserver_does_not_know_says_what_to_do(start_broker, namesrv, caplog):
+    await start_broker(namesrv=(namesrv.address,))
+    assert "is not registered" in caplog.text
+    assert "Give broker and nameserver the same inner_credentials" in caplog.text

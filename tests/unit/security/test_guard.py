@@ -1,6 +1,7 @@
 """The guard, request by request: who is let in, what the others are told, and what the log has about it."""
 
 import asyncio
+import json
 import logging
 import statistics
 import time
@@ -9,8 +10,9 @@ import pytest
 
 from sprocketmq.errors import ConfigError
 from sprocketmq.protocol.codes import FLAG_ONEWAY
-from sprocketmq.protocol.command import Command, decode_command, encode_head
+from sprocketmq.protocol.command import Command, decode_command, encode_head, to_ext
 from sprocketmq.protocol.credentials import Credentials, Secret
+from sprocketmq.protocol.headers import SendMessageV2
 from sprocketmq.security import guard as guard_module
 from sprocketmq.security.config import SecurityConfig
 from sprocketmq.security.guard import CHECK_FAILED, MAX_DECISIONS, REFUSED, UNREADABLE, SecurityGuard
@@ -136,6 +138,17 @@ def test_everybody_else_gets_one_answer(guard):
 
 def test_fields_that_cannot_be_read_are_refused_as_a_wrong_signature(guard):
     command = decode_command(encode_head(310, opaque=1, ext=b'{"AccessKey":{}}')[4:])
+    assert ask(guard, command) == (16, CHECK_FAILED)
+
+
+def test_of_a_field_that_stands_twice_the_handler_reads_the_one_that_was_checked(guard):
+    """Else a request could be admitted for one topic and handled for another."""
+    values = SendMessageV2("pg", "t", 0, 1700000000000)
+    fields = json.dumps(dict(signed("app", 310, to_ext(values)).ext))
+    command = decode_command(encode_head(310, opaque=1, ext=('{"b":"u",' + fields[1:]).encode())[4:])
+    assert ask(guard, command) is None
+    assert command.header(SendMessageV2).topic == "t"
+    command = decode_command(encode_head(310, opaque=1, ext=(fields[:-1] + ',"b":"u"}').encode())[4:])
     assert ask(guard, command) == (16, CHECK_FAILED)
 
 

@@ -267,7 +267,7 @@ class Follower:
         try:
             await asyncio.wait((link.ready,), timeout=HANDSHAKE_TIMEOUT_S)
             if not link.ready.done():
-                raise SecretMismatch("the master does not ask for the shared secret: give it the same ha_secret")
+                raise SecretMismatch("the master does not ask for the shared secret: give it the same ha_secret or inner_credentials")
             # Asked only now: what follows on this connection is of no later epoch, as a master begins one only while it has no slaves.
             self._master = await self._ask(master.address) if master.address else None
             if link.closed:

@@ -85,7 +85,9 @@ class MasterLink(asyncio.BufferedProtocol):
         self._transport = None
         if self.error is None:
             refused = self._wanted > CHALLENGE_BYTES and self._handshake is not None
-            self.error = SecretMismatch("the master refuses the shared secret: give it the same ha_secret") if refused else exc
+            self.error = (
+                SecretMismatch("the master refuses the shared secret: give it the same ha_secret or inner_credentials") if refused else exc
+            )
         for future in (self.ready, self.ended):
             if not future.done():
                 future.set_result(None)
