@@ -14,14 +14,14 @@ LOCK_S = 60.0
 
 
 class QueueLocks:
-    """Who holds which queue of which group, and until when (monotonic seconds)."""
+    """The locked queues of each group: the client that holds the lock, and when it expires (monotonic seconds)."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._groups: dict[str, dict[tuple[str, int], tuple[str, float]]] = {}
 
     def lock(self, group: str, client_id: str, queues: list[QueueRef]) -> list[QueueRef]:
-        """Lock what is free, expired or the client's own already, and return it."""
+        """Lock those of ``queues`` that are free, expired or held by the client already, and return them."""
         now = self._clock.monotonic()
         held = self._groups.setdefault(group, {})
         granted = []
@@ -48,7 +48,7 @@ class QueueLocks:
             del self._groups[group]
 
     def expire(self) -> None:
-        """Forget locks that ran out."""
+        """Drop expired locks."""
         now = self._clock.monotonic()
         for group, held in list(self._groups.items()):
             for key in [key for key, (_, until) in held.items() if until <= now]:

@@ -19,13 +19,12 @@ ROLE_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class BrokerState:
-    """One registered broker. What it does not tell is None.
+    """One registered broker. Fields that it does not report are None.
 
     ``role`` is ASYNC_MASTER, SYNC_MASTER or SLAVE; "" and ``problem`` set when it does not answer. ``log_end`` is the log offset where its
-    commit log ends, ``epoch`` the newest epoch of the log (brokers without slaves and Apache's
-    have none). Of a slave, ``behind_bytes`` is how much of its
-    master's log it lacks, ``behind_ms`` for how long, ``in_sync`` whether its master counts it as in sync, and ``following`` how the
-    replication goes ("following", "diverged", ...). Of a master, ``slaves`` are its connections.
+    commit log ends, ``epoch`` the newest epoch of the log (brokers without slaves and Apache's have none). Of a slave, ``behind_bytes`` is
+    how much of its master's log it lacks, ``behind_ms`` for how long, ``in_sync`` whether its master counts it as in sync, and
+    ``following`` the state of its replication ("following", "diverged", ...). Of a master, ``slaves`` are its connections.
     """
 
     broker_name: str

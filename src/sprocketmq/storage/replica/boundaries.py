@@ -15,7 +15,7 @@ _LOG_OFFSET_POS = RECORD_LAYOUT.offset("log_offset")
 
 
 class Found(Enum):
-    """What a position of a segment has, judged by sizes and log offset but not by the CRC."""
+    """What begins at a position of a segment, judged by sizes and log offset but not by the CRC."""
 
     NOTHING = "the bytes end there"
     PART = "the beginning of a record or of a BLANK"
@@ -45,10 +45,10 @@ def look_at(segment: Segment, file_pos: int, held: int) -> tuple[Found, int]:
 
 
 def whole_records(data: memoryview, log_offset: int, segment_bytes: int) -> tuple[int, int, bool]:
-    """Return where the whole records and BLANKs at the beginning of ``data`` end, which begins at ``log_offset``.
+    """Return how many bytes of ``data``, which begins at ``log_offset``, are whole records and BLANKs.
 
-    Then up to where bytes are needed to tell more, and whether the bytes behind those records cannot be a record: then both are the length
-    of ``data``.
+    Also return how long ``data`` must be to tell more, and whether the bytes behind those records cannot be a record. If they cannot, both
+    numbers are the length of ``data``.
     """
     total = len(data)
     pos = 0
