@@ -271,6 +271,20 @@ def test_decisions_are_kept_and_bounded_and_forgotten_after_a_change(guard):
     assert 0 < len(guard._decisions) <= MAX_DECISIONS
 
 
+def test_a_decision_is_made_once(guard, monkeypatch):
+    decided = []
+    decide = guard_module.PolicyIndex.decide
+
+    def counted(index, context, source):
+        decided.append(context)
+        return decide(index, context, source)
+
+    monkeypatch.setattr(guard_module.PolicyIndex, "decide", counted)
+    conn = Conn()
+    assert all(guard.admits(conn, signed("app", 310, TOPIC, b"%d" % number)) for number in range(100))
+    assert len(decided) == 1
+
+
 async def test_a_change_of_policies_holds_at_once(guard):
     command = signed("app", 310, TOPIC)
     assert ask(guard, command) is None
