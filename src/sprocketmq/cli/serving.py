@@ -72,7 +72,12 @@ async def _serve_until(stop: asyncio.Event, verb: str, settings: Settings, *, ta
             from sprocketmq.namesrv.server import NameServer, NameServerConfig
 
             server_config = NameServerConfig(
-                settings.host, settings.namesrv_port, settings.max_connections, tls=security.tls, security=security.access
+                settings.host,
+                settings.namesrv_port,
+                settings.max_connections,
+                tls=security.tls,
+                security=security.access,
+                cluster_name=settings.cluster_name,
             )
             nameserver = NameServer(server_config, kv_file=kv_file(settings, config))
             await nameserver.start()

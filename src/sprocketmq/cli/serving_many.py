@@ -106,7 +106,7 @@ class ManyServers:
 
     def _namesrv_command(self, before: Mapping[str, str]) -> Sequence[str]:
         port = parse_address(before["namesrv"])[1] if before else self._settings.namesrv_port
-        options = self._set({"max_connections", *SECURITY_KEYS} & self._settings.explicit)
+        options = self._set({"max_connections", "cluster_name", *SECURITY_KEYS} & self._settings.explicit)
         return ["namesrv", "--port", str(port), "--store", str(self._root), *self._common, *options]
 
     def _set(self, keys: Collection[str]) -> list[str]:

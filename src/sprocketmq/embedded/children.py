@@ -70,7 +70,8 @@ class ChildServers:
 
     def _namesrv_command(self, before: Mapping[str, str]) -> Sequence[str]:
         port = port_of(before["namesrv"]) if before else str(self._plan.namesrv_port)
-        return ("namesrv", "--port", port, "--store", str(self._plan.kv_directory), *self._security)
+        cluster = f"cluster_name={self._plan.cluster_name}"
+        return ("namesrv", "--port", port, "--store", str(self._plan.kv_directory), *self._security, "--set", cluster)
 
     @property
     def _security(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.replication.roles import Role
 from sprocketmq.client.credentials import read_credentials
 from sprocketmq.errors import ConfigError, FatalError
+from sprocketmq.namesrv.server import NameServerConfig
 from sprocketmq.net.server_tls import ServerTls, TlsMode
 from sprocketmq.net.tls import TlsConfig
 from sprocketmq.processes.members import Member
@@ -92,6 +93,10 @@ class ClusterPlan:
         if self.secure is None:
             return None
         return SecurityConfig(users_file=self.secure.users, inner_credentials=read_credentials(self.secure.inner_credentials))
+
+    def namesrv_config(self, port: int) -> NameServerConfig:
+        """Return the settings of the nameserver."""
+        return NameServerConfig(port=port, tls=self.tls, security=self.security, cluster_name=self.cluster_name)
 
     def broker_config(self, namesrv: str, member: Member) -> BrokerConfig:
         """Return the settings of a broker that registers at ``namesrv``. Raises ConfigError for values that cannot work."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from sprocketmq.broker.server import Broker
 from sprocketmq.embedded.plan import STOP_TIMEOUT_S, ClusterFailed, ClusterPlan
-from sprocketmq.namesrv.server import NameServer, NameServerConfig
+from sprocketmq.namesrv.server import NameServer
 from sprocketmq.net.loops import LoopThread
 from sprocketmq.processes.members import Member
 from sprocketmq.storage.config import ConfigFile
@@ -114,9 +114,7 @@ class ThreadServers:
 
     async def _start_namesrv(self) -> None:
         port = int(self.namesrv.rpartition(":")[2]) if self.namesrv else self._plan.namesrv_port
-        namesrv = NameServer(
-            NameServerConfig(port=port, tls=self._plan.tls, security=self._plan.security), kv_file=ConfigFile(self._plan.kv_file)
-        )
+        namesrv = NameServer(self._plan.namesrv_config(port), kv_file=ConfigFile(self._plan.kv_file))
         await namesrv.start()
         self._namesrv = namesrv
         self.namesrv = namesrv.address

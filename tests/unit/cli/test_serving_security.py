@@ -1,8 +1,8 @@
 """TLS and access control of ``serve``, ``broker`` and ``namesrv``: settings, what is refused, and servers that run with them."""
 
 import json
-import os
 import re
+import ssl
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,10 @@ from sprocketmq.cli.serving_options import broker_config, check_reach, parser, r
 from sprocketmq.cli.serving_security import add_initial_users, ready_fields, security_of, summary, warn_of_names
 from sprocketmq.errors import ConfigError, SecretFileExposed
 from sprocketmq.net.server_tls import TlsMode
-from sprocketmq.security.directory import SecureDirectory, create
+from sprocketmq.security import certificates
+from sprocketmq.security.directory import SecureDirectory, create, renew
 from sprocketmq.security.user_file import read_users_file
+from sprocketmq.testing import wait_until
 
 FREE = ("--port", "0", "--namesrv-port", "0")
 
@@ -296,6 +298,18 @@ def test_a_secured_server_serves_its_users_and_nobody_else(serving, command, own
     assert command("topic", "list")[0] == 0
 
 
+def test_a_renewed_certificate_is_used_without_a_restart(serving, own, tmp_path):
+    server = serving("namesrv", "--port", "0", "--store", str(tmp_path / "mq"), "--secure", str(own.root))
+    port = int(server.address["namesrv"].rpartition(":")[2])
+
+    def shown():
+        return ssl.get_server_certificate(("127.0.0.1", port), ca_certs=str(own.authority), timeout=30).strip()
+
+    assert shown() == own.certificate.read_text().strip()
+    renew(own.root, ["mq.example.com"])
+    wait_until(lambda: shown() == own.certificate.read_text().strip(), what="the new certificate")
+
+
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks at processes in /proc")
 def test_brokers_with_slaves_are_secured_without_a_secret_on_a_command_line(serving, command, own, tmp_path):
     server = serving("serve", *FREE, "--replicas", "1", "--role", "SYNC_MASTER", "--store", str(tmp_path / "mq"), "--secure", str(own.root))
@@ -314,9 +328,6 @@ def test_brokers_with_slaves_are_secured_without_a_secret_on_a_command_line(serv
 
 
 def test_an_expired_certificate_is_refused_at_the_start(own, tmp_path, capfd, monkeypatch):
-    from sprocketmq.security import certificates
-    from sprocketmq.security.directory import renew
-
     monkeypatch.setattr(certificates, "CLOCK_TOLERANCE", certificates.timedelta(days=400))
     now = certificates.datetime.now(certificates.UTC)
 
@@ -330,4 +341,3 @@ def test_an_expired_certificate_is_refused_at_the_start(own, tmp_path, capfd, mo
         renew(own.root, days=30)
     assert main(["serve", *FREE, "--store", str(tmp_path / "mq"), "--secure", str(own.root)]) == 2
     assert "expired" in capfd.readouterr().err
-    assert os.listdir(tmp_path / "mq" if (tmp_path / "mq").exists() else tmp_path) != []
