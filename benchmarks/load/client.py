@@ -1,6 +1,6 @@
 """Put load on a broker with our client: one JSON command a line on standard input, one JSON answer a line on standard output.
 
-The counterpart of tests/interop/java/Load.java, with the same arguments and answers.
+Arguments: the address of the nameserver, and with TLS the file of the authority to trust. The counterpart of tests/interop/java/Load.java, with the same arguments and answers.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import Any
 
 import uvloop
 
-from sprocketmq import AdminClient, Batching, Message, Producer, PushConsumer, SendResult
+from sprocketmq import AdminClient, Batching, Message, Producer, PushConsumer, SendResult, TlsConfig
 
 Call = Callable[[], Awaitable[int]]
 Command = dict[str, Any]
@@ -179,7 +179,7 @@ async def lone(command: Command, plain: Producer, adaptive: Producer) -> dict[st
     return {name: sorted(values) for name, values in taken.items()}
 
 
-async def consume(command: Command) -> dict[str, Any]:
+async def consume(command: Command, tls: TlsConfig | None) -> dict[str, Any]:
     """Consume ``count`` messages from the first offset with a new push consumer, reading each body; counts from the first message on."""
     clock = time.perf_counter
     count, messages, size = command["count"], 0, 0
@@ -189,6 +189,7 @@ async def consume(command: Command) -> dict[str, Any]:
         f"load_consumer_{next(_groups)}",
         {command["topic"]: "*"},
         namesrv=command["namesrv"],
+        tls=tls,
         consume_from="first",
         batch_max=command["batch_max"],
         max_cached=command["max_cached"],
@@ -230,8 +231,9 @@ async def fill(command: Command, producer: Producer) -> None:
 class Client:
     """Our clients against one cluster, made when they are first needed."""
 
-    def __init__(self, namesrv: str, stack: contextlib.AsyncExitStack) -> None:
+    def __init__(self, namesrv: str, tls: TlsConfig | None, stack: contextlib.AsyncExitStack) -> None:
         self._namesrv = namesrv
+        self._tls = tls
         self._stack = stack
         self._producers: dict[tuple[str, int], Producer] = {}
 
@@ -240,7 +242,7 @@ class Client:
         producer = self._producers.get((batching, in_flight))
         if producer is None:
             how = Batching(adaptive=batching == "adaptive") if batching else None
-            producer = Producer("load_producer", namesrv=self._namesrv, batching=how, max_in_flight=in_flight)
+            producer = Producer("load_producer", namesrv=self._namesrv, tls=self._tls, batching=how, max_in_flight=in_flight)
             self._producers[batching, in_flight] = await self._stack.enter_async_context(producer)
         return producer
 
@@ -250,7 +252,7 @@ class Client:
         batching = "adaptive" if command.get("adaptive") else "auto" if command.get("auto_batch") else ""
         match command["op"]:
             case "create_topic":
-                async with AdminClient(namesrv=self._namesrv) as admin:
+                async with AdminClient(namesrv=self._namesrv, tls=self._tls) as admin:
                     await admin.create_topic(topic, queues=command["queues"], attributes=command["attributes"])
                 return None
             case "load_single":
@@ -279,18 +281,18 @@ class Client:
             case "load_lone":
                 return await lone(command, await self.producer(), await self.producer("adaptive"))
             case "load_consume":
-                return await consume(command)
+                return await consume(command, self._tls)
             case "fill":
                 return await fill(command, await self.producer())
             case other:
                 raise ValueError(f"no such op: {other}")
 
 
-async def main(namesrv: str) -> None:
+async def main(namesrv: str, ca_file: str | None = None) -> None:
     """Serve commands until standard input ends."""
     loop = asyncio.get_running_loop()
     async with contextlib.AsyncExitStack() as stack:
-        client = Client(namesrv, stack)
+        client = Client(namesrv, TlsConfig(ca_file=ca_file) if ca_file is not None else None, stack)
         while line := await loop.run_in_executor(None, sys.stdin.readline):
             command = json.loads(line)
             answer: dict[str, Any] = {"id": command["id"]}
@@ -302,4 +304,4 @@ async def main(namesrv: str) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(main(sys.argv[1]))
+    uvloop.run(main(*sys.argv[1:]))

@@ -63,10 +63,10 @@ class Side:
 
 
 class OurClient:
-    """The process of ``benchmarks.load.client``."""
+    """The process of ``benchmarks.load.client``, which encrypts when it is given an authority to trust."""
 
-    def __init__(self, namesrv: str, profile: str | None = None) -> None:
-        command = [sys.executable, "-m", "benchmarks.load.client", namesrv]
+    def __init__(self, namesrv: str, profile: str | None = None, *, ca_file: str | None = None) -> None:
+        command = [sys.executable, "-m", "benchmarks.load.client", namesrv, *([ca_file] if ca_file is not None else [])]
         if profile is not None:
             command[1:1] = ["-m", "cProfile", "-o", profile]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -102,9 +102,10 @@ class OurClient:
 
 
 @contextlib.contextmanager
-def serve(directory: Path) -> Iterator[tuple[str, int]]:
+def serve(directory: Path, *options: str) -> Iterator[tuple[str, int]]:
     """Run ``sprocketmq serve`` on free ports with its store in ``directory``; yields the nameserver's address and the process id."""
     command = [sys.executable, "-m", "sprocketmq", "serve", "--namesrv-port", "0", "--port", "0", "--store", str(directory / "store")]
+    command += options
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     watchdog = threading.Timer(READY_TIMEOUT_S, process.kill)

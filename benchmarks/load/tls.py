@@ -1,0 +1,212 @@
+"""Measure what TLS costs: our broker and client with and without it, and against Apache's broker with TLS and its Java client.
+
+1 KiB bodies, 8 batch queues, ASYNC_FLUSH; every server is a process of its own on this machine. TLS 1.3, elliptic keys, enforced at
+nameserver and broker:
+
+auto-batchcq     submitted messages through AutoBatch, 4,096 in flight
+consume-batchcq  a new consumer group reads a filled topic from its first message, every body
+
+Goals: rate with TLS 0.5 of the rate without in sends and 0.6 in consuming, and 1.3 of Apache's with TLS. The CPU time of broker and client
+per message is counted from the begin of a round to its end. Exits 1 when a goal is missed, 2 when the machine cannot run the comparison.
+"""
+
+import argparse
+import contextlib
+import shutil
+import ssl
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.interop import apache
+from tests.interop.certificates import Authority, Certificate
+from tests.interop.secured import tls_client, tls_server
+
+from benchmarks.load import rounds
+from benchmarks.load.consume import BATCH_MAX, FILL_BATCH, MAX_CACHED, PULL_BYTES, TIMEOUT_S
+from benchmarks.load.replication import cpu_s
+from benchmarks.load.rounds import BODY_BYTES, QUEUES, Figures, Workload, one_round, verdict, wait_until_quiet
+from benchmarks.load.sides import OurClient, Side, Topic, create_topic, serve
+from benchmarks.report import spread, write_result
+
+SENT = Topic("LoadTest", QUEUES, batch_queues=True)
+FILLED = Topic("ConsumeTest", QUEUES, batch_queues=True)
+AUTO = Workload("auto-batchcq", "load_submit", None, {"senders": 2, "in_flight": 4096, "auto_batch": True})
+PLAIN, TLS, THEIRS = "plain", "tls", "theirs"
+# The least ratios of rates: with TLS to without, and ours to Apache's.
+OF_PLAIN = {"auto-batchcq": 0.5, "consume-batchcq": 0.6}
+OF_THEIRS = 1.3
+DISK_BYTES = 32 << 30
+
+
+@dataclass(frozen=True)
+class Measured(Side):
+    """A side with the processes whose CPU time counts, and the client settings that its clients need."""
+
+    server_pid: int = 0
+    client_pid: int = 0
+    ca_file: str | None = None
+
+
+@contextlib.contextmanager
+def ours(directory: Path, name: str, authority: Authority, certificate: Certificate) -> Iterator[Measured]:
+    """Run our nameserver and broker in one process, with TLS enforced on the side of that name, and our client."""
+    settings = {
+        "tls_mode": "enforcing",
+        "tls_cert_file": certificate.cert_file,
+        "tls_key_file": certificate.key_file,
+        "tls_ca_file": authority.ca_file,
+    }
+    ca_file = str(authority.ca_file) if name == TLS else None
+    arguments = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")] if ca_file else []
+    with serve(directory, *arguments) as (namesrv, pid):
+        client = OurClient(namesrv, ca_file=ca_file)
+        try:
+            client_pid = client.process.pid
+            yield Measured(name, namesrv, client, (pid, client_pid), directory / "store", pid, client_pid, ca_file)
+        finally:
+            client.stop()
+
+
+@contextlib.contextmanager
+def theirs(directory: Path, authority: Authority, certificate: Certificate) -> Iterator[Measured]:
+    """Run Apache's nameserver and broker with TLS enforced, and its Java client, which checks the certificate."""
+    server, client_flags = tls_server(certificate, authority.ca_file), tls_client(authority.ca_file)
+    with contextlib.ExitStack() as running:
+        namesrv = apache.ApacheNamesrv(directory / "namesrv", flags=(*apache.SMALL, *server))
+        running.callback(namesrv.kill)
+        flags = (*apache.MEASURED_BROKER, *server)
+        broker = apache.ApacheBroker(
+            directory / "broker", namesrv.address, flags=flags, tls=ssl.create_default_context(cafile=str(authority.ca_file))
+        )
+        running.callback(broker.kill)
+        client = running.enter_context(apache.JavaClient(directory / "client", flags=(*apache.MEASURED_CLIENT, *client_flags)))
+        pids = (namesrv.process.pid, broker.process.pid, client.process.pid)
+        yield Measured(THEIRS, namesrv.address, client, pids, broker.store, broker.process.pid, client.process.pid, str(authority.ca_file))
+
+
+def fill(side: Measured, messages: int) -> None:
+    """Fill the topic to be read with our client, on all sides alike."""
+    client = OurClient(side.namesrv, ca_file=side.ca_file)
+    try:
+        client.call("fill", topic=FILLED.name, count=messages, batch=FILL_BATCH, body_bytes=BODY_BYTES)
+    finally:
+        client.stop()
+
+
+def measured(side: Measured, sides: Sequence[Measured], workload: Workload, options: argparse.Namespace) -> Figures:
+    """Run one workload on one side when the machine is quiet; adds the CPU time of broker and client a message to the figures."""
+    if workload.name == AUTO.name:
+        for one in sides:
+            one.drop_page_cache()
+    wait_until_quiet(options.settle)
+    before = cpu_s(side.server_pid), cpu_s(side.client_pid)
+    figures = one_round(side, sides, workload, options.warm, options.seconds)
+    if figures["errors"] and side.name != THEIRS:
+        raise RuntimeError(f"{side.name} {workload.name}: {figures['errors']} failed, the first with {figures['first_error']}")
+    # A timed load sends also before and after what is counted, at the same rate.
+    messages = figures["messages"] if workload.name != AUTO.name else figures["messages_per_s"] * (options.warm + options.seconds)
+    figures["broker_cpu_us"] = (cpu_s(side.server_pid) - before[0]) / messages * 1e6
+    figures["client_cpu_us"] = (cpu_s(side.client_pid) - before[1]) / messages * 1e6
+    return figures
+
+
+def summary(done: dict[str, list[Figures]]) -> Figures:
+    """Return medians and spreads of each side."""
+    keys = ("broker_cpu_us", "client_cpu_us", "foreign_cpu")
+    return {
+        name: {
+            "errors": sum(one["errors"] for one in figures),
+            "messages_per_s": spread((one["messages_per_s"] for one in figures), 0),
+            **{key: spread(one[key] for one in figures) for key in keys},
+        }
+        for name, figures in done.items()
+    }
+
+
+def verdicts(workload: str, result: Figures) -> dict[str, Figures]:
+    """Return the ratios of a workload with their goals."""
+    rates = {name: float(one["messages_per_s"]["median"]) for name, one in result.items()}
+    found = {f"{workload}, TLS / plain": verdict(rates[TLS] / rates[PLAIN], OF_PLAIN[workload])}
+    if THEIRS in rates:
+        found[f"{workload}, ours / Apache's with TLS"] = verdict(rates[TLS] / rates[THEIRS], OF_THEIRS)
+    return found
+
+
+def measure(options: argparse.Namespace, directory: Path) -> dict[str, Figures]:
+    """Run all rounds and return figures and verdicts."""
+    authority = Authority(directory / "certificates")
+    certificate = authority.issue("server", apache.LOOPBACK)
+    arguments = {"count": options.messages, "batch_max": BATCH_MAX, "pull_bytes": PULL_BYTES, "max_cached": MAX_CACHED}
+    consume = Workload("consume-batchcq", "load_consume", None, {**arguments, "timeout_s": TIMEOUT_S}, FILLED.name)
+    workloads = (AUTO, consume)
+    done: dict[str, dict[str, list[Figures]]] = {w.name: {} for w in workloads}
+    with contextlib.ExitStack() as running:
+        sides = [running.enter_context(ours(directory / name, name, authority, certificate)) for name in (PLAIN, TLS)]
+        if not options.only_ours:
+            sides.append(running.enter_context(theirs(directory / THEIRS, authority, certificate)))
+        for side in sides:
+            for topic in (SENT, FILLED):
+                create_topic(side, topic)
+            fill(side, options.messages)
+        for side in sides:
+            warm_s = options.first_warm if side.name == THEIRS else min(rounds.OUR_FIRST_WARM_S, options.first_warm)
+            for workload in workloads:
+                one_round(side, sides, workload, warm_s, 1.0)
+        for number in range(options.rounds):
+            for workload in workloads:
+                for side in sides if number % 2 == 0 else reversed(sides):
+                    figures = measured(side, sides, workload, options)
+                    done[workload.name].setdefault(side.name, []).append(figures)
+                    cpu = f"CPU us a message: broker {figures['broker_cpu_us']:.2f} client {figures['client_cpu_us']:.2f}"
+                    print(f"round {number + 1}  {rounds.line(workload, side, figures)}   {cpu}", flush=True)
+    result: dict[str, Figures] = {name: summary(figures) for name, figures in done.items()}
+    found: dict[str, Figures] = {}
+    for workload in workloads:
+        found |= verdicts(workload.name, result[workload.name])
+    return {"workloads": result, "verdicts": found}
+
+
+def main() -> int:
+    """Run the comparison and return the exit code."""
+    p = argparse.ArgumentParser(prog="python -m benchmarks.load.tls", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    p.add_argument("--rounds", type=int, default=5, help="rounds of each side and workload (5)")
+    p.add_argument("--messages", type=int, default=500_000, help="messages in the topic to be read (500,000)")
+    p.add_argument("--warm", type=float, default=1.0, help="seconds of load before counting (1)")
+    p.add_argument("--first-warm", type=float, default=12.0, help="seconds of each load on Apache's side before the first round (12)")
+    p.add_argument("--seconds", type=float, default=2.5, help="seconds counted (2.5)")
+    p.add_argument("--settle", type=float, default=10.0, help="seconds to wait at most for other load to end, before each figure (10)")
+    p.add_argument("--only-ours", action="store_true", help="without Apache's side; no ratios to it then")
+    p.add_argument("--directory", type=Path, help="where the stores go (a temporary directory)")
+    options = p.parse_args()
+    if not options.only_ours:
+        try:
+            apache.require()
+        except apache.ApacheUnavailable as missing:
+            print(f"cannot compare: {missing}", file=sys.stderr)
+            return 2
+    with tempfile.TemporaryDirectory(prefix="sprocketmq-load-", dir=options.directory, ignore_cleanup_errors=True) as temporary:
+        if (free := shutil.disk_usage(temporary).free) < DISK_BYTES:
+            print(f"{temporary} has {free >> 30} GiB free; the stores of this run may need {DISK_BYTES >> 30} GiB", file=sys.stderr)
+            return 2
+        result = measure(options, Path(temporary))
+    setting: dict[str, Any] = {
+        "rounds": options.rounds,
+        "measure_s": options.seconds,
+        "messages_consumed": options.messages,
+        "body_bytes": BODY_BYTES,
+        "queues": QUEUES,
+        "flush": "ASYNC_FLUSH",
+        "apache_version": None if options.only_ours else apache.VERSION,
+    }
+    write_result("load-tls" + ("-ours" if options.only_ours else ""), {"setting": setting, **result})
+    for name, one in result["verdicts"].items():
+        print(f"{name}: {one['ratio']:.2f} (goal {one['goal']:g}): {'reached' if one['reached'] else 'MISSED'}")
+    return 0 if all(one["reached"] for one in result["verdicts"].values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
