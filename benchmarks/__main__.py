@@ -24,6 +24,7 @@ BENCHMARKS = (
     "benchmarks.load.batching",
     "benchmarks.load.consume",
     "benchmarks.load.latency",
+    "benchmarks.load.tls",
     "benchmarks.load.spark_start",
     "benchmarks.load.spark_read",
     "benchmarks.load.spark_sink",

@@ -6,6 +6,7 @@ written meanwhile leave in one ``writelines``.
 
 import asyncio
 import socket
+from collections import deque
 from typing import Any, cast
 
 from sprocketmq.net.address import format_address
@@ -16,6 +17,9 @@ from sprocketmq.protocol.frame import FrameBuffer, FrameError, ReceiveBuffer
 EARLY_WRITE_BYTES = 64 << 10
 # The same while requests are handled: few answers are this large, and they need not wait for the others.
 EARLY_ANSWER_BYTES = 1 << 20
+
+# What is encrypted at a time.
+ENCRYPTED_PIECE = 256 << 10
 
 # Where bytes go that nobody reads.
 _UNREAD = memoryview(bytearray(64 << 10))
@@ -39,8 +43,11 @@ class Link(asyncio.BufferedProtocol):
         self._out_bytes = 0
         self._flush_scheduled = False
         self._in_batch = False
-        # With TLS each buffer would become records of its own, which takes up to eight times as long for small ones.
-        self._joins = False
+        # With TLS: what was written while the socket takes no more.
+        self._encrypted = False
+        self._unencrypted: deque[memoryview] = deque()
+        self._unencrypted_bytes = 0
+        self._writing_paused = False
         self.closed = False
         self.close_reason = ""
         self.peer = ""
@@ -51,7 +58,7 @@ class Link(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._joins = transport.get_extra_info("sslcontext") is not None
+        self._encrypted = transport.get_extra_info("sslcontext") is not None
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -86,6 +93,7 @@ class Link(asyncio.BufferedProtocol):
             self.close_reason = (exc.strerror or str(exc)) if isinstance(exc, OSError) else str(exc or "closed by the peer")
         self.closed = True
         self._out.clear()
+        self._unencrypted.clear()
         self._ended()
 
     # --- for subclasses ---
@@ -143,10 +151,33 @@ class Link(asyncio.BufferedProtocol):
             out, self._out = self._out, []
             self._out_bytes = 0
             self.last_active = self._loop.time()
-            if self._joins:
-                self._transport.write(b"".join(out))
+            if self._encrypted:
+                self._encrypt(out)
             else:
                 self._transport.writelines(out)
+
+    def _encrypt(self, out: list[bytes | memoryview]) -> None:
+        """Write with TLS. Each buffer would become records of its own, which takes up to eight times as long for small ones: join them."""
+        data = memoryview(out[0] if len(out) == 1 else b"".join(out))
+        self._unencrypted.extend(data[at : at + ENCRYPTED_PIECE] for at in range(0, len(data), ENCRYPTED_PIECE))
+        self._unencrypted_bytes += len(data)
+        self._encrypt_more()
+
+    def _encrypt_more(self) -> None:
+        """Encrypt what the socket takes; the rest waits, as the transport would keep a buffer of its length until it is closed."""
+        transport, pieces = self._transport, self._unencrypted
+        while pieces and not self._writing_paused and not self.closed and transport is not None:
+            piece = pieces.popleft()
+            self._unencrypted_bytes -= len(piece)
+            transport.write(piece)
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        if self._unencrypted:
+            self._encrypt_more()
 
     @property
     def retained_bytes(self) -> int:
@@ -155,8 +186,10 @@ class Link(asyncio.BufferedProtocol):
 
     @property
     def write_backlog(self) -> int:
-        """Bytes in the transport's write buffer."""
-        return self._transport.get_write_buffer_size() if self._transport is not None and not self.closed else 0
+        """Bytes that were written and that the socket has not taken."""
+        if self._transport is None or self.closed:
+            return 0
+        return self._transport.get_write_buffer_size() + self._unencrypted_bytes
 
     def close(self, reason: str = "closed here") -> None:
         """Write what is queued, then close."""
@@ -166,6 +199,8 @@ class Link(asyncio.BufferedProtocol):
         self.close_reason = self.close_reason or reason
         self.closed = True
         if self._transport is not None:
+            while self._unencrypted:
+                self._transport.write(self._unencrypted.popleft())
             self._transport.close()
 
     def abort(self, reason: str) -> None:

@@ -76,7 +76,6 @@ class ServerConnection(Link):
         self._serialize = server.serialize
         self._next_opaque = 0
         self._asked: dict[int, asyncio.Future[Command]] = {}
-        self._writing_paused = False
         self.peer_host = b""
         self.user: str | None = None
         self.authenticated_at = 0.0
@@ -199,12 +198,14 @@ class ServerConnection(Link):
 
     def pause_writing(self) -> None:
         # The peer does not read its responses: read no more of its requests until it does.
-        self._writing_paused = True
+        super().pause_writing()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        self._writing_paused = False
+        super().resume_writing()
+        if self._writing_paused:
+            return
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 

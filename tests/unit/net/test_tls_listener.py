@@ -460,6 +460,26 @@ async def test_a_peer_that_reads_no_answers_over_tls_is_cut_off(peers, monkeypat
 
 
 @on_both_loops
+async def test_a_peer_that_reads_late_gets_everything_also_when_the_connection_was_closed_meanwhile(peers):
+    class Last(EchoHandler):
+        def on_request(self, conn, command: Command) -> None:
+            conn.respond(command, 0, body=bytes(15 << 20))
+            self.held = conn.retained_bytes
+            if command.opaque == 2:
+                conn.close("the last answer")
+
+    handler = Last()
+    await peers.serve("enforcing", handler=handler)
+    reader, writer = await peers.raw(encrypted=True)
+    for opaque in (1, 2):
+        writer.write(encode_command(Command(ECHO, opaque=opaque)))
+        answer = await read_command(reader)
+        assert (answer.opaque, len(answer.body)) == (opaque, 15 << 20)
+        assert handler.held > 1 << 20
+    assert await closed(reader) == b""
+
+
+@on_both_loops
 async def test_requests_that_come_after_a_connection_was_closed_are_not_handled(peers):
     """TLS hands over what it has decrypted while it closes, in the middle of a handler's call."""
 
