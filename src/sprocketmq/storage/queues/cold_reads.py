@@ -63,8 +63,9 @@ class ColdFinder:
         self._clock = clock
         # Blocks of the log that were in the page cache as a whole, and until when that is believed (monotonic s).
         self._fresh: dict[int, float] = {}
-        # Parts of queues whose units and records were in the page cache: first queue offset, the one behind the last, and until when.
-        self._cached: dict[tuple[str, int], tuple[int, int, float]] = {}
+        # Parts of queues whose units and records were in the page cache: first queue offset, the one behind the last, until when that is
+        # believed, and whether it is a batch queue.
+        self._cached: dict[tuple[str, int], tuple[int, int, float, bool]] = {}
 
     def find(self, topic: str, queue_id: int, offset: int, max_units: int, max_count: int | None = None) -> ColdRead | None:
         """Return what a read from ``offset`` on needs from the disk; None when it needs nothing.
@@ -72,13 +73,17 @@ class ColdFinder:
         The read examines up to ``max_units`` queue units, and ends earlier when ``max_count`` messages do. Where the units themselves have
         to be read first, the result is only about them: ask again afterwards.
         """
+        known = self._cached.get((topic, queue_id))
+        if known is not None:
+            begin, end, until, batches = known
+            wanted = max_count if batches else max_units  # without ``max_count`` the units of batches may cover any number of offsets
+            if wanted is not None and begin <= offset and offset + wanted <= end and self._clock.monotonic() < until:
+                return None
         log = self._log
         if log.committed_end - log.min_offset <= TAIL_BYTES:
             return None
         queue = self._reader.queue(topic, queue_id)
         if queue is None or not queue.min_offset <= offset < queue.visible:
-            return None
-        if self._is_remembered(queue, offset, max_units, max_count):
             return None
         if isinstance(queue, BatchConsumeQueue):
             first, end, ahead = queue.find(offset), queue.end_unit, AHEAD_BATCH_UNITS
@@ -108,25 +113,15 @@ class ColdFinder:
         log_offset, size = queue.unit(stop - 1)[:2]
         return 0 < log_offset + size - start <= SPAN_BYTES and self._blocks_are_cached(start, log_offset + size)
 
-    def _is_remembered(self, queue: Queue, offset: int, max_units: int, max_count: int | None) -> bool:
-        known = self._cached.get((queue.topic, queue.queue_id))
-        if known is None:
-            return False
-        if isinstance(queue, BatchConsumeQueue):
-            if max_count is None:
-                return False  # the units may cover any number of offsets
-            max_units = max_count
-        begin, end, until = known
-        return begin <= offset and offset + max_units <= end and self._clock.monotonic() < until
-
     def _remember(self, queue: Queue, offset: int, stop: int) -> None:
         """Remember that the queue is cached from ``offset`` to the last unit before ``stop``."""
+        batches = isinstance(queue, BatchConsumeQueue)
         if isinstance(queue, BatchConsumeQueue):
             base, count = queue.unit(stop - 1)[4:6]
             stop = base + count
         if len(self._cached) >= _MAX_REMEMBERED:
             self._cached.clear()
-        self._cached[queue.topic, queue.queue_id] = offset, stop, self._clock.monotonic() + FRESH_S
+        self._cached[queue.topic, queue.queue_id] = offset, stop, self._clock.monotonic() + FRESH_S, batches
 
     @staticmethod
     def _missing_units(queue: Queue, first: int, stop: int, end: int) -> list[_Part]:

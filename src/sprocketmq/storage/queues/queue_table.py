@@ -191,7 +191,7 @@ class QueueTable:
     def take_records(self, records: list[Scanned]) -> None:
         """Add the queue units of records, which come in log order."""
         queues: dict[tuple[bytes, int], Queue] = {}
-        pack = QUEUE_UNIT.pack
+        pack, pack_batch = QUEUE_UNIT.pack, BATCH_UNIT.pack
         if self._levels_ms != DELAY_LEVELS_MS:
             records = [self._with_unit_code(record) if record.topic == _SCHEDULE else record for record in records]
         for record in records:
@@ -208,12 +208,12 @@ class QueueTable:
                     queue.next = offset + 1
                 else:
                     count = record.count
-                    tail += BATCH_UNIT.pack(log_offset, size, code, record.store_time_ms, offset, count, COMPACTED, 0)
+                    tail += pack_batch(log_offset, size, code, record.store_time_ms, offset, count, COMPACTED, 0)
                     queue.next = offset + count
                 continue
             name = topic.decode("utf-8", "replace")
             if name in self.batch_topics:
-                unit = BATCH_UNIT.pack(log_offset, size, code, record.store_time_ms, offset, record.count, COMPACTED, 0)
+                unit = pack_batch(log_offset, size, code, record.store_time_ms, offset, record.count, COMPACTED, 0)
                 end = offset + record.count
             else:
                 unit, end = pack(log_offset, size, code), offset + 1
