@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.certificates import Authority, Pair
 from tests.interop import apache
-from tests.interop.certificates import Authority, Certificate
 from tests.interop.secured import tls_client, tls_server
 
 from benchmarks.load import rounds
@@ -52,7 +52,7 @@ class Measured(Side):
 
 
 @contextlib.contextmanager
-def ours(directory: Path, name: str, authority: Authority, certificate: Certificate) -> Iterator[Measured]:
+def ours(directory: Path, name: str, authority: Authority, certificate: Pair) -> Iterator[Measured]:
     """Run our nameserver and broker in one process, with TLS enforced on the side of that name, and our client."""
     settings = {
         "tls_mode": "enforcing",
@@ -60,7 +60,7 @@ def ours(directory: Path, name: str, authority: Authority, certificate: Certific
         "tls_key_file": certificate.key_file,
         "tls_ca_file": authority.ca_file,
     }
-    ca_file = str(authority.ca_file) if name == TLS else None
+    ca_file = authority.ca_file if name == TLS else None
     arguments = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")] if ca_file else []
     with serve(directory, *arguments) as (namesrv, pid):
         client = OurClient(namesrv, ca_file=ca_file)
@@ -72,7 +72,7 @@ def ours(directory: Path, name: str, authority: Authority, certificate: Certific
 
 
 @contextlib.contextmanager
-def theirs(directory: Path, authority: Authority, certificate: Certificate) -> Iterator[Measured]:
+def theirs(directory: Path, authority: Authority, certificate: Pair) -> Iterator[Measured]:
     """Run Apache's nameserver and broker with TLS enforced, and its Java client, which checks the certificate."""
     server, client_flags = tls_server(certificate, authority.ca_file), tls_client(authority.ca_file)
     with contextlib.ExitStack() as running:
@@ -80,12 +80,12 @@ def theirs(directory: Path, authority: Authority, certificate: Certificate) -> I
         running.callback(namesrv.kill)
         flags = (*apache.MEASURED_BROKER, *server)
         broker = apache.ApacheBroker(
-            directory / "broker", namesrv.address, flags=flags, tls=ssl.create_default_context(cafile=str(authority.ca_file))
+            directory / "broker", namesrv.address, flags=flags, tls=ssl.create_default_context(cafile=authority.ca_file)
         )
         running.callback(broker.kill)
         client = running.enter_context(apache.JavaClient(directory / "client", flags=(*apache.MEASURED_CLIENT, *client_flags)))
         pids = (namesrv.process.pid, broker.process.pid, client.process.pid)
-        yield Measured(THEIRS, namesrv.address, client, pids, broker.store, broker.process.pid, client.process.pid, str(authority.ca_file))
+        yield Measured(THEIRS, namesrv.address, client, pids, broker.store, broker.process.pid, client.process.pid, authority.ca_file)
 
 
 def fill(side: Measured, messages: int) -> None:
@@ -139,7 +139,7 @@ def verdicts(workload: str, result: Figures) -> dict[str, Figures]:
 def measure(options: argparse.Namespace, directory: Path) -> dict[str, Figures]:
     """Run all rounds and return figures and verdicts."""
     authority = Authority(directory / "certificates")
-    certificate = authority.issue("server", apache.LOOPBACK)
+    certificate = authority.issue("server")
     arguments = {"count": options.messages, "batch_max": BATCH_MAX, "pull_bytes": PULL_BYTES, "max_cached": MAX_CACHED}
     consume = Workload("consume-batchcq", "load_consume", None, {**arguments, "timeout_s": TIMEOUT_S}, FILLED.name)
     workloads = (AUTO, consume)
