@@ -1,6 +1,8 @@
 """Where records begin and end in a log that is received in pieces: whether what is there is whole, and which record covers a log offset."""
 
 from enum import Enum
+from functools import cache
+from typing import Any
 
 from sprocketmq.protocol.layout import FIXED_OVERHEAD, INT32, INT64, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MAX_RECORD_SIZE, RECORD_LAYOUT
 from sprocketmq.storage.log.commit_log import CommitLog, Segment
@@ -10,6 +12,8 @@ from sprocketmq.storage.queues.queue_table import QueueTable
 _BEGINNING = RECORD_LAYOUT.part("size", "magic", "log_offset")
 _SIZE_AND_MAGIC = RECORD_LAYOUT.part("size", "magic")
 _MAGICS = (MAGIC_V1, MAGIC_V2)
+# After so many more records of one size, and at first how many are looked at together.
+_ALIKE, _FIRST_PROBE = 64, 128
 _MAGIC_POS = RECORD_LAYOUT.offset("magic")
 _LOG_OFFSET_POS = RECORD_LAYOUT.offset("log_offset")
 
@@ -51,11 +55,20 @@ def whole_records(data: memoryview, log_offset: int, segment_bytes: int) -> tupl
     numbers are the length of ``data``.
     """
     total = len(data)
-    pos = 0
+    pos = previous = repeated = 0
+    probe = _FIRST_PROBE
     room = segment_bytes - log_offset % segment_bytes
     unpack, head_bytes = _BEGINNING.unpack_from, _BEGINNING.size
     while True:
         left = total - pos
+        if repeated >= _ALIKE:  # many of one size: look at a stride of them at once
+            wanted = min(probe, min(left, room) // previous)
+            found = _records_alike(data, pos, log_offset, previous, wanted)
+            pos += found * previous
+            room = room - found * previous or segment_bytes
+            left = total - pos
+            repeated = 0
+            probe = 2 * probe if found == wanted else _FIRST_PROBE
         own = log_offset + pos
         if left >= head_bytes:
             size, magic, own = unpack(data, pos)
@@ -75,8 +88,27 @@ def whole_records(data: memoryview, log_offset: int, segment_bytes: int) -> tupl
             return total, total, True
         if needed > left:
             return pos, pos + needed, False
+        repeated = repeated + 1 if size == previous else 0
+        previous = size
         pos += size
         room = room - size or segment_bytes
+
+
+def _records_alike(data: memoryview, pos: int, log_offset: int, size: int, count: int) -> int:
+    """Return how many of ``count`` records of ``size`` bytes follow each other at ``pos`` of ``data``, as far as their heads tell."""
+    import numpy as np
+
+    heads: Any = np.ndarray((count,), _head_dtype(), data, pos, (size,))
+    own = np.arange(count) * size + (log_offset + pos)
+    right = (heads["size"] == size) & (heads["magic"] == MAGIC_V1) & (heads["log_offset"] == own)
+    return count if right.all() else int(right.argmin())
+
+
+@cache
+def _head_dtype() -> Any:
+    from sprocketmq.storage.layout_arrays import dtype_of
+
+    return dtype_of(RECORD_LAYOUT, "size", "magic", "log_offset")
 
 
 def last_boundary(log: CommitLog, begin: int, stop: int, end: int) -> int:
