@@ -257,7 +257,9 @@ class Follower:
             return DISK_PAUSES_S
         except SprocketError as e:
             state = FollowerState.REFUSED if isinstance(e, SecretMismatch) else FollowerState.CONNECTING
-            self._note(state, str(e), logging.WARNING)
+            # A master that was followed may just have been stopped, and this broker be next. If not, connecting again fails soon.
+            followed = isinstance(e, ConnectionLost) and self._followed_since is not None
+            self._note(state, str(e), logging.INFO if followed else logging.WARNING)
             return PAUSES_S
 
     async def _at(self, master: Master) -> tuple[float, float] | None:
