@@ -38,7 +38,9 @@ UNREADABLE = "parse authorization context error."
 RELOAD_INTERVAL_S = 0.25
 # Decisions that are kept; when there are more, all are forgotten.
 MAX_DECISIONS = 20_000
+MAX_KEPT_NAME = 255
 MAX_LOGGED_NAME = 64
+MAX_LOGGED_TEXT = 1_000
 # Clients up to 4.9.3 do not sign this field.
 LAST_VERSION_WITHOUT_UNIQUE_KEY_QUERY = 399
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
@@ -257,6 +259,8 @@ class SecurityGuard:
         return ""
 
     def _verdict(self, account: _Account, host: str, context: Context) -> Verdict:
+        if len(context.name) > MAX_KEPT_NAME:  # of no resource: kept decisions would fill the memory
+            return account.policies.decide(context, source_address(host))
         key = (account.user.username, host, context)
         verdict = self._decisions.get(key)
         if verdict is None:
@@ -281,7 +285,8 @@ def _host(conn: ServerConnection) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text with names from a request as it may stand in the log: a line break in one cannot begin a line of its own."""
+    """Return a text with names from a request as it may stand in the log: short, and without line breaks that begin lines of their own."""
+    text = text if len(text) <= MAX_LOGGED_TEXT else f"{text[:MAX_LOGGED_TEXT]}..."
     return text if text.isprintable() else ascii(text)
 
 

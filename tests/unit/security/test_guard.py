@@ -1,10 +1,12 @@
 """The guard, request by request: who is let in, what the others are told, and what the log has about it."""
 
 import asyncio
+import gc
 import json
 import logging
 import statistics
 import time
+import tracemalloc
 
 import pytest
 
@@ -416,3 +418,19 @@ def test_a_name_in_a_request_cannot_begin_a_line_of_the_log(guard, caplog):
     (record,) = caplog.records
     assert r"Topic:x\nbroker: user admin logged in" in record.getMessage()
     assert "\n" not in record.getMessage()
+
+
+def test_long_names_are_neither_kept_nor_logged_at_length(guard, caplog):
+    def size():
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = size()
+        for number in range(100):
+            assert ask(guard, signed("app", 310, {"b": f"{number}" * 50_000}))[0] == 16
+        assert size() - before < 1_000_000
+    finally:
+        tracemalloc.stop()
+    assert max(len(record.getMessage()) for record in caplog.records) < 2_000
