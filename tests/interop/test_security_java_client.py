@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.certificates import DAY, Authority
-from tests.interop.apache import ApacheFailed, JavaClient, Login
-from tests.interop.secured import ADMIN, Handshakes, Secured, our_secured_servers
+from tests.interop.apache import SMALL, ApacheFailed, JavaClient, Login
+from tests.interop.ours import OurProcess
+from tests.interop.secured import ADMIN, Handshakes, Secured, our_secured_servers, tls_client
 
 from sprocketmq import AdminClient
 from sprocketmq.errors import TlsFailed
@@ -263,3 +267,22 @@ def test_no_secret_is_in_a_log_line_or_a_configuration(
     for secret in (user.secret_key, ADMIN.secret_key):
         assert secret not in shown
         assert secret not in caplog.text
+
+
+def test_the_java_client_uses_a_cluster_that_secure_init_has_made(home: Path) -> None:
+    root = home / "made-by-secure-init"
+    made = root / "secure"
+    root.mkdir()
+    subprocess.run([sys.executable, "-m", "sprocketmq", "secure", "init", str(made)], check=True, capture_output=True, timeout=60)
+    credentials = json.loads((made / "client" / "credentials.json").read_bytes())
+    ports = ("--namesrv-port", "0", "--port", "0")
+    with (
+        OurProcess(root / "servers", "serve", *ports, "--store", str(root / "store"), "--secure", str(made)) as servers,
+        JavaClient(root / "java", flags=(*SMALL, *tls_client(str(made / "client" / "ca.pem")))) as client,
+    ):
+        java = client.signed_by(Login(credentials["access_key"], credentials["secret_key"]))
+        assert "success" in java.mqadmin("updateTopic", "-n", servers.namesrv, "-b", servers.broker, "-t", "made")
+        (sent,) = java.send(servers.namesrv, numbered("made", range(1)))
+        assert sent["status"] == "SEND_OK"
+        assert "check signature failed" in client.mqadmin("topicRoute", "-n", servers.namesrv, "-t", "made")
+        client.kill()
