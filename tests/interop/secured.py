@@ -85,14 +85,26 @@ class Secured:
         return apache.request(self.address, code, login=ADMIN, tls=self.tls, body=body, **fields)
 
     def create_user(self, login: Login, *grants: tuple[str, str]) -> Login:
-        """Create a user, with a policy that allows the actions on the resource of each of ``grants``; return its login."""
+        """Create a user, with a policy that allows the actions on the resource of each of ``grants``; return its login when it is valid."""
         user = {"username": login.access_key, "password": login.secret_key, "userType": "Normal"}
         done(self.ask(3001, user, username=login.access_key))
         if grants:
             entries = [{"resource": resource, "actions": actions.split(","), "decision": "Allow"} for resource, actions in grants]
             subject = f"User:{login.access_key}"
             done(self.ask(3006, {"subject": subject, "policies": [{"policyType": "Custom", "entries": entries}]}, subject=subject))
+        for resource, _ in grants:
+            if resource.startswith("Topic:"):
+                self.wait_for_user(login, resource.removeprefix("Topic:"))
         return login
+
+    def wait_for_user(self, login: Login, topic: str) -> None:
+        """Wait until the nameserver gives a user the route of a topic: ours looks at the file of users once a second."""
+        wait_until(lambda: self.route_code(login, topic) == 0, what=f"the route of {topic} for {login.access_key}")
+
+    def route_code(self, login: Login, topic: str) -> int:
+        """Ask the nameserver for a route as a user, and return the code of the answer."""
+        code: int = apache.request(self.namesrv, 105, login=login, tls=self.tls, topic=topic)[0]["code"]
+        return code
 
     def update_user(self, name: str, **changes: str) -> None:
         """Change members of a user."""
@@ -106,9 +118,7 @@ class Secured:
         """Create a topic at the broker, wait until the nameserver knows it, and return its name."""
         fields = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": queues, "writeQueueNums": queues, "perm": 6}
         done(self.ask(17, **fields, topicFilterType="SINGLE_TAG", topicSysFlag=0, order="false"))
-        wait_until(
-            lambda: apache.request(self.namesrv, 105, login=ADMIN, tls=self.tls, topic=topic)[0]["code"] == 0, what=f"route of {topic}"
-        )
+        self.wait_for_user(ADMIN, topic)
         return topic
 
 

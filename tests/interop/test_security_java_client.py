@@ -241,11 +241,13 @@ def test_users_and_policies_of_apaches_broker_are_copied_to_ours(
     admin = secured_java.signed_by(ADMIN)
     login = Login(f"copied-{next(_numbers)}", "who-is-copied-has-a-secret")
     topic = f"copied_{next(_numbers)}"
+    secured_apache.create_topic(topic)
     secured_apache.create_user(login, (f"Topic:{topic}", "Pub,Get"))
     way = ("-n", secured_ours.namesrv, "-f", secured_apache.address, "-t", secured_ours.address)
     assert "success" in admin.mqadmin("copyUser", *way, "-u", login.access_key)
     assert "success" in admin.mqadmin("copyAcl", *way, "-s", f"User:{login.access_key}")
     secured_ours.create_topic(topic)
+    secured_ours.wait_for_user(login, topic)
     (result,) = secured_java.signed_by(login).send(secured_ours.namesrv, numbered(topic, range(1)))
     assert result["status"] == "SEND_OK"
     # The other way there is no secret to copy: ours never gives one away.
