@@ -14,7 +14,7 @@ from sprocketmq.security.policies import Action, Decision, PolicyType, policy_en
 from sprocketmq.security.resources import ResourceType, parse_pattern
 from sprocketmq.security.tables import NO_ACL
 
-COLUMNS = ("user", "resource", "actions", "from", "decision", "brokers")
+COLUMNS = ("user", "resource", "actions", "from", "decision", "where")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Where users and policies are kept: each broker of a cluster has its own, and ``--users-file`` names a file.
+"""Where users and policies are kept: each broker and nameserver of a cluster has its own, and ``--users-file`` names a file.
 
 Commands read and change all places in the same way, and say which of them failed.
 """
@@ -14,7 +14,9 @@ from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, fail
 from sprocketmq.cli.output import clean, print_json
 from sprocketmq.cli.target import Target
 from sprocketmq.errors import BrokerError, FatalError, SprocketError
+from sprocketmq.net.address import parse_addresses
 from sprocketmq.protocol.bodies import AclInfo, PolicyEntryInfo, PolicyInfo
+from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.credentials import Secret
 from sprocketmq.security.policies import PolicyEntry, PolicyType, policy_entry
 from sprocketmq.security.tables import SUBJECT_PREFIX, AccessTables, ChangeRefused
@@ -46,10 +48,16 @@ class RightRow:
 
 
 class Place(Protocol):
-    """One set of users and policies. Methods raise SprocketError when it cannot be read or changed."""
+    """One set of users and policies. Methods raise SprocketError when it cannot be read or changed.
+
+    Of a ``quiet`` one only failures are printed: nameservers have what brokers have.
+    """
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def quiet(self) -> bool: ...
 
     def users(self) -> list[UserRow]: ...
 
@@ -69,12 +77,13 @@ class Place(Protocol):
 
 
 @dataclass(frozen=True)
-class BrokerUsers:
-    """Those of a broker."""
+class ServerUsers:
+    """Those of a broker or nameserver."""
 
     name: str
     address: str
     admin: sync.AdminClient
+    quiet: bool = False
 
     def users(self) -> list[UserRow]:
         return [
@@ -121,6 +130,7 @@ class FileUsers:
     """Those of a file. Running servers that use it take changes over."""
 
     path: Path
+    quiet: bool = False
 
     @property
     def name(self) -> str:
@@ -165,19 +175,32 @@ class FileUsers:
 
 @contextlib.contextmanager
 def places(target: Target, users_file: Path | None) -> Iterator[list[Place]]:
-    """Yield the file, or all brokers that are registered, slaves included. Raises FatalError when there is none."""
+    """Yield the file, or all brokers that are registered, slaves included, and the nameservers. Raises FatalError without a broker."""
     if users_file is not None:
         yield [FileUsers(users_file)]
         return
     with sync.AdminClient(**target.options) as admin:
         found: list[Place] = [
-            BrokerUsers(name if broker_id == 0 else f"{name}-{broker_id}", address, admin)
+            ServerUsers(name if broker_id == 0 else f"{name}-{broker_id}", address, admin)
             for name, broker in sorted(admin.cluster().broker_addr_table.items())
             for broker_id, address in sorted(broker.broker_addrs.items())
         ]
         if not found:
             raise FatalError(f"no broker is registered at {target.namesrv}: start one, or change a file with --users-file")
-        yield found
+        yield [*found, *_nameservers(admin, target.namesrv)]
+
+
+def _nameservers(admin: sync.AdminClient, namesrv: str) -> Iterator[ServerUsers]:
+    """Yield the nameservers that have users: Apache's have none."""
+    for address in parse_addresses(namesrv):
+        try:
+            admin.user(address, "")
+        except BrokerError as e:
+            if e.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                continue
+        except SprocketError:
+            pass  # it is one of the places, and the change there fails
+        yield ServerUsers(f"namesrv {address}", address, admin, quiet=True)
 
 
 def remark_of(error: SprocketError) -> str:
@@ -213,7 +236,7 @@ class Changes:
         else:
             self.done += 1
         self._facts.append({"place": place.name, "done": True, "text": text})
-        if not self.as_json:
+        if not self.as_json and not place.quiet:
             print(f"{place.name}: {text}")
 
     def end(self, **facts: object) -> int:

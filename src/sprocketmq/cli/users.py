@@ -14,7 +14,7 @@ from sprocketmq.security.directory import write_client
 from sprocketmq.security.tables import USER_EXISTS
 from sprocketmq.security.users import UserStatus, UserType, check_username, new_secret, secret_problem
 
-COLUMNS = ("user", "type", "status", "brokers")
+COLUMNS = ("user", "type", "status", "where")
 
 
 def list_users(target: Target, users_file: Path | None, *, as_json: bool) -> int:

@@ -34,6 +34,7 @@ from sprocketmq.protocol.headers import (
 )
 from sprocketmq.security.config import SecurityConfig
 from sprocketmq.security.guard import SecurityGuard
+from sprocketmq.security.requests import SecurityRequests
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +101,7 @@ class NameServer:
             code.GET_KVLIST_BY_NAMESPACE: self._kv_list,
             code.GET_NAMESRV_CONFIG: self._get_config,
             code.GET_BROKER_RUNTIME_INFO: self._runtime_info,
+            **(SecurityRequests(self.guard, self._background).handlers() if self.guard is not None else {}),
         }
 
     @property

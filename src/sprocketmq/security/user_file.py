@@ -263,9 +263,16 @@ class UserStore:
                 log.error("users and policies stay as they were: %s", e)  # noqa: TRY400 - the reason says all
 
     async def change(self, change: Callable[[AccessTables], AccessTables]) -> None:
-        """Change the file as ``change_users_file`` does, in another thread, then what holds here. Raises the same."""
+        """Change the file as ``change_users_file`` does, in another thread, then what holds here. Raises the same.
+
+        When the change is refused, what the file holds holds here, too: another server may have made the same change.
+        """
         async with self._changing:
-            self._adopt(*await asyncio.to_thread(_change, self.path, change))
+            try:
+                self._adopt(*await asyncio.to_thread(_change, self.path, change))
+            except ChangeRefused:
+                self._adopt(*await asyncio.to_thread(_read, self.path))
+                raise
 
     def _adopt(self, tables: AccessTables, stamp: Stamp) -> None:
         before, self.tables, self._stamp, self._failed = self.tables, tables, stamp, None

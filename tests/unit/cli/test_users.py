@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import shutil
 import stat
 
 import pytest
@@ -103,7 +104,7 @@ def test_users_are_locked_out_promoted_and_deleted(in_file, files):
     code, out, _ = in_file("user", "list")
     assert code == 0
     assert [line.split("\t") for line in out.splitlines()] == [
-        ["user", "type", "status", "brokers"],
+        ["user", "type", "status", "where"],
         ["admin", "Super", "enable", "all"],
         ["inner", "Super", "enable", "all"],
         ["shop", "Normal", "enable", "all"],
@@ -209,7 +210,7 @@ def at_brokers(command, secured, monkeypatch):
     return command
 
 
-def test_a_user_may_do_what_is_granted_until_it_is_revoked(at_brokers, tmp_path):
+def test_a_user_may_do_what_is_granted_until_it_is_revoked(at_brokers, secured, tmp_path):
     lines = tmp_path / "lines"
     lines.write_text("one\ntwo\n")
     send = ("produce", "orders", "--file", lines, "--secure", tmp_path / "shop")
@@ -221,7 +222,7 @@ def test_a_user_may_do_what_is_granted_until_it_is_revoked(at_brokers, tmp_path)
         "broker-b: user shop exists already, and keeps its secret",
         f"the credentials of shop are in {tmp_path / 'shop'}",
     ]
-    wait_until(lambda: "no permission to access Topic:orders" in at_brokers(*send)[2], what="the nameserver to read the file")
+    assert "no permission to access Topic:orders" in at_brokers(*send)[2]
     code, out, err = at_brokers("acl", "grant", "shop", "--topic", "ord*", "--actions", "Pub")
     assert (code, err, out.splitlines()) == (0, "", [f"broker-{x}: shop may Pub on Topic:ord*" for x in "ab"])
     wait_until(lambda: at_brokers(*send)[0] == 0)
@@ -237,8 +238,9 @@ def test_a_user_may_do_what_is_granted_until_it_is_revoked(at_brokers, tmp_path)
     assert at_brokers("user", "update", "shop", "--disable")[0] == 0
     wait_until(lambda: "check signature failed" in at_brokers(*send)[2])
     code, out, _ = at_brokers("user", "list", "--json")
+    places = ["broker-a", "broker-b", f"namesrv {secured.namesrv}"]
     shown = {one["username"]: one for one in json.loads(out)}
-    assert shown["shop"] == {"username": "shop", "type": "Super", "status": "disable", "places": ["broker-a", "broker-b"]}
+    assert shown["shop"] == {"username": "shop", "type": "Super", "status": "disable", "places": places}
     assert "secret" not in out
     assert at_brokers("user", "delete", "shop")[0] == 0
     wait_until(lambda: at_brokers(*send)[0] == 1)
@@ -278,6 +280,23 @@ def test_a_broker_that_does_not_answer_is_named_and_the_rest_is_done(command, fi
     assert both[0] == both[1]
     code, out, _ = command("user", "list")
     assert out.splitlines()[1].split("\t") == ["admin", "Super", "enable", str(files.users)]
+
+
+def test_a_nameserver_with_a_file_of_its_own_gets_users_too(serving, command, files, tmp_path):
+    shutil.copytree(files.root, tmp_path / "other")
+    namesrv = serving("namesrv", "--port", "0", "--store", str(tmp_path / "names"), "--secure", str(files.root)).address["namesrv"]
+    serving("broker", "--port", "0", "--namesrv", namesrv, "--store", str(tmp_path / "mq"), "--secure", str(tmp_path / "other"))
+    where = ("--namesrv", namesrv, "--secure", files.client)
+    lines = tmp_path / "lines"
+    lines.write_text("one\n")
+    code, out, err = command("user", "create", "shop", "--out", tmp_path / "shop", *where)
+    assert (code, err, out.splitlines()[0]) == (0, "", "broker-a: user shop created")
+    assert command("acl", "grant", "shop", "--topic", "orders", "--actions", "Pub", *where)[0] == 0
+    assert command("produce", "orders", "--file", lines, "--namesrv", namesrv, "--secure", tmp_path / "shop")[0] == 0
+    secrets = [read_users_file(root / "users.json").users["shop"].secrets for root in (files.root, tmp_path / "other")]
+    assert secrets[0] == secrets[1]
+    assert command("user", "delete", "shop", *where)[0] == 0
+    assert "shop" not in read_users_file(files.users).users
 
 
 def test_brokers_without_users_say_so(cli):

@@ -239,6 +239,17 @@ async def test_changes_of_one_server_are_made_one_after_the_other(path):
     assert read_users_file(path) == store.tables
 
 
+async def test_a_change_that_another_server_has_made_is_taken_over_when_it_is_refused(path):
+    store, other = UserStore(path), UserStore(path)
+    store.open()
+    other.open()
+    user = User("new", (new_secret(),))
+    await other.change(lambda old: old.create_user(user))
+    with pytest.raises(ChangeRefused):
+        await store.change(lambda old: old.create_user(user))
+    assert store.tables.users["new"] == user
+
+
 async def test_a_file_that_is_gone_leaves_the_users_as_they_were(path):
     store = UserStore(path)
     store.open()
