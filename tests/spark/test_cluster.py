@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.spark.secured import SECRET, USER, secured_cluster
 from tests.spark.standalone import StandaloneCluster
 from tests.unit.spark import store_jobs
 
@@ -44,10 +46,12 @@ def filled():
 
 def run_job(home: Path, mq: LocalCluster, master: str, *, whole: bool) -> dict[str, Any]:
     plan = {"master": master, "nameserver": mq.namesrv, "topics": TOPICS, "copies": "ClusterCopies", "home": str(home), "whole": whole}
+    return run_module("tests.spark.cluster_job", plan, home)
+
+
+def run_module(name: str, plan: dict[str, Any], home: Path) -> dict[str, Any]:
     with (home / "job.log").open("w+") as said:
-        job = subprocess.run(
-            [sys.executable, "-m", "tests.spark.cluster_job", json.dumps(plan)], cwd=ROOT, stdout=subprocess.PIPE, stderr=said, check=False
-        )
+        job = subprocess.run([sys.executable, "-m", name, json.dumps(plan)], cwd=ROOT, stdout=subprocess.PIPE, stderr=said, check=False)
         said.seek(0)
         assert job.returncode == 0, said.read()[-4000:]
     return json.loads(job.stdout.splitlines()[-1])
@@ -79,3 +83,27 @@ def test_source_sink_stream_and_landing_run_on_the_executors_of_a_cluster(tmp_pa
     assert found["landed rows"] == len(held)
     assert (found["rebuilt units"], found["audit"]) == (200, "in order")
     assert store_jobs.queue_files(tmp_path / "store") == files
+
+
+@pytest.mark.long
+def test_executors_of_a_cluster_resolve_credentials_on_their_own_machine(tmp_path, monkeypatch):
+    """What the driver finds by a relative name the executors do not, as they have directories of their own."""
+    home = tmp_path / "driver"
+    for directory in (home, home / "events"):
+        directory.mkdir()
+    monkeypatch.setenv("READER_ACCESS_KEY", USER)
+    monkeypatch.setenv("READER_SECRET_KEY", SECRET)
+    with secured_cluster(home) as secured, StandaloneCluster(tmp_path / "cluster") as cluster:
+        secured.admin.create_topic("Secured", queues=4)
+        secured.producer.send_batch([Message("Secured", b"%d" % n) for n in range(400)])
+        shipped = secured.write_credentials(SECRET, "shipped.json")
+        plan = {"master": cluster.url, "nameserver": secured.namesrv, "topic": "Secured", "prefix": "READER", "home": str(home)}
+        found = run_module("tests.spark.secured_job", plan, home)
+    assert found["by environment"] == found["by directory"] == list(range(400))
+    on_executor = f"option 'credentials.file' of the rocketmq format: on executor host {socket.gethostname()}, "
+    assert found["missing on executors"].startswith(on_executor + "the file of credentials credentials.json cannot be read: ")
+    assert found["shipped"].startswith(on_executor + "shipped.json holds a secret and others may read it")
+    # Spark puts a copy of a shipped file into the executors' directories.
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name not in ("credentials.json", shipped.name)]
+    assert any(path.parent.name == "events" or path.parent.parent.name == "events" for path in files)
+    assert [path for path in files if SECRET.encode() in path.read_bytes()] == []

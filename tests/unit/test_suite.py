@@ -131,6 +131,7 @@ INSIDE: dict[str, dict[str, str]] = {
     },
     "the name is another project's": {
         "spark/cluster_job.py": "_jsc",
+        "spark/test_secured.py": "_jdf _jsc _jvm",
         "spark/test_demo_checks.py": "_data_directory",
         "unit/cli/test_pipeline.py": "_bar",
     },
