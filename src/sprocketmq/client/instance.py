@@ -336,6 +336,7 @@ class Instance:
 
     async def _lookup(self, topic: str, budget_s: float) -> Route | None:
         data = await self._fetch(topic, budget_s)
+        self.outages.allowed(";".join(self.namesrv.addresses), self.kind)
         self._refreshed_at[topic] = self.clock.monotonic()
         if data is None:
             return None
@@ -402,7 +403,7 @@ class Instance:
             pass  # the route is no longer needed
         except SprocketError as e:
             # The request that needed the route fails too, and logs more.
-            level = logging.DEBUG if isinstance(e, RetriableError) else logging.WARNING
+            level = logging.DEBUG if isinstance(e, RetriableError) else self.level_of(e)
             log.log(level, "%s: route of %s not refreshed: %s", self.kind, topic, e)
 
     # --- heartbeats ---

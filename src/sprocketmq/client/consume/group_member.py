@@ -14,7 +14,7 @@ from sprocketmq.client.consume.rebalance import Share, plan_assignment
 from sprocketmq.client.consume.subscription_check import SubscriptionCheck
 from sprocketmq.client.instance import OPEN, Instance, response_error
 from sprocketmq.client.routes import Route
-from sprocketmq.errors import ClientClosed, SprocketError
+from sprocketmq.errors import AccessRefused, ClientClosed, SprocketError
 from sprocketmq.net.tasks import all_of, settled
 from sprocketmq.protocol.bodies import ConsumerData, ConsumerIdList, SubscriptionData
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
@@ -185,6 +185,8 @@ class GroupMember:
                         balanced = False
                 except ClientClosed:
                     return
+                except AccessRefused as e:
+                    self._report(topic, str(e), self._instance.level_of(e))  # tried again after the usual time: brokers limit refusals
                 except SprocketError as e:
                     self._report(topic, str(e), self._instance.level_of(e))
                     balanced = False

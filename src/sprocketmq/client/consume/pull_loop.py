@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 SUSPEND_MS = 15_000
 PULL_TIMEOUT_S = 30.0
 PULL_PAUSE_S = 1.0
+# The pause doubles while the broker refuses this client, up to this: brokers close connections that fail to log in too often.
+LONGEST_DENIED_PAUSE_S = 15.0
 # Pause before a broker is asked again that has found nothing and held nothing: a slave that lags behind does so.
 STALL_PAUSE_S = 0.2
 # The language that SprocketMQ's brokers name in their responses.
@@ -64,7 +66,7 @@ _FULL = {
 class _Loop:
     """The loop of one queue, and its state. Times are monotonic seconds."""
 
-    __slots__ = ("asking", "error", "failing", "idle_since", "kept", "lacking", "pq", "refusals", "room", "warned_s")
+    __slots__ = ("asking", "denials", "error", "failing", "idle_since", "kept", "lacking", "pq", "refusals", "room", "warned_s")
 
     kept: Kept
 
@@ -76,6 +78,8 @@ class _Loop:
         self.error: BaseException | None = None
         self.failing = False
         self.refusals = 0
+        # How often the broker refused this client since the last pull that succeeded.
+        self.denials = 0
         # Whether a slave answers that does not have the next message.
         self.lacking = False
         # Set while the cache is full; resolved when there is room again.
@@ -83,11 +87,6 @@ class _Loop:
         # When the last pull was answered, and how long the queue had been idle when that was last logged.
         self.idle_since = now
         self.warned_s = 0.0
-
-    @property
-    def denied(self) -> bool:
-        """Whether the broker refuses this client at present."""
-        return self.failing and isinstance(self.error, AccessRefused)
 
     def why_idle(self) -> str:
         """Return why the queue is not pulled; empty when it is."""
@@ -219,6 +218,7 @@ class PullLoops:
         loop.idle_since = now
         loop.failing = False
         loop.refusals = 0
+        loop.denials = 0
 
     # --- one queue ---
 
@@ -239,7 +239,7 @@ class PullLoops:
                     loop.room = None
                 continue
             # A member that had no access may have lost the queue to another one, which has committed since.
-            commit = pq.commit_offset if self._commits and not loop.denied else 0
+            commit = pq.commit_offset if self._commits and not loop.denials else 0
             pq.pulled_at = self._instance.clock.monotonic()
             try:
                 loop.asking = True
@@ -263,9 +263,12 @@ class PullLoops:
                 return  # pauses end at once then, and retries would never stop
             except SprocketError as e:
                 loop.asking = False
+                pause = PULL_PAUSE_S
                 if isinstance(e, AccessRefused):
                     level = self._instance.outages.refused(e)
-                    log.log(level, "%s: pull of %s refused, trying again each %g s: %s", who, queue, PULL_PAUSE_S, e)
+                    log.log(level, "%s: pull of %s refused, trying again until access is given back: %s", who, queue, e)
+                    pause = min(LONGEST_DENIED_PAUSE_S, PULL_PAUSE_S * 2**loop.denials)
+                    loop.denials = min(loop.denials + 1, 16)
                     self._denied(e)
                 elif isinstance(e, RetriableError):
                     self._instance.outages.failed(broker, pq.pulled_at, who, e)
@@ -278,13 +281,13 @@ class PullLoops:
                 loop.error, loop.failing = e, True
                 if isinstance(e, TopicNotFound):
                     self._lost()
-                await self._instance.timers.sleep(PULL_PAUSE_S)
+                await self._instance.timers.sleep(pause)
                 continue
             if loop.failing:
                 self._instance.outages.answered(broker, who)
-                if loop.denied:
-                    self._instance.outages.allowed(address, who)
-                    self._instance.heartbeat_soon()  # the broker may have dropped this member from its group
+            if loop.denials:
+                self._instance.outages.allowed(address, who)
+                self._instance.heartbeat_soon()  # the broker may have dropped this member from its group
             self._answered(loop)
             if self._is_master(queue, address):
                 if commit and broker_id == MASTER_ID:

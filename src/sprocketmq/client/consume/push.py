@@ -84,8 +84,8 @@ class PushConsumer(Client):
     Offsets are committed every 5 seconds, when a queue goes to another member, and at close, never past a message that is neither consumed
     nor sent back. After a crash, messages that were not committed are delivered again.
 
-    A user who loses access while the consumer runs, by a new secret or a deleted right, is logged as one error; pulls are tried again each
-    second, and messages go on when access is given back. ``stats()`` tells which queues are affected.
+    A user who loses access while the consumer runs, by a new secret or a deleted right, is logged as one error; pulls are tried again after
+    1 to 15 s, and messages go on when access is given back. ``stats()`` tells which queues are affected.
 
     Topics that do not exist yet are looked up until they do. When a broker refuses for good (bad expression, a topic without permission to
     read, group not allowed), ``batches()`` and ``listen()`` end with its BrokerError.
