@@ -1,4 +1,4 @@
-"""AutoBatch: many small sends, few requests; each send still gets its own result."""
+"""AutoBatch: many small sends share few requests, and each send gets its own result."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The same without asyncio: sprocketmq.sync."""
+"""Send and receive without asyncio: sprocketmq.sync."""
 
 from sprocketmq import Message, sync
 from sprocketmq.embedded import LocalCluster

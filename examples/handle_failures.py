@@ -1,4 +1,4 @@
-"""What errors tell: wrong port, unknown topic, an oversized message."""
+"""Three errors and the data they carry: a wrong port, an unknown topic, a message that is too large."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""One message of a batch fails: it alone comes again; one that never works becomes a dead letter."""
+"""Give back single messages of a batch: one is delivered again, one becomes a dead letter."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Send ten thousand messages in batches and look where they went."""
+"""Send ten thousand messages in batches and count them per queue."""
 
 import asyncio
 from collections import Counter

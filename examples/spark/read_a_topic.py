@@ -1,4 +1,4 @@
-"""A topic as a DataFrame, and rows of a DataFrame as messages: the session knows the format, Java and all."""
+"""Read a topic as a DataFrame, and in SQL. ``session`` finds Java and registers the format ``rocketmq``."""
 
 from sprocketmq import Message, sync
 from sprocketmq.embedded import LocalCluster
@@ -12,7 +12,7 @@ with LocalCluster() as mq:
     orders = spark.read.format("rocketmq").option("nameserver", mq.namesrv).option("subscribe", "orders").load()
     orders.groupBy("tags").count().orderBy("tags").show()
 
-    # The same in SQL; columns without the body are the cheapest to read.
+    # The same in SQL; reading is cheapest without the body.
     spark.sql(
         f"CREATE OR REPLACE TEMPORARY VIEW keys USING rocketmq"
         f" OPTIONS (nameserver '{mq.namesrv}', subscribe 'orders', columns 'queueId,queueOffset,keys')"

@@ -1,4 +1,4 @@
-"""transformWithState: how often each order was tried, counted in sessions that end when it was quiet for ten minutes.
+"""transformWithState: count the tries of each order, in sessions that end after ten minutes without a try.
 
 Needs protobuf: pip install 'sprocketmq[pipelines]'
 """
