@@ -4,17 +4,7 @@ import contextlib
 import os
 import sys
 
-from sprocketmq.errors import (
-    AuthenticationFailed,
-    BrokerNameTaken,
-    ConfigError,
-    PortInUse,
-    SprocketError,
-    StoreLocked,
-    StoreNotSupported,
-    StoreNotWritable,
-    TlsFailed,
-)
+from sprocketmq.errors import BrokerNameTaken, ConfigError, PortInUse, SprocketError, StoreLocked, StoreNotSupported, StoreNotWritable
 
 EXIT_OK = 0
 EXIT_FAILURE = 1
@@ -25,7 +15,13 @@ EXIT_SIGNAL = 128
 # This environment variable, set to any value, shows tracebacks, for bug reports.
 DEBUG_VARIABLE = "SPROCKETMQ_DEBUG"
 
-_TLS_OPTIONS = {"untrusted": "--tls-ca FILE", "needs tls": "--secure DIR, or --tls-ca FILE", "plain text": "--no-tls"}
+# What the texts of errors name, as options.
+_OPTIONS = {
+    "credentials=": "--secure DIR, or --access-key-file FILE",
+    "tls=True": "--secure DIR, or --tls-ca FILE",
+    "set ca_file": "--tls-ca FILE",
+    "leave tls out": "--no-tls",
+}
 # ConfigErrors caused by the machine's state, not by the command line.
 _NOT_USAGE = (BrokerNameTaken, PortInUse, StoreLocked, StoreNotSupported, StoreNotWritable)
 
@@ -46,12 +42,9 @@ def exit_code_of(error: SprocketError) -> int:
     return EXIT_USAGE if isinstance(error, ConfigError) and not isinstance(error, _NOT_USAGE) else EXIT_FAILURE
 
 
-def _option_for(error: SprocketError) -> str:
-    """Return the options that do what the error says: its text is for programs."""
-    if isinstance(error, TlsFailed):
-        option = _TLS_OPTIONS.get(error.problem, "")
-    else:
-        option = "--secure DIR, or --access-key-file FILE" if isinstance(error, AuthenticationFailed) else ""
+def _option_for(text: str) -> str:
+    """Return the options that do what the text of an error says: it is for programs, and may quote the error before it."""
+    option = next((option for phrase, option in _OPTIONS.items() if phrase in text), "")
     return f" (on the command line: {option})" if option else ""
 
 
@@ -60,7 +53,7 @@ def report(error: BaseException) -> int:
     if os.environ.get(DEBUG_VARIABLE):
         raise error
     if isinstance(error, SprocketError):
-        fail(f"{error}{_option_for(error)}")
+        fail(f"{error}{_option_for(str(error))}")
         return exit_code_of(error)
     if isinstance(error, BrokenPipeError):
         return EXIT_OK

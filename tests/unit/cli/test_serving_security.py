@@ -285,6 +285,7 @@ def test_a_secured_server_serves_its_users_and_nobody_else(serving, command, own
     monkeypatch.setenv("HOME", str(tmp_path))
     code, out, err = command("topic", "list", "--no-tls", "--access-key-file", own.client / "credentials.json")
     assert (code, out) == (1, "")
+    assert "(on the command line: --secure DIR, or --tls-ca FILE)" in err
     code, out, err = command("topic", "list", "--tls-ca", own.authority)
     assert (code, out) == (1, "")
     assert "refused with code 16: check signature failed" in err
