@@ -106,6 +106,21 @@ async def test_a_slave_gets_the_log_from_where_it_reports(store, lead, connect):
     assert (log_offset, data) == (len(whole), log_bytes(store)[len(whole) :])
 
 
+async def test_commits_are_gathered_before_they_are_sent(store, lead, connect):
+    put(store, b"one")
+    master = await lead(gather_s=0.5)
+    slave = await connect(master)
+    slave.report(1)
+    whole = len(log_bytes(store))
+    await slave.log(whole - 1)
+    for body in (b"two", b"three"):
+        put(store, body)
+        master.wrote()
+        await asyncio.sleep(0)  # a turn of the loop between them
+    log_offset, data = await slave.transfer()
+    assert (log_offset, data) == (whole, log_bytes(store)[whole:])
+
+
 async def test_0_asks_for_the_last_file_and_1_for_the_whole_log(store, lead, connect):
     fill(store, 300)
     master = await lead()
