@@ -19,6 +19,7 @@ from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.embedded.children import ChildServers
 from sprocketmq.embedded.plan import ClusterPlan
 from sprocketmq.embedded.threads import ThreadServers
+from sprocketmq.embedded.users import add_user
 from sprocketmq.errors import ClientClosed, ConfigError, ForkedClient
 from sprocketmq.net.tasks import share
 from sprocketmq.processes.members import members_of
@@ -277,6 +278,17 @@ class LocalCluster:
 
         with sync.AdminClient(namesrv=self.namesrv, secure=self.secure) as admin:
             admin.create_topic(topic, queues=queues, attributes=attributes)
+
+    def create_user(self, name: str, rights: Mapping[str, str] | None = None) -> Path:
+        """Create a user of a secure cluster and return the directory for its clients, their argument ``secure``.
+
+        ``rights`` has the actions that it may do with resources: ``{"Topic:orders*": "Pub", "Group:billing": "Sub,Get"}``. Raises
+        ConfigError for a cluster that is not secure, a user that exists, and rights that cannot be.
+        """
+        servers = self._running()
+        if self._secure is None:
+            raise ConfigError("this LocalCluster is not secure, so that everybody may do everything: make it with secure=True")
+        return add_user(self._secure, self.namesrv, (*servers.brokers.values(), servers.namesrv), name, rights or {})
 
     def messages(self, topic: str, *, count: int | None = None, timeout_s: float = 30.0) -> list[ReceivedMessage]:
         """Return what ``topic`` holds, by queue and offset; nobody's position is changed.

@@ -4,7 +4,7 @@ import pytest
 
 from sprocketmq import Message, sync
 from sprocketmq.embedded import LocalCluster
-from sprocketmq.errors import AuthenticationFailed, ClientClosed, SprocketError
+from sprocketmq.errors import AuthenticationFailed, AuthorizationFailed, ClientClosed, ConfigError, SprocketError
 from sprocketmq.net.tls import TlsConfig
 
 
@@ -51,6 +51,33 @@ def test_parts_of_a_secured_cluster_come_back_with_the_same_credentials(tmp_path
     with mq:  # a new start has new ones
         assert mq.secure != secure
         assert len(mq.messages("orders")) == 1
+
+
+def test_a_user_may_do_what_its_rights_say_at_once():
+    with LocalCluster(secure=True, brokers=2) as mq:
+        mq.create_topic("orders", queues=2)
+        shop = mq.create_user("shop", {"Topic:orders": "pub"})
+        for _ in range(4):  # at both brokers
+            send_one(mq, secure=shop)
+        with pytest.raises(AuthorizationFailed), sync.PullConsumer("g", namesrv=mq.namesrv, secure=shop) as consumer:
+            consumer.pull(consumer.queues("orders")[0], 0)
+        billing = mq.create_user("billing", {"Topic:ord*": "Sub,Get", "Group:g": "Sub,Get"})
+        with sync.PullConsumer("g", namesrv=mq.namesrv, secure=billing) as consumer:
+            found = [message.body for queue in consumer.queues("orders") for message in consumer.pull(queue, 0).messages]
+        assert found == [b"o1"] * 4
+        mq.stop_broker("broker-b")
+        mq.create_user("late")
+        mq.start_broker("broker-b")
+        for name, rights, words in (
+            ("shop", {}, "has a user 'shop' already"),
+            ("two words", {}, "is not valid"),
+            ("new", {"Topics:x": "Pub"}, "resource type 'Topics' is not known"),
+            ("new", {"Topic:x": "Send"}, "no known action"),
+        ):
+            with pytest.raises(ConfigError, match=words):
+                mq.create_user(name, rights)
+    with LocalCluster() as mq, pytest.raises(ConfigError, match="make it with secure=True"):
+        mq.create_user("shop")
 
 
 def test_a_cluster_is_not_secured_unless_asked_for():
