@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from sprocketmq.cli.commands.options import Group, Json, Topic, for_cluster
+from sprocketmq.cli.cluster_options import for_cluster
+from sprocketmq.cli.commands.options import Group, Json, Topic
 from sprocketmq.cli.target import Target
 
 group_app = typer.Typer(

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from sprocketmq.cli.commands.options import Json, for_any_cluster
+from sprocketmq.cli.cluster_options import for_any_cluster
+from sprocketmq.cli.commands.options import Json
 from sprocketmq.cli.target import Target
 
 bench_app = typer.Typer(name="bench", help="Measure brokers.", no_args_is_help=True, rich_markup_mode=None)

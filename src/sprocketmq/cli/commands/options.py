@@ -4,10 +4,6 @@ from typing import Annotated
 
 import typer
 
-from sprocketmq.cli.cluster_options import for_any_cluster, for_cluster
-
-__all__ = ["PASS_ON", "Group", "Json", "Topic", "for_any_cluster", "for_cluster"]
-
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the consumer group.")]

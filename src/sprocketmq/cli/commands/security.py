@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from sprocketmq.cli.commands.options import Json, for_cluster
+from sprocketmq.cli.cluster_options import for_cluster
+from sprocketmq.cli.commands.options import Json
 from sprocketmq.cli.target import Target
 
 secure_app = typer.Typer(

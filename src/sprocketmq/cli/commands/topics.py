@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from sprocketmq.cli.commands.options import Json, Topic, for_cluster
+from sprocketmq.cli.cluster_options import for_cluster
+from sprocketmq.cli.commands.options import Json, Topic
 from sprocketmq.cli.target import Target
 
 topic_app = typer.Typer(name="topic", help="Create, list, show and delete topics.", no_args_is_help=True, rich_markup_mode=None)
