@@ -91,7 +91,7 @@ class Clock:
 @pytest.fixture
 def cluster(monkeypatch):
     fake = FakeCluster()
-    monkeypatch.setattr(data_source, "cluster_access", lambda nameserver, group, client_options, patience_s: fake)
+    monkeypatch.setattr(data_source, "cluster_access", lambda nameserver, group, client_options, security, patience_s: fake)
     return fake
 
 

@@ -26,6 +26,7 @@ MAX_RESTART_DELAY_S = 30.0
 STEADY_AFTER_S = 60.0
 STOP_TIMEOUT_S = 30.0
 KEPT_LINES = 20
+NOT_IN_TIME = "it was not ready in time"
 
 # The command line after ``sprocketmq``, made from the fields of the child's last ready line (none at first), so that ports stay the same.
 Command = Callable[[Mapping[str, str]], Sequence[str]]
@@ -149,7 +150,7 @@ class Child:
             if not self._wanted:
                 raise ChildFailed(self.name, "it was stopped before it was ready", None)
             if not self._ready:
-                raise ChildFailed(self.name, "it was not ready in time", None)
+                raise ChildFailed(self.name, NOT_IN_TIME, None)
 
     def end(self, number: signal.Signals) -> None:
         """Send a signal that ends it, and do not start it again."""
@@ -192,7 +193,8 @@ class Child:
                     self.fields = dict(part.split("=", 1) for part in line.split()[1:] if "=" in part)
                     self._ready = True
                     self._changed.notify_all()
-            elif process.poll() is None and deadline is not None and SYSTEM_CLOCK.monotonic() >= deadline:
+            late = not became_ready and process.poll() is None and deadline is not None and SYSTEM_CLOCK.monotonic() >= deadline
+            if late:
                 process.kill()
             began = SYSTEM_CLOCK.monotonic()
             code = process.wait()
@@ -202,7 +204,7 @@ class Child:
                 if self._is_unwanted():
                     self._changed.notify_all()
                     return
-                reason = f"{_how(code)}{complaints.reason(line)}"
+                reason = NOT_IN_TIME if late else f"{_how(code)}{complaints.reason(line)}"
                 if (first and not became_ready) or not self._restart:
                     self._fail(ChildFailed(self.name, reason, code))
                     if became_ready:
