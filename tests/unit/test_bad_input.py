@@ -11,6 +11,7 @@ import threading
 from itertools import count
 
 import pytest
+from tests.ports import address_of, hold
 
 from sprocketmq import AdminClient, Message, Producer, PullConsumer, PushConsumer, sync
 from sprocketmq.cli.app import main
@@ -235,9 +236,8 @@ def impostor(request):
 @pytest.fixture
 def nothing():
     """An address where nothing listens."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{sock.getsockname()[1]}"
+    with hold() as held:
+        yield address_of(held)
 
 
 CLIENTS = {
@@ -334,10 +334,7 @@ async def test_without_a_nameserver_known_topics_go_on_new_ones_fail_in_bounded_
 
 
 def test_a_broker_started_before_its_nameserver_registers_when_that_comes(tmp_path):
-    # Bound, so that nobody else is given the port; a listener may share it with a socket that does not listen.
-    with socket.socket() as reserved:
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.bind(("127.0.0.1", 0))
+    with hold() as reserved:
         port = reserved.getsockname()[1]
         options = ["--name", "broker-b", "--namesrv", f"127.0.0.1:{port}", "--port", "0", "--store", str(tmp_path)]
         command = [sys.executable, "-m", "sprocketmq", "broker", *options]

@@ -8,6 +8,7 @@ import time
 import pytest
 import uvloop
 from asking import Asking, create_topic
+from tests.ports import address_of, hold
 
 from sprocketmq.broker import Broker, BrokerConfig, server
 from sprocketmq.errors import BrokerNameTaken, ConfigError, PortInUse, StoreLocked, StoreNotWritable
@@ -86,9 +87,8 @@ async def test_a_killed_broker_is_missed_at_once(start_broker, namesrv):
 
 
 async def test_an_unreachable_nameserver_does_not_keep_a_broker_from_starting(start_broker, namesrv, caplog):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        gone = f"127.0.0.1:{taken.getsockname()[1]}"
+    with hold() as held:
+        gone = address_of(held)
         broker = await start_broker(namesrv=(gone, namesrv.address))
     assert broker.registered == (namesrv.address,)
     assert f"cannot connect to {gone}" in caplog.text
@@ -102,9 +102,10 @@ async def test_a_nameserver_that_comes_back_learns_everything_again(start_broker
     ask = await connect(broker)
     await ask(17, create_topic("before"))
     await first.stop()
-    assert (await ask(17, create_topic("meanwhile"))).code == 0
-    second = NameServer(NameServerConfig(host=host, port=port))
-    await second.start()
+    with hold(port):
+        assert (await ask(17, create_topic("meanwhile"))).code == 0
+        second = NameServer(NameServerConfig(host=host, port=port))
+        await second.start()
     await eventually(lambda: queues_at(second, "meanwhile"))
     assert queues_at(second, "before") == {"broker-a": 4}
     assert queues_at(second, "TBW102") == {"broker-a": 8}
@@ -183,9 +184,8 @@ async def test_one_of_several_nameservers_is_enough_to_know_the_name(start_broke
 
 
 async def test_the_entry_of_a_dead_broker_keeps_no_other_from_starting(start_broker, namesrv, register_entry):
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        await register_entry(f"127.0.0.1:{closed.getsockname()[1]}")
+    with hold() as closed:
+        await register_entry(address_of(closed))
         broker = await start_broker(namesrv=(namesrv.address,))
     assert address_at(namesrv) == broker.address
 

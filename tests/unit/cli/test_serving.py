@@ -4,13 +4,13 @@ import asyncio
 import errno
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
+from tests.ports import address_of, hold
 
 from sprocketmq import Message, sync
 from sprocketmq.cli.app import main
@@ -201,18 +201,18 @@ def test_a_store_that_fails_ends_the_process_with_one_clear_line(tmp_path, monke
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(MessageStore, "flush_log", fail)
-    with socket.create_server(("127.0.0.1", 0)) as reserved:
-        port = reserved.getsockname()[1]
 
-    def use_it():
-        namesrv = f"127.0.0.1:{port}"
+    def use(namesrv):
         wait_until(lambda: is_up(namesrv), timeout_s=60)
         send(namesrv, b"one")
 
-    user = threading.Thread(target=use_it)
-    user.start()
-    code = main(["serve", "--port", "0", "--namesrv-port", str(port), "--store", str(tmp_path), "--set", "flush_interval_s=0.01"])
-    user.join()
+    with hold() as held:
+        namesrv = address_of(held)
+        user = threading.Thread(target=use, args=(namesrv,))
+        user.start()
+        port = namesrv.rpartition(":")[2]
+        code = main(["serve", "--port", "0", "--namesrv-port", port, "--store", str(tmp_path), "--set", "flush_interval_s=0.01"])
+        user.join()
     _, err = capfd.readouterr()
     assert code == 1
     line = err.splitlines()[-1]

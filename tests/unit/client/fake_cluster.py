@@ -1,9 +1,12 @@
 """A scripted nameserver and broker on loopback, for faults the real ones do not make on demand."""
 
 import asyncio
+import socket
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import asynccontextmanager
+
+from tests.ports import hold
 
 from sprocketmq.net.server import RemotingServer, ServerConnection
 from sprocketmq.protocol.batch import split_batch
@@ -37,6 +40,7 @@ class FakeServer:
     def __init__(self) -> None:
         self.server = RemotingServer(self, name=self.kind)
         self.port = 0
+        self._held: socket.socket | None = None
         self.seen: list[Command] = []
         self.scripts: dict[int, list[Script]] = defaultdict(list)
         self.changed = asyncio.Event()
@@ -45,11 +49,20 @@ class FakeServer:
         self.port = await self.server.start("127.0.0.1", port)
 
     async def stop(self) -> None:
+        """Listen no more; the port stays this server's until ``close``, so that no server of another test answers there."""
         await self.server.stop()
+        if self._held is None and self.port:
+            self._held = hold(self.port)
 
     async def restart(self) -> None:
         self.server = RemotingServer(self, name=self.kind)
         await self.start(self.port)
+
+    async def close(self) -> None:
+        await self.server.stop()
+        if self._held is not None:
+            self._held.close()
+            self._held = None
 
     @property
     def address(self) -> str:
@@ -265,7 +278,7 @@ class FakeCluster:
 
     async def stop(self) -> None:
         for server in (*self.brokers, self.namesrv):
-            await server.stop()
+            await server.close()
 
     def put(self, topic: str, queues: int = 4) -> None:
         self.namesrv.put(topic, *self.brokers, queues=queues)

@@ -4,6 +4,7 @@ import logging
 import pytest
 from fake_cluster import FakeNamesrv, answer, fake_cluster, hang_up, silence
 from tests.inside import id_of, instance_of, run_due
+from tests.ports import address_of, hold
 
 from sprocketmq.client import AdminClient, Producer, PullConsumer, nameservers
 from sprocketmq.client import instance as instance_module
@@ -56,11 +57,8 @@ async def grpc_server():
 
 @pytest.fixture
 def closed_port():
-    import socket
-
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{s.getsockname()[1]}"
+    with hold() as held:
+        yield address_of(held)
 
 
 @pytest.fixture
@@ -304,7 +302,7 @@ async def test_an_unknown_topic_is_told_with_the_nameserver_that_was_asked():
         with pytest.raises(TopicNotFound, match=namesrv.address) as e:
             await consumer.queues("nope")
         assert e.value.topic == "nope"
-    await namesrv.stop()
+    await namesrv.close()
 
 
 # --- tasks that several wait for ----------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.inside import instance_of
+from tests.ports import hold
 from tests.waiting import next_millisecond
 
 from sprocketmq.broker.config import BrokerConfig
@@ -38,14 +39,17 @@ class Real:
 
     async def restart_broker(self, *, killed: bool = False) -> None:
         await (self.broker.abort() if killed else self.broker.stop())
-        await self.start_broker(self.broker.port)
+        with hold(self.broker.port):
+            await self.start_broker(self.broker.port)
 
     async def restart_namesrv(self, pause: asyncio.Event) -> None:
         address = self.namesrv.address
+        port = int(address.rpartition(":")[2])
         await self.namesrv.stop()
-        await pause.wait()
-        self.namesrv = NameServer(NameServerConfig(port=int(address.rpartition(":")[2])))
-        await self.namesrv.start()
+        with hold(port):
+            await pause.wait()
+            self.namesrv = NameServer(NameServerConfig(port=port))
+            await self.namesrv.start()
 
     async def stop(self) -> None:
         await self.broker.stop()

@@ -140,7 +140,7 @@ async def test_a_replica_is_asked_when_it_is_chosen(ten, consumer, cluster):
             result = await consumer.pull(QUEUE, 0, read_from=read_from)
             answered[read_from] = (result.status, result.from_master)
     finally:
-        await replica.stop()
+        await replica.close()
     there = (PullStatus.FOUND, True)
     assert answered == {"master": there, "slave": (PullStatus.NO_NEW_MESSAGE, False), "any": there}
 
@@ -217,7 +217,7 @@ async def test_prepared_pulls_follow_the_route(ten, consumer, cluster):
         assert len((await pulled_at_once(pulls, 0)).messages) == 3
         assert not (await pulled_at_once(pulls, 0)).from_master, "the broker that was the master is the replica now"
     finally:
-        await replica.stop()
+        await replica.close()
 
 
 async def test_what_no_pull_can_ask_for_is_refused(consumer):

@@ -43,7 +43,7 @@ class Replicated(FakeCluster):
         await self.slave.start()
 
     async def stop(self) -> None:
-        await self.slave.stop()
+        await self.slave.close()
         await super().stop()
 
     def put(self, topic: str, queues: int = 1, *, master: bool = True) -> None:
