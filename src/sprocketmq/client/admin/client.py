@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 
-from sprocketmq.client.admin.messages import MessageQueries
+from sprocketmq.client.admin.search import MessageSearch
 from sprocketmq.client.admin.security import SecurityAdmin
 from sprocketmq.client.arguments import check_number
 from sprocketmq.client.consume.offsets import OffsetRequests
@@ -16,7 +16,7 @@ from sprocketmq.net.tls import TlsConfig
 ADMIN_TIMEOUT_S = 5.0
 
 
-class AdminClient(SecurityAdmin, MessageQueries):
+class AdminClient(SecurityAdmin, MessageSearch):
     """Creates, shows and deletes topics and consumer groups; shows routes, brokers, progress and messages; resets offsets.
 
     ``namesrv`` as for Producer. Use ``async with``. Methods raise BrokerError when a server refuses, BrokerBusy when it cannot now,
