@@ -256,7 +256,7 @@ class AdminHandlers:
         stats = ConsumeStats()
         for topic in topics:
             name = topic.name
-            stats.consume_tps += self._stats.got_in_a_minute(name, group) * 1000 / MINUTE_MS
+            stats.consume_tps += self._stats.got_in_a_minute(topic, group) * 1000 / MINUTE_MS
             for queue_id in range(topic.read_queues):
                 committed = offsets.get(group, name, queue_id) or 0
                 pulled = offsets.pulled(group, name, queue_id) or 0

@@ -22,10 +22,10 @@ from sprocketmq.broker.clients import SQL_REFUSED, ClientRegistry, tag_filter
 from sprocketmq.broker.cold_reads import ColdReads
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.groups import GroupRefused, GroupTable
+from sprocketmq.broker.metrics.counters import BrokerCounters
 from sprocketmq.broker.offsets import OffsetTable
 from sprocketmq.broker.query import members_of
 from sprocketmq.broker.replication.roles import MASTER_ID, BrokerRole
-from sprocketmq.broker.stats import Stats
 from sprocketmq.broker.topics import FAQ, NO_LITE_TOPICS, Topic, TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import FatalError, InvalidName
@@ -190,7 +190,7 @@ class PullHandlers:
         groups: GroupTable,
         clients: ClientRegistry,
         offsets: OffsetTable,
-        stats: Stats,
+        counters: BrokerCounters,
         role: BrokerRole,
         *,
         clock: Clock = SYSTEM_CLOCK,
@@ -201,7 +201,7 @@ class PullHandlers:
         self._groups = groups
         self._clients = clients
         self._offsets = offsets
-        self._stats = stats
+        self._counters = counters
         self._clock = clock
         self._max_count = config.max_transfer_count_on_message_in_memory
         self._max_bytes = config.max_transfer_bytes_on_message_in_memory
@@ -399,7 +399,7 @@ class PullHandlers:
         )
 
     def _answer(self, pull: Pull, result: ReadResult) -> None:
-        conn, stats = pull.conn, self._stats
+        conn, counters = pull.conn, self._counters
         code = response_code(result.status, pull.offset)
         next_offset = result.next_offset
         remark = result.status.name
@@ -426,12 +426,16 @@ class PullHandlers:
                     asyncio.get_running_loop().call_soon(self._unread.clear)
                 self._unread[conn] = unread + size
                 body += result.buffers
-                stats.get_found += 1
-                stats.get_messages += result.count
-                stats.get_bytes += size
-                stats.note_got(pull.topic.name, pull.group.group_name, result.count)
+                count = result.count
+                counters.get_found += 1
+                counters.get_messages += count
+                counters.get_bytes += size
+                got = counters.of_group(pull.topic, pull.group.group_name)
+                got.get_requests += 1
+                got.get_messages += count
+                got.get_bytes += size
         else:
-            stats.get_missed += 1
+            counters.get_missed += 1
         ext = _EXT % (
             suggested,
             next_offset,

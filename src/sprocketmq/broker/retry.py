@@ -19,6 +19,7 @@ from typing import Any
 from sprocketmq.broker.copies import CopyTable, record_of
 from sprocketmq.broker.delay import DelayService
 from sprocketmq.broker.groups import GroupRefused, GroupTable
+from sprocketmq.broker.metrics.counters import BrokerCounters
 from sprocketmq.broker.offsets import OffsetTable
 from sprocketmq.broker.send import SendHandlers
 from sprocketmq.broker.send_rules import SendRefused
@@ -101,17 +102,21 @@ class RetryHandlers:
     def __init__(
         self,
         store: MessageStore,
+        topics: TopicTable,
         rules: RetryRules,
         sends: SendHandlers,
         delays: DelayService,
         offsets: OffsetTable,
         copies: CopyTable,
+        counters: BrokerCounters,
         *,
         allows: Allows | None = None,
     ) -> None:
         self._store = store
+        self._topics = topics
         self._allows = allows
         self._copies = copies
+        self._counters = counters
         self._rules = rules
         self._sends = sends
         self._delays = delays
@@ -171,7 +176,9 @@ class RetryHandlers:
         copy = self._copy(group.group_name, topic.name, log_offset, uniq, dead=dead)
         if copy is not None:
             if waits and copy >= self._store.commitlog_flushed_offset:
-                self._sends.staged(conn, command, None, 0, 0, waits=True)  # nothing new, but the answer is as good as the first one's
+                self._sends.staged(
+                    conn, command, None, 0, 0, size=0, waits=True
+                )  # nothing new, but the answer is as good as the first one's
             else:
                 conn.respond(command, ResponseCode.SUCCESS)
             return
@@ -187,12 +194,17 @@ class RetryHandlers:
             properties[DELAY] = "0"
             tag = tags_code(properties.get("TAGS"))
             placed = self._store.stage_copy(topic.name, 0, body, encode_properties(properties), tags_code=tag, **more)
-            self._sends.staged(conn, command, topic, 0, tag, waits=waits)
+            size = self._store.commitlog_staged_offset - placed[1]
+            self._sends.staged(conn, command, topic, 0, tag, size=size, waits=waits)
         else:
             level = header.delay_level or FIRST_LEVEL + times
             placed = self._delays.stage(level, topic.name, random.randrange(group.retry_queue_nums), body, properties, **more)
-            self._sends.staged(conn, command, None, 0, 0, waits=waits)
+            size = self._store.commitlog_staged_offset - placed[1]
+            self._sends.staged(conn, command, None, 0, 0, size=size, waits=waits)
         self._copies.note(topic.name, log_offset, uniq, placed[1])
+        given_back = self._counters.of_group(self._topics.get(properties[RETRY_TOPIC]) or topic, group.group_name)
+        given_back.sent_back += 1
+        given_back.dead_letters += dead
 
     def _copy(self, group: str, topic: str, log_offset: int, uniq: str, *, dead: bool) -> int | None:
         """Return the log offset of the existing dead letter of a message, or of its copy that the group has yet to get; None without one.

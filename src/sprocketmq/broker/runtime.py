@@ -89,7 +89,7 @@ class RuntimeHandlers:
         if topic is not None and request.stats_name == "TOPIC_PUT_NUMS":
             windows = [_window(stored_since(self._store, topic, now_ms - length), length) for length in (MINUTE_MS, HOUR_MS, DAY_MS)]
         elif topic is not None and group and request.stats_name == "GROUP_GET_NUMS":
-            windows = [_window(self._stats.got_in_a_minute(name, group), MINUTE_MS), StatsWindow(), StatsWindow()]
+            windows = [_window(self._stats.got_in_a_minute(topic, group), MINUTE_MS), StatsWindow(), StatsWindow()]
         else:
             remark = f"The stats <{request.stats_name}> <{request.stats_key}> not exist"
             conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=remark)
@@ -100,7 +100,7 @@ class RuntimeHandlers:
         """Return the runtime information; parts that only the reference has are reported as idle."""
         store, flusher, acks, delays = self._store, self._flusher, self._acks, self._delays
         now = self._clock.monotonic()
-        up_s = (self._clock.time_ms() - self._stats.started_ms) // 1000
+        up_s = (self._clock.time_ms() - self._stats.counters.started_ms) // 1000
         days, rest = divmod(up_s, 86400)
         hours, rest = divmod(rest, 3600)
         minutes, seconds = divmod(rest, 60)

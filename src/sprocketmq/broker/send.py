@@ -6,6 +6,7 @@ socket brought. It is answered then, or when disk and replicas have it, as the m
 
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -16,8 +17,8 @@ from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.delay import Arrival, DelayService
 from sprocketmq.broker.flushing import Flusher
 from sprocketmq.broker.groups import GroupTable
+from sprocketmq.broker.metrics.counters import DELAY, FIFO, NORMAL, BrokerCounters
 from sprocketmq.broker.send_rules import SendRefused, SendRules, of_dead_letter, property_value
-from sprocketmq.broker.stats import Stats
 from sprocketmq.broker.topics import Topic, TopicRefused, TopicTable, check_topic_name, topic_not_exist
 from sprocketmq.errors import FatalError, InvalidMessage, MessageTooLarge, ProtocolError, RemoteProtocolError, RetriableError, StoreFailed
 from sprocketmq.net.server import ServerConnection
@@ -31,7 +32,7 @@ from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.protocol.headers import SendHeader, SendMessageV1, SendMessageV2
 from sprocketmq.protocol.ids import MessageIdFactory
-from sprocketmq.protocol.names import MAX_TOPIC_LENGTH, RETRY_PREFIX, SCHEDULE_TOPIC, SEND_FORBIDDEN_TOPICS
+from sprocketmq.protocol.names import DLQ_PREFIX, MAX_TOPIC_LENGTH, RETRY_PREFIX, SCHEDULE_TOPIC, SEND_FORBIDDEN_TOPICS, TIMER_TOPIC
 from sprocketmq.protocol.properties import (
     MAX_PROPERTIES_LENGTH,
     MSG_REGION,
@@ -68,17 +69,19 @@ class Room(Protocol):
 
 
 class Stored(NamedTuple):
-    """A send that is written and waits for disk or replicas: its connection and request, and the fields of the answer, if any."""
+    """A send that is written and waits for disk or replicas: connection, request, the fields of the answer, if any, and since when."""
 
     conn: ServerConnection
     command: Command
     ext: bytes | None
+    since: float
 
 
 # A staged send: connection, request, topic, queue id, queue offset, log offset (a list for a batch stored as single messages), unique key,
-# tag code (None for several), number of messages of an inner batch (else 0; negative for an answer without fields), whether the answer
-# waits for disk or replicas. A tuple, because one is made for every send.
-_Staged = tuple[ServerConnection, Command, Topic, int, int, int | list[int], str | None, int | None, int, bool]
+# tag code (None for several), number of messages of an inner batch (else 0; negative for an answer without fields), type of the message
+# and bytes of its records (0: nothing new is stored), whether the answer waits for disk or replicas. A tuple, because one is made for
+# every send.
+_Staged = tuple[ServerConnection, Command, Topic, int, int, int | list[int], str | None, int | None, int, str, int, bool]
 
 
 class SendHandlers:
@@ -95,7 +98,7 @@ class SendHandlers:
         store: MessageStore,
         topics: TopicTable,
         groups: GroupTable,
-        stats: Stats,
+        counters: BrokerCounters,
         *,
         flusher: Flusher[Stored],
         room: Room,
@@ -107,7 +110,7 @@ class SendHandlers:
         self._store = store
         self._topics = topics
         self._groups = groups
-        self._stats = stats
+        self._counters = counters
         self._arrived = arrived
         self._saved = saved
         self._flusher = flusher
@@ -174,7 +177,7 @@ class SendHandlers:
         except ProtocolError as e:
             conn.respond(command, ResponseCode.SYSTEM_ERROR, ext=self._error_ext, remark=str(e))
         except (RetriableError, FatalError, OSError) as e:
-            self._stats.put_failed += 1
+            self._counters.put_failed += 1
             self._unavailable(conn, command, e)
 
     # --- checking and staging ---
@@ -210,6 +213,8 @@ class SendHandlers:
         if "_MSG" in properties:  # TRAN_MSG, _SYS_MSG_PRIORITY_
             queue_id, properties = self._rules.placed(topic, queue_id, properties, times, batch=bool(header.batch))
         if topic.retry_group is not None and not header.batch and (dead := self._dead_letter(header)) is not None:
+            origin = self._topics.get(property_value(properties, "RETRY_TOPIC\x01") or "") or topic
+            self._counters.of_group(origin, dead.name.removeprefix(DLQ_PREFIX)).dead_letters += 1
             topic, name, queue_id = dead, dead.name, 0
             properties = of_dead_letter(properties)
         waits = False
@@ -217,8 +222,9 @@ class SendHandlers:
             waits = not command.flag & FLAG_ONEWAY and wants_wait(properties)
             if not self._flusher.admits(waits=waits):
                 raise SendRefused(ResponseCode.SYSTEM_BUSY, OVERLOAD)
+        message_type = FIFO if "__SHARDINGKEY\x01" in properties else NORMAL
         if header.batch:
-            self._stage_batch(conn, command, topic, queue_id, flag, sys_flag, born, properties, waits)
+            self._stage_batch(conn, command, topic, queue_id, flag, sys_flag, born, properties, message_type, waits)
             return
 
         level = due_ms = 0
@@ -245,7 +251,10 @@ class SendHandlers:
                 queue_offset, log_offset = self._delays.stage(level, name, queue_id, body, pairs, **more)
             else:
                 queue_offset, log_offset = self._delays.stage_timed(due_ms, name, queue_id, body, pairs, **more)
-            self._staged.append((conn, command, self._schedule_topic, queue_id, queue_offset, log_offset, uniq, 0, 0, waits))
+            message_type = FIFO if message_type is FIFO else DELAY
+            size = self._store.commitlog_staged_offset - log_offset
+            parked_in = self._schedule_topic if level else self._topics.get(TIMER_TOPIC) or self._schedule_topic
+            self._staged.append((conn, command, parked_in, queue_id, queue_offset, log_offset, uniq, 0, 0, message_type, size, waits))
             if waits:
                 self._acks.hold()
             return
@@ -262,7 +271,8 @@ class SendHandlers:
             born_host=conn.peer_host,
             reconsume_times=times,
         )
-        self._staged.append((conn, command, topic, queue_id, queue_offset, log_offset, uniq, tag, 0, waits))
+        size = self._store.commitlog_staged_offset - log_offset
+        self._staged.append((conn, command, topic, queue_id, queue_offset, log_offset, uniq, tag, 0, message_type, size, waits))
         if waits:
             self._acks.hold()
 
@@ -276,6 +286,7 @@ class SendHandlers:
         sys_flag: int,
         born: int,
         properties: str,
+        message_type: str,
         waits: bool,
     ) -> None:
         name = topic.name
@@ -313,7 +324,8 @@ class SendHandlers:
                 born_timestamp_ms=born,
                 born_host=conn.peer_host,
             )
-            self._staged.append((conn, command, topic, queue_id, queue_offset, log_offset, uniq, tag, count, waits))
+            size = self._store.commitlog_staged_offset - log_offset
+            self._staged.append((conn, command, topic, queue_id, queue_offset, log_offset, uniq, tag, count, message_type, size, waits))
         else:
             entries = split_columns(body) or split_batch(body)
             strings = b"".join(entries.properties if isinstance(entries, BatchColumns) else [entry.properties for entry in entries])
@@ -322,7 +334,8 @@ class SendHandlers:
             queue_offset, log_offsets = self._store.stage_batch(
                 name, queue_id, entries, sys_flag=sys_flag, born_timestamp_ms=born, born_host=conn.peer_host
             )
-            self._staged.append((conn, command, topic, queue_id, queue_offset, log_offsets, uniq, None, 0, waits))
+            size = self._store.commitlog_staged_offset - log_offsets[0]
+            self._staged.append((conn, command, topic, queue_id, queue_offset, log_offsets, uniq, None, 0, message_type, size, waits))
         if waits:
             self._acks.hold()
 
@@ -332,7 +345,7 @@ class SendHandlers:
             raise SendRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now. It may be caused by: the broker is stopping")
         if not self._room.writable:
             raise SendRefused(ResponseCode.SERVICE_NOT_AVAILABLE, self._room.refusal)
-        if self._busy_until > self._stats.now():
+        if self._busy_until > self._counters.now():
             raise SendRefused(ResponseCode.SYSTEM_BUSY, PAGE_CACHE_BUSY)
         self._busy_until = 0.0
 
@@ -385,15 +398,15 @@ class SendHandlers:
         if not staged:
             return
         self._staged = []
-        stats = self._stats
-        began = stats.now()
+        counters = self._counters
+        began = counters.now()
         try:
             self._store.commit()
         except (RetriableError, FatalError, OSError) as e:
             if not self._failing:  # a full disk refuses thousands a second; say it once
                 self._failing = True
                 log.warning("sends are refused: %s", e)
-            stats.put_failed += len(staged)
+            counters.put_failed += len(staged)
             self._acks.release(sum(one[-1] for one in staged))
             if isinstance(e, StoreFailed):
                 self._flusher.fail(e)
@@ -406,44 +419,65 @@ class SendHandlers:
         if self._failing:
             self._failing = False
             log.warning("sends are taken again")
-        stats.put_requests += len(staged)
-        took = stats.now() - began
-        stats.max_commit_s = max(stats.max_commit_s, took)
+        counters.put_requests += len(staged)
+        now = counters.now()
+        took = now - began
+        counters.max_commit_s = max(counters.max_commit_s, took)
+        counters.commit.add(took, len(staged))
         if took > self._slow_s:
             self._note_slow(took)
         ext: bytes | None
         single = self._single
         waiting: list[Stored] = []
-        for conn, command, _, queue_id, queue_offset, log_offset, uniq, _, inner, waits in staged:
-            stats.put_bytes += len(command.body)
+        messages = body_bytes = 0
+        run_topic, run_type, run_messages, run_bytes = staged[0][2], "", 0, 0
+        run_sizes: list[int] = []  # of consecutive sends to one topic, which are counted together
+        for conn, command, topic, queue_id, queue_offset, log_offset, uniq, _, inner, message_type, size, waits in staged:
+            body_bytes += len(command.body)
             if type(log_offset) is int:
+                count = 1
                 if inner < 0:
-                    stats.put_messages += 1
                     ext = None
                 elif inner:
-                    stats.put_messages += inner
+                    count = inner
+                    counters.inner_batches.add(count)
+                    counters.batch_bytes.add(len(command.body))
                     text = _json_text(uniq or "")
                     ext = self._inner % (queue_id, text, text, log_offset, queue_offset)
                 else:
-                    stats.put_messages += 1
                     ext = single % (queue_id, _json_text(uniq or ""), log_offset, queue_offset)
             else:
-                stats.put_messages += len(log_offset)  # type: ignore[arg-type]
-                ids = b",".join([self._msg_id] * len(log_offset)) % tuple(log_offset)  # type: ignore[arg-type]
+                count = len(log_offset)  # type: ignore[arg-type]
+                counters.batches.add(count)
+                counters.batch_bytes.add(len(command.body))
+                ids = b",".join([self._msg_id] * count) % tuple(log_offset)  # type: ignore[arg-type]
                 transaction = b'"transactionId":"%b",' % _json_text(uniq) if uniq else b""
                 ext = self._several % (queue_id, transaction, ids, queue_offset)
+            if size:
+                if topic is not run_topic or message_type is not run_type:
+                    if run_sizes:
+                        counters.of_topic(run_topic).of_type(run_type).add(run_messages, run_bytes, run_sizes, took)
+                        messages += run_messages
+                    run_topic, run_type, run_messages, run_bytes, run_sizes = topic, message_type, 0, 0, []
+                run_messages += count
+                run_bytes += size
+                run_sizes.append(size if count == 1 else size // count)
             if waits:
                 command.body = b""  # a view would keep a receive buffer alive
-                waiting.append(Stored(conn, command, ext))
+                waiting.append(Stored(conn, command, ext, now))
             else:
                 conn.respond(command, 0, ext=ext)
+        if run_sizes:
+            counters.of_topic(run_topic).of_type(run_type).add(run_messages, run_bytes, run_sizes, took)
+        counters.put_messages += messages + run_messages
+        counters.put_bytes += body_bytes
         if self._seen_late:
-            self._note_unseen([(topic, queue_id, tag) for _, _, topic, queue_id, _, _, _, tag, _, _ in staged])
+            self._note_unseen([(topic, queue_id, tag) for _, _, topic, queue_id, _, _, _, tag, *_ in staged])
         if waiting or self._acks.replicas:
             self._flusher.wait(waiting)
         if self._seen_late:
             return
-        for _, _, topic, queue_id, _, _, _, tag, _, _ in staged:
+        for _, _, topic, queue_id, _, _, _, tag, _, _, _, _ in staged:
             if topic.held and queue_id in topic.held:
                 self._arrived(topic, queue_id, tag)
 
@@ -455,17 +489,27 @@ class SendHandlers:
             raise SendRefused(ResponseCode.SYSTEM_BUSY, OVERLOAD)
         return self._waits
 
-    def staged(self, conn: ServerConnection, command: Command, topic: Topic | None, queue_id: int, tag: int, *, waits: bool) -> None:
-        """Answer ``command``, without fields, once the message that was staged for it is stored; without a topic it was parked."""
-        self._staged.append((conn, command, topic or self._schedule_topic, queue_id, 0, 0, None, tag, -1, waits))
+    def staged(
+        self, conn: ServerConnection, command: Command, topic: Topic | None, queue_id: int, tag: int, *, size: int, waits: bool
+    ) -> None:
+        """Answer ``command``, without fields, once the message that was staged for it is stored; without a topic it was parked.
+
+        ``size`` is that of its record, 0 for an answer that waits for an older record.
+        """
+        message_type = NORMAL if topic is not None else DELAY
+        self._staged.append((conn, command, topic or self._schedule_topic, queue_id, 0, 0, None, tag, -1, message_type, size, waits))
         if waits:
             self._acks.hold()
 
     def committed(self, arrivals: list[Arrival], size: int) -> None:
         """Take note of messages of ``size`` bytes that the broker itself committed."""
         self._flusher.wrote()
-        self._stats.put_messages += len(arrivals)
-        self._stats.put_bytes += size
+        counters = self._counters
+        counters.put_messages += len(arrivals)
+        counters.put_bytes += size
+        mean = size // max(1, len(arrivals))
+        for topic, _, _ in arrivals:
+            counters.of_topic(topic).of_type(DELAY).add(1, mean, [mean], 0.0)
         if self._seen_late:
             self._note_unseen(arrivals)
         if self._acks.replicas:
@@ -479,13 +523,16 @@ class SendHandlers:
     def answer(self, sends: list[Stored], code: int) -> None:
         """Answer sends that have waited, with the code that ``acks.py`` gives them."""
         if code == LOST:
-            self._stats.put_failed += len(sends)
+            self._counters.put_failed += len(sends)
             cause = "the disk failed, or this broker is no longer the master: whether the message is stored is unknown"
             remark = f"service not available now. It may be caused by: {cause}"
-            for conn, command, _ in sends:
+            for conn, command, *_ in sends:
                 conn.respond(command, code, ext=self._error_ext, remark=remark)
             return
-        for conn, command, ext in sends:
+        now = self._counters.now()
+        for since, count in Counter([stored.since for stored in sends]).items():
+            self._counters.flush.add(now - since, count)
+        for conn, command, ext, _ in sends:
             conn.respond(command, code, ext=ext)
 
     def mode_changed(self) -> None:
@@ -508,12 +555,12 @@ class SendHandlers:
 
     def busy_ms(self) -> int:
         """Return how long the write took after which sends are refused at the moment; 0 when they are not."""
-        return round(self._slow_took_s * 1000) if self._busy_until > self._stats.now() else 0
+        return round(self._slow_took_s * 1000) if self._busy_until > self._counters.now() else 0
 
     def _note_slow(self, took_s: float) -> None:
         log.warning("a write to the log took %.1f s, sends are refused for a moment", took_s)
         self._slow_took_s = took_s
-        self._busy_until = self._stats.now() + min(took_s, MAX_BUSY_S)
+        self._busy_until = self._counters.now() + min(took_s, MAX_BUSY_S)
 
     def _note_unseen(self, arrivals: list[tuple[Topic, int, int | None]]) -> None:
         end = self._store.commitlog_max_offset

@@ -22,6 +22,7 @@ from sprocketmq.broker.flushing import Flusher
 from sprocketmq.broker.groups import ForbiddingHandlers, GroupTable
 from sprocketmq.broker.locks import LockHandlers, QueueLocks
 from sprocketmq.broker.members import MemberHandlers
+from sprocketmq.broker.metrics.counters import BrokerCounters
 from sprocketmq.broker.offsets import OffsetHandlers, OffsetTable
 from sprocketmq.broker.outgoing import Outgoing
 from sprocketmq.broker.pull import PullHandlers
@@ -80,7 +81,8 @@ class Broker:
         self._fs = fs
         self.failure: SprocketError | None = None
         self.role = BrokerRole(config.role, config.broker_id, config.copies_to_wait_for)
-        self.stats = Stats(clock)
+        self.counters = BrokerCounters(clock)
+        self.stats = Stats(self.counters, clock)
         self.store = MessageStore(config.store, fs=fs, clock=clock)
         self.clients = ClientRegistry(clock)
         self.offsets = OffsetTable(clock)
@@ -119,7 +121,7 @@ class Broker:
             background=self._background,
         )
         self.pulls = PullHandlers(
-            config, self.store, self.topics, self.groups, self.clients, self.offsets, self.stats, self.role, clock=clock
+            config, self.store, self.topics, self.groups, self.clients, self.offsets, self.counters, self.role, clock=clock
         )
         self.acks: Acks[Stored] = Acks(
             sync=config.store.flush_disk_type == "SYNC_FLUSH",
@@ -161,7 +163,7 @@ class Broker:
             self.store,
             self.topics,
             self.groups,
-            self.stats,
+            self.counters,
             flusher=self.flusher,
             room=self.cleaning,
             delays=self.delays,
@@ -267,7 +269,9 @@ class Broker:
             **ForbiddingHandlers(self.groups, told=self.pulls.reading_forbidden).handlers(),
             **queries.handlers(),
             **self.cleaning.handlers(),
-            **RetryHandlers(self.store, rules, self.sends, self.delays, self.offsets, self.copies, allows=allows).handlers(),
+            **RetryHandlers(
+                self.store, self.topics, rules, self.sends, self.delays, self.offsets, self.copies, self.counters, allows=allows
+            ).handlers(),
             **self._to_slaves.handlers(),
             **status.handlers(),
             **self.replication.promotion.handlers(),
@@ -552,6 +556,7 @@ class Broker:
 
     def on_connect(self, conn: ServerConnection) -> None:
         conn.attachment = set()
+        self.counters.connections_opened += 1
 
     def on_request(self, conn: ServerConnection, command: Command) -> None:
         handler = self._handlers.get(command.code)
@@ -565,6 +570,7 @@ class Broker:
         self.sends.finish()
 
     def on_disconnect(self, conn: ServerConnection) -> None:
+        self.counters.connections_closed += 1
         self.pulls.disconnected(conn)
         self._client_handlers.disconnected(conn)
 

@@ -1,8 +1,9 @@
-"""Counters of a broker, and rates over the last 10 seconds, minute and ten minutes."""
+"""Rates of a broker's counters over the last 10 seconds, minute and ten minutes."""
 
 import time
 from collections import deque
 
+from sprocketmq.broker.metrics.counters import BrokerCounters, CountedTopic
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 
 WINDOWS_S = (10, 60, 600)
@@ -10,7 +11,7 @@ SAMPLE_INTERVAL_S = 10.0
 
 
 class Stats:
-    """Plain counters the hot paths add to; ``sample`` is called every 10 seconds and feeds the rates."""
+    """Samples of ``counters``; ``sample`` is called every 10 seconds and feeds the rates."""
 
     __slots__ = (
         "_clock",
@@ -19,31 +20,15 @@ class Stats:
         "_morning",
         "_samples",
         "_yesterday",
-        "get_bytes",
-        "get_found",
-        "get_messages",
-        "get_missed",
-        "got",
-        "max_commit_s",
-        "now",
-        "put_bytes",
-        "put_failed",
-        "put_messages",
-        "put_requests",
-        "started_ms",
+        "counters",
     )
 
     COUNTERS = ("put_messages", "put_bytes", "get_found", "get_missed", "get_messages", "get_bytes")
 
-    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, counters: BrokerCounters, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.counters = counters
         self._clock = clock
-        self.now = clock.monotonic
-        self.put_messages = self.put_bytes = self.put_requests = self.put_failed = 0
-        self.get_found = self.get_missed = self.get_messages = self.get_bytes = 0
-        self.got: dict[tuple[str, str], int] = {}
         self._got_samples: deque[tuple[float, dict[tuple[str, str], int]]] = deque(maxlen=int(60 / SAMPLE_INTERVAL_S) + 1)
-        self.max_commit_s = 0.0
-        self.started_ms = clock.time_ms()
         self._samples: deque[tuple[float, tuple[int, ...]]] = deque(maxlen=int(WINDOWS_S[-1] / SAMPLE_INTERVAL_S) + 1)
         self._day = self._today()
         self._morning = self._yesterday = (0, 0)
@@ -54,16 +39,17 @@ class Stats:
         return local.tm_year * 1000 + local.tm_yday
 
     def _now(self) -> tuple[int, ...]:
-        return tuple(getattr(self, name) for name in self.COUNTERS)
+        return tuple(getattr(self.counters, name) for name in self.COUNTERS)
 
     def sample(self) -> None:
         """Record the current counters."""
         self._samples.append((self._clock.monotonic(), self._now()))
-        self._got_samples.append((self._clock.monotonic(), dict(self.got)))
+        got = {(counters.topic, counters.group): counters.get_messages for counters in self.counters.groups}
+        self._got_samples.append((self._clock.monotonic(), got))
         today = self._today()
         if today != self._day:
             self._day = today
-            self._yesterday, self._morning = self._morning, (self.put_messages, self.get_messages)
+            self._yesterday, self._morning = self._morning, (self.counters.put_messages, self.counters.get_messages)
 
     def rate(self, counter: str, window_s: float) -> float:
         """Return how much ``counter`` grew per second over the last ``window_s`` seconds, or since the start when that is shorter."""
@@ -75,23 +61,21 @@ class Stats:
             if now - moment >= window_s:
                 break
         elapsed = now - then
-        return float(getattr(self, counter) - values[at]) / elapsed if elapsed > 0 else 0.0
+        return float(getattr(self.counters, counter) - values[at]) / elapsed if elapsed > 0 else 0.0
 
-    def note_got(self, topic: str, group: str, count: int) -> None:
-        """Count messages of a topic that were sent to a group."""
-        key = (topic, group)
-        self.got[key] = self.got.get(key, 0) + count
-
-    def got_in_a_minute(self, topic: str, group: str) -> int:
+    def got_in_a_minute(self, topic: CountedTopic, group: str) -> int:
         """Return how many messages of a topic were sent to a group in the last minute, to the precision of the samples."""
-        key = (topic, group)
+        counters = topic.counters.groups.get(group) if topic.counters is not None else None
+        if counters is None:
+            return 0
+        key = (topic.name, group)
         now = self._clock.monotonic()
         before = 0
         for moment, sampled in self._got_samples:
             if now - moment <= 60:
                 before = sampled.get(key, 0)
                 break
-        return self.got.get(key, 0) - before
+        return counters.get_messages - before
 
     def rates(self, counter: str) -> str:
         """Return the rates over the three windows as tools expect them: numbers, each followed by a blank."""
@@ -99,25 +83,26 @@ class Stats:
 
     def table(self) -> dict[str, str]:
         """Return the counters under the names of a broker's runtime information (28)."""
+        counters = self.counters
         total = " ".join(f"{self.rate('get_found', w) + self.rate('get_missed', w):.4f}" for w in WINDOWS_S) + " "
-        average = self.put_bytes / self.put_messages if self.put_messages else 0.0
+        average = counters.put_bytes / counters.put_messages if counters.put_messages else 0.0
         return {
-            "bootTimestamp": str(self.started_ms),
-            "startAcceptSendRequestTimeStamp": str(self.started_ms),
+            "bootTimestamp": str(counters.started_ms),
+            "startAcceptSendRequestTimeStamp": str(counters.started_ms),
             "putTps": self.rates("put_messages"),
             "getFoundTps": self.rates("get_found"),
             "getMissTps": self.rates("get_missed"),
             "getTotalTps": total,
             "getTransferredTps": self.rates("get_messages"),
-            "msgPutTotalTodayNow": str(self.put_messages),
+            "msgPutTotalTodayNow": str(counters.put_messages),
             "msgPutTotalTodayMorning": str(self._morning[0]),
             "msgPutTotalYesterdayMorning": str(self._yesterday[0]),
-            "msgGetTotalTodayNow": str(self.get_messages),
+            "msgGetTotalTodayNow": str(counters.get_messages),
             "msgGetTotalTodayMorning": str(self._morning[1]),
             "msgGetTotalYesterdayMorning": str(self._yesterday[1]),
-            "putMessageTimesTotal": str(self.put_messages),
-            "putMessageSizeTotal": str(self.put_bytes),
-            "putMessageFailedTimes": str(self.put_failed),
+            "putMessageTimesTotal": str(counters.put_messages),
+            "putMessageSizeTotal": str(counters.put_bytes),
+            "putMessageFailedTimes": str(counters.put_failed),
             "putMessageAverageSize": f"{average:.1f}",
-            "putMessageEntireTimeMax": str(round(self.max_commit_s * 1000)),
+            "putMessageEntireTimeMax": str(round(counters.max_commit_s * 1000)),
         }

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -32,6 +32,9 @@ from sprocketmq.protocol.names import (
     name_problem,
 )
 from sprocketmq.storage.store import MessageStore
+
+if TYPE_CHECKING:
+    from sprocketmq.broker.metrics.counters import TopicCounters
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +69,7 @@ class Topic:
     __slots__ = (
         "batch_queues",
         "config",
+        "counters",
         "held",
         "max_queue_id",
         "name",
@@ -80,6 +84,7 @@ class Topic:
 
     def __init__(self, config: TopicConfig) -> None:
         self.held: dict[int, Any] = {}
+        self.counters: TopicCounters | None = None  # until it has something to count
         self.take(config)
 
     def take(self, config: TopicConfig) -> None:

@@ -204,8 +204,9 @@ async def test_the_counters_count_messages(ask, broker):
     await keyed(ask, [b"a", b"b", b"c"])
     await ask.send(TOPIC, b"d")
     await ask.pull(TOPIC, 0)
-    assert (broker.stats.put_messages, broker.stats.put_requests) == (4, 2)
-    assert (broker.stats.get_messages, broker.stats.get_found) == (4, 1)
+    assert (broker.counters.put_messages, broker.counters.put_requests) == (4, 2)
+    assert (broker.counters.get_messages, broker.counters.get_found) == (4, 1)
+    assert (broker.counters.inner_batches.count, broker.counters.inner_batches.total, broker.counters.batches.count) == (1, 3, 0)
 
 
 async def test_inner_batches_wait_for_the_disk_as_well(start_broker, connect):
