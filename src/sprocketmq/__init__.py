@@ -11,7 +11,7 @@ from sprocketmq._version import __version__
 if TYPE_CHECKING:
     from sprocketmq import errors, sync
     from sprocketmq.client import AdminClient, Producer, PullConsumer, PushConsumer
-    from sprocketmq.client.admin import GroupProgress, QueueProgress
+    from sprocketmq.client.admin import GroupProgress, MessageTrace, QueueProgress
     from sprocketmq.client.consume.consumer_stats import ConsumerStats, QueueStats
     from sprocketmq.client.consume.pull_requests import PullResult, PullStatus
     from sprocketmq.client.consume.received_batch import ReceivedBatch
@@ -33,6 +33,7 @@ __all__ = [
     "GroupProgress",
     "Message",
     "MessageQueue",
+    "MessageTrace",
     "Producer",
     "PullConsumer",
     "PullResult",
@@ -61,6 +62,7 @@ _HOMES = {
     "GroupProgress": "client.admin",
     "Message": "protocol.message",
     "MessageQueue": "protocol.message",
+    "MessageTrace": "client.admin",
     "Producer": "client.send.producer",
     "PullConsumer": "client.consume.pull",
     "PullResult": "client.consume.pull_requests",

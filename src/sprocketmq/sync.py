@@ -556,6 +556,7 @@ class AdminClient(_Face[client.AdminClient]):
     search = _blocking(client.AdminClient.search)
     messages_from = _blocking(client.AdminClient.messages_from)
     batch_at = _blocking(client.AdminClient.batch_at)
+    trace = _blocking(client.AdminClient.trace)
     groups = _blocking(client.AdminClient.groups)
     group_config = _blocking(client.AdminClient.group_config)
     create_group = _blocking(client.AdminClient.create_group)

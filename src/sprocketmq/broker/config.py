@@ -7,7 +7,8 @@ from sprocketmq.errors import ConfigError
 from sprocketmq.net.address import advertise_problem, parse_address, parse_addresses
 from sprocketmq.net.server_tls import ServerTls
 from sprocketmq.net.tls import TlsConfig
-from sprocketmq.protocol.names import MAX_TOPIC_LENGTH, name_problem
+from sprocketmq.protocol.names import MAX_TOPIC_LENGTH, SEND_FORBIDDEN_TOPICS, name_problem
+from sprocketmq.protocol.traces import TRACE_TOPIC
 from sprocketmq.security.config import SecurityConfig
 from sprocketmq.storage.store import StoreConfig
 
@@ -42,6 +43,9 @@ class BrokerConfig:
     auto_create_topic: bool = True
     auto_create_group: bool = True
     default_topic_queues: int = 8
+    # Whether the broker has the topic of message traces from its start, with one queue.
+    trace_topic_enable: bool = False
+    trace_topic: str = TRACE_TOPIC
     max_message_bytes: int = 4 << 20
     # Limits of the answer to one pull, besides the client's own. Those ``in_disk`` are for messages further behind the end of the log than
     # ``access_message_in_memory_max_ratio``. At least one message is always returned.
@@ -99,6 +103,8 @@ class BrokerConfig:
         for what, name in (("cluster", self.cluster_name), ("broker", self.broker_name), ("region", self.region)):
             if problem := name_problem(name, MAX_TOPIC_LENGTH):
                 raise ConfigError(f"{what} name {name!r} is not valid: {problem}")
+        if (problem := name_problem(self.trace_topic, MAX_TOPIC_LENGTH)) or self.trace_topic in SEND_FORBIDDEN_TOPICS:
+            raise ConfigError(f"trace_topic {self.trace_topic!r} is not valid: {problem or 'clients may not send to it'}")
         self._check_replication()
         self._take_old_limits()
         if self.advertise is not None and (problem := advertise_problem(self.advertise)):

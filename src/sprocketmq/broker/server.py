@@ -92,6 +92,7 @@ class Broker:
             broker_name=config.broker_name,
             auto_create=config.auto_create_topic,
             default_queues=config.default_topic_queues,
+            trace_topic=config.trace_topic if config.trace_topic_enable else None,
             clock=clock,
             changed=self._topics_changed,
             declare=self.store.declare_batch_topic,

@@ -152,6 +152,7 @@ class TopicTable:
 
     ``changed`` is called with the topics that were created or altered, after each change; the owner saves and announces them.
     ``declare`` is called with the name of each new topic of batch queues before it is there, and may refuse it with an error.
+    ``trace_topic`` names the topic of message traces, which is then the broker's own.
     """
 
     def __init__(
@@ -161,6 +162,7 @@ class TopicTable:
         broker_name: str,
         auto_create: bool,
         default_queues: int = 8,
+        trace_topic: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
         changed: Callable[[list[TopicConfig]], None] = lambda _: None,
         declare: Callable[[str], None] = lambda _: None,
@@ -173,6 +175,8 @@ class TopicTable:
         self._topics: dict[str, Topic] = {}
         self.get = self._topics.get  # one call less on the hot path
         names = _own_topics(cluster_name, broker_name)
+        if trace_topic is not None:
+            names[trace_topic] = (1, READ_WRITE)
         self.own_names = frozenset(names)
         for name, (queues, perm) in names.items():
             self._put(TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm))

@@ -82,6 +82,8 @@ SETTINGS = {
     "autoCreateTopicEnable": Setting("auto_create_topic", switch),
     "autoCreateSubscriptionGroup": Setting("auto_create_group", switch),
     "defaultTopicQueueNums": Setting("default_topic_queues", whole),
+    "traceTopicEnable": Setting("trace_topic_enable", switch),
+    "msgTraceTopicName": Setting("trace_topic", text),
     "maxMessageSize": Setting("max_message_bytes", whole),
     "maxTransferCountOnMessageInMemory": Setting("max_transfer_count_on_message_in_memory", whole),
     "maxTransferBytesOnMessageInMemory": Setting("max_transfer_bytes_on_message_in_memory", whole),
@@ -138,7 +140,6 @@ FIXED = {
     "brokerPermission": ("6", "this broker is readable and writable"),
     "longPollingEnable": ("true", "a pull without a message waits for one"),
     "traceOn": ("true", "messages say that they may be traced"),
-    "traceTopicEnable": ("false", "the topic of traces is created like any other"),
     "brokerTopicEnable": ("true", "the topic named after the broker is always there"),
     "clusterTopicEnable": ("true", "the topic named after the cluster is always there"),
     "rejectTransactionMessage": ("true", "there are no transactions"),
@@ -323,7 +324,7 @@ _REASONS = {
         configName disappearTimeAfterStart diskFallRecorded enableAcceleratedRecovery enableAllTopicList enableBroadcastOffsetStore
         enableCreateSysGroup enableLogConsumeQueueRepeatedlyBuildWhenRecover enableMixedMessageType enableNetWorkFlowControl
         enableRegisterProducer enableTopicList flushConsumerOffsetHistoryInterval forwardTimeout maxConsumeQueueScan maxMsgsNumBatch
-        maxRecoveryCommitlogFiles messageIndexSafe messageStorePlugIn msgTraceTopicName notifyConsumerIdsChangedEnable
+        maxRecoveryCommitlogFiles messageIndexSafe messageStorePlugIn notifyConsumerIdsChangedEnable
         orderMessageEnable printChannelGroups printChannelGroupsMinNum productEnvName pullBatchMaxMessageCount
         readOnlyCommitLogStorePaths realTimeNotifyConsumerChange returnOrderTopicConfigToBroker rocketmqHome sampleCountThreshold
         sampleSteps scanNotActiveBrokerInterval searchBcqByCacheEnable shortPollingTimeMills startAcceptSendRequestTimeStamp

@@ -39,6 +39,8 @@ class Settings:
     auto_create_topic: bool = True
     auto_create_group: bool = True
     default_topic_queues: int = 8
+    trace_topic_enable: bool = False
+    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
     max_message_bytes: int = 4 << 20
     max_transfer_count_on_message_in_memory: int = 4096
     max_transfer_bytes_on_message_in_memory: int = 4 << 20

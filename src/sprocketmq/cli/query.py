@@ -37,8 +37,8 @@ def run(target: Target, options: QueryOptions, *, as_json: bool) -> int:
         raise ConfigError("--broker selects the broker of a queue: add --queue N and --offset N")
     if options.raw and as_json:
         raise ConfigError("--raw and --json exclude each other: bodies are written unchanged, or as JSON")
-    begin_ms = _time_ms("--since", options.since, 0)
-    end_ms = _time_ms("--until", options.until, 2**63 - 1)
+    begin_ms = time_ms("--since", options.since, 0)
+    end_ms = time_ms("--until", options.until, 2**63 - 1)
     topic = options.topic
     with sync.AdminClient(**target.options) as admin:
         if options.offset is not None and options.queue is not None:
@@ -71,7 +71,8 @@ def _by_id(admin: sync.AdminClient, topic: str, msg_id: str) -> list[ReceivedMes
     return found or admin.query_by_unique_key(topic, msg_id)
 
 
-def _time_ms(option: str, text: str | None, default: int) -> int:
+def time_ms(option: str, text: str | None, default: int) -> int:
+    """Return a time option in milliseconds, or ``default`` when it is not given. Raises ConfigError for what is no time."""
     if text is None:
         return default
     return round(seconds_of(text, option) * 1000)

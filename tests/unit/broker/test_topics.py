@@ -32,6 +32,15 @@ def test_a_new_broker_has_its_own_topics(table):
     assert "TBW102" not in TopicTable(cluster_name="c", broker_name="b", auto_create=False)
 
 
+def test_the_trace_topic_is_the_brokers_own_when_it_is_enabled():
+    table = TopicTable(cluster_name="c", broker_name="b", auto_create=False, trace_topic="Traces")
+    topic = table.get("Traces")
+    assert (topic.config.write_queue_nums, topic.config.read_queue_nums, topic.config.perm, topic.refusal) == (1, 1, 6, None)
+    with pytest.raises(TopicRefused, match="system topic"):
+        table.delete("Traces")
+    assert "Traces" not in TopicTable(cluster_name="c", broker_name="b", auto_create=False)
+
+
 def test_creating_and_changing_advance_the_version_and_an_identical_repeat_does_not(table, changes):
     before = table.data_version
     assert table.create_or_update(request())

@@ -55,6 +55,7 @@ for _command in (
     messages.produce,
     messages.consume,
     messages.query,
+    messages.trace,
     stores.inspect,
     stores.verify,
     stores.rebuild,

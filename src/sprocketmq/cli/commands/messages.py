@@ -1,4 +1,4 @@
-"""``sprocketmq produce``, ``consume`` and ``query``."""
+"""``sprocketmq produce``, ``consume``, ``query`` and ``trace``."""
 
 from pathlib import Path
 from typing import Annotated
@@ -94,3 +94,25 @@ def query(
         topic, key, count=count, since=since, until=until, raw=raw, tag=tag, queue=queue, offset=offset, broker=broker
     )
     raise typer.Exit(query.run(target, options, as_json=json))
+
+
+@for_cluster
+def trace(
+    target: Target,
+    msg_id: Annotated[str, typer.Argument(metavar="ID", help="The producer's id of a message, as `consume --json` shows it.")],
+    topic: Annotated[
+        str | None, typer.Option(metavar="TOPIC", help="The topic that traces are in: RMQ_SYS_TRACE_TOPIC if not given.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Traces stored at this time or later; epoch seconds or ISO 8601.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Traces stored at this time or earlier.")] = None,
+    json: Json = False,
+) -> None:
+    """Show the life of a message as a time line: when it was sent, which groups got it, what their handlers made of it.
+
+    Only messages of clients with tracing switched on have a trace, Apache's clients included. Exit code 1 when there is none.
+    """
+    from sprocketmq.cli import trace
+
+    raise typer.Exit(trace.run(target, trace.TraceOptions(msg_id, topic, since, until), as_json=json))

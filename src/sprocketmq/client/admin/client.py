@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from sprocketmq.client.admin.search import MessageSearch
 from sprocketmq.client.admin.security import SecurityAdmin
+from sprocketmq.client.admin.traces import TraceQueries
 from sprocketmq.client.arguments import check_number
 from sprocketmq.client.consume.offsets import OffsetRequests
 from sprocketmq.client.credentials import CredentialsArgument, resolve
@@ -16,8 +17,8 @@ from sprocketmq.net.tls import TlsConfig
 ADMIN_TIMEOUT_S = 5.0
 
 
-class AdminClient(SecurityAdmin, MessageSearch):
-    """Creates, shows and deletes topics and consumer groups; shows routes, brokers, progress and messages; resets offsets.
+class AdminClient(SecurityAdmin, MessageSearch, TraceQueries):
+    """Creates, shows and deletes topics and consumer groups; shows routes, brokers, progress, messages and traces; resets offsets.
 
     ``namesrv`` as for Producer. Use ``async with``. Methods raise BrokerError when a server refuses, BrokerBusy when it cannot now,
     NameserverUnavailable, ConnectFailed, ConnectionLost or RequestTimeout when it does not answer.
