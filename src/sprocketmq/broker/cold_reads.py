@@ -31,6 +31,8 @@ class ColdReads(Generic[_P]):
         self._waiting: dict[_P, None] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._cached: deque[_P] = deque()
+        # By the parts that are being loaded, who waits for them: queues whose messages lie between each other's share their reads.
+        self._loading: dict[tuple[tuple[str, int, int], ...], list[_P]] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -49,18 +51,24 @@ class ColdReads(Generic[_P]):
         if self._pool is None:
             self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="sprocketmq-cold-reads")
         self._waiting[pull] = None
+        parts = tuple(cold.parts)
+        if (others := self._loading.get(parts)) is not None:
+            others.append(pull)
+            return
+        self._loading[parts] = [pull]
         loading = asyncio.get_running_loop().run_in_executor(self._pool, cold.load)
-        loading.add_done_callback(lambda done: self._ended(pull, done))
+        loading.add_done_callback(lambda done: self._ended(parts, done))
 
     def later(self, pull: _P) -> None:
         """Treat ``pull`` as loaded: its data is cached, and it takes its turn."""
         self._waiting[pull] = None
         self._line_up(pull)
 
-    def _ended(self, pull: _P, done: "asyncio.Future[None]") -> None:
+    def _ended(self, parts: tuple[tuple[str, int, int], ...], done: "asyncio.Future[None]") -> None:
         if not done.cancelled() and (error := done.exception()) is not None:
             log.error("reading ahead of a pull failed, it is answered all the same: %s", error)
-        self._line_up(pull)
+        for pull in self._loading.pop(parts, ()):
+            self._line_up(pull)
 
     def _line_up(self, pull: _P) -> None:
         self._cached.append(pull)
@@ -88,6 +96,7 @@ class ColdReads(Generic[_P]):
         """Forget all pulls and end the threads."""
         self._waiting.clear()
         self._cached.clear()
+        self._loading.clear()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None

@@ -52,7 +52,7 @@ class BrokerConfig:
     max_transfer_count_on_message_in_memory: int = 4096
     max_transfer_bytes_on_message_in_memory: int = 4 << 20
     max_transfer_count_on_message_in_disk: int = 1024
-    max_transfer_bytes_on_message_in_disk: int = 1 << 20
+    max_transfer_bytes_on_message_in_disk: int = 256 << 10
     # Old names, accepted until 0.2: where given, they limit pulls of all messages.
     max_transfer_count: int | None = None
     max_transfer_bytes: int | None = None

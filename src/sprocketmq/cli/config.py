@@ -45,7 +45,7 @@ class Settings:
     max_transfer_count_on_message_in_memory: int = 4096
     max_transfer_bytes_on_message_in_memory: int = 4 << 20
     max_transfer_count_on_message_in_disk: int = 1024
-    max_transfer_bytes_on_message_in_disk: int = 1 << 20
+    max_transfer_bytes_on_message_in_disk: int = 256 << 10
     max_filter_units: int = 800
     max_connections: int = 10_000
     max_held_pulls: int = 100_000

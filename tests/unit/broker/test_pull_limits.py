@@ -57,7 +57,7 @@ async def test_batch_queues_have_these_limits_too(start_broker, connect, monkeyp
 async def test_the_old_names_of_the_limits_hold_for_all_messages(start_broker):
     config = (await start_broker(max_transfer_count=3, max_transfer_bytes=2 * MIB)).config
     assert (config.max_transfer_count_on_message_in_memory, config.max_transfer_count_on_message_in_disk) == (3, 3)
-    assert (config.max_transfer_bytes_on_message_in_memory, config.max_transfer_bytes_on_message_in_disk) == (2 * MIB, MIB)
+    assert (config.max_transfer_bytes_on_message_in_memory, config.max_transfer_bytes_on_message_in_disk) == (2 * MIB, MIB // 4)
 
 
 async def test_groups_say_which_broker_is_suggested(start_broker, connect, monkeypatch):
@@ -197,12 +197,22 @@ async def test_retention_may_delete_what_a_pull_waits_for(broker, ask, disk, mon
 async def test_pulls_that_wait_for_the_disk_are_limited(broker, ask, disk, monkeypatch):
     monkeypatch.setattr(cold_reads, "MAX_PULLS", 2)
     await fill(ask, 3)
-    waiting = [asyncio.ensure_future(ask.pull("orders", 0)) for _ in range(2)]
+    waiting = [asyncio.ensure_future(ask.pull("orders", offset)) for offset in range(2)]
     await eventually(lambda: disk.began == 2)
     answer = await ask.pull("orders", 0)
     assert (answer.code, answer.remark) == (2, "[OVERLOAD]system busy, start flow control for a while")
     disk.go.set()
     assert [answer.code for answer in await asyncio.gather(*waiting)] == [0, 0]
+
+
+async def test_pulls_of_the_same_messages_share_a_read_of_the_disk(broker, ask, disk):
+    await fill(ask, 3)
+    waiting = [asyncio.ensure_future(ask.bodies("orders")) for _ in range(3)]
+    await eventually(lambda: disk.began)
+    await ask.pull("unknown", 0)  # the pulls before it have come as well
+    disk.go.set()
+    assert [len(found) for found in await asyncio.gather(*waiting)] == [3, 3, 3]
+    assert disk.began == 1
 
 
 async def test_a_disk_that_loses_everything_again_delays_a_pull_three_times_at_most(broker, ask, disk, monkeypatch):

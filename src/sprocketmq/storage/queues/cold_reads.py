@@ -23,6 +23,9 @@ FRESH_S = 2.0
 SPAN_BYTES = 128 << 20
 # Records that are this close are read together with what lies between them.
 GAP_BYTES = 256 << 10
+# This many records, or more, that take no more than so much of the log each are read by whole blocks, without a look at each record.
+DENSE_UNITS = 256
+DENSE_BYTES = 64 << 10
 # The most that one read may need of the log; its messages are limited to what lies within.
 MAX_RUNS = 64
 MAX_READ_BYTES = 32 << 20
@@ -106,7 +109,17 @@ class ColdFinder:
             return None
         if self._span_is_cached(queue, start, stop):
             return None
-        return self._find_runs(queue, first, stop)
+        return self._find_blocks(queue, start, first, stop) or self._find_runs(queue, first, stop)
+
+    def _find_blocks(self, queue: Queue, start: int, first: int, stop: int) -> ColdRead | None:
+        """Return the blocks of the log from ``start`` to the record of the last unit, if it has many records and they lie close."""
+        log_offset, size = queue.unit(stop - 1)[:2]
+        units, length = stop - first, log_offset + size - start
+        if units < DENSE_UNITS or not 0 < length <= min(MAX_READ_BYTES, units * DENSE_BYTES):
+            return None
+        begin = max(start - start % BLOCK_BYTES, self._log.min_offset)
+        end = min(-(-(log_offset + size) // BLOCK_BYTES) * BLOCK_BYTES, self._log.committed_end)
+        return ColdRead(list(self._parts(begin, end)), units)
 
     def _span_is_cached(self, queue: Queue, start: int, stop: int) -> bool:
         """Return whether the log is cached from ``start`` to the record of the last unit before ``stop``, and these are not far apart."""

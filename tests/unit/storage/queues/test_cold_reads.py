@@ -72,6 +72,19 @@ def test_an_offset_outside_the_queue_needs_nothing(bench: Any, cold: None, offse
     assert bench.store.find_cold("unknown", 0, 0, 10) is None
 
 
+def test_many_records_that_lie_close_are_loaded_by_whole_blocks(bench: Any, cold: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold_reads, "BLOCK_BYTES", 100_000)
+    for _ in range(40):
+        bench.send_batch([b"x" * 1000] * 10)
+        bench.send(b"between", "other")
+    found = bench.store.find_cold("orders", 0, 100, 256)
+    assert found is not None
+    assert found.max_units == 256
+    length = sum(end - begin for begin, end in log_parts(found))
+    assert length % 100_000 == 0
+    assert length > 256 * 1000
+
+
 def test_records_far_apart_are_loaded_by_themselves(bench: Any, cold: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cold_reads, "GAP_BYTES", 1000)
     places = []
