@@ -83,15 +83,15 @@ def _compare(group: ConsumerGroup, newcomer: Member, peer_log: PeerLog) -> None:
         if other.wants == newcomer.wants:
             continue
         topic = min(topic for topic, _ in other.wants.items() ^ newcomer.wants.items())
-        peer_log.warning(
+        peer_log.event(
             f"{group.name} {newcomer.client_id} {topic}",
-            "consumer group %s: members subscribe to different things, so they miss messages: of topic %s client %s wants %r, client %s %r",
-            group.name,
-            topic,
-            newcomer.client_id,
-            newcomer.wants.get(topic, "nothing"),
-            other.client_id,
-            other.wants.get(topic, "nothing"),
+            "subscriptions_differ",
+            group=group.name,
+            topic=topic,
+            client=newcomer.client_id,
+            wants=newcomer.wants.get(topic, "nothing"),
+            other=other.client_id,
+            other_wants=other.wants.get(topic, "nothing"),
         )
         return
 

@@ -35,6 +35,10 @@ class Settings:
     broker_name: str = "broker-a"
     region: str = "DefaultRegion"
     log_level: str = "warning"
+    log_format: str = "text"
+    log_file: str = ""
+    log_max_bytes: int = 64 << 20
+    log_backups: int = 5
 
     auto_create_topic: bool = True
     auto_create_group: bool = True
@@ -134,6 +138,8 @@ class Settings:
             value = str(given := value).lower()
             if value not in _CHOICES[key]:
                 raise ConfigError(f"{source}: {key} must be one of {', '.join(_CHOICES[key])}, not {given!r}")
+        if key in ("log_max_bytes", "log_backups") and value < 0:
+            raise ConfigError(f"{source}: {key} must be 0 or more, not {value}")
         if key == "advertise" and value and (problem := advertise_problem(value)):
             raise ConfigError(f"{source}: {value!r} cannot be advertised: {problem}")
         setattr(self, key, value)
@@ -206,6 +212,12 @@ class Settings:
         if key == "innerClientAuthenticationCredentials":
             self.inner_credentials = credentials
 
+    def changes(self) -> str:
+        """Return the settings that differ from their defaults, as ``KEY=VALUE KEY=VALUE``. No setting is a secret."""
+        usual = Settings()
+        changed = {key: value for key in KEYS if (value := getattr(self, key)) != getattr(usual, key)}
+        return " ".join(f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in changed.items())
+
     @property
     def store_root(self) -> Path:
         """The directory of the broker's store."""
@@ -255,6 +267,7 @@ _TYPE_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "tru
 _OLD_LIMITS = ("max_transfer_count", "max_transfer_bytes")
 _CHOICES = {
     "log_level": ("debug", "info", "warning", "error"),
+    "log_format": ("text", "json"),
     "tls_mode": ("disabled", "permissive", "enforcing"),
     "tls_client_auth": ("none", "optional", "required"),
 }

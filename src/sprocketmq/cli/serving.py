@@ -5,17 +5,20 @@ They parse with argparse and import only what they run, so `serve` is ready a qu
 
 import asyncio
 import logging
-import sys
+import signal
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from sprocketmq._version import __version__
 from sprocketmq.cli.config import Settings
 from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, fail
-from sprocketmq.cli.serving_options import broker_config, check_reach, kv_file, parser, read_settings
-from sprocketmq.cli.serving_security import add_initial_users, ready_fields, security_of, summary, warn_of_names
+from sprocketmq.cli.logs import logging_to, takes_text
+from sprocketmq.cli.serving_options import broker_config, check_reach, kv_file, log_options, parser, read_settings
+from sprocketmq.cli.serving_security import access_word, add_initial_users, ready_fields, security_of, warn_of_names
 from sprocketmq.cli.stopping import on_stop_signals, print_ready, watch_stdin
 from sprocketmq.errors import SprocketError
+from sprocketmq.events import event
 from sprocketmq.net.address import format_address, is_wildcard, own_address, parse_address
 from sprocketmq.net.loops import new_event_loop
 
@@ -38,14 +41,15 @@ def run(arguments: Sequence[str]) -> int:
     options = parser(verb).parse_args(arguments[1:])
     settings = read_settings(verb, options)
     check_reach(settings, insecure=options.insecure)
-    logging.basicConfig(
-        stream=sys.stderr, level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
-    )
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        if verb == "serve" and (options.brokers > 1 or options.replicas):
+    several = verb == "serve" and (options.brokers > 1 or options.replicas)
+    logs = log_options(settings, process=verb if several else "")
+    with logging_to(logs) as writer, asyncio.Runner(loop_factory=new_event_loop) as runner:
+        if several:
             from sprocketmq.cli.serving_many import ManyServers, serve_many
 
-            cluster = ManyServers(settings, brokers=options.brokers, replicas=options.replicas, insecure=options.insecure)
+            cluster = ManyServers(
+                settings, brokers=options.brokers, replicas=options.replicas, insecure=options.insecure, logs=logs, put=writer.put
+            )
             return runner.run(serve_many(cluster, stop_with_stdin=options.stop_with_stdin))
         take_over = getattr(options, "take_over", False)
         return runner.run(_serve(verb, settings, take_over=take_over, stop_with_stdin=options.stop_with_stdin))
@@ -54,13 +58,23 @@ def run(arguments: Sequence[str]) -> int:
 async def _serve(verb: str, settings: Settings, *, take_over: bool, stop_with_stdin: bool) -> int:
     """Start the servers of ``verb``, print the ready line, and stop on a signal (0) or when the store fails (1)."""
     stop = asyncio.Event()
-    with on_stop_signals(lambda _: stop.set()):
+    why = "standard input ended"
+
+    def stop_by(number: signal.Signals) -> None:
+        nonlocal why
+        why = number.name
+        stop.set()
+
+    with on_stop_signals(stop_by):
         if stop_with_stdin:
             watch_stdin(asyncio.get_running_loop(), stop)
-        return await _serve_until(stop, verb, settings, take_over=take_over)
+        failure = await _serve_until(stop, verb, settings, take_over=take_over)
+    event(log, logging.INFO, "stopped", verb=verb, reason=failure or why)
+    return EXIT_OK if failure is None else EXIT_FAILURE
 
 
-async def _serve_until(stop: asyncio.Event, verb: str, settings: Settings, *, take_over: bool) -> int:
+async def _serve_until(stop: asyncio.Event, verb: str, settings: Settings, *, take_over: bool) -> SprocketError | None:
+    """Serve until ``stop`` is set, or return why the store failed."""
     security = security_of(settings)
     add_initial_users(settings)
     config = replace(broker_config(settings), take_over=take_over) if verb != "namesrv" else None
@@ -102,16 +116,32 @@ async def _serve_until(stop: asyncio.Event, verb: str, settings: Settings, *, ta
         ready += ready_fields(settings)
         if config is not None:
             ready += f" store={config.store.root}"
-        log.info("%s", summary(settings))
+        event(
+            log,
+            logging.INFO,
+            "started",
+            verb=verb,
+            version=__version__,
+            tls=settings.tls_mode,
+            access_control=access_word(settings),
+            store=config.store.root if config is not None else None,
+            settings=settings.changes(),
+        )
         print_ready(ready)
-        return await _until_first([end() for end in ends])
+        failure = await _until_first([end() for end in ends])
+        if failure is not None:
+            for handler in logging.getLogger().handlers:
+                handler.flush()  # the reason stands below what led to it
+            if takes_text(timeout_s=1.0):  # a pipe that nobody reads does not keep a broker whose store failed
+                fail(f"{failure}; stopping")
+        return failure
     finally:
         for server in reversed(started):
             await asyncio.wait_for(server.stop(), STOP_TIMEOUT_S)
 
 
-async def _until_first(waits: list[Awaitable[Any]]) -> int:
-    """Wait for the first of ``waits`` and return the exit code: 1 if its result is a SprocketError."""
+async def _until_first(waits: list[Awaitable[Any]]) -> SprocketError | None:
+    """Wait for the first of ``waits`` and return its result if that is a SprocketError."""
     tasks = [asyncio.ensure_future(w) for w in waits]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -121,9 +151,8 @@ async def _until_first(waits: list[Awaitable[Any]]) -> int:
         await asyncio.gather(*tasks, return_exceptions=True)
     for task in done:
         if isinstance(failure := task.result(), SprocketError):
-            fail(f"{failure}; stopping")
-            return EXIT_FAILURE
-    return EXIT_OK
+            return failure
+    return None
 
 
 def _reachable(address: str) -> str:

@@ -2,23 +2,31 @@
 
 import asyncio
 import contextlib
-import sys
-from collections.abc import Collection, Mapping, Sequence
+import logging
+import signal
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
+from sprocketmq._version import __version__
 from sprocketmq.cli.config import SECURITY_KEYS, Settings, data_directory
 from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, fail
+from sprocketmq.cli.logs import LogOptions, wrap_line
+from sprocketmq.cli.serving_options import LOG_SETTINGS
 from sprocketmq.cli.serving_security import ready_fields
 from sprocketmq.cli.stopping import on_stop_signals, print_ready, watch_stdin
 from sprocketmq.errors import ConfigError
+from sprocketmq.events import event
 from sprocketmq.net.address import parse_address
 from sprocketmq.processes.members import PORT_STEP, Member, members_of
 from sprocketmq.processes.supervisor import ChildFailed, Command, Supervisor
+
+log = logging.getLogger(__name__)
 
 NAMESRV = "namesrv"
 SYNC_MASTER, SLAVE = "SYNC_MASTER", "SLAVE"
 # These have an option of their own in a child's command line, or make no sense there.
 _OPTIONS = {"broker_name", "namesrv", "namesrv_port", "port", "store", "role", "broker_id", "ha_port", "in_sync_replicas"}
+_OPTIONS |= set(LOG_SETTINGS)
 
 
 async def serve_many(cluster: "ManyServers", *, stop_with_stdin: bool) -> int:
@@ -27,7 +35,14 @@ async def serve_many(cluster: "ManyServers", *, stop_with_stdin: bool) -> int:
     A child that cannot start ends all of them; one that dies later is started again.
     """
     stop = asyncio.Event()
-    with on_stop_signals(lambda _: stop.set()):
+    why = "standard input ended"
+
+    def stop_by(number: signal.Signals) -> None:
+        nonlocal why
+        why = number.name
+        stop.set()
+
+    with on_stop_signals(stop_by):
         if stop_with_stdin:
             watch_stdin(asyncio.get_running_loop(), stop)
         starting = asyncio.ensure_future(asyncio.to_thread(cluster.start))
@@ -36,23 +51,31 @@ async def serve_many(cluster: "ManyServers", *, stop_with_stdin: bool) -> int:
             await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
             if not stopping.done():
                 await starting
+                event(log, logging.INFO, "started", verb="serve", version=__version__, processes=cluster.names, settings=cluster.changes)
                 print_ready(cluster.ready_line)
                 await stopping
         except ChildFailed as e:
-            fail(str(e))
+            why = str(e)
+            fail(why)
             return EXIT_USAGE if e.code == EXIT_USAGE else EXIT_FAILURE
         finally:
             stopping.cancel()
             await asyncio.to_thread(cluster.stop)
             with contextlib.suppress(ChildFailed):
                 await starting
+            event(log, logging.INFO, "stopped", verb="serve", reason=why)
     return EXIT_OK
 
 
 class ManyServers:
-    """The children and their command lines. Each broker has a directory of its own in the store's. Raises ConfigError."""
+    """The children and their command lines. Each broker has a directory of its own in the store's. Raises ConfigError.
 
-    def __init__(self, settings: Settings, *, brokers: int, replicas: int, insecure: bool) -> None:
+    What the children log goes to ``put``, with their names: one process writes the log file.
+    """
+
+    def __init__(
+        self, settings: Settings, *, brokers: int, replicas: int, insecure: bool, logs: LogOptions, put: Callable[[str], None]
+    ) -> None:
         if brokers > 1 and "broker_name" in settings.explicit:
             raise ConfigError("several brokers are called broker-a, broker-b and so on: leave their name out (--name)")
         self._settings = settings
@@ -76,10 +99,20 @@ class ManyServers:
         if settings.port and last > 65535:
             raise ConfigError(f"port {settings.port}: {len(self._members)} brokers need ports up to {last}; choose a lower one, or 0")
         self._root = Path(settings.store).expanduser().absolute() if settings.store else data_directory()
-        self._supervisor = Supervisor(restart=True, say=_pass_on)
+        self._supervisor = Supervisor(restart=True, say=lambda name, line: put(wrap_line(name, line, logs.format)))
         self._common = ["--insecure"] if insecure else []
         self._common += ["--secure", str(settings.secure)] if settings.secure is not None else []
-        self._common += ["--set", f"host={settings.host}", "--set", f"log_level={settings.log_level}"]
+        self._common += ["--set", f"host={settings.host}", "--set", f"log_level={logs.level}", "--set", f"log_format={logs.format}"]
+
+    @property
+    def names(self) -> list[str]:
+        """The processes, by name."""
+        return [NAMESRV, *(member.name for member in self._members)]
+
+    @property
+    def changes(self) -> str:
+        """The settings that differ from their defaults."""
+        return self._settings.changes()
 
     @property
     def ready_line(self) -> str:
@@ -135,8 +168,3 @@ class ManyServers:
             return ["broker", "--port", str(parse_address(before["broker"])[1] if before else first_port), *options]
 
         return command
-
-
-def _pass_on(name: str, line: str) -> None:
-    with contextlib.suppress(OSError):
-        print(f"{name}: {line}", file=sys.stderr, flush=True)

@@ -14,6 +14,7 @@ from sprocketmq.net.address import is_loopback, parse_address, parse_addresses
 
 if TYPE_CHECKING:
     from sprocketmq.broker.config import BrokerConfig
+    from sprocketmq.cli.logs import LogOptions
     from sprocketmq.storage.config import ConfigFile
 
 DESCRIPTIONS = {
@@ -28,6 +29,7 @@ _READY = {
 }
 
 
+LOG_SETTINGS = ("log_level", "log_format", "log_file", "log_max_bytes", "log_backups")
 SECRET_VARIABLE = "SPROCKETMQ_HA_SECRET"  # noqa: S105 - the name of an environment variable
 ROLE_HELP = {
     "serve": "ASYNC_MASTER (default), or SYNC_MASTER: sends are answered when slaves have them",
@@ -72,12 +74,31 @@ def parser(verb: str) -> argparse.ArgumentParser:
     if verb == "broker":
         p.add_argument("--broker-id", type=int, metavar="ID", help="0 for a master (default), from 1 for a slave")
         p.add_argument("--slave-read-enable", action=argparse.BooleanOptionalAction, help="whether a slave answers pulls (default: yes)")
+    add_log_options(p)
     p.add_argument("--config", metavar="FILE", type=Path, help="file with settings: TOML, or Apache's broker.conf")
     p.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="one setting, named as in a configuration file")
     p.add_argument("--secure", metavar="DIR", type=Path, help="directory of `sprocketmq secure init`: TLS, logins and access control")
     p.add_argument("--insecure", action="store_true", help="allow a --host that other machines can reach without TLS and logins")
     p.add_argument("--stop-with-stdin", action="store_true", help="stop when standard input ends, for parent processes")
     return p
+
+
+def add_log_options(p: argparse.ArgumentParser) -> None:
+    """Add the options that say what is logged, and where to."""
+    p.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error (default: warning; info with --log-file)")
+    p.add_argument("--log-format", metavar="FORMAT", help="text (default) or json: one object a line")
+    p.add_argument("--log-file", metavar="PATH", help="file for log lines instead of standard error; SIGHUP opens it again")
+    p.add_argument("--log-max-bytes", type=int, metavar="N", help="size at which the file is rotated (default 64 MiB; 0: never)")
+    p.add_argument("--log-backups", type=int, metavar="N", help="rotated files that are kept (default 5; 0: the file is not rotated)")
+
+
+def log_options(settings: Settings, process: str = "") -> "LogOptions":
+    """Return where log lines go. ``process`` is named in each line."""
+    from sprocketmq.cli.logs import LogOptions
+
+    file = Path(settings.log_file).expanduser().absolute() if settings.log_file else None
+    level = "info" if file is not None and "log_level" not in settings.explicit else settings.log_level
+    return LogOptions(level, settings.log_format, file, settings.log_max_bytes, settings.log_backups, process)
 
 
 def _port(text: str) -> int:
@@ -105,6 +126,7 @@ def read_settings(verb: str, options: argparse.Namespace) -> Settings:
         settings.put_text(assignment, "--set")
     named = {"host": "host", "store": "store", "name": "broker_name", "cluster": "cluster_name", "advertise": "advertise"}
     named |= {name: name for name in ("role", "broker_id", "ha_port", "in_sync_replicas", "ha_secret_file", "slave_read_enable")}
+    named |= {name: name for name in LOG_SETTINGS}
     named |= {"namesrv": "namesrv", "namesrv_port": "namesrv_port", "port": "namesrv_port" if verb == "namesrv" else "port"}
     for option, key in named.items():
         value = getattr(options, option, None)

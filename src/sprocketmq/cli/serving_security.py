@@ -128,22 +128,18 @@ def _path(text: str) -> Path | None:
     return Path(text).expanduser().absolute() if text else None
 
 
-def summary(settings: Settings) -> str:
-    """Return one line for the log, such as ``TLS enforcing, access control on``."""
-    return f"TLS {settings.tls_mode}, access control {_access_word(settings)}"
-
-
 def ready_fields(settings: Settings) -> str:
-    """Return the same for the ready line, "" when both are off."""
+    """Return TLS and access control for the ready line, "" when both are off."""
     if settings.tls_mode == "disabled" and not settings.authentication_enabled:
         return ""
-    return f" tls={settings.tls_mode} access_control={_access_word(settings).replace(' ', '-')}"
+    return f" tls={settings.tls_mode} access_control={access_word(settings)}"
 
 
-def _access_word(settings: Settings) -> str:
+def access_word(settings: Settings) -> str:
+    """Return ``off``, ``on`` or ``logins-only``."""
     if not settings.authentication_enabled:
         return "off"
-    return "on" if settings.authorization_enabled else "logins only"
+    return "on" if settings.authorization_enabled else "logins-only"
 
 
 def warn_of_names(settings: Settings, host: str) -> None:

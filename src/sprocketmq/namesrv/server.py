@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
+from sprocketmq.events import event
 from sprocketmq.namesrv.kvconfig import KvKeeper, KvRefused, TableFile
 from sprocketmq.namesrv.routes import RegistrationRefused, RouteTables
 from sprocketmq.net.address import bind_host, format_address
@@ -135,7 +136,7 @@ class NameServer:
     def expire_brokers(self) -> None:
         """Drop brokers that were silent for too long, with their connections."""
         for live in self.routes.expire(self._clock.monotonic()):
-            log.warning("broker %s at %s was silent for %g s and is removed", live.broker_name, live.address, live.timeout_s)
+            event(log, logging.WARNING, "broker_expired", broker=live.broker_name, address=live.address, silent_s=live.timeout_s)
             if isinstance(live.owner, ServerConnection):
                 live.owner.close("silent broker")
 
@@ -149,8 +150,9 @@ class NameServer:
 
     def on_disconnect(self, conn: ServerConnection) -> None:
         for live in self.routes.drop_owner(conn):
-            message = "broker %s at %s is removed: its connection ended (%s)"
-            self._server.peer_log.warning(f"broker {live.broker_name}", message, live.broker_name, live.address, conn.close_reason)
+            self._server.peer_log.event(
+                f"broker {live.broker_name}", "broker_gone", broker=live.broker_name, address=live.address, reason=conn.close_reason
+            )
 
     def on_request(self, conn: ServerConnection, command: Command) -> None:
         handler = self._handlers.get(command.code)

@@ -1,8 +1,10 @@
-"""Rate-limited warnings about peers: anybody who can connect can cause them."""
+"""Rate-limited events about peers: anybody who can connect can cause them."""
 
 import logging
 from collections import Counter
 from collections.abc import Callable
+
+from sprocketmq.events import event
 
 INTERVAL_S = 10.0
 MAX_LINES = 10
@@ -10,40 +12,56 @@ MAX_KEYS = 1_000
 
 
 class PeerLog:
-    """Warnings about peers: in ``INTERVAL_S`` seconds at most one for each key, usually the peer's host, and ``MAX_LINES`` altogether.
+    """Events about peers: in ``INTERVAL_S`` seconds at most one of a name and key, usually the peer's host, and ``MAX_LINES`` altogether.
 
-    The next warning or ``sweep`` after that time logs in one line how many were left out. Memory is bounded: keys beyond ``MAX_KEYS``
-    are counted together.
+    The next event or ``sweep`` after that time logs in one line for each event how many were left out. Memory is bounded: keys beyond
+    ``MAX_KEYS`` are counted together.
     """
 
-    def __init__(self, log: logging.Logger, time: Callable[[], float]) -> None:
+    def __init__(self, log: logging.Logger, time: Callable[[], float], *, level: int = logging.WARNING) -> None:
         self._log = log
         self._time = time
+        self._level = level
         self._ends = 0.0
         self._lines = 0
-        # Lines left out by key, 0 for a key whose only warning was logged; "" stands for all keys beyond the limit.
-        self._left_out: Counter[str] = Counter()
+        # By event: lines left out by key, 0 for a key whose only event was logged; "" stands for all keys beyond the limit.
+        self._left_out: dict[str, Counter[str]] = {}
+        self._keys = 0
 
-    def warning(self, key: str, message: str, *args: object, trace: bool = False) -> None:
-        """Log one warning about ``key``, or count it; ``trace`` adds the traceback of the exception being handled."""
+    def event(self, key: str, name: str, /, *, trace: bool = False, **fields: object) -> None:
+        """Log one event about ``key``, or count it; ``trace`` adds the traceback of the exception being handled."""
         if self._time() >= self._ends:
             self.sweep()
             self._ends = self._time() + INTERVAL_S
-        known = key in self._left_out
+        left_out = self._left_out.setdefault(name, Counter())
+        known = key in left_out
         if not known and self._lines < MAX_LINES:
             self._lines += 1
-            self._left_out[key] = 0
-            self._log.warning(message, *args, exc_info=trace)
+            self._keys += 1
+            left_out[key] = 0
+            event(self._log, self._level, name, exc_info=trace, **fields)
+        elif known or self._keys < MAX_KEYS:
+            self._keys += not known
+            left_out[key] += 1
         else:
-            self._left_out[key if known or len(self._left_out) < MAX_KEYS else ""] += 1
+            left_out[""] += 1
 
     def sweep(self) -> None:
-        """Log how many warnings were left out, once their interval is over."""
+        """Log how many events were left out, once their interval is over."""
         if self._time() < self._ends:
             return
-        if total := self._left_out.total():
-            key, most = self._left_out.most_common(1)[0]
-            named = f", {most:,} of them about {key}" if key else ""
-            self._log.warning("%s more warnings like these in %g s were left out%s", f"{total:,}", INTERVAL_S, named)
+        for name, left_out in self._left_out.items():
+            if total := left_out.total():
+                key, most = left_out.most_common(1)[0]
+                event(
+                    self._log,
+                    self._level,
+                    "events_left_out",
+                    of=name,
+                    count=total,
+                    interval_s=INTERVAL_S,
+                    most_about=key or None,
+                    most=most if key else None,
+                )
         self._left_out.clear()
-        self._lines = 0
+        self._lines = self._keys = 0

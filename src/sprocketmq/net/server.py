@@ -87,7 +87,7 @@ class ServerConnection(Link):
         host, port = parse_address(self.peer)
         if reason := server.refusal(transport.get_extra_info("socket")):
             server.refused_connections += 1
-            server.peer_log.warning(host, "%s: connection from %s refused: %s", server.name, self.peer, reason)
+            server.peer_log.event(host, "connection_refused", server=server.name, peer=self.peer, reason=reason)
             self.abort(reason)
             return
         self.peer_host = pack_host(host, port)
@@ -130,8 +130,8 @@ class ServerConnection(Link):
             except Exception as e:  # noqa: BLE001 - answered with SYSTEM_ERROR; other requests go on
                 server = self._server
                 server.failed_requests += 1
-                server.peer_log.warning(
-                    f"request {command.code}", "%s: request %d from %s failed", server.name, command.code, self.peer, trace=True
+                server.peer_log.event(
+                    f"request {command.code}", "request_failed", server=server.name, code=command.code, peer=self.peer, trace=True
                 )
                 self.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"internal error: {type(e).__name__}: {e}")
         handler.on_batch_end(self)
@@ -213,7 +213,7 @@ class ServerConnection(Link):
         server = self._server
         server.broken_connections += 1
         advice = _NO_TLS_HERE if error.looks_like == TLS_HANDSHAKE else ""
-        server.peer_log.warning(parse_address(self.peer)[0], "%s: closing %s: %s%s", server.name, self.peer, error, advice)
+        server.peer_log.event(parse_address(self.peer)[0], "frame_refused", server=server.name, peer=self.peer, reason=f"{error}{advice}")
         self.abort(str(error))
 
     def _ended(self) -> None:
@@ -362,7 +362,7 @@ class RemotingServer:
 
     def _newcomer_closed(self, link: Link, reason: str) -> None:
         self.refused_connections += 1
-        self.peer_log.warning(parse_address(link.peer)[0], "%s: closing %s: %s", self.name, link.peer, reason)
+        self.peer_log.event(parse_address(link.peer)[0], "newcomer_refused", server=self.name, peer=link.peer, reason=reason)
 
     def _close_idle(self, loop: asyncio.AbstractEventLoop) -> None:
         self.peer_log.sweep()

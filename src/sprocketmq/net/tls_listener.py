@@ -146,7 +146,7 @@ class TlsListener:
             except OSError as e:
                 if e.errno not in _EXHAUSTED:
                     raise
-                self._peer_log.warning("", "%s: no connection can be accepted: %s", self._name, os.strerror(e.errno))
+                self._peer_log.event("", "accept_failed", server=self._name, reason=os.strerror(e.errno))
                 self._loop.remove_reader(listening)
                 self._paused[listening] = self._loop.call_later(_ACCEPT_RETRY_S, self._accept_again, listening)
                 return
@@ -159,7 +159,7 @@ class TlsListener:
 
     def _arrived(self, arrival: _Arrival) -> None:
         if reason := self._refusal(arrival.sock, len(self._arrivals)):
-            self._peer_log.warning(arrival.host, "%s: connection from %s refused: %s", self._name, arrival.peer, reason)
+            self._peer_log.event(arrival.host, "connection_refused", server=self._name, peer=arrival.peer, reason=reason)
             arrival.sock.close()
             return
         if len(self._arrivals) >= MAX_ARRIVALS:
@@ -265,7 +265,7 @@ class TlsListener:
         self._end(arrival)
 
     def _log(self, arrival: _Arrival, reason: str) -> None:
-        self._peer_log.warning(arrival.host, "%s: closing %s: %s", self._name, arrival.peer, reason)
+        self._peer_log.event(arrival.host, "handshake_failed", server=self._name, peer=arrival.peer, reason=reason)
 
 
 def _failure(error: BaseException) -> str:

@@ -40,7 +40,6 @@ RELOAD_INTERVAL_S = 0.25
 MAX_DECISIONS = 20_000
 MAX_KEPT_NAME = 255
 MAX_LOGGED_NAME = 64
-MAX_LOGGED_TEXT = 1_000
 # Clients up to 4.9.3 do not sign this field.
 LAST_VERSION_WITHOUT_UNIQUE_KEY_QUERY = 399
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
@@ -214,8 +213,8 @@ class SecurityGuard:
 
     def _login_failed(self, conn: ServerConnection, command: Command, reason: str) -> None:
         host = _host(conn)
-        named = _named(command)
-        self._login_log.warning(host, "%s: request %d from %s, user %s, refused: %s", self._name, command.code, conn.peer, named, reason)
+        user = _named(command)
+        self._login_log.event(host, "login_refused", server=self._name, code=command.code, peer=conn.peer, user=user, reason=reason)
         penalty = self._limits.failed(host)
         if penalty is Penalty.DELAY and self._delayed >= MAX_DELAYED:
             penalty = Penalty.CLOSE
@@ -270,8 +269,9 @@ class SecurityGuard:
         return verdict
 
     def _log_refusal(self, conn: ServerConnection, command: Command, username: str, why: str, remark: str) -> str:
-        message = "%s: request %d from %s, user %s, refused: %s"
-        self._refusal_log.warning(f"user {username}", message, self._name, command.code, conn.peer, username, one_line(why))
+        self._refusal_log.event(
+            f"user {username}", "request_refused", server=self._name, code=command.code, peer=conn.peer, user=username, reason=why
+        )
         return remark
 
 
@@ -284,16 +284,10 @@ def _host(conn: ServerConnection) -> str:
     return parse_address(conn.peer)[0]
 
 
-def one_line(text: str) -> str:
-    """Return a text with names from a request as it may stand in the log: short, and without line breaks that begin lines of their own."""
-    text = text if len(text) <= MAX_LOGGED_TEXT else f"{text[:MAX_LOGGED_TEXT]}..."
-    return text if text.isprintable() else ascii(text)
-
-
-def _named(command: Command) -> str:
+def _named(command: Command) -> str | None:
     """Return the user name that a request states, for the log: it may hold anything."""
     try:
         name = command.ext.get(ACCESS_KEY)
     except ProtocolError:
         return "unreadable"
-    return "none" if name is None else repr(name[:MAX_LOGGED_NAME])
+    return None if name is None else name[:MAX_LOGGED_NAME]

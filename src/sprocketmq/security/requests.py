@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from sprocketmq.errors import ConfigError, ProtocolError
+from sprocketmq.events import event
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
@@ -15,7 +16,7 @@ from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.credentials import Secret
 from sprocketmq.protocol.headers import AclFilter, AclRequest, UserFilter, UserRequest
-from sprocketmq.security.guard import SecurityGuard, one_line
+from sprocketmq.security.guard import SecurityGuard
 from sprocketmq.security.policies import Decision, Policy, PolicyEntry, PolicyType, policy_entry
 from sprocketmq.security.tables import NO_SUBJECT, SUBJECT_PREFIX, AccessTables, ChangeRefused, subject_name
 from sprocketmq.security.users import User, UserStatus, UserType, member_named
@@ -209,10 +210,10 @@ class SecurityRequests:
         except (ConfigError, ProtocolError) as e:
             conn.respond(command, ResponseCode.NO_PERMISSION, remark=str(e))
         except OSError as e:
-            audit.error("user %s at %s: not done, the file cannot be written: %s: %s", by, conn.peer, one_line(what), e)
+            event(audit, logging.ERROR, "users_change_failed", by=by, peer=conn.peer, change=what, reason=e)
             conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"the file of users cannot be written: {e.strerror or e}")
         else:
-            audit.info("user %s at %s %s", by, conn.peer, one_line(what))
+            event(audit, logging.INFO, "users_changed", by=by, peer=conn.peer, change=what)
             conn.respond(command, ResponseCode.SUCCESS)
 
 

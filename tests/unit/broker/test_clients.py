@@ -72,13 +72,10 @@ async def test_members_that_subscribe_to_different_things_are_logged_once(ask, b
         await other.heartbeat("c2", consumers=["cg"], expression="b", version=6)
         await ask.heartbeat("c1", consumers=["cg"], expression="a")
     (record,) = caplog.records
-    assert record.getMessage() == (
-        "consumer group cg: members subscribe to different things, so they miss messages:"
-        " of topic orders client c2 wants 'b', client c1 'a'"
-    )
+    assert record.getMessage() == "subscriptions_differ group=cg topic=orders client=c2 wants=b other=c1 other_wants=a"
     with caplog.at_level("WARNING", "sprocketmq.broker.clients"):
         await other.heartbeat("c2", consumers=["cg"], topics=["more"], expression="a", version=7)
-    assert "of topic more client c2 wants 'a', client c1 'nothing'" in caplog.text
+    assert "topic=more client=c2 wants=a other=c1 other_wants=nothing" in caplog.text
 
 
 async def test_a_group_may_not_want_to_be_told(ask, broker):

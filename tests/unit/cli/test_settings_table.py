@@ -10,7 +10,7 @@ from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.cli.apache_names import FIXED, REFUSED, SETTINGS
 from sprocketmq.cli.broker_conf import SPECIAL
 from sprocketmq.cli.config import KEYS, SECURITY_KEYS, Settings
-from sprocketmq.cli.serving_options import broker_config
+from sprocketmq.cli.serving_options import LOG_SETTINGS, broker_config
 from sprocketmq.errors import ConfigError
 from sprocketmq.storage.config import StoreConfig
 
@@ -63,7 +63,7 @@ def test_every_field_of_a_broker_is_a_setting_with_the_same_default(kind):
 
 
 # They reach the broker in another form; test_serving_security.py has those of TLS and access control.
-TRANSLATED = {"host", "port", "namesrv_port", "log_level", "store", "namesrv", "advertise", "ha_secret_file", *SECURITY_KEYS}
+TRANSLATED = {"host", "port", "namesrv_port", *LOG_SETTINGS, "store", "namesrv", "advertise", "ha_secret_file", *SECURITY_KEYS}
 
 
 @pytest.mark.parametrize("name", sorted(set(KEYS) - TRANSLATED))

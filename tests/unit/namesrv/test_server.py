@@ -308,4 +308,4 @@ async def test_a_broker_that_comes_and_goes_is_logged_once_in_a_while(namesrv, c
         assert answer.code == 0
         await pool.close()
         await eventually(lambda: not namesrv.routes.clusters().broker_addr_table)
-    assert len([record for record in caplog.records if "its connection ended" in record.getMessage()]) == 1
+    assert len([record for record in caplog.records if record.event == "broker_gone"]) == 1

@@ -528,7 +528,7 @@ async def test_strangers_that_send_bad_frames_are_counted_but_logged_once(served
         assert await asyncio.wait_for(reader.read(), 60) == b""
         writer.close()
     assert server.broken_connections == 20
-    (message,) = [record.getMessage() for record in caplog.records if "closing" in record.getMessage()]
+    (message,) = [record.getMessage() for record in caplog.records if record.event == "frame_refused"]
     assert "this looks like an HTTP request" in message
     assert server.counters()["brokenConnections"] == "20"
 
@@ -539,7 +539,7 @@ async def test_a_request_that_fails_again_and_again_is_logged_once(served, pool,
     for _ in range(5):
         assert (await conn.request(FAIL, timeout_s=60)).code == 1
     assert server.failed_requests == 5
-    (record,) = [record for record in caplog.records if "failed" in record.getMessage()]
+    (record,) = [record for record in caplog.records if record.event == "request_failed"]
     assert record.exc_info
 
 

@@ -1,4 +1,4 @@
-"""Warnings that peers cause: one for each of them in some seconds, a limit for all, and the number of the rest."""
+"""Events that peers cause: one for each of them in some seconds, a limit for all, and the number of the rest."""
 
 import logging
 
@@ -20,30 +20,40 @@ def peer_log(clock):
 
 def test_a_peer_gets_one_line_and_the_next_one_says_how_many_were_left_out(peer_log, clock, caplog):
     for number in range(1235):
-        peer_log.warning("10.0.0.1", "closing %s: %s", "10.0.0.1:4711", number)
-    assert caplog.messages == ["closing 10.0.0.1:4711: 0"]
+        peer_log.event("10.0.0.1", "closed", peer="10.0.0.1:4711", reason=number)
+    assert caplog.messages == ["closed peer=10.0.0.1:4711 reason=0"]
     clock.advance(INTERVAL_S)
-    peer_log.warning("10.0.0.1", "closing again")
-    assert caplog.messages[1:] == ["1,234 more warnings like these in 10 s were left out, 1,234 of them about 10.0.0.1", "closing again"]
+    peer_log.event("10.0.0.1", "closed")
+    assert caplog.messages[1:] == ["events_left_out of=closed count=1234 interval_s=10 most_about=10.0.0.1 most=1234", "closed"]
 
 
-def test_a_sweep_tells_the_number_when_nobody_warns_any_more(peer_log, clock, caplog):
-    peer_log.warning("10.0.0.1", "first")
-    peer_log.warning("10.0.0.1", "second")
+def test_a_sweep_tells_the_number_when_no_event_follows(peer_log, clock, caplog):
+    peer_log.event("10.0.0.1", "closed")
+    peer_log.event("10.0.0.1", "closed")
     peer_log.sweep()
-    assert caplog.messages == ["first"]
+    assert caplog.messages == ["closed"]
     clock.advance(INTERVAL_S)
     peer_log.sweep()
     peer_log.sweep()
-    assert caplog.messages == ["first", "1 more warnings like these in 10 s were left out, 1 of them about 10.0.0.1"]
+    assert caplog.messages == ["closed", "events_left_out of=closed count=1 interval_s=10 most_about=10.0.0.1 most=1"]
 
 
 def test_many_peers_have_a_limit_together_and_bounded_memory(peer_log, clock, caplog):
     for number in range(MAX_KEYS + 500):
-        peer_log.warning(f"peer {number}", "closing")
+        peer_log.event(f"peer {number}", "closed")
     assert len(caplog.messages) == MAX_LINES
-    assert len(peer_log._left_out) <= MAX_KEYS + 1
+    assert sum(map(len, peer_log._left_out.values())) <= MAX_KEYS + 1
     clock.advance(INTERVAL_S)
     peer_log.sweep()
-    assert caplog.messages[MAX_LINES].startswith(f"{MAX_KEYS + 500 - MAX_LINES:,} more warnings")
+    assert caplog.messages[MAX_LINES].startswith(f"events_left_out of=closed count={MAX_KEYS + 500 - MAX_LINES} ")
     assert not peer_log._left_out
+
+
+def test_events_are_counted_by_name_under_one_limit(peer_log, clock, caplog):
+    for number in range(1_000):
+        peer_log.event(f"client {number}", "joined")
+        peer_log.event(f"client {number}", "left")
+    clock.advance(INTERVAL_S)
+    peer_log.sweep()
+    summary = caplog.messages[MAX_LINES:]
+    assert [line.split(" interval")[0] for line in summary] == [f"events_left_out of={name} count=995" for name in ("joined", "left")]

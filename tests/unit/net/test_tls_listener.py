@@ -334,7 +334,7 @@ async def test_half_handshakes_and_silent_connections_end_in_time_and_harm_nobod
     await eventually(lambda: peers.server.counters()["failedHandshakes"] == "40")
     assert peers.server.arriving == 0
     assert not peers.server.connections
-    assert caplog.messages[0].endswith("within 0.5 s")
+    assert caplog.messages[0].endswith('within 0.5 s"')
     monkeypatch.undo()
     await echoed(await peers.connect())
 

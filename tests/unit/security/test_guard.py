@@ -407,8 +407,10 @@ def test_the_log_has_who_what_from_where_and_why_and_no_secret(guard, caplog):
     guard.admits(Conn(), signed("app", 26))
     failed, refused = (record.getMessage() for record in caplog.records)
     assert {record.name for record in caplog.records} == {"sprocketmq.security"}
-    assert failed == r"broker: request 310 from 10.1.2.3:50000, user 'ghost\nforged line', refused: no user has that name"
-    assert refused.startswith("broker: request 26 from 10.1.2.3:50000, user app, refused: no permission to access Cluster:c1 (Get)")
+    login = 'login_refused server=broker code=310 peer=10.1.2.3:50000 user="ghost\\nforged line" reason="no user has that name"'
+    assert failed == login
+    request = 'request_refused server=broker code=26 peer=10.1.2.3:50000 user=app reason="no permission to access Cluster:c1 (Get)'
+    assert refused.startswith(request)
     for text in (*SECRETS.values(), signed("app", 26).ext["Signature"]):
         assert text not in caplog.text
 

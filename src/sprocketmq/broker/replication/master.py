@@ -418,7 +418,7 @@ class SlaveLink(asyncio.Protocol):
         """Close the connection, with a warning that says why."""
         if self._transport is not None and not self._transport.is_closing():
             master = self._master
-            master.peer_log.warning(self.peer.rpartition(":")[0], "%s: closing %s at the HA port: %s", master.name, self.peer, reason)
+            master.peer_log.event(self.peer.rpartition(":")[0], "slave_refused", server=master.name, peer=self.peer, reason=reason)
             self.close(reason)
 
     def close(self, reason: str) -> None:
