@@ -2,13 +2,10 @@
 
 from dataclasses import dataclass
 
-from sprocketmq.client.admin.topics import TopicAdmin
-from sprocketmq.client.arguments import check_number, check_queue
+from sprocketmq.client.admin.resets import OffsetResets
+from sprocketmq.client.arguments import check_number
 from sprocketmq.client.instance import response_error
-from sprocketmq.client.routes import Route
 from sprocketmq.errors import (
-    BrokerBusy,
-    ConfigError,
     GroupNotFound,
 )
 from sprocketmq.net.tasks import all_of
@@ -19,7 +16,6 @@ from sprocketmq.protocol.bodies import (
     ConsumeStats,
     ProducerConnection,
     SubscriptionGroupConfig,
-    SubscriptionGroupTable,
 )
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import to_ext
@@ -27,17 +23,13 @@ from sprocketmq.protocol.headers import (
     ConsumerGroupRequest,
     ConsumeStatsRequest,
     DeleteSubscriptionGroup,
-    PageRequest,
     ProducerGroupRequest,
-    ResetOffset,
     RunningInfoRequest,
 )
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_group
 
 MAX_RETRY_QUEUES = 1024
-# Groups requested at once.
-GROUPS_PER_PAGE = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +77,13 @@ class GroupProgress:
         return sum(queue.in_flight for queue in self.queues)
 
 
-class GroupAdmin(TopicAdmin):
+class GroupAdmin(OffsetResets):
     """Consumer groups, and the members of producer groups."""
 
     async def groups(self, *, cluster: str | None = None) -> dict[str, SubscriptionGroupConfig]:
         """Return all consumer groups by name, sorted, including RocketMQ's own. Where brokers differ, the first one counts."""
         brokers = await self._readers(cluster)
-        tables = await all_of(self._groups_on(address) for address in brokers.values())
+        tables = await all_of(self.groups_on(address) for address in brokers.values())
         found: dict[str, SubscriptionGroupConfig] = {}
         for table in tables:
             found = table | found
@@ -102,7 +94,7 @@ class GroupAdmin(TopicAdmin):
         check_group(group)
         brokers = await self._readers()
         # A request for a single group would create it at the broker.
-        tables = await all_of(self._groups_on(address) for address in brokers.values())
+        tables = await all_of(self.groups_on(address) for address in brokers.values())
         found = {name: table[group] for name, table in zip(brokers, tables, strict=True) if group in table}
         if not found:
             raise GroupNotFound(group)
@@ -181,43 +173,6 @@ class GroupAdmin(TopicAdmin):
             ]
         return GroupProgress(group, sorted(queues, key=lambda progress: progress.queue), tps)
 
-    async def reset_offsets(self, group: str, topic: str, to: str | float, *, queue: MessageQueue | None = None) -> dict[MessageQueue, int]:
-        """Move ``group`` to other offsets of ``topic`` and return these by queue; running members follow.
-
-        ``to`` is ``"first"`` (the oldest message), ``"last"`` (after the newest) or a time in epoch seconds (the first message stored then
-        or later). ``queue`` limits it to one queue. Use ``reset_offset`` for an offset. Raises TopicNotFound, ConfigError.
-        """
-        if to not in ("first", "last") and (isinstance(to, str) or not 0 <= to < 1 << 53):
-            raise ConfigError(f"offsets are reset to 'first', 'last' or a time in epoch seconds, not {to!r}")
-        check_group(group)
-        route = await self._route(topic)
-        queues = sorted(route.subscribe_queues) if queue is None else [queue]
-        addresses = [_master_of(route, each) for each in queues]
-
-        async def place(each: MessageQueue) -> int:
-            if to == "first":
-                return await self._offsets.min_offset(each)
-            if to == "last":
-                return await self._offsets.max_offset(each)
-            return await self._offsets.offset_at(each, round(float(to) * 1000))
-
-        # One request per queue: given a time, Apache's broker fails on empty batch queues, and takes the last batch of older ones.
-        offsets = await all_of(map(place, queues))
-        await all_of(self._reset(group, *each) for each in zip(queues, addresses, offsets, strict=True))
-        return dict(zip(queues, offsets, strict=True))
-
-    async def reset_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Move ``group`` to ``offset`` of one queue; running members follow. BrokerError for an offset beyond the queue's end."""
-        check_group(group)
-        check_queue(queue)
-        check_number("offset", offset, least=0, whole=True)
-        await self._reset(group, queue, _master_of(await self._route(queue.topic), queue), offset)
-
-    async def _reset(self, group: str, queue: MessageQueue, address: str, offset: int) -> None:
-        header = ResetOffset(queue.topic, group, 0, is_force=True, queue_id=queue.queue_id, offset=offset)
-        response = await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, to_ext(header))
-        self._expect_success(response, address, queue.topic)
-
     async def consumers(self, group: str) -> ConsumerConnection:
         """Return the members of ``group`` that are online at any broker, and their subscriptions; no connections if there are none."""
         check_group(group)
@@ -285,23 +240,3 @@ class GroupAdmin(TopicAdmin):
             total.consume_tps += stats.consume_tps
         total.offset_table = dict(sorted(total.offset_table.items()))
         return total
-
-    async def _groups_on(self, address: str) -> dict[str, SubscriptionGroupConfig]:
-        found: dict[str, SubscriptionGroupConfig] = {}
-        while True:
-            ext = to_ext(PageRequest(group_seq=len(found), max_group_num=GROUPS_PER_PAGE))
-            response = self._expect_success(await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, ext), address)
-            page = SubscriptionGroupTable.decode(response.body).subscription_group_table
-            before = len(found)
-            found |= page
-            if len(found) == before or len(page) != GROUPS_PER_PAGE:  # older brokers know no pages and give everything
-                return found
-
-
-def _master_of(route: Route, queue: MessageQueue) -> str:
-    if queue not in route.subscribe_queues:
-        raise ConfigError(f"topic {queue.topic!r} has no queue {queue.queue_id} on a broker {queue.broker_name!r}")
-    address = route.masters.get(queue.broker_name)
-    if address is None:
-        raise BrokerBusy(ResponseCode.SERVICE_NOT_AVAILABLE, f"broker {queue.broker_name} has no master at the moment")
-    return address

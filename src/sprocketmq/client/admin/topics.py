@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Mapping
 
-from sprocketmq.client.admin.requests import AdminRequests
+from sprocketmq.client.admin.one_broker import SingleBrokerAdmin
 from sprocketmq.client.arguments import check_number
 from sprocketmq.errors import (
     ConfigError,
@@ -14,7 +14,6 @@ from sprocketmq.net.tasks import all_of
 from sprocketmq.protocol.bodies import (
     RuntimeInfo,
     TopicConfig,
-    TopicConfigTable,
     TopicList,
     TopicRoute,
     TopicStats,
@@ -34,7 +33,7 @@ from sprocketmq.protocol.names import check_topic, is_system_topic
 MAX_QUEUES = 65_536
 
 
-class TopicAdmin(AdminRequests):
+class TopicAdmin(SingleBrokerAdmin):
     """Topics, their queues and offsets, routes and brokers."""
 
     async def create_topic(
@@ -109,8 +108,7 @@ class TopicAdmin(AdminRequests):
         configs: dict[str, dict[str, TopicConfig]] = {}
         for name, address in (await self._readers()).items():
             with contextlib.suppress(RetriableError):
-                response = self._expect_success(await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, {}), address)
-                for topic, config in TopicConfigTable.decode(response.body).topic_config_table.items():
+                for topic, config in (await self.topic_configs_on(address)).items():
                     configs.setdefault(topic, {})[name] = config
         return configs
 

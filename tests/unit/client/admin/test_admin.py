@@ -73,7 +73,7 @@ async def test_groups_come_in_pages(admin, monkeypatch):
     for n in range(7):
         await admin.create_group(f"g{n}")
     everything = await admin.groups()
-    monkeypatch.setattr("sprocketmq.client.admin.groups.GROUPS_PER_PAGE", 4)
+    monkeypatch.setattr("sprocketmq.client.admin.one_broker.GROUPS_PER_PAGE", 4)
     assert await admin.groups() == everything
     assert [name for name in everything if name.startswith("g")] == [f"g{n}" for n in range(7)]
 
