@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sprocketmq.client.consume.consumer_stats import ConsumerStats, QueueStats
     from sprocketmq.client.consume.pull_requests import PullResult, PullStatus
     from sprocketmq.client.consume.received_batch import ReceivedBatch
+    from sprocketmq.client.hooks import ClientHooks, GiveBackEvent, HandleEvent, PullEvent, SendEvent
     from sprocketmq.client.send.batching import Batching, BatchingStats
     from sprocketmq.errors import SprocketError
     from sprocketmq.net.tls import TlsConfig
@@ -27,15 +28,19 @@ __all__ = [
     "AdminClient",
     "Batching",
     "BatchingStats",
+    "ClientHooks",
     "CompressionType",
     "ConsumerStats",
     "Credentials",
+    "GiveBackEvent",
     "GroupProgress",
+    "HandleEvent",
     "Message",
     "MessageQueue",
     "MessageTrace",
     "Producer",
     "PullConsumer",
+    "PullEvent",
     "PullResult",
     "PullStatus",
     "PushConsumer",
@@ -43,6 +48,7 @@ __all__ = [
     "QueueStats",
     "ReceivedBatch",
     "ReceivedMessage",
+    "SendEvent",
     "SendResult",
     "SendStatus",
     "SprocketError",
@@ -56,15 +62,19 @@ _HOMES = {
     "AdminClient": "client.admin",
     "Batching": "client.send.batching",
     "BatchingStats": "client.send.batching",
+    "ClientHooks": "client.hooks",
     "CompressionType": "protocol.compression",
     "ConsumerStats": "client.consume.consumer_stats",
     "Credentials": "protocol.credentials",
+    "GiveBackEvent": "client.hooks",
     "GroupProgress": "client.admin",
+    "HandleEvent": "client.hooks",
     "Message": "protocol.message",
     "MessageQueue": "protocol.message",
     "MessageTrace": "client.admin",
     "Producer": "client.send.producer",
     "PullConsumer": "client.consume.pull",
+    "PullEvent": "client.hooks",
     "PullResult": "client.consume.pull_requests",
     "PullStatus": "client.consume.pull_requests",
     "PushConsumer": "client.consume.push",
@@ -72,6 +82,7 @@ _HOMES = {
     "QueueStats": "client.consume.consumer_stats",
     "ReceivedBatch": "client.consume.received_batch",
     "ReceivedMessage": "protocol.records",
+    "SendEvent": "client.hooks",
     "SendResult": "protocol.message",
     "SendStatus": "protocol.message",
     "SprocketError": "errors",

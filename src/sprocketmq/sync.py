@@ -14,6 +14,7 @@ them is open. They may be used from any thread, but not from callbacks that run 
 
 import asyncio
 import atexit
+import contextvars
 import functools
 import os
 import threading
@@ -267,6 +268,7 @@ class Producer(_Face[client.Producer]):
         # Knows the client, not this face: in a reference cycle a dropped producer would not be closed at once.
         self._calls: Inbox[_Call] = Inbox(functools.partial(_send_all, self._client, self._held))
         self._client.watch_room(self._held.give_back)
+        self._has_hooks = self._client.has_hooks
 
     send_batch = _blocking(client.Producer.send_batch)
     flush = _blocking(client.Producer.flush)
@@ -283,6 +285,8 @@ class Producer(_Face[client.Producer]):
             size = len(message.body)
         except (AttributeError, TypeError) as e:
             raise unsendable(message, e) from None
+        if self._has_hooks:
+            message = self._client.created(message)
         with held.lock:
             held.messages += 1
             held.bytes += size
@@ -321,6 +325,12 @@ class Producer(_Face[client.Producer]):
                 raise SendQueueFull("bytes", self._max_bytes)
             held.messages += 1
             held.bytes += size
+        if self._has_hooks:
+            try:
+                message = self._client.created(message)
+            except BaseException:  # a hook was interrupted
+                held.give_back(1, size)
+                raise
         if callback is not None:
             self._calls.put((message, callback, timeout_s), thread.loop)
             return None
@@ -350,7 +360,7 @@ def _send_all(producer: client.Producer, held: _Held, calls: deque[_Call]) -> No
         try:
             if not instance.home:
                 instance.refuse()
-            producer.accept(message, waiter, timeout_s)
+            producer.accept(message, waiter, timeout_s, created=True)
         except Exception as e:  # noqa: BLE001 - the error goes to who waits for the outcome
             held.give_back(1, len(message.body))
             give_error(waiter, unsendable(message, e))
@@ -427,14 +437,21 @@ class PushConsumer(_Face[client.PushConsumer]):
                 return
             asked, started = len(taken), time.monotonic()
             batch: ReceivedBatch | None = None
+            hooks, call = self._client.hooks, None
             try:
                 while taken and self._instance.state == OPEN:
                     batch = taken.popleft()
+                    if hooks is not None:
+                        call = hooks.handling(batch.queue, batch.delivered, batch.size_bytes, batch.attempts, iterated=True)
                     yield batch
+                    if hooks is not None and call is not None:
+                        hooks.handled(call, retried=batch.retried(), timed_out=batch.timed_out)
                     self._ack(batch)
                     batch = None
             finally:
                 if batch is not None:
+                    if hooks is not None and call is not None:
+                        hooks.handled(call, retried=batch.retried(), timed_out=batch.timed_out, left=not batch.acknowledged)
                     taken.appendleft(batch)
                 if taken:
                     self._give_back(taken)
@@ -479,7 +496,10 @@ class PushConsumer(_Face[client.PushConsumer]):
 
             async def in_thread(batch: ReceivedBatch) -> object:
                 batch.on_ack = self._ack
-                return await loop.run_in_executor(pool, call, batch)
+                if self._client.hooks is None:
+                    return await loop.run_in_executor(pool, call, batch)
+                # Hooks may have set context variables that the handler is to see.
+                return await loop.run_in_executor(pool, contextvars.copy_context().run, call, batch)
 
             await self._client.listen(in_thread, concurrency=concurrency)
 

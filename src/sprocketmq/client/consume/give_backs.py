@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from sprocketmq.client.consume.process_queue import ProcessQueue
 from sprocketmq.client.consume.received_batch import BROKER_DECIDES, DEAD_LETTER
+from sprocketmq.client.hook_calls import HookCalls
 from sprocketmq.client.instance import OPEN, Instance, response_error
 from sprocketmq.errors import BrokerError, ConnectFailed, ConnectionLost, RequestTimeout, SprocketError
 from sprocketmq.protocol import headers
@@ -44,7 +45,8 @@ class GiveBacks:
     its id and copies it; for other brokers the client publishes it to the group's retry topic. It does the same when a broker refuses.
     """
 
-    def __init__(self, instance: Instance, group: str, *, max_times: int) -> None:
+    def __init__(self, instance: Instance, group: str, *, max_times: int, hooks: HookCalls | None = None) -> None:
+        self._hooks = hooks
         self._instance = instance
         self._group = group
         self._retry_topic = RETRY_PREFIX + group
@@ -55,6 +57,9 @@ class GiveBacks:
     async def send(self, pq: ProcessQueue, messages: Sequence[tuple[ReceivedMessage, int]]) -> list[ReceivedMessage]:
         """Send back messages of ``pq``, each with its delay level, and return those that a broker has stored. Failures are logged."""
         sent: list[ReceivedMessage] = []
+        failed: list[ReceivedMessage] = []
+        error: BaseException | None = None
+        began = self._instance.clock.monotonic()
         for start in range(0, len(messages), AT_ONCE):
             piece = messages[start : start + AT_ONCE]
             results = await asyncio.gather(*(self._one(pq, message, level) for message, level in piece), return_exceptions=True)
@@ -62,6 +67,8 @@ class GiveBacks:
                 if result is None:
                     sent.append(message)
                 else:
+                    failed.append(message)
+                    error = result
                     expected = isinstance(result, SprocketError)
                     log.log(
                         logging.WARNING if expected else logging.ERROR,
@@ -72,6 +79,8 @@ class GiveBacks:
                         result if expected else repr(result),
                         exc_info=None if expected else result,
                     )
+        if self._hooks is not None:
+            self._hooks.given_back(pq.queue, began, [message for message, _ in messages], failed, error)
         if sent and self._retry_topic not in self._instance.routes:
             self._instance.refresh_soon(self._retry_topic)
         return sent
@@ -116,6 +125,20 @@ class GiveBacks:
         )
         if response.code != ResponseCode.SUCCESS:
             raise response_error(response, address, queue.topic)
+
+    async def make_dead_letter(self, queue: MessageQueue, message: ReceivedMessage) -> None:
+        """Publish a message that an orderly consumer gives up as a dead letter. Raises the error of the last broker tried."""
+        began = self._instance.clock.monotonic()
+        error: BaseException | None = None
+        try:
+            await self.publish(message, DEAD_LETTER)
+        except BaseException as e:
+            error = e
+            raise
+        finally:
+            if self._hooks is not None:
+                failed = [] if error is None else [message]
+                self._hooks.given_back(queue, began, [message], failed, error, dead_letters=True)
 
     async def publish(self, message: ReceivedMessage, delay_level: int = BROKER_DECIDES) -> None:
         """Publish a copy to the group's retry topic, on any broker. Raises the error of the last broker tried."""

@@ -8,6 +8,7 @@ from typing import Any
 from sprocketmq.client.consume.outcomes import Outcomes
 from sprocketmq.client.consume.ready_queues import ReadyQueues
 from sprocketmq.client.consume.received_batch import ReceivedBatch
+from sprocketmq.client.hook_calls import HookCalls
 from sprocketmq.clock import Clock
 from sprocketmq.protocol.bodies import ConsumeDirectlyResult
 from sprocketmq.protocol.message import MessageQueue
@@ -21,7 +22,10 @@ Handler = Callable[[ReceivedBatch], Awaitable[Any] | Any]
 class Handlers:
     """The handlers of one push consumer. ``tasks`` are those that ``listen`` returned and that still run."""
 
-    def __init__(self, group: str, ready: ReadyQueues, outcomes: Outcomes, clock: Clock, *, orderly: bool) -> None:
+    def __init__(
+        self, group: str, ready: ReadyQueues, outcomes: Outcomes, clock: Clock, *, orderly: bool, hooks: HookCalls | None = None
+    ) -> None:
+        self._hooks = hooks
         self.tasks: set[asyncio.Task[None]] = set()
         self._group = group
         self._ready = ready
@@ -33,6 +37,8 @@ class Handlers:
 
     def listen(self, handler: Handler, concurrency: int) -> "asyncio.Task[None]":
         """Call ``handler`` with every batch, in ``concurrency`` workers; see ``PushConsumer.listen``."""
+        if self._hooks is not None:
+            handler = _observed(handler, self._hooks)
         self._handler = handler
         task = ListenTask(self._listen(handler, concurrency), self._group)
         self.tasks.add(task)
@@ -118,6 +124,29 @@ class Handlers:
                 result.consume_result = "CR_LATER"
         result.spent_time_mills = round((self._clock.monotonic() - started) * 1000)
         return result
+
+
+def _observed(handler: Handler, hooks: HookCalls) -> Handler:
+    """Return a handler that does what ``handler`` does, between the calls of ``handling`` and ``handled``."""
+
+    async def observed(batch: ReceivedBatch) -> object:
+        call = hooks.handling(batch.queue, batch.delivered, batch.size_bytes, batch.attempts)
+        if call is None:
+            result = handler(batch)
+            return await result if hasattr(result, "__await__") else result
+        error: BaseException | None = None
+        try:
+            result = handler(batch)
+            if hasattr(result, "__await__"):
+                result = await result
+        except BaseException as e:
+            error = e
+            raise
+        finally:
+            hooks.handled(call, retried=batch.retried(failed=error is not None), timed_out=batch.timed_out, error=error)
+        return result
+
+    return observed
 
 
 class ListenTask(asyncio.Task[None]):

@@ -164,7 +164,7 @@ class Outcomes:
         """Publish ``messages`` as dead letters; one that could not be published stays in ``rest``."""
         for message in messages:
             try:
-                await self._give_backs.publish(message, DEAD_LETTER)
+                await self._give_backs.make_dead_letter(pq.queue, message)
             except SprocketError as e:
                 log.warning("consumer group %s: message %s did not become a dead letter: %s", self._member.group, message.msg_id, e)
                 message.failures += 1

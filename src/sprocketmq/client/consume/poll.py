@@ -13,6 +13,7 @@ from sprocketmq.client.consume.process_queue import CacheLimits, ProcessQueue
 from sprocketmq.client.consume.pull_loop import PullLoops, PullSize
 from sprocketmq.client.consume.rebalance import Share
 from sprocketmq.client.consume.received_batch import ReceivedBatch
+from sprocketmq.client.hook_calls import HookCalls
 from sprocketmq.client.instance import OPEN, Instance
 from sprocketmq.errors import AccessRefused, ConfigError, SprocketError
 from sprocketmq.net.tasks import all_of
@@ -41,6 +42,7 @@ class Polling:
         consume_from: ConsumeFrom,
         auto_commit: bool,
         share: Share | None = None,
+        hooks: HookCalls | None = None,
     ) -> None:
         from_where(consume_from)
         self._instance = instance
@@ -60,6 +62,7 @@ class Polling:
             denied=self._deny,
             commits=auto_commit,
             sends_subscription=True,
+            hooks=hooks,
         )
         self.member: GroupMember | None = None
         self._queues: dict[MessageQueue, ProcessQueue] = {}

@@ -24,6 +24,8 @@ from sprocketmq.client.consume.pull_requests import (
 from sprocketmq.client.consume.rebalance import Rebalance, read_strategy
 from sprocketmq.client.consume.replica_choice import ReadFrom, ReplicaChoice
 from sprocketmq.client.credentials import CredentialsArgument, resolve
+from sprocketmq.client.hook_calls import check_hooks, hook_calls
+from sprocketmq.client.hooks import ClientHooks
 from sprocketmq.client.instance import Instance, response_error
 from sprocketmq.client.lifecycle import Client
 from sprocketmq.client.outages import Outages
@@ -56,7 +58,8 @@ class PullConsumer(Client):
 
     ``rebalance`` chooses how members of the group share queues, as for PushConsumer. ``namesrv`` as for Producer. Use ``async with``.
 
-    ``credentials``, ``tls`` and ``secure`` as for Producer.
+    ``credentials``, ``tls`` and ``secure`` as for Producer. ``hooks`` are called for each pull, also those of ``poll`` in the background;
+    see ``ClientHooks``.
     """
 
     def __init__(
@@ -70,9 +73,11 @@ class PullConsumer(Client):
         credentials: CredentialsArgument | None = None,
         tls: bool | TlsConfig | None = None,
         secure: str | os.PathLike[str] | None = None,
+        hooks: Sequence[ClientHooks] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.group = check_group(group)
+        check_hooks(hooks)
         from_where(consume_from)
         self._consume_from = consume_from
         self._auto_commit = auto_commit
@@ -82,6 +87,7 @@ class PullConsumer(Client):
         self._instance = Instance(
             namesrv, kind="PullConsumer", security=security, clock=clock, on_request=self._on_request, on_route=self._on_route
         )
+        self._hooks = hook_calls(hooks, group, self._instance)
         self._offsets = OffsetRequests(self._instance)
         self._replicas = ReplicaChoice(self._instance.routes)
         self._subscriptions: dict[str, SubscriptionData] = {}
@@ -157,16 +163,25 @@ class PullConsumer(Client):
             suspend_ms=wait_ms,
             subscription=subscription,
         )
-        broker_id = self._replicas.broker_id(queue, read_from, await self._instance.route(queue.topic))
-        response, address = await self._instance.ask_broker(
-            queue.topic,
-            queue.broker_name,
-            RequestCode.PULL_MESSAGE,
-            ext=header,
-            broker_id=broker_id,
-            timeout_s=wait_ms / 1000 + timeout_s,
-        )
-        result = read_pull(response, address, queue, offset, tags)
+        hooks = self._hooks
+        began = self._clock.monotonic() if hooks is not None else 0.0
+        try:
+            broker_id = self._replicas.broker_id(queue, read_from, await self._instance.route(queue.topic))
+            response, address = await self._instance.ask_broker(
+                queue.topic,
+                queue.broker_name,
+                RequestCode.PULL_MESSAGE,
+                ext=header,
+                broker_id=broker_id,
+                timeout_s=wait_ms / 1000 + timeout_s,
+            )
+            result = read_pull(response, address, queue, offset, tags)
+            if hooks is not None:
+                hooks.pulled(queue, began, messages=result.messages, body_bytes=len(result.body), address=address)
+        except SprocketError as e:
+            if hooks is not None:
+                hooks.pulled(queue, began, error=e)
+            raise
         self._replicas.note(result, self._replicas.is_master(queue, address))
         return result
 
@@ -269,6 +284,7 @@ class PullConsumer(Client):
             consume_from=self._consume_from,
             auto_commit=self._auto_commit,
             share=share,
+            hooks=self._hooks,
         )
         if polling.member is not None:
             self._broker_requests = BrokerRequests(
@@ -299,7 +315,12 @@ class PullConsumer(Client):
                 self._subscriptions[check_topic(queue.topic)] = tag_subscription(queue.topic, expression, 0)
         if self._polling is None:
             self._polling = Polling(
-                self._instance, self.group, self._subscriptions, consume_from=self._consume_from, auto_commit=self._auto_commit
+                self._instance,
+                self.group,
+                self._subscriptions,
+                consume_from=self._consume_from,
+                auto_commit=self._auto_commit,
+                hooks=self._hooks,
             )
             await self._polling.begin()
         await self._polling.assign(chosen)

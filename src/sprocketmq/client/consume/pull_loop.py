@@ -12,6 +12,7 @@ from functools import partial
 from sprocketmq.client.consume.consumer_stats import QueueStats
 from sprocketmq.client.consume.process_queue import ProcessQueue
 from sprocketmq.client.consume.pull_requests import PullResult, PullStatus, pull_header, read_pull, subscription_tags
+from sprocketmq.client.hook_calls import HookCalls
 from sprocketmq.client.instance import Instance, response_error
 from sprocketmq.client.outages import broker_label
 from sprocketmq.client.routes import MASTER_ID
@@ -124,7 +125,9 @@ class PullLoops:
         may_take: Callable[[ProcessQueue], bool] = lambda _: True,
         commits: bool = True,
         sends_subscription: bool = False,
+        hooks: HookCalls | None = None,
     ) -> None:
+        self._hooks = hooks
         self._instance = instance
         self._group = group
         self._subscriptions = subscriptions
@@ -279,6 +282,8 @@ class PullLoops:
                     level = logging.DEBUG if expected else logging.WARNING
                     log.log(level, "%s: pull of %s failed, retrying every %g s: %s", who, queue, PULL_PAUSE_S, e)
                 loop.error, loop.failing = e, True
+                if self._hooks is not None:
+                    self._hooks.pulled(queue, pq.pulled_at, error=e)
                 if isinstance(e, TopicNotFound):
                     self._lost()
                 await self._instance.timers.sleep(pause)
@@ -289,6 +294,12 @@ class PullLoops:
                 self._instance.outages.allowed(address, who)
                 self._instance.heartbeat_soon()  # the broker may have dropped this member from its group
             self._answered(loop)
+            if restored:
+                messages = list(messages)
+                for message in messages:
+                    message.restored = True
+            if self._hooks is not None:
+                self._hooks.pulled(queue, pq.pulled_at, messages=messages, body_bytes=len(result.body), address=address)
             if self._is_master(queue, address):
                 if commit and broker_id == MASTER_ID:
                     pq.persisted = max(pq.persisted, commit)
@@ -304,10 +315,6 @@ class PullLoops:
                 continue
             loop.lacking = False
             pq.broker_is_ours = response.language == OWN_LANGUAGE
-            if restored:
-                messages = list(messages)
-                for message in messages:
-                    message.restored = True
             pq.put(messages, len(result.body), result.next_offset)
             if messages:
                 self._found(pq)

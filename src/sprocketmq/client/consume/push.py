@@ -27,6 +27,8 @@ from sprocketmq.client.consume.pull_requests import DEFAULT_MAX_BYTES, read_subs
 from sprocketmq.client.consume.ready_queues import ReadyQueues
 from sprocketmq.client.consume.rebalance import Rebalance, read_strategy
 from sprocketmq.client.credentials import CredentialsArgument, resolve
+from sprocketmq.client.hook_calls import check_hooks, hook_calls
+from sprocketmq.client.hooks import ClientHooks
 from sprocketmq.client.instance import CLOSING, OPEN, Instance
 from sprocketmq.client.lifecycle import Client
 from sprocketmq.client.routes import Route
@@ -90,7 +92,8 @@ class PushConsumer(Client):
     Topics that do not exist yet are looked up until they do. When a broker refuses for good (bad expression, a topic without permission to
     read, group not allowed), ``batches()`` and ``listen()`` end with its BrokerError.
 
-    ``credentials``, ``tls`` and ``secure`` as for Producer.
+    ``credentials``, ``tls`` and ``secure`` as for Producer. ``hooks`` are called for each pull, handler call and give-back; see
+    ``ClientHooks``.
     """
 
     def __init__(
@@ -114,9 +117,11 @@ class PushConsumer(Client):
         credentials: CredentialsArgument | None = None,
         tls: bool | TlsConfig | None = None,
         secure: str | os.PathLike[str] | None = None,
+        hooks: Sequence[ClientHooks] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.group = check_group(group)
+        check_hooks(hooks)
         check_number("batch_max", batch_max, least=1, most=MAX_BATCH, whole=True)
         for name, value in (("max_cached", max_cached), ("max_cached_bytes", max_cached_bytes), ("max_span", max_span)):
             check_number(name, value, least=1, whole=True)
@@ -147,6 +152,8 @@ class PushConsumer(Client):
         instance = self._instance = Instance(
             namesrv, kind="PushConsumer", security=security, clock=clock, on_request=self._on_request, on_route=self._on_route
         )
+        # Public for sync.PushConsumer, whose handlers and loops run in other threads.
+        self.hooks = hook_calls(hooks, group, instance)
         # ``ready`` and ``outcomes`` are public for sync.PushConsumer, which takes and settles batches from other threads.
         self.ready = ReadyQueues(instance, group, batch_max, self._may_take)
         self._pulls = PullLoops(
@@ -159,6 +166,7 @@ class PushConsumer(Client):
             refused=self.ready.fail,
             may_take=self._may_take,
             commits=not broadcasting,
+            hooks=self.hooks,
         )
         locks = MemberLocks(instance, group) if orderly and not broadcasting else None
         self._member = GroupMember(
@@ -178,13 +186,13 @@ class PushConsumer(Client):
             self._member,
             self._pulls,
             self.ready,
-            GiveBacks(instance, group, max_times=max_reconsume_times),
+            GiveBacks(instance, group, max_times=max_reconsume_times, hooks=self.hooks),
             orderly=orderly,
             max_times=max_reconsume_times,
             suspend_s=suspend_s,
             timeout_s=consume_timeout_s,
         )
-        self._handlers = Handlers(group, self.ready, self.outcomes, clock, orderly=orderly)
+        self._handlers = Handlers(group, self.ready, self.outcomes, clock, orderly=orderly, hooks=self.hooks)
         self._broker_requests = BrokerRequests(
             instance,
             self._member,
@@ -262,7 +270,7 @@ class PushConsumer(Client):
         is handed out again, here at once or after a restart; call ``batch.ack()`` before ``break``. Several tasks may iterate.
         """
         self._instance.check()
-        return Batches(self, self._instance, self.ready, self.outcomes)
+        return Batches(self, self._instance, self.ready, self.outcomes, self.hooks)
 
     def listen(self, handler: Handler, *, concurrency: int = 20) -> "asyncio.Task[None]":
         """Call ``handler(batch)``, a function or coroutine function, for every batch, up to ``concurrency`` at a time.

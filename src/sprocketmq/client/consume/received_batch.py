@@ -30,8 +30,9 @@ class ReceivedBatch(list[ReceivedMessage]):
     ``retry`` and ``done`` may be called from any thread. The list belongs to the handler: changing it changes nothing else.
     """
 
-    # ``delivered``, ``number`` and ``on_ack`` are the consumer's: the messages as handed out, and the batch's number in its queue.
-    __slots__ = ("_marks", "attempts", "delivered", "number", "on_ack", "queue", "size_bytes", "taken_at", "timed_out")
+    # ``delivered``, ``number``, ``on_ack`` and ``acknowledged`` are the consumer's: the messages as handed out, the batch's number in its
+    # queue, and whether ``ack`` was called.
+    __slots__ = ("_marks", "acknowledged", "attempts", "delivered", "number", "on_ack", "queue", "size_bytes", "taken_at", "timed_out")
 
     def __init__(
         self, messages: list[ReceivedMessage], queue: MessageQueue, size_bytes: int, number: int, attempts: int, on_ack: OnAck
@@ -40,6 +41,7 @@ class ReceivedBatch(list[ReceivedMessage]):
         self.queue = queue
         self.size_bytes = size_bytes
         self.attempts = attempts
+        self.acknowledged = False
         self.timed_out = False
         self.taken_at = inf
         self.delivered = messages
@@ -52,6 +54,7 @@ class ReceivedBatch(list[ReceivedMessage]):
 
         Only needed before leaving a ``batches()`` loop with ``break``. Calling it again has no effect.
         """
+        self.acknowledged = True
         self.on_ack(self)
 
     def retry(self, message: ReceivedMessage, delay_level: int = BROKER_DECIDES) -> None:
@@ -82,6 +85,10 @@ class ReceivedBatch(list[ReceivedMessage]):
         if self._marks is None:
             self._marks = {}
         self._marks[id(message)] = mark
+
+    def retried(self, *, failed: bool = False) -> list[ReceivedMessage]:
+        """Return the messages that are to be delivered again; all that were not marked done, after a handler that ``failed``."""
+        return [message for message, _ in self.to_retry(failed=failed)]
 
     def to_retry(self, *, failed: bool, orderly: bool = False) -> "list[tuple[ReceivedMessage, int]]":
         """Return the messages that are not consumed, each with its delay level.

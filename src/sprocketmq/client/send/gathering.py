@@ -7,16 +7,28 @@ from sprocketmq.client.send.accumulator import Accumulator, Batch
 from sprocketmq.client.send.encoding import MessageEncoder
 from sprocketmq.client.send.outbox import Outbox
 from sprocketmq.client.send.requests import SendRequest
-from sprocketmq.client.send.waiters import Waiter
+from sprocketmq.client.send.waiters import Waiter, WithMessage
 from sprocketmq.clock import Clock
 
 
 class Gathering:
-    """Sends the batches of one accumulator, each in time. ``timeout_s`` begins when a batch leaves."""
+    """Sends the batches of one accumulator, each in time. ``timeout_s`` begins when a batch leaves.
+
+    ``with_messages``: the members of batches bring their messages along (``WithMessage``), for hooks.
+    """
 
     def __init__(
-        self, accumulator: Accumulator[Waiter], encoder: MessageEncoder, outbox: Outbox, instance: Instance, clock: Clock, timeout_s: float
+        self,
+        accumulator: Accumulator[Waiter],
+        encoder: MessageEncoder,
+        outbox: Outbox,
+        instance: Instance,
+        clock: Clock,
+        timeout_s: float,
+        *,
+        with_messages: bool = False,
     ) -> None:
+        self._with_messages = with_messages
         self.accumulator = accumulator
         self._encoder = encoder
         self._outbox = outbox
@@ -88,6 +100,7 @@ class Gathering:
             batch=count > 1,
             gathered=batch,
             gathering=self,
+            messages=[member.message for member in batch.members if isinstance(member, WithMessage)] if self._with_messages else (),
         )
         batch.bodies.clear()  # the request has them now
         batch.special.clear()

@@ -8,6 +8,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
+from sprocketmq.client.hook_calls import HookCalls, SendCall
 from sprocketmq.client.instance import OPEN, Instance
 from sprocketmq.client.send.queue_choice import Publisher, Publishers, Target
 from sprocketmq.client.send.requests import SendRequest, read_failure
@@ -26,9 +27,10 @@ from sprocketmq.errors import (
     TopicNotFound,
 )
 from sprocketmq.net.client import Connection
+from sprocketmq.protocol.batch import split_batch
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
-from sprocketmq.protocol.message import Receipt, SendResult
+from sprocketmq.protocol.message import MessageQueue, Receipt, SendResult
 from sprocketmq.protocol.names import check_send_topic
 
 if TYPE_CHECKING:
@@ -112,8 +114,10 @@ class Outbox:
         *,
         retries: int,
         retry_another_broker_when_not_store_ok: bool = False,
+        hooks: HookCalls | None = None,
     ) -> None:
         self.room = room
+        self._hooks = hooks
         self._instance = instance
         self._brokers = instance.brokers
         self._login = instance.brokers.login
@@ -137,6 +141,8 @@ class Outbox:
 
         Its ``timeout_s`` begins now.
         """
+        if self._hooks is not None:
+            self._report_start(self._hooks, request)
         now = self.loop.time()
         request.deadline = now + request.timeout_s
         topic = request.topic
@@ -371,7 +377,7 @@ class Outbox:
             return
         if target.publisher.provisional:
             self._instance.refresh_soon(request.topic)
-        self._end(request)
+        self._end(request, None)
         try:
             if request.waiter is not None:
                 give_result(request.waiter, SendResult(receipt, 0))
@@ -388,7 +394,7 @@ class Outbox:
         """End a request with an error; nothing happens when it has ended already."""
         if request.ended:
             return
-        self._end(request)
+        self._end(request, error)
         try:
             if request.waiter is not None:
                 give_error(request.waiter, error)
@@ -400,7 +406,7 @@ class Outbox:
     def abandon(self, request: SendRequest) -> None:
         """End a request whose only waiter has been cancelled. It may be stored; it is not tried again."""
         if not request.ended:
-            self._end(request)
+            self._end(request, asyncio.CancelledError())
             self._told(request)
 
     def _told(self, request: SendRequest) -> None:
@@ -408,11 +414,39 @@ class Outbox:
         if request.gathering is not None:
             request.gathering.told()
 
-    def _end(self, request: SendRequest) -> None:
+    def _end(self, request: SendRequest, error: BaseException | None) -> None:
         request.ended = True
+        if self._hooks is not None and request.observed is not None:
+            self._report_end(self._hooks, request, request.observed, error)
         room = self.room
         room.give_back(request.count, request.size)
         if room.on_freed is not None:
             room.on_freed(request.count, request.size)
         if request.gathered is not None and request.gathering is not None:
             request.gathering.ended(request.gathered)
+
+    # --- hooks ---
+
+    def _report_start(self, hooks: HookCalls, request: SendRequest) -> None:
+        ids = request.ids
+        count = 1 if type(ids) is str else len(ids)
+        if not ids and request.batch:  # encoded by the program
+            count = len(split_batch(request.body))
+        request.observed = hooks.sending(
+            request.topic,
+            request.messages,
+            ((ids,) if ids else ()) if type(ids) is str else ids,
+            message_count=count,
+            body_bytes=len(request.body),
+            gathered=request.gathered is not None,
+        )
+
+    def _report_end(self, hooks: HookCalls, request: SendRequest, call: SendCall, error: BaseException | None) -> None:
+        target = request.target
+        receipt = request.receipt if error is None else None
+        queue = None
+        if target is not None:
+            queue = MessageQueue(request.topic, target.broker_name, target.queue_id if receipt is None else receipt.queue_id)
+        # A try that never ended, as the sender was cancelled or the message was stored by it, was not counted.
+        tries = request.tries + request.failed_connects + (1 if error is None else 0)
+        hooks.sent(call, queue, target.address if target is not None else "", tries, receipt, error)

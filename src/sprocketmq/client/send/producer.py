@@ -10,6 +10,8 @@ import msgspec
 
 from sprocketmq.client.arguments import Compression, check_number, check_timeout, compression_type
 from sprocketmq.client.credentials import CredentialsArgument, resolve
+from sprocketmq.client.hook_calls import check_hooks, hook_calls
+from sprocketmq.client.hooks import ClientHooks
 from sprocketmq.client.instance import CLOSING, OPEN, Instance
 from sprocketmq.client.lifecycle import Client
 from sprocketmq.client.send.accumulator import QUEUED, SEND_AT_ONCE, SEND_SINGLY, WAKE, Accumulator, Added
@@ -21,7 +23,7 @@ from sprocketmq.client.send.outbox import Outbox, Room
 from sprocketmq.client.send.queue_choice import Publishers, queue_of
 from sprocketmq.client.send.requests import SendRequest
 from sprocketmq.client.send.results import BatchResults
-from sprocketmq.client.send.waiters import OnSent, Waiter
+from sprocketmq.client.send.waiters import OnSent, Waiter, WithMessage
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import BatchPartlySent, ConfigError, NotAMessage, SprocketError
 from sprocketmq.net.tls import TlsConfig
@@ -73,6 +75,8 @@ class Producer(Client):
     ``credentials`` (Credentials, a function that returns them, or the path of a file) sign every request; ``tls`` (True or a TlsConfig)
     encrypts all connections; ``secure`` names a directory of ``sprocketmq secure init``, which has both. Without them the environment and
     ``~/.config/sprocketmq`` are looked at (``sprocketmq.client.credentials`` has the order). ``tls=False`` turns TLS off.
+
+    ``hooks`` are objects whose methods are called for each message and request; see ``ClientHooks``.
     """
 
     def __init__(
@@ -94,11 +98,13 @@ class Producer(Client):
         credentials: CredentialsArgument | None = None,
         tls: bool | TlsConfig | None = None,
         secure: str | os.PathLike[str] | None = None,
+        hooks: Sequence[ClientHooks] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         check_group(group)
         if group == DEFAULT_PRODUCER_GROUP:
             raise ConfigError(f"the group may not be {group!r}: give your producers a name of their own")
+        check_hooks(hooks)
         check_number("timeout_s", timeout_s, over=0)
         check_number("max_in_flight", max_in_flight, least=1, whole=True)
         check_number("max_in_flight_bytes", max_in_flight_bytes, least=1, whole=True)
@@ -120,6 +126,7 @@ class Producer(Client):
         security = resolve(credentials=credentials, tls=tls, secure=secure)
         self._instance = Instance(namesrv, kind="Producer", security=security, clock=clock, on_route=publishers.on_route)
         self._instance.producer_groups.append(group)
+        self._hooks = hook_calls(hooks, group, self._instance)
         self._room = Room(max_in_flight, max_in_flight_bytes)
         self._outbox = Outbox(
             self._instance,
@@ -127,8 +134,11 @@ class Producer(Client):
             self._room,
             retries=retries,
             retry_another_broker_when_not_store_ok=retry_another_broker_when_not_store_ok,
+            hooks=self._hooks,
         )
         self._accumulator: Accumulator[Waiter] | None = None
+        # The same without hooks, for the short cut of ``submit``.
+        self._direct_accumulator: Accumulator[Waiter] | None = None
         self._gathering: Gathering | None = None
 
     # --- life ---
@@ -154,7 +164,17 @@ class Producer(Client):
             self._accumulator = Accumulator(
                 self._batching, self._clock, self._encoder, self._publishers.check, max_message_bytes=self._max_bytes
             )
-            self._gathering = Gathering(self._accumulator, self._encoder, self._outbox, self._instance, self._clock, self._timeout_s)
+            if self._hooks is None:
+                self._direct_accumulator = self._accumulator
+            self._gathering = Gathering(
+                self._accumulator,
+                self._encoder,
+                self._outbox,
+                self._instance,
+                self._clock,
+                self._timeout_s,
+                with_messages=self._hooks is not None,
+            )
 
     async def close(self) -> None:
         """Refuse further messages, wait for those in flight (they end by their time-outs at the latest), unregister, disconnect."""
@@ -228,7 +248,7 @@ class Producer(Client):
             else:
                 waiter = future = self._loop.create_future()
             added = None
-            accumulator = self._accumulator
+            accumulator = self._direct_accumulator
             if accumulator is not None and timeout_s is None:
                 # Short cut: ``accept`` would cost another 11 % (benchmarks/micro/client.py, submit_auto_batch_callbacks).
                 added = accumulator.add(message, waiter)
@@ -250,12 +270,18 @@ class Producer(Client):
         timeout_s: float | None = None,
         added: Added | None = None,
         in_order: bool = True,
+        *,
+        created: bool = False,
     ) -> SendRequest | None:
         """Send one message whose outcome ``waiter`` gets, without looking for room: what ``send``, ``submit`` and ``sync.Producer`` share.
 
-        ``added`` is what the accumulator returned if it was asked already; ``in_order`` as in ``SendRequest``. Returns the request, or None
-        when the message is in a batch. Raises what ``submit`` raises, except SendQueueFull.
+        ``added`` is what the accumulator returned if it was asked already; ``in_order`` as in ``SendRequest``; ``created``: hooks have seen
+        the message (``created``). Returns the request, or None when the message is in a batch. Raises what ``submit`` raises, except
+        SendQueueFull.
         """
+        hooks = self._hooks
+        if hooks is not None and not created:
+            message = hooks.created(message)
         room = self._room
         gathering = self._gathering
         try:
@@ -266,7 +292,8 @@ class Producer(Client):
                 timeout_s = self._timeout_s
                 if gathering is not None:
                     if added is None:
-                        added = gathering.accumulator.add(message, waiter)
+                        member = waiter if hooks is None or isinstance(waiter, WithMessage) else WithMessage(waiter, message)
+                        added = gathering.accumulator.add(message, member)
                     if added is QUEUED or added is WAKE:
                         room.messages += 1
                         room.bytes += size
@@ -295,6 +322,8 @@ class Producer(Client):
                 in_order,
                 waiter,
             )
+            if hooks is not None:
+                request.messages = (message,)
             if gathering is not None and added is SEND_AT_ONCE:
                 request.gathered = gathering.accumulator.lone(message)
                 request.gathering = gathering
@@ -305,6 +334,15 @@ class Producer(Client):
         room.holder = self
         self._outbox.launch(request)
         return request
+
+    @property
+    def has_hooks(self) -> bool:
+        """Whether the producer has hooks."""
+        return self._hooks is not None
+
+    def created(self, message: Message) -> Message:
+        """Return ``message`` as the hooks want it sent. For ``sync.Producer``, which calls this in the thread that sends."""
+        return message if self._hooks is None else self._hooks.created(message)
 
     def _wake(self) -> None:
         """Send the batches that are ready. This producer stays alive until they are answered."""
@@ -328,6 +366,8 @@ class Producer(Client):
         if isinstance(messages, Message | str | bytes | type) or not isinstance(messages, Iterable):
             raise NotAMessage(f"send_batch takes a list of messages, not {type(messages).__name__}: send takes a single Message")
         batch = messages if isinstance(messages, list | tuple) else list(messages)
+        if self._hooks is not None:
+            batch = [self._hooks.created(message) for message in batch]
         encoded = self._encoder.batch(batch)
         if self._room.full:
             await self._wait_for_room(timeout_s)
@@ -336,6 +376,7 @@ class Producer(Client):
         results = BatchResults(first.topic)
         size = sum([len(part.body) for part in encoded])
         before: SendRequest | None = None
+        first_index = 0
         self._take_room(size)
         try:
             for part in encoded:
@@ -344,6 +385,9 @@ class Producer(Client):
                 if before is not None:
                     request.target = before.target
                 before = request
+                if self._hooks is not None:
+                    request.messages = batch[first_index : first_index + len(part.uniq_keys)]
+                    first_index += len(part.uniq_keys)
                 results.add(await self._outbox.deliver(request))
         except SprocketError as e:
             if len(results):

@@ -17,11 +17,13 @@
 ``SendRequest`` decides and never waits; ``Outbox`` does what was decided. Only ENDED is kept in a field: nothing depends on the rest.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
 import msgspec
 
+from sprocketmq.client.hook_calls import SendCall
 from sprocketmq.client.instance import response_error
 from sprocketmq.client.send.accumulator import Batch
 from sprocketmq.client.send.queue_choice import Target
@@ -42,7 +44,7 @@ from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.credentials import Credentials
 from sprocketmq.protocol.ids import MessageIds
-from sprocketmq.protocol.message import MessageQueue, Receipt
+from sprocketmq.protocol.message import Message, MessageQueue, Receipt
 
 RETRY_PAUSE_S = 0.1
 RETRY_PAUSE_MAX_S = 0.5
@@ -138,6 +140,9 @@ class SendRequest(msgspec.Struct, eq=False):
     # AutoBatch: the accumulator's batch in this request, and who handles its end.
     gathered: Batch[Waiter] | None = None
     gathering: "BatchListener | None" = None
+    # For hooks: the messages in it; and what the end of the request is reported with.
+    messages: Sequence[Message] = ()
+    observed: SendCall | None = None
     # --- on its way, which ``Outbox.launch`` begins ---
     deadline: float = 0.0
     ended: bool = False

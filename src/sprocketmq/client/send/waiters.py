@@ -6,12 +6,31 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import InvalidStateError as BlockingStateError
 
-from sprocketmq.protocol.message import Receipt, SendResult
+import msgspec
+
+from sprocketmq.protocol.message import Message, Receipt, SendResult
 
 log = logging.getLogger(__name__)
 
 OnSent = Callable[[SendResult | None, BaseException | None], object]
-Waiter = asyncio.Future[SendResult] | Future[SendResult] | OnSent
+
+
+class WithMessage(msgspec.Struct, eq=False):
+    """A waiter with its message, for producers whose hooks look at the messages of a batch."""
+
+    waiter: asyncio.Future[SendResult] | Future[SendResult] | OnSent
+    message: Message
+
+    def set_result(self, result: SendResult) -> None:
+        """Pass on a result."""
+        give_result(self.waiter, result)
+
+    def set_exception(self, error: BaseException) -> None:
+        """Pass on an error."""
+        give_error(self.waiter, error)
+
+
+Waiter = asyncio.Future[SendResult] | Future[SendResult] | OnSent | WithMessage
 
 _NOT_WAITING = (asyncio.InvalidStateError, BlockingStateError)
 
@@ -77,7 +96,7 @@ def _call_back(callback: OnSent, error: BaseException) -> None:
         log.exception("the callback of a sent message raised")
 
 
-def _notify_cancelled(waiter: asyncio.Future[SendResult] | Future[SendResult]) -> None:
+def _notify_cancelled(waiter: asyncio.Future[SendResult] | Future[SendResult] | WithMessage) -> None:
     """Wake threads that wait for several futures, one of which was cancelled."""
     if isinstance(waiter, Future) and waiter.cancelled():
         waiter.set_running_or_notify_cancel()
