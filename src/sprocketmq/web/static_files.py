@@ -1,0 +1,53 @@
+"""The files of the pages, which travel in the wheel: read once, served from memory, so that no path of a request reaches the disk."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sprocketmq.web.answers import failure_response
+from sprocketmq.web.failures import Failure
+
+TYPES = {".js": "text/javascript", ".css": "text/css", ".json": "application/json", ".svg": "image/svg+xml", ".html": "text/html"}
+
+
+class StaticFiles:
+    """All files of ``web/static`` by their path below it, with the page that loads the others."""
+
+    def __init__(self, pages: Sequence[Mapping[str, str]]) -> None:
+        root = files("sprocketmq.web").joinpath("static")
+        self._files = dict(_files(root, ""))
+        shell = self._files.pop("shell.html")
+        # A JSON block is data: no browser runs it.
+        self._shell = shell.replace(b"PAGES_JSON", json.dumps(list(pages)).encode())
+
+    def shell(self, _: Request) -> Response:
+        """Answer with the page that every address of the navigation shows."""
+        return Response(self._shell, media_type="text/html")
+
+    def file(self, request: Request) -> Response:
+        """Answer with a file, or 304 when the browser has it already."""
+        name = request.path_params["name"]
+        data = self._files.get(name)
+        if data is None:
+            return failure_response(404, Failure("NotFound", "there is no such file"))
+        tag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
+        headers = {"ETag": tag, "Cache-Control": "no-cache"}
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return Response(data, media_type=TYPES[name[name.rindex(".") :]], headers=headers)
+
+
+def _files(directory: Traversable, prefix: str) -> "list[tuple[str, bytes]]":
+    found = []
+    for entry in directory.iterdir():
+        name = f"{prefix}{entry.name}"
+        if entry.is_dir():
+            found += _files(entry, f"{name}/")
+        elif name[name.rfind(".") :] in TYPES:
+            found.append((name, entry.read_bytes()))
+    return found
