@@ -52,6 +52,7 @@ for _verb in DESCRIPTIONS:
 for _command in (
     brokers.cluster,
     brokers.failover,
+    brokers.doctor,
     messages.produce,
     messages.consume,
     messages.query,

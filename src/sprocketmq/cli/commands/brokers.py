@@ -1,4 +1,4 @@
-"""``sprocketmq cluster`` and ``failover``: their commands."""
+"""``sprocketmq cluster``, ``failover``, ``doctor`` and ``top``: their commands."""
 
 from typing import Annotated
 
@@ -30,3 +30,11 @@ def failover(
     from sprocketmq.cli import failover as it
 
     it.failover(target, broker_name, to=to, accept_loss=accept_loss, dry_run=dry_run, as_json=json)
+
+
+@for_cluster
+def doctor(target: Target, json: Json = False) -> None:
+    """Look at the whole cluster, and say what is wrong and what to do: addresses, clocks, disks, routes, groups left behind."""
+    from sprocketmq.cli import doctor as it
+
+    raise typer.Exit(it.doctor(target, as_json=json))

@@ -1,0 +1,228 @@
+"""What ``sprocketmq doctor`` makes of what it saw: pure functions from facts to findings."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from sprocketmq.client.admin import BrokerState
+from sprocketmq.protocol.bodies import ClusterInfo, TopicRoute
+
+# A broker's clock is known to the second only; delayed messages, retention and searches by time go by it.
+CLOCK_S = 5.0
+DISK_WARNING_RATIO = 0.75
+DISK_FULL_RATIO = 0.90
+DISPATCH_BEHIND_BYTES = 64 << 20
+SEND_WAITS_MS = 1000
+# Fewer open files limit connections and segments.
+OPEN_FILES = 4096
+SLOW_ANSWER_S = 1.0
+READ_WRITE = 6
+
+
+class Level(StrEnum):
+    """How bad a finding is; a failure makes the command end with exit code 1."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILURE = "failure"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One result: about what, what is so, and what to do next ("" for nothing)."""
+
+    level: Level
+    subject: str
+    text: str
+    next_step: str = ""
+
+
+@dataclass(frozen=True)
+class NamesrvFacts:
+    """What one nameserver said, and how long it took; ``problem`` when it did not."""
+
+    address: str
+    cluster: ClusterInfo = field(default_factory=ClusterInfo)
+    answered_s: float = 0.0
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class BrokerFacts:
+    """What one registered broker says about itself. ``skew_s`` is how far its clock is ahead of this machine's; None when not known."""
+
+    state: BrokerState
+    runtime: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    skew_s: float | None = None
+
+
+@dataclass(frozen=True)
+class GroupFacts:
+    """A consumer group: its lag, its members online, and the messages in its dead letter queue."""
+
+    group: str
+    lag: int
+    members: int
+    dead_letters: int
+
+
+def check_namesrvs(namesrvs: Iterable[NamesrvFacts]) -> Iterator[Finding]:
+    """Check each nameserver, and whether all know the same brokers at the same addresses."""
+    known: dict[tuple[str, int], dict[str, str]] = defaultdict(dict)
+    answering = []
+    for one in namesrvs:
+        subject = f"nameserver {one.address}"
+        if one.problem:
+            yield Finding(Level.FAILURE, subject, one.problem, "start it, or correct --namesrv")
+            continue
+        answering.append(one.address)
+        slow = one.answered_s > SLOW_ANSWER_S
+        count = sum(len(data.broker_addrs) for data in one.cluster.broker_addr_table.values())
+        text = f"answered in {one.answered_s * 1000:.0f} ms, knows {count} broker{'' if count == 1 else 's'}"
+        yield Finding(Level.WARNING if slow else Level.OK, subject, text, "look at its machine and the network" if slow else "")
+        if not count:
+            yield Finding(Level.FAILURE, subject, "no broker is registered", f"start one: sprocketmq broker --namesrv {one.address}")
+        for name, data in one.cluster.broker_addr_table.items():
+            for broker_id, address in data.broker_addrs.items():
+                known[name, broker_id][one.address] = address
+    for (name, broker_id), by_namesrv in sorted(known.items()):
+        subject = f"broker {name} {broker_id}"
+        if len(set(by_namesrv.values())) > 1:
+            where = ", ".join(f"{address} at nameserver {namesrv}" for namesrv, address in by_namesrv.items())
+            yield Finding(Level.FAILURE, subject, f"two brokers have this name: {where}", "give one of them another --name or --broker-id")
+        for namesrv in answering:
+            if namesrv not in by_namesrv:
+                text = f"nameserver {namesrv} does not know it, others do"
+                yield Finding(Level.WARNING, subject, text, f"add {namesrv} to the broker's --namesrv, or look at its log")
+
+
+def check_brokers(brokers: Iterable[BrokerFacts]) -> Iterator[Finding]:
+    """Check each broker by itself, then all of them beside each other."""
+    brokers = list(brokers)
+    for one in brokers:
+        yield from check_broker(one)
+    masters = {one.state.broker_name for one in brokers if one.state.is_master and not one.state.problem}
+    for name in sorted({one.state.broker_name for one in brokers} - masters):
+        text = "no master answers: messages can be read from its slaves, and none can be sent"
+        yield Finding(Level.FAILURE, f"broker {name}", text, f"start its master, or: sprocketmq failover {name}")
+    versions = {one.state.version for one in brokers if one.state.version}
+    if len(versions) > 1:
+        text = f"different versions: {', '.join(sorted(versions))}"
+        yield Finding(Level.WARNING, "brokers", text, "finish the upgrade, or check that it is wanted")
+    by_address = defaultdict(set)
+    for one in brokers:
+        by_address[one.state.address].add(f"{one.state.broker_name} {one.state.broker_id}")
+    for address, names in sorted(by_address.items()):
+        if len(names) > 1:
+            text = f"registered as {' and as '.join(sorted(names))}"
+            yield Finding(Level.FAILURE, f"address {address}", text, "an entry is stale, or two brokers advertise one address")
+
+
+def check_broker(facts: BrokerFacts) -> Iterator[Finding]:
+    """Check one broker: reachable, who it says it is, clock, disk, how far it is behind."""
+    state, runtime = facts.state, facts.runtime
+    subject = f"broker {state.broker_name} {state.broker_id} at {state.address}"
+    if state.problem:
+        step = "is it running, and does this machine reach the address it advertises (--advertise)?"
+        yield Finding(Level.FAILURE, subject, state.problem, step)
+        return
+    found = list(_problems(facts, subject, runtime))
+    if not any(one.level is Level.FAILURE for one in found):
+        yield Finding(Level.OK, subject, f"{state.role.lower() or 'role unknown'}, version {state.version or 'unknown'}")
+    yield from found
+
+
+def _problems(facts: BrokerFacts, subject: str, runtime: Mapping[str, str]) -> Iterator[Finding]:
+    state = facts.state
+    name = facts.settings.get("brokerName", state.broker_name)
+    if name != state.broker_name:
+        text = f"answers as broker {name}"
+        yield Finding(Level.FAILURE, subject, text, "two brokers have used this address: wait for the entry to expire, or restart both")
+    if facts.skew_s is not None and abs(facts.skew_s) > CLOCK_S:
+        text = f"its clock is {abs(facts.skew_s):.0f} s {'ahead of' if facts.skew_s > 0 else 'behind'} this machine's"
+        step = "set the clocks by NTP: delays, retention and searches by time go by the broker's"
+        yield Finding(Level.WARNING, subject, text, step)
+    ratio = number(runtime.get("commitLogDiskRatio"))
+    if runtime.get("diskWritable") == "false":
+        yield Finding(Level.FAILURE, subject, "its disk is too full, sends are refused", "free space, or shorten file_reserved_hours")
+    elif ratio is not None and ratio >= DISK_WARNING_RATIO:
+        level = Level.FAILURE if ratio >= DISK_FULL_RATIO else Level.WARNING
+        yield Finding(level, subject, f"its disk is {ratio:.0%} full", "free space, or shorten file_reserved_hours")
+    behind = number(runtime.get("dispatchBehindBytes"))
+    if behind is not None and behind > DISPATCH_BEHIND_BYTES:
+        yield Finding(Level.WARNING, subject, f"queues and index are {behind:,.0f} bytes behind the log", "look at its disk and its load")
+    waits = number(runtime.get("sendThreadPoolQueueHeadWaitTimeMills"))
+    if waits is not None and waits > SEND_WAITS_MS:
+        text = f"its oldest send waits for {waits / 1000:.1f} s"
+        yield Finding(Level.WARNING, subject, text, "look at its disk, and with SYNC_MASTER at its slaves")
+    permission = number(facts.settings.get("brokerPermission"))
+    if permission is not None and permission != READ_WRITE:
+        text = {4: "it is read-only", 2: "it is write-only"}.get(int(permission), "it is neither readable nor writable")
+        yield Finding(Level.WARNING, subject, text, "set brokerPermission to 6 if that is not wanted")
+    if not state.is_master:
+        if state.following not in ("", "following"):
+            text = f"does not follow its master: {state.following}"
+            yield Finding(Level.FAILURE, subject, text, "its log says why; docs/guide/replication.md says what to do")
+        elif state.in_sync is False:
+            missing = "an unknown part" if state.behind_bytes is None else f"{state.behind_bytes:,} bytes"
+            yield Finding(Level.WARNING, subject, f"lacks {missing} of its master's log and is not in sync", "wait, or look at its log")
+
+
+def check_routes(routes: Mapping[str, TopicRoute], examined: int, total: int) -> Iterator[Finding]:
+    """Check that each topic has queues at masters; ``examined`` of ``total`` topics were looked at."""
+    broken = False
+    for topic, route in sorted(routes.items()):
+        masters = {data.broker_name for data in route.broker_datas if 0 in data.broker_addrs}
+        writable = [queue for queue in route.queue_datas if queue.perm & 2 and queue.write_queue_nums > 0]
+        if not writable:
+            broken = True
+            yield Finding(Level.WARNING, f"topic {topic}", "no broker has writable queues of it", "alter its queues or its permission")
+        elif not any(queue.broker_name in masters for queue in writable):
+            broken = True
+            yield Finding(Level.FAILURE, f"topic {topic}", "none of its brokers has a master", "see the brokers above")
+    if not broken:
+        text = f"{examined:,} of {total:,} looked at, each can be sent to" if examined < total else f"all {total:,} can be sent to"
+        yield Finding(Level.OK, "topics", text)
+
+
+def check_groups(groups: Iterable[GroupFacts], total: int) -> Iterator[Finding]:
+    """Check for lag that nobody works off, and for dead letters; ``total`` groups exist."""
+    groups = list(groups)
+    for one in groups:
+        if one.lag and not one.members:
+            text = f"{one.lag:,} message{'' if one.lag == 1 else 's'} behind, and no member is online"
+            yield Finding(Level.WARNING, f"group {one.group}", text, f"start its consumers, or: sprocketmq group delete {one.group}")
+        if one.dead_letters:
+            text = f"{one.dead_letters:,} dead letter{'' if one.dead_letters == 1 else 's'}"
+            yield Finding(Level.WARNING, f"group {one.group}", text, f"sprocketmq consume '%DLQ%{one.group}' --from first")
+    looked = f"{len(groups):,} of {total:,} looked at" if len(groups) < total else f"{total:,} looked at"
+    yield Finding(Level.OK, "groups", looked)
+
+
+def check_machine(open_files: int | None) -> Iterator[Finding]:
+    """Check the limits of this machine."""
+    if open_files is not None and open_files < OPEN_FILES:
+        text = f"a process may have {open_files:,} open files"
+        yield Finding(Level.WARNING, "this machine", text, f"a broker here should have {OPEN_FILES:,} or more: ulimit -n 65536")
+
+
+def clock_skew(runtime: Mapping[str, str], now_ms: float) -> float | None:
+    """Return how many seconds the broker's clock is ahead of ``now_ms``, to about a second: its start plus the time it has been up."""
+    boot = number(runtime.get("bootTimestamp"))
+    parts = re.findall(r"(\d+) (days|hours|minutes|seconds)", runtime.get("runtime", ""))
+    if boot is None or len(parts) != 4:
+        return None
+    units = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
+    up_s = sum(int(count) * units[unit] for count, unit in parts)
+    return boot / 1000 + up_s + 0.5 - now_ms / 1000
+
+
+def number(text: str | None) -> float | None:
+    """Return the number that a broker wrote, None for anything else, such as the units of another version."""
+    try:
+        return float(text) if text is not None else None
+    except ValueError:
+        return None
