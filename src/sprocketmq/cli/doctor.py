@@ -27,11 +27,12 @@ from sprocketmq.cli.diagnosis import (
 )
 from sprocketmq.cli.output import clean, plural, print_json
 from sprocketmq.cli.target import Target
+from sprocketmq.cli.topic import users_topics
 from sprocketmq.client.admin import AdminClient, BrokerState
 from sprocketmq.errors import BrokerError, ConfigError, FatalError, RetriableError, SprocketError
 from sprocketmq.net.address import parse_addresses
 from sprocketmq.protocol.bodies import TopicRoute
-from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_GROUPS, is_system_topic
+from sprocketmq.protocol.names import DLQ_PREFIX, SYSTEM_GROUPS
 
 # What is looked at in a large cluster, so that a look takes seconds.
 MAX_TOPICS = 2000
@@ -92,7 +93,7 @@ async def _examine(target: Target) -> list[Finding]:
             states = await admin.brokers()
             findings += check_brokers(await _each(_ask_broker(admin, state) for state in states))
             every = await admin.topics()
-            topics = [topic for topic in every if _is_users(topic)]
+            topics = users_topics(every, await admin.cluster())
             looked = topics[:MAX_TOPICS]
             routes = await _each(_ask_route(admin, topic) for topic in looked)
             known = {topic: route for topic, route in zip(looked, routes, strict=True) if route is not None}
@@ -162,7 +163,3 @@ async def _ask_group(admin: AdminClient, group: str, has_dead_letters: bool) -> 
         return GroupFacts(group, progress.lag, members, dead)
     except (FatalError, RetriableError):
         return None
-
-
-def _is_users(topic: str) -> bool:
-    return not (is_system_topic(topic) or topic.startswith((RETRY_PREFIX, DLQ_PREFIX)))

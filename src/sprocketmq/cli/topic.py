@@ -8,7 +8,7 @@ from sprocketmq import sync
 from sprocketmq.cli.output import plural, print_json, print_table
 from sprocketmq.cli.target import Target
 from sprocketmq.errors import ConfigError, FatalError, RetriableError, TopicNotFound
-from sprocketmq.protocol.bodies import TopicConfig
+from sprocketmq.protocol.bodies import ClusterInfo, TopicConfig
 from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_topic, is_system_topic
 
 # The attribute for the type of a topic's queues, and its value for batch queues; without it they are plain.
@@ -56,17 +56,20 @@ def list_topics(target: Target, *, cluster: str | None, system: bool, as_json: b
             )
         configs = admin.topic_configs() if names else {}
         if not system:
-            info = admin.cluster()
-            own = {*info.broker_addr_table, *info.cluster_addr_table}
-            own |= {f"{name}_REPLY_TOPIC" for name in info.cluster_addr_table}
-            names = [
-                name for name in names if not is_system_topic(name) and name not in own and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))
-            ]
+            names = users_topics(names, admin.cluster())
     types = [(name, _together(map(type_of, configs.get(name, {}).values()))) for name in names]
     if as_json:
         print_json([{"topic": name, "queue_type": of.queues, "message_type": of.messages} for name, of in types])
     else:
         print_table(("topic", "queue type", "message type"), [(name, *of) for name, of in types])
+
+
+def users_topics(names: Iterable[str], info: ClusterInfo) -> list[str]:
+    """Return the topics that users made: not RocketMQ's own ones, those named for brokers and clusters, retries or dead letters."""
+    own = {*info.broker_addr_table, *info.cluster_addr_table}
+    own |= {f"{name}_REPLY_TOPIC" for name in info.cluster_addr_table}
+    internal = (RETRY_PREFIX, DLQ_PREFIX)
+    return [name for name in names if not is_system_topic(name) and name not in own and not name.startswith(internal)]
 
 
 def create(

@@ -53,6 +53,7 @@ for _command in (
     brokers.cluster,
     brokers.failover,
     brokers.doctor,
+    brokers.top,
     messages.produce,
     messages.consume,
     messages.query,

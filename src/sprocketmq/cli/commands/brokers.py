@@ -38,3 +38,17 @@ def doctor(target: Target, json: Json = False) -> None:
     from sprocketmq.cli import doctor as it
 
     raise typer.Exit(it.doctor(target, as_json=json))
+
+
+@for_cluster
+def top(
+    target: Target,
+    interval: Annotated[float, typer.Option(min=0.1, max=3600, metavar="SECONDS", help="Time between two samples.")] = 2.0,
+    rows: Annotated[int, typer.Option(min=1, max=1000, help="Rows of each table.")] = 10,
+    once: Annotated[bool, typer.Option("--once", help="Print the rates of one interval, and end.")] = False,
+    json: Json = False,
+) -> None:
+    """Show live rates: brokers, topics with messages per send, groups with their lag, and the queues that lag most."""
+    from sprocketmq.cli import top as it
+
+    raise typer.Exit(it.top(target, interval_s=interval, rows=rows, once=once, as_json=json))
