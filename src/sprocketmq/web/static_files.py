@@ -21,6 +21,7 @@ class StaticFiles:
     def __init__(self, pages: Sequence[Mapping[str, str]]) -> None:
         root = files("sprocketmq.web").joinpath("static")
         self._files = dict(_files(root, ""))
+        self._files |= _texts(self._files)
         shell = self._files.pop("shell.html")
         # A JSON block is data: no browser runs it.
         self._shell = shell.replace(b"PAGES_JSON", json.dumps(list(pages)).encode())
@@ -51,3 +52,13 @@ def _files(directory: Traversable, prefix: str) -> "list[tuple[str, bytes]]":
         elif name[name.rfind(".") :] in TYPES:
             found.append((name, entry.read_bytes()))
     return found
+
+
+def _texts(known: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return ``i18n/LANGUAGE.json``, each the texts of all files in ``i18n/LANGUAGE/``."""
+    languages: dict[str, dict[str, str]] = {}
+    for name in sorted(known):
+        folder, _, rest = name.partition("/")
+        if folder == "i18n" and "/" in rest:
+            languages.setdefault(rest.partition("/")[0], {}).update(json.loads(known[name]))
+    return {f"i18n/{language}.json": json.dumps(texts, ensure_ascii=False).encode() for language, texts in languages.items()}

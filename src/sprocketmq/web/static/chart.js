@@ -1,0 +1,84 @@
+// Lines over time: a sparkline for a cell of a table, a chart with a cursor for a card. Points are [time_ms, value]; null is a gap.
+
+import { h, svg } from "./dom.js";
+import * as format from "./format.js";
+
+const WIDTH = 300;
+
+function shapes(points, from, to, most, height) {
+  const x = (time) => ((time - from) / (to - from || 1)) * WIDTH;
+  const y = (value) => height - (most > 0 ? (value / most) * (height - 3) : 0) - 1;
+  const runs = [];
+  let run = [];
+  for (const [time, value] of points) {
+    if (value === null || value === undefined) {
+      if (run.length) runs.push(run);
+      run = [];
+    } else run.push([x(time), y(value)]);
+  }
+  if (run.length) runs.push(run);
+  const text = (pair) => `${pair[0].toFixed(1)},${pair[1].toFixed(1)}`;
+  const line = runs.map((one) => `M${one.map(text).join("L")}${one.length === 1 ? "h0.1" : ""}`).join("");
+  const area = runs.map((one) => `M${one[0][0].toFixed(1)},${height}L${one.map(text).join("L")}L${one.at(-1)[0].toFixed(1)},${height}Z`).join("");
+  return [svg("path", { class: "area", d: area }), svg("path", { class: "line", d: line })];
+}
+
+function largest(points) {
+  return points.reduce((most, [, value]) => (value > most ? value : most), 0);
+}
+
+// `label` is read to those who do not see it.
+export function sparkline(points, { label = "", kind = "", height = 26 } = {}) {
+  const picture = svg("svg", { class: `spark ${kind}`, viewBox: `0 0 ${WIDTH} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": label });
+  if (points.length) picture.append(...shapes(points, points[0][0], points.at(-1)[0], largest(points), height));
+  return picture;
+}
+
+// Up to the last hour; `text` turns a value into text. The largest value is the top.
+export function chart(points, { label = "", kind = "", height = 92, text = format.rate } = {}) {
+  const to = points.length ? points.at(-1)[0] : Date.now();
+  const spanMs = Math.min(3600000, Math.max(300000, points.length ? to - points[0][0] : 0));
+  const from = to - spanMs;
+  const most = largest(points);
+  const cursor = svg("line", { class: "cursor hidden", y1: 0, y2: height });
+  const picture = svg(
+    "svg",
+    { viewBox: `0 0 ${WIDTH} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": label },
+    svg("line", { class: "base", x1: 0, x2: WIDTH, y1: height, y2: height }),
+    points.length ? shapes(points, from, to, most, height) : null,
+    cursor,
+  );
+  const tip = h("div", { class: "tip hidden", "aria-hidden": "true" });
+  const box = h("div", { class: `chart ${kind}` }, picture, tip);
+  const marks = [from, from + spanMs / 2, to].map((time) => h("span", {}, format.clock(time).slice(0, 5)));
+  box.append(h("div", { class: "axis", "aria-hidden": "true" }, marks));
+  picture.addEventListener("pointermove", (event) => {
+    const frame = picture.getBoundingClientRect();
+    const time = from + ((event.clientX - frame.left) / frame.width) * spanMs;
+    const near = points.reduce((best, point) => (best && Math.abs(best[0] - time) < Math.abs(point[0] - time) ? best : point), null);
+    if (!near) return;
+    const share = (near[0] - from) / spanMs;
+    cursor.setAttribute("x1", share * WIDTH);
+    cursor.setAttribute("x2", share * WIDTH);
+    tip.textContent = `${format.clock(near[0])}  ${text(near[1])}`;
+    tip.classList.remove("hidden");
+    cursor.classList.remove("hidden");
+    tip.style.left = `${Math.max(0, Math.min(share * frame.width - tip.offsetWidth / 2, frame.width - tip.offsetWidth))}px`;
+  });
+  picture.addEventListener("pointerleave", () => {
+    tip.classList.add("hidden");
+    cursor.classList.add("hidden");
+  });
+  return box;
+}
+
+// A bar for a share from 0 to 1.
+export function meter(share, { warn = 0.75, bad = 0.85, label = "" } = {}) {
+  const level = share >= bad ? "bad" : share >= warn ? "warn" : "";
+  const percent = Math.max(0, Math.min(100, (share ?? 0) * 100));
+  return h(
+    "span",
+    { class: `meter ${level}`, role: "meter", "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": Math.round(percent), "aria-label": label },
+    h("span", { style: { width: `${percent}%` } }),
+  );
+}
