@@ -9,14 +9,17 @@ from sprocketmq.cli.logs import JSON_KEYS
 
 ROOT = Path(sprocketmq.__file__).parent
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "logs.md"
-ROW = re.compile(r"^\| `(\w+)` \| ([\w, ]+) \| ([^|]*) \|", re.MULTILINE)
+ROW = re.compile(r"^\| `(\w+)` \| ([\w, ]+) \|([^|]*)\|", re.MULTILINE)
 SENT_ON = {"net/peerlog.py"}
 
 
 def calls(path: Path) -> list[tuple[str, str, set[str]]]:
     """The events of a file: name, level and fields. ``event(log, LEVEL, name, ...)``, and ``event(key, name, ...)`` of a PeerLog."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    found: list[tuple[str, str, set[str]]] = []
+    text = path.read_text()
+    if "from sprocketmq.events import" not in text and "PeerLog" not in text and "peer_log" not in text:
+        return found
+    for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.Call):
             continue
         if isinstance(node.func, ast.Name) and node.func.id == "event":

@@ -25,6 +25,7 @@ from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.topics import TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import SprocketError
+from sprocketmq.events import event
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
@@ -193,16 +194,18 @@ class Cleaning:
                 else:
                     await asyncio.get_running_loop().run_in_executor(self._executor, work)
         except (SprocketError, OSError) as e:
-            log.error("old messages cannot be deleted: %s", e)  # noqa: TRY400
+            event(log, logging.ERROR, "segment_delete_failed", reason=e)
             return []
         self.deleted_segments += 1
-        log.info(
-            "deleted %s and %d files that point into it, last written %.1f h ago, as %s (%.0f %% used)",
-            paths[0] if paths else "a segment",
-            max(0, len(paths) - 1),
-            age_h,
-            plan.cause.value,
-            look.used * 100,
+        event(
+            log,
+            logging.INFO,
+            "segment_deleted",
+            path=paths[0] if paths else None,
+            other_files=max(0, len(paths) - 1),
+            age_h=round(age_h, 1),
+            cause=plan.cause.value,
+            used_percent=round(look.used * 100),
         )
         return removed + paths
 
@@ -212,7 +215,7 @@ class Cleaning:
             result = await asyncio.get_running_loop().run_in_executor(self._executor, work)
         except OSError as e:
             if not self._unmeasured:
-                log.warning("the disk of %s cannot be looked at, nothing is deleted: %s", self._root, e)
+                event(log, logging.WARNING, "disk_unreadable", path=self._root, reason=f"nothing is deleted: {e}")
             self._unmeasured = True
             return None
         self._unmeasured = False
@@ -234,7 +237,7 @@ class Cleaning:
                 self._fs.unlink(path)
                 removed.append(path)
         if removed:
-            log.info("deleted %d damaged files in %s, as %s", len(removed), folder, cause.value)
+            event(log, logging.INFO, "damaged_files_deleted", path=folder, files=len(removed), cause=cause.value)
         return removed
 
     def _note(self, used: float, writable: bool) -> None:
@@ -249,13 +252,14 @@ class Cleaning:
         if writable != self.writable:
             self.writable = writable
             if writable:
-                log.warning("the disk of %s has room again (%.0f %% used): messages are taken", self._root, used * 100)
+                event(log, logging.WARNING, "disk_free_again", path=self._root, used_percent=round(used * 100))
             else:
-                log.error("the disk of %s is full (%.0f %% used): messages are refused, reads go on", self._root, used * 100)
+                event(log, logging.ERROR, "disk_full", path=self._root, used_percent=round(used * 100))
 
     def _note_helpless(self, *, helpless: bool) -> None:
         if helpless and not self._helpless:
-            log.error("the disk of %s is full and no segment of the log may go: free space there, or add some", self._root)
+            reason = "no segment of the log may go: free space there, or add some"
+            event(log, logging.ERROR, "nothing_to_delete", path=self._root, reason=reason)
         self._helpless = helpless
 
     # --- requests ---

@@ -102,6 +102,9 @@ class ClientRegistry:
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._peer_log = PeerLog(log, clock.monotonic)
+        # Two, so that many clients of one group do not take the lines of other groups.
+        self._member_log = PeerLog(log, clock.monotonic, level=logging.INFO)
+        self._group_log = PeerLog(log, clock.monotonic, level=logging.INFO)
         self.producers: dict[str, dict[ServerConnection, Member]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
         # The groups of each connection, so that its end need not search all groups.
@@ -119,7 +122,11 @@ class ClientRegistry:
     def join_producer(self, group: str, conn: ServerConnection, client_id: str, command: Command) -> None:
         """Register a member of a producer group, or renew it."""
         self._memberships(conn)[0].add(group)
-        self.producers.setdefault(group, {})[conn] = self._member(client_id, command)
+        members = self.producers.setdefault(group, {})
+        is_new = conn not in members
+        member = members[conn] = self._member(client_id, command)
+        if is_new:
+            self._log_joined("producer", group, conn, member)
 
     def join_consumer(self, data: ConsumerData, conn: ServerConnection, client_id: str, command: Command) -> bool:
         """Register a member of a consumer group, or renew it; True when the group's members or subscriptions changed."""
@@ -134,6 +141,8 @@ class ClientRegistry:
         previous = group.members.get(conn)
         member = group.members[conn] = self._member(client_id, command)
         changed = previous is None or previous.client_id != client_id
+        if changed:
+            self._log_joined("consumer", name, conn, member)
         wanted = {subscription.topic: subscription for subscription in data.subscription_data_set}
         member.wants = {topic: subscription.sub_string for topic, subscription in wanted.items()}
         if previous is None or previous.wants != member.wants:
@@ -157,11 +166,11 @@ class ClientRegistry:
         producers, consumers = self._of.get(conn, (set(), set()))
         if producer_group in producers:
             producers.discard(producer_group)
-            self._drop_producer(producer_group, conn)
+            self._drop_producer(producer_group, conn, "unregistered")
         changed = []
         if consumer_group in consumers:
             consumers.discard(consumer_group)
-            changed = self._drop_consumer(consumer_group, conn)
+            changed = self._drop_consumer(consumer_group, conn, "unregistered")
         if not producers and not consumers:
             self._of.pop(conn, None)
         return changed
@@ -170,29 +179,46 @@ class ClientRegistry:
         """Forget a connection that ended and return the consumer groups it was in that still have members."""
         producers, consumers = self._of.pop(conn, (set(), set()))
         for name in producers:
-            self._drop_producer(name, conn)
-        return [group for name in consumers for group in self._drop_consumer(name, conn)]
+            self._drop_producer(name, conn, conn.close_reason)
+        return [group for name in consumers for group in self._drop_consumer(name, conn, conn.close_reason)]
 
     def expire(self) -> list[ServerConnection]:
         """Return the connections that have not sent a heartbeat for 120 s; the caller closes them."""
-        self._peer_log.sweep()
+        for peer_log in (self._peer_log, self._member_log, self._group_log):
+            peer_log.sweep()
         limit = self._clock.monotonic() - EXPIRY_S
         silent: dict[ServerConnection, None] = {}
         for members in [*self.producers.values(), *(group.members for group in self.consumers.values())]:
             silent.update((conn, None) for conn, member in members.items() if member.last_heard < limit)
         return list(silent)
 
-    def _drop_producer(self, name: str | None, conn: ServerConnection) -> None:
+    def log_rebalanced(self, group: str) -> None:
+        """Log that the members or subscriptions of a group have changed: its members divide the queues among themselves again."""
+        online = self.consumers.get(group)
+        self._group_log.event(group, "group_rebalanced", group=group, members=len(online.members) if online is not None else 0)
+
+    def _log_joined(self, role: str, group: str, conn: ServerConnection, member: Member) -> None:
+        language = _LANGUAGES.get(member.language, "OTHER")
+        key = f"{member.client_id} {group}"
+        self._member_log.event(key, "client_joined", role=role, group=group, client=member.client_id, peer=conn.peer, language=language)
+
+    def _log_left(self, role: str, group: str, conn: ServerConnection, member: Member, reason: str) -> None:
+        key = f"{member.client_id} {group}"
+        self._member_log.event(key, "client_left", role=role, group=group, client=member.client_id, peer=conn.peer, reason=reason)
+
+    def _drop_producer(self, name: str | None, conn: ServerConnection, reason: str) -> None:
         members = self.producers.get(name or "")
         if members is not None:
-            members.pop(conn, None)
+            if (member := members.pop(conn, None)) is not None:
+                self._log_left("producer", name or "", conn, member, reason)
             if not members:
                 del self.producers[name or ""]
 
-    def _drop_consumer(self, name: str | None, conn: ServerConnection) -> list[ConsumerGroup]:
+    def _drop_consumer(self, name: str | None, conn: ServerConnection, reason: str) -> list[ConsumerGroup]:
         group = self.consumers.get(name or "")
-        if group is None or group.members.pop(conn, None) is None:
+        if group is None or (member := group.members.pop(conn, None)) is None:
             return []
+        self._log_left("consumer", group.name, conn, member, reason)
         if not group.members:
             del self.consumers[group.name]
             return []
@@ -270,6 +296,7 @@ class ClientHandlers:
             self._tell_members(group.name)
 
     def _tell_members(self, name: str) -> None:
+        self._clients.log_rebalanced(name)
         group = self._clients.consumers.get(name)
         config = self._groups.get(name)
         if group is None or config is None or not config.notify_consumer_ids_changed_enable or group.message_model == "BROADCASTING":

@@ -23,9 +23,13 @@ from sprocketmq.broker.acks import LOST, Acks
 from sprocketmq.broker.flush_thread import FlushThread, FlushWorker
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import SprocketError, StoreFailed, StoreWriteFailed
+from sprocketmq.net.peerlog import PeerLog
 from sprocketmq.storage.store import MessageStore
 
 log = logging.getLogger(__name__)
+
+# A flush that takes this long is logged: SYNC_FLUSH sends wait for it.
+SLOW_FLUSH_S = 1.0
 
 # How often the keys that wait to be indexed are looked at, and after how long they are indexed even while the log grows. Only a few of
 # them: a busy broker indexes many at a time by itself (storage/index/key_index.py), which costs the least for each.
@@ -96,6 +100,7 @@ class Flusher(Generic[_T]):
         self.settled_end = -1
         self.count = 0
         self.total_s = self.longest_s = 0.0
+        self._slow_log = PeerLog(log, clock.monotonic)
 
     # --- life ---
 
@@ -292,6 +297,10 @@ class Flusher(Generic[_T]):
             self.count += 1
             self.total_s += took_s
             self.longest_s = max(self.longest_s, took_s)
+            if took_s >= SLOW_FLUSH_S:
+                self._slow_log.event("", "slow_flush", took_s=took_s)
+            else:
+                self._slow_log.sweep()
         self._note_surely(end, error)
 
     def _settled(self, settling: "asyncio.Future[tuple[int, SprocketError | None]]") -> None:

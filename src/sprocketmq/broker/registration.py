@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from sprocketmq.broker.outgoing import Outgoing
 from sprocketmq.broker.replication.roles import MASTER_ID, BrokerRole
 from sprocketmq.errors import BrokerNameTaken, SprocketError
+from sprocketmq.events import event
 from sprocketmq.net.tasks import Background, Kept, all_of, settled
 from sprocketmq.protocol.bodies import ClusterInfo, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
@@ -244,9 +245,9 @@ class Registrar:
         before = self._reached.get(address)
         self._reached[address] = not problem
         if problem and before is not False:
-            log.warning("broker %s is not registered: %s", self._broker_name, problem)
-        elif not problem and before is False:
-            log.info("broker %s is registered at %s again", self._broker_name, address)
+            event(log, logging.WARNING, "registration_lost", broker=self._broker_name, nameserver=address, reason=problem)
+        elif not problem and not before:
+            event(log, logging.INFO, "registered", broker=self._broker_name, nameserver=address, again=before is False)
         return None if problem else answer
 
     def _identity(self, body: bytes) -> dict[str, str]:
@@ -292,15 +293,14 @@ class Registrar:
         elif rival != before:
             self._rivals[nameserver] = rival
             outcome = "it is replaced by this one" if self._take_over else "this one no longer registers, and clients send to the other"
-            log.log(
+            event(
+                log,
                 logging.WARNING if self._take_over else logging.ERROR,
-                "broker %s at %s: nameserver %s has another broker of this name at %s, which answers: %s; stop one of them, or give it"
-                " another name (--name)",
-                self._broker_name,
-                self._address,
-                nameserver,
-                rival,
-                outcome,
+                "broker_name_taken",
+                broker=self._broker_name,
+                nameserver=nameserver,
+                rival=rival,
+                reason=f"another broker of this name answers: {outcome}; stop one of them, or give it another name (--name)",
             )
         return rival is None or self._take_over
 

@@ -37,6 +37,7 @@ from sprocketmq.broker.send import SendHandlers, Stored
 from sprocketmq.broker.topics import Topic, TopicTable
 from sprocketmq.clock import Clock
 from sprocketmq.errors import ConnectFailed, SprocketError, StoreWriteFailed
+from sprocketmq.events import event
 from sprocketmq.net.address import format_address, parse_address
 from sprocketmq.net.tasks import Background
 from sprocketmq.storage.store import MessageStore, RecoveryReport
@@ -174,7 +175,8 @@ class Replication:
     async def join(self) -> None:
         """Be a slave from the start: the nameservers know a live master with a higher epoch."""
         broker_id = await self._registrar.lowest_free_id()
-        log.warning("%s: another broker is master with a higher epoch, this one follows as slave %d", self._name, broker_id)
+        reason = "another broker is master with a higher epoch"
+        event(log, logging.WARNING, "role_changed", server=self._name, role=Role.SLAVE, broker_id=broker_id, reason=reason)
         self._role.take(Role.SLAVE, broker_id)
         await self._save_role(Role.SLAVE, broker_id, self._role.epoch)
 
@@ -205,14 +207,16 @@ class Replication:
                 )
         role.epoch = max(role.epoch, self._store.epochs.last.number)
         if self.replicates:
-            log.info(
-                "%s: role=%s broker_id=%d epoch=%d log_end=%d ha=%s",
-                self._name,
-                role.role,
-                role.broker_id,
-                self._store.epochs.last.number,
-                self._store.commitlog_max_offset,
-                self.ha_address or "none",
+            event(
+                log,
+                logging.INFO,
+                "role_begun",
+                server=self._name,
+                role=role.role,
+                broker_id=role.broker_id,
+                epoch=self._store.epochs.last.number,
+                log_end=self._store.commitlog_max_offset,
+                ha=self.ha_address,
             )
             self._background.every(WATCH_INTERVAL_S, self._watch, "watch over replication")
             self._background.every(SEARCH_INTERVAL_S, self._search, "search for the master")
@@ -478,14 +482,16 @@ class Replication:
             log.error("%s: is master, but does not listen for slaves: %s", self._name, e)  # noqa: TRY400
         self._topics.bump_version()
         self._changed()
-        log.warning(
-            "%s: promoted to %s epoch=%d log_end=%d behind_bytes=%d ha=%s",
-            self._name,
-            role.role,
-            epoch,
-            store.commitlog_max_offset,
-            behind,
-            self.ha_address or "none",
+        event(
+            log,
+            logging.WARNING,
+            "promoted",
+            server=self._name,
+            role=role.role,
+            epoch=epoch,
+            log_end=store.commitlog_max_offset,
+            behind_bytes=behind,
+            ha=self.ha_address,
         )
 
     async def _raise_epoch(self, epoch: int) -> None:
@@ -497,7 +503,7 @@ class Replication:
         self._role.epoch = epoch
         await self._save_role(self._role.role, MASTER_ID, epoch)
         await self._listen()
-        log.warning("%s: master of epoch=%d log_end=%d", self._name, epoch, self._store.commitlog_max_offset)
+        event(log, logging.WARNING, "epoch_begun", server=self._name, epoch=epoch, log_end=self._store.commitlog_max_offset)
 
     def _deliver_delayed(self) -> None:
         """Deliver what the former master has not, as far as its progress is known and the log here tells."""
@@ -521,13 +527,15 @@ class Replication:
             self._sends.give_up()
             self._flusher.give_up()
             self._store.follow()
-            log.warning(
-                "%s: fenced, epoch %d has begun, this one was master of epoch=%d log_end=%d: follows %s",
-                self._name,
-                epoch,
-                self._store.epochs.last.number,
-                self._store.commitlog_max_offset,
-                master_address or "the new master when a nameserver knows it",
+            event(
+                log,
+                logging.WARNING,
+                "fenced",
+                server=self._name,
+                epoch=epoch,
+                was_epoch=self._store.epochs.last.number,
+                log_end=self._store.commitlog_max_offset,
+                master=master_address or None,
             )
         elif self.follower is not None and role.master_address != master_address:
             role.follow("", "")

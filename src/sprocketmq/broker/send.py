@@ -21,6 +21,7 @@ from sprocketmq.broker.metrics.counters import DELAY, FIFO, NORMAL, BrokerCounte
 from sprocketmq.broker.send_rules import SendRefused, SendRules, of_dead_letter, property_value
 from sprocketmq.broker.topics import Topic, TopicRefused, TopicTable, check_topic_name, topic_not_exist
 from sprocketmq.errors import FatalError, InvalidMessage, MessageTooLarge, ProtocolError, RemoteProtocolError, RetriableError, StoreFailed
+from sprocketmq.events import event
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.protocol.batch import BatchColumns, scan_batch, split_batch, split_columns
 from sprocketmq.protocol.codes import (
@@ -405,7 +406,7 @@ class SendHandlers:
         except (RetriableError, FatalError, OSError) as e:
             if not self._failing:  # a full disk refuses thousands a second; say it once
                 self._failing = True
-                log.warning("sends are refused: %s", e)
+                event(log, logging.WARNING, "sends_refused", reason=e)
             counters.put_failed += len(staged)
             self._acks.release(sum(one[-1] for one in staged))
             if isinstance(e, StoreFailed):
@@ -418,7 +419,7 @@ class SendHandlers:
         self._flusher.wrote()
         if self._failing:
             self._failing = False
-            log.warning("sends are taken again")
+            event(log, logging.WARNING, "sends_accepted_again")
         counters.put_requests += len(staged)
         now = counters.now()
         took = now - began
@@ -558,7 +559,7 @@ class SendHandlers:
         return round(self._slow_took_s * 1000) if self._busy_until > self._counters.now() else 0
 
     def _note_slow(self, took_s: float) -> None:
-        log.warning("a write to the log took %.1f s, sends are refused for a moment", took_s)
+        event(log, logging.WARNING, "slow_commit", took_s=took_s)
         self._slow_took_s = took_s
         self._busy_until = self._counters.now() + min(took_s, MAX_BUSY_S)
 

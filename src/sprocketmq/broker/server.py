@@ -28,6 +28,7 @@ from sprocketmq.broker.outgoing import Outgoing
 from sprocketmq.broker.pull import PullHandlers
 from sprocketmq.broker.query import QueryHandlers
 from sprocketmq.broker.queue_offsets import QueueOffsetHandlers
+from sprocketmq.broker.recovery_log import RecoveryProgress, log_opened
 from sprocketmq.broker.registration import Registrar
 from sprocketmq.broker.replicating import Replication
 from sprocketmq.broker.replication.metadata_answers import MetadataAnswers
@@ -43,6 +44,7 @@ from sprocketmq.broker.stats import SAMPLE_INTERVAL_S, Stats
 from sprocketmq.broker.topics import TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import ConfigError, RemoteProtocolError, SprocketError
+from sprocketmq.events import event
 from sprocketmq.net.address import format_address, is_loopback, is_wildcard, own_address
 from sprocketmq.net.server import RemotingServer, ServerConnection
 from sprocketmq.net.tasks import Background, all_of, settled
@@ -376,10 +378,9 @@ class Broker:
 
     def _open(self) -> None:
         is_new = not self._fs.exists(f"{self.config.store.root}/commitlog")
-        report = self.store.open()
+        report = self.store.open(RecoveryProgress(str(self.config.store.root), self.clock.monotonic))
         self._opened = True
-        how = "as a new store" if is_new else "after a clean stop" if report.clean else f"after a crash, {report.records} records checked"
-        log.info("store %s opened in %.1f ms %s", self.config.store.root, report.elapsed_ms, how)
+        log_opened(str(self.config.store.root), report, is_new=is_new)
         trees: list[dict[Any, Any]] = []  # of timed and delayed messages, which a slave only keeps
         for file, take in (
             (self.topics_file, self.topics.load),
@@ -549,7 +550,7 @@ class Broker:
 
     def _fail(self, error: SprocketError) -> None:
         if self.failure is None:
-            log.critical("%s", error)
+            event(log, logging.CRITICAL, "store_failed", reason=error)
             self.failure = error
             self._failed.set()
 

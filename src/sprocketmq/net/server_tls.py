@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sprocketmq.errors import CertificateRefused, ConfigError, SecretFileExposed
+from sprocketmq.events import event
 from sprocketmq.protocol.credentials import Secret
 
 if TYPE_CHECKING:
@@ -93,9 +94,10 @@ class ServerContext:
         try:
             self.context = self._load()
         except ConfigError as e:
-            log.error("%s: the changed TLS files are not used, new connections get the certificate from before: %s", self._name, e)  # noqa: TRY400 - the text says it all
+            reason = f"new connections get the certificate from before: {e}"
+            event(log, logging.ERROR, "certificates_refused", server=self._name, reason=reason)
         else:
-            log.info("%s: new connections use the changed TLS files of %s", self._name, self._tls.cert_file)
+            event(log, logging.INFO, "certificates_reloaded", server=self._name, path=self._tls.cert_file)
 
     def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
         """Return what tells that a file has changed, None for one that is not there."""
@@ -141,9 +143,9 @@ class ServerContext:
             raise CertificateRefused(path, f"it expired on {end:%Y-%m-%d %H:%M} UTC: renew it, or check the clock of this machine")
         if certificate.not_valid_before_utc > now:
             start = certificate.not_valid_before_utc
-            log.warning("%s: the certificate in %s is not valid before %s UTC: clients refuse it until then", self._name, path, start)
+            event(log, logging.WARNING, "certificate_not_valid_yet", server=self._name, path=path, begins=f"{start:%Y-%m-%d %H:%M} UTC")
         elif end - now < EXPIRES_SOON:
-            log.warning("%s: the certificate in %s expires on %s UTC: renew it", self._name, path, f"{end:%Y-%m-%d %H:%M}")
+            event(log, logging.WARNING, "certificate_expires", server=self._name, path=path, ends=f"{end:%Y-%m-%d %H:%M} UTC")
 
 
 def _read(path: str) -> bytes:

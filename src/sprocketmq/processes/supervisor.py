@@ -17,6 +17,7 @@ from typing import IO
 
 from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.errors import FatalError
+from sprocketmq.events import event
 
 log = logging.getLogger(__name__)
 
@@ -168,7 +169,7 @@ class Child:
         if deadline is not None:
             thread.join(max(0.0, deadline - SYSTEM_CLOCK.monotonic()))
             if thread.is_alive():
-                log.warning("%s (process %s) did not stop in time and is killed", self.name, self.pid)
+                event(log, logging.WARNING, "process_killed", child=self.name, pid=self.pid, reason="it did not stop in time")
                 self.end(signal.SIGKILL)
         thread.join()
 
@@ -208,11 +209,11 @@ class Child:
                 if (first and not became_ready) or not self._restart:
                     self._fail(ChildFailed(self.name, reason, code))
                     if became_ready:
-                        log.warning("%s (process %d) %s", self.name, process.pid, reason)
+                        event(log, logging.WARNING, "process_ended", child=self.name, pid=process.pid, reason=reason)
                     return
                 if became_ready and SYSTEM_CLOCK.monotonic() - began >= STEADY_AFTER_S:
                     delay = FIRST_RESTART_DELAY_S
-                log.warning("%s (process %d) %s; it is started again in %g s", self.name, process.pid, reason, delay)
+                event(log, logging.WARNING, "process_ended", child=self.name, pid=process.pid, reason=reason, restart_in_s=delay)
                 self._changed.wait_for(lambda: not self._wanted, delay)
             first, deadline = False, None
             delay = min(2 * delay, MAX_RESTART_DELAY_S)

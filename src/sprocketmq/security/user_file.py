@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from sprocketmq.errors import ConfigError, SecretFileExposed
+from sprocketmq.events import event
 from sprocketmq.protocol.credentials import Secret
 from sprocketmq.security.policies import PolicyEntry, PolicyType, policy_entry
 from sprocketmq.security.tables import SUBJECT_PREFIX, AccessTables, ChangeRefused, subject_name
@@ -258,9 +259,11 @@ class UserStore:
             with contextlib.suppress(OSError):
                 self._failed = _stamp(self.path.stat())
             try:
-                self._adopt(*await asyncio.to_thread(_read, self.path))
+                changed = self._adopt(*await asyncio.to_thread(_read, self.path))
             except ConfigError as e:
-                log.error("users and policies stay as they were: %s", e)  # noqa: TRY400 - the reason says all
+                event(log, logging.ERROR, "users_reload_failed", path=self.path, reason=f"users and policies stay as they were: {e}")
+            else:
+                event(log, logging.INFO, "users_reloaded", path=self.path, users=sorted(changed))
 
     async def change(self, change: Callable[[AccessTables], AccessTables]) -> None:
         """Change the file as ``change_users_file`` does, in another thread, then what holds here. Raises the same.
@@ -274,9 +277,11 @@ class UserStore:
                 self._adopt(*await asyncio.to_thread(_read, self.path))
                 raise
 
-    def _adopt(self, tables: AccessTables, stamp: Stamp) -> None:
+    def _adopt(self, tables: AccessTables, stamp: Stamp) -> set[str]:
         before, self.tables, self._stamp, self._failed = self.tables, tables, stamp, None
-        self._changed(changed_names(before, tables))
+        changed = changed_names(before, tables)
+        self._changed(changed)
+        return changed
 
 
 def changed_names(before: AccessTables, after: AccessTables) -> set[str]:

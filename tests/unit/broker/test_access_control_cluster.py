@@ -214,5 +214,5 @@ async def test_a_user_deleted_while_its_consumer_runs_leaves_its_messages_to_the
 
 async def test_a_broker_that_a_nameserver_does_not_know_says_what_to_do(start_broker, namesrv, caplog):
     await start_broker(namesrv=(namesrv.address,))
-    assert "is not registered" in caplog.text
+    assert "registration_lost" in caplog.text
     assert "Give broker and nameserver the same inner_credentials" in caplog.text

@@ -205,8 +205,8 @@ async def test_a_broker_that_takes_over_replaces_the_other_which_says_so_once_an
     for _ in range(3):
         await old.registrar._tell(None, [namesrv.address])
     assert address_at(namesrv) == new.address
-    lost = [record.getMessage() for record in caplog.records if "has another broker of this name" in record.getMessage()]
-    assert len([message for message in lost if f"at {new.address}, which answers: this one no longer registers" in message]) == 1
+    lost = [record.getMessage() for record in caplog.records if "broker_name_taken" in record.getMessage()]
+    assert len([message for message in lost if f"rival={new.address} " in message and "this one no longer registers" in message]) == 1
     await new.stop()
     await eventually(lambda: address_at(namesrv) == old.address)
 

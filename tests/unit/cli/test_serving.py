@@ -369,9 +369,8 @@ def test_a_new_store_is_called_new_and_a_reopened_one_is_not(serving, tmp_path):
     command = ("serve", *FREE, "--store", str(tmp_path / "store"), "--set", "log_level=INFO")
     _, first = serving(*command).end()
     _, second = serving(*command).end()
-    assert "opened in" in first
-    assert "as a new store" in first
-    assert "after a clean stop" in second
+    assert 'after="nothing: it is new"' in first
+    assert 'after="a clean stop"' in second
 
 
 def test_the_data_directory_is_the_systems(monkeypatch):

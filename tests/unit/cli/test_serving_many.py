@@ -63,7 +63,7 @@ def test_a_broker_that_dies_comes_back_where_it_was(serving, tmp_path):
     code, err = server.end(signal.SIGINT)
     assert code == 0
     (line,) = [line for line in err.splitlines() if "supervisor" in line]
-    assert line.endswith(f"broker-b (process {pids['broker-b']}) was ended by SIGKILL; it is started again in 0.25 s")
+    assert line.endswith(f'process_ended child=broker-b pid={pids["broker-b"]} reason="was ended by SIGKILL" restart_in_s=0.25')
 
 
 def test_the_children_go_when_the_server_is_killed(serving, tmp_path):

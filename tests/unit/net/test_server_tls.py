@@ -98,8 +98,10 @@ def test_a_certificate_that_soon_expires_or_is_not_valid_yet_is_warned_of(author
     context_of(authority.issue("short", ends=3 * DAY))
     context_of(authority.issue("early", begins=timedelta(hours=1)))
     expires, begins = caplog.messages
-    assert "short.pem expires on" in expires
-    assert "early.pem is not valid before" in begins
+    assert "certificate_expires" in expires
+    assert "short.pem" in expires
+    assert "certificate_not_valid_yet" in begins
+    assert "early.pem" in begins
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o604, 0o660, 0o602])

@@ -61,7 +61,8 @@ def test_a_child_that_dies_comes_back_at_its_address_with_one_line_of_log(superv
     wait_until(lambda: one.pids.get("n", pid) != pid)
     wait_until(lambda: accepts(address))
     assert one.ready("n")["namesrv"] == address
-    assert [record.getMessage() for record in caplog.records] == [f"n (process {pid}) was ended by SIGKILL; it is started again in 0.25 s"]
+    ended = f'process_ended child=n pid={pid} reason="was ended by SIGKILL" restart_in_s=0.25'
+    assert [record.getMessage() for record in caplog.records] == [ended]
     one.stop()
     assert one.pids == {}
 
@@ -93,7 +94,7 @@ def test_the_delay_before_a_start_doubles_while_a_child_cannot_come_back(supervi
         holder.bind(("127.0.0.1", int(one.ready("n")["namesrv"].rpartition(":")[2])))
         holder.listen()
         wait_until(lambda: len(caplog.records) == 3)
-    assert [float(record.getMessage().split()[-2]) for record in caplog.records] == [0.25, 0.5, 1]
+    assert [record.fields["restart_in_s"] for record in caplog.records] == [0.25, 0.5, 1]
     wait_until(lambda: one.pids and accepts(one.ready("n")["namesrv"]))
 
 
@@ -125,7 +126,7 @@ def test_without_restart_a_child_stays_away(supervisor, caplog):
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: caplog.records)
     assert one.pids == {}
-    assert caplog.records[0].getMessage() == f"n (process {pid}) was ended by SIGKILL"
+    assert caplog.records[0].getMessage() == f'process_ended child=n pid={pid} reason="was ended by SIGKILL"'
     one.start_again("n", timeout_s=60)
     assert one.pids["n"] != pid
 
@@ -153,7 +154,7 @@ def test_a_child_that_does_not_stop_in_time_is_killed(supervisor, caplog):
     one.stop(timeout_s=0.2)
     assert time.monotonic() - began < 10
     assert is_gone(pid)
-    assert caplog.records[0].getMessage() == f"n (process {pid}) did not stop in time and is killed"
+    assert caplog.records[0].getMessage() == f'process_killed child=n pid={pid} reason="it did not stop in time"'
 
 
 def test_a_child_that_is_never_ready_is_given_up(supervisor):
@@ -192,7 +193,7 @@ def test_what_a_child_writes_is_passed_on_with_its_name(supervisor, caplog):
         wait_until(lambda: said)
     os.kill(one.pids["n"], signal.SIGKILL)
     wait_until(lambda: caplog.records)
-    assert caplog.records[0].getMessage().endswith(" was ended by SIGKILL; it is started again in 0.25 s")
+    assert caplog.records[0].getMessage().endswith('reason="was ended by SIGKILL" restart_in_s=0.25')
     assert said[0][0] == "n"
     assert " WARNING sprocketmq.net" in said[0][1]
 

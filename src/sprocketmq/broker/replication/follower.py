@@ -44,6 +44,7 @@ from sprocketmq.errors import (
     StoreFailed,
     StoreWriteFailed,
 )
+from sprocketmq.events import event
 from sprocketmq.net.address import parse_address
 from sprocketmq.net.tasks import Background
 from sprocketmq.net.tls import handshake_failure
@@ -222,8 +223,7 @@ class Follower:
         self.reason = reason
         if self._noted != (once or reason):
             self._noted = once or reason
-            address = f" ({self.master_address})" if self.master_address else ""
-            log.log(level, "%s: does not follow the master%s: %s", self._name, address, reason)
+            event(log, level, "master_not_followed", server=self._name, master=self.master_address or None, reason=reason)
 
     # --- one connection after the other ---
 
@@ -357,12 +357,15 @@ class Follower:
         assert isinstance(decision, Cut)
         end = replica.end
         replica.truncate(decision.log_offset)
-        log.warning(
-            "%s: cut %d bytes from log offset %d on, which the master (%s) does not have: it wrote its own after a failure",
-            self._name,
-            end - replica.end,
-            replica.end,
-            self.master_address,
+        event(
+            log,
+            logging.WARNING,
+            "log_cut",
+            server=self._name,
+            bytes=end - replica.end,
+            log_offset=replica.end,
+            master=self.master_address,
+            reason="the master does not have it: it wrote its own after a failure",
         )
         self._compare_bytes = COMPARE_BYTES
         return None
@@ -413,7 +416,7 @@ class Follower:
         self.reason = ""
         self._compare_bytes = COMPARE_BYTES
         self._followed_since = self._clock.monotonic()
-        log.info("%s: follows the master (%s) from log offset %d", self._name, self.master_address, self._replica.end)
+        event(log, logging.INFO, "master_followed", server=self._name, master=self.master_address, log_offset=self._replica.end)
 
     def _read(self) -> None:
         """Acknowledge what this read of the socket brought, as far as it is written, and have it dispatched."""

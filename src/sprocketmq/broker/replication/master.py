@@ -21,6 +21,7 @@ from typing import Protocol, cast
 from sprocketmq.broker.replication.stream import Allowance, Marks, Rate, SlaveProgress
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import LogOffsetOutside, RemoteProtocolError
+from sprocketmq.events import event
 from sprocketmq.net.address import format_address
 from sprocketmq.net.listening import Listener, listen_with_tls
 from sprocketmq.net.peerlog import PeerLog
@@ -242,7 +243,8 @@ class ReplicationMaster:
             raise RemoteProtocolError(f"{self.max_slaves} slaves follow already, the limit")
         self.newcomers.remove(link)
         self.links.append(link)
-        log.info("%s: slave %s follows from log offset %d, this log ends at %d", self.name, *link.place)
+        peer, begin, end = link.place
+        event(log, logging.INFO, "slave_joined", server=self.name, peer=peer, log_offset=begin, log_end=end)
         self.acknowledged()
 
     def acknowledged(self) -> None:
@@ -254,7 +256,8 @@ class ReplicationMaster:
         """Take note that a connection has ended."""
         if link in self.links:
             self.links.remove(link)
-            log.info("%s: slave %s is gone (%s), it has the log up to %d of %d", self.name, link.peer, reason, *link.place[1:])
+            peer, acked, end = link.place
+            event(log, logging.INFO, "slave_left", server=self.name, peer=peer, log_offset=acked, log_end=end, reason=reason)
         elif link in self.newcomers:
             self.newcomers.remove(link)
 

@@ -16,6 +16,7 @@ from typing import Protocol
 from sprocketmq.broker.outgoing import Outgoing
 from sprocketmq.broker.replication.roles import BrokerRole
 from sprocketmq.errors import FatalError, RequestTimeout, SprocketError
+from sprocketmq.events import event
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.bodies import EpochCache
@@ -128,7 +129,17 @@ class Promotion:
         try:
             await self.change(header.master_address, header.master_epoch)
         except (SprocketError, OSError) as e:
-            log.warning("broker %s: refuses to make %r the master: %s", self._broker_name, header.master_address, e)
+            event(
+                log,
+                logging.WARNING,
+                "promotion_refused",
+                broker=self._broker_name,
+                master=header.master_address,
+                epoch=header.master_epoch,
+                peer=conn.peer,
+                by=conn.user,
+                reason=e,
+            )
             conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=str(e))
         else:
             conn.respond(command, ResponseCode.SUCCESS)
