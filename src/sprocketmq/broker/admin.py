@@ -23,6 +23,8 @@ from sprocketmq.protocol.bodies import (
     GroupSubscription,
     ResetOffsets,
     SubscriptionGroupConfig,
+    SubscriptionGroupList,
+    TopicConfigList,
     TopicConfigTable,
     TopicList,
     TopicOffset,
@@ -92,12 +94,14 @@ class AdminHandlers:
         code = RequestCode
         return {
             code.UPDATE_AND_CREATE_TOPIC: self.create_topic,
+            code.UPDATE_AND_CREATE_TOPIC_LIST: self.create_topics,
             code.DELETE_TOPIC_IN_BROKER: self.delete_topic,
             code.GET_TOPIC_CONFIG: self.topic_config,
             code.GET_ALL_TOPIC_CONFIG: self.all_topics,
             code.GET_TOPIC_STATS_INFO: self.topic_stats,
             code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
             code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.put_group,
+            code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.put_groups,
             code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
             code.GET_SUBSCRIPTIONGROUP_CONFIG: self.group_config,
             code.DELETE_SUBSCRIPTIONGROUP: self.delete_group,
@@ -114,9 +118,18 @@ class AdminHandlers:
 
     def create_topic(self, conn: ServerConnection, command: Command) -> None:
         """Answer 17 after the topic is on disk and every reachable nameserver knows it."""
-        request = command.header(CreateTopic)
+        self._create(conn, command, [command.header(CreateTopic)])
+
+    def create_topics(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 18 as 17: all topics of the list are created or changed, or none."""
+        if not command.body:
+            raise RemoteProtocolError("a list of topics without a body")
+        configs = TopicConfigList.decode(command.body).topic_config_list
+        self._create(conn, command, [self._topics.request_for(config) for config in configs])
+
+    def _create(self, conn: ServerConnection, command: Command, requests: list[CreateTopic]) -> None:
         try:
-            self._topics.create_or_update(request)
+            self._topics.create_or_update(*requests)
         except TopicRefused as e:
             conn.respond(command, e.code, remark=e.remark)
             return
@@ -200,8 +213,17 @@ class AdminHandlers:
         """Answer 200."""
         if not command.body:
             raise RemoteProtocolError("a subscription group without a body")
+        self._put_groups(conn, command, [SubscriptionGroupConfig.decode(command.body)])
+
+    def put_groups(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 225: all groups of the list are created or changed, or none."""
+        if not command.body:
+            raise RemoteProtocolError("a list of subscription groups without a body")
+        self._put_groups(conn, command, SubscriptionGroupList.decode(command.body).group_config_list)
+
+    def _put_groups(self, conn: ServerConnection, command: Command, groups: list[SubscriptionGroupConfig]) -> None:
         try:
-            self._groups.put(SubscriptionGroupConfig.decode(command.body))
+            self._groups.put(*groups)
         except GroupRefused as e:
             conn.respond(command, e.code, remark=e.remark)
         else:

@@ -19,6 +19,7 @@ MAX_BROKER_ID = 1 << 31
 # The copies of a log: the master's and those of at most 16 slaves.
 MAX_COPIES_OF_LOG = 17
 MIN_SECRET_LENGTH = 16
+BROKER_PERMISSIONS = (2, 4, 6)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,8 @@ class BrokerConfig:
     advertise: str | None = None
     namesrv: tuple[str, ...] = ()
     take_over: bool = False
+    # What clients may do: the sum of 2 (write) and 4 (read).
+    broker_permission: int = 6
     auto_create_topic: bool = True
     auto_create_group: bool = True
     default_topic_queues: int = 8
@@ -111,6 +114,8 @@ class BrokerConfig:
             raise ConfigError(f"advertise {self.advertise!r} is not valid: {problem}")
         if self.namesrv:
             parse_addresses(";".join(self.namesrv))
+        if self.broker_permission not in BROKER_PERMISSIONS:
+            raise ConfigError(f"broker_permission is {self.broker_permission}, it must be 2 (write), 4 (read) or 6 (both)")
         ranges = (
             ("default_topic_queues", self.default_topic_queues, 1, 1024),
             ("max_message_bytes", self.max_message_bytes, 1, MAX_MESSAGE_BYTES_LIMIT),

@@ -48,7 +48,7 @@ class GroupTable:
     """All groups by name. ``changed`` is called after each change; the owner saves the file."""
 
     def __init__(self, *, auto_create: bool, clock: Clock = SYSTEM_CLOCK, changed: Callable[[], None] = lambda: None) -> None:
-        self._auto_create = auto_create
+        self.auto_create = auto_create
         self._clock = clock
         self._changed = changed
         self._forbidden: dict[str, dict[str, int]] = {}
@@ -85,7 +85,7 @@ class GroupTable:
     def find(self, name: str) -> SubscriptionGroupConfig | None:
         """Return a group, created when that is allowed; None for an unknown one. Raises GroupRefused for a bad name."""
         group = self._groups.get(name)
-        if group is None and self._auto_create:
+        if group is None and self.auto_create:
             group = SubscriptionGroupConfig(name)
             self.put(group)
         return group
@@ -94,22 +94,33 @@ class GroupTable:
         """Return an existing group, or None."""
         return self._groups.get(name)
 
-    def put(self, group: SubscriptionGroupConfig) -> None:
-        """Create or replace a group. Raises GroupRefused for a bad name, impossible numbers, or when there are too many groups."""
+    def put(self, *groups: SubscriptionGroupConfig) -> None:
+        """Create or replace groups, all or none. Raises GroupRefused for a bad name, impossible numbers, or when there are too many."""
+        changed: dict[str, SubscriptionGroupConfig] = {}
+        new = 0
+        for group in groups:
+            name = group.group_name
+            self._check(group)
+            if name in changed:
+                raise GroupRefused(ResponseCode.INVALID_PARAMETER, f"the group {name} is given twice")
+            if self._groups.get(name) != group:
+                changed[name] = group
+                new += name not in self._groups
+        if new and len(self._groups) + new > MAX_GROUPS:
+            raise GroupRefused(ResponseCode.SYSTEM_ERROR, f"this broker has {MAX_GROUPS} subscription groups, its limit")
+        if changed:
+            self._groups.update(changed)
+            self._touch()
+
+    def _check(self, group: SubscriptionGroupConfig) -> None:
         name = group.group_name
         if problem := name_problem(name, MAX_GROUP_LENGTH):
             raise GroupRefused(ResponseCode.INVALID_PARAMETER, f"the specified group {name!r} is illegal: {problem}")
         if group.retry_queue_nums < 0 or group.retry_queue_nums > 1024:
             raise GroupRefused(ResponseCode.INVALID_PARAMETER, f"retryQueueNums[{group.retry_queue_nums}] is outside 0..1024")
         known = self._groups.get(name)
-        if known == group:
-            return
         if group.attributes and (known is None or known.attributes != group.attributes):
             raise GroupRefused(ResponseCode.SYSTEM_ERROR, _attributes_problem(group.attributes))
-        if name not in self._groups and len(self._groups) >= MAX_GROUPS:
-            raise GroupRefused(ResponseCode.SYSTEM_ERROR, f"this broker has {MAX_GROUPS} subscription groups, its limit")
-        self._groups[name] = group
-        self._touch()
 
     def delete(self, name: str) -> bool:
         """Remove a group; False when there was none."""

@@ -31,7 +31,7 @@ from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import FatalError, InvalidName
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.protocol.bodies import SubscriptionGroupConfig, build_subscription
-from sprocketmq.protocol.codes import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, RequestCode, ResponseCode
+from sprocketmq.protocol.codes import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.headers import PullRequest
 from sprocketmq.storage.store import DiskLimits, MessageStore, ReadResult, ReadStatus
@@ -203,14 +203,7 @@ class PullHandlers:
         self._offsets = offsets
         self._counters = counters
         self._clock = clock
-        self._max_count = config.max_transfer_count_on_message_in_memory
-        self._max_bytes = config.max_transfer_bytes_on_message_in_memory
-        self._disk_count = config.max_transfer_count_on_message_in_disk
-        self._disk_bytes = config.max_transfer_bytes_on_message_in_disk
-        # Messages that are further behind the end of the log than this count as on the disk, and are better read from a slave.
-        self._in_memory_bytes = memory_bytes() * config.access_message_in_memory_max_ratio // 100
-        self._slave_read_enable = config.slave_read_enable
-        self._max_held = config.max_held_pulls
+        self.take_settings(config)
         self._host = config.host
         self._unread: dict[ServerConnection, int] = {}
         self.held_count = 0
@@ -222,6 +215,17 @@ class PullHandlers:
         self._cold: ColdReads[Pull] = ColdReads(self._loaded)
         # Queues with a reader that is behind, and until when that is assumed (monotonic s).
         self._behind: dict[tuple[str, int], float] = {}
+
+    def take_settings(self, config: BrokerConfig) -> None:
+        """Use the limits of ``config`` for the pulls that come from now on."""
+        self._max_count = config.max_transfer_count_on_message_in_memory
+        self._max_bytes = config.max_transfer_bytes_on_message_in_memory
+        self._disk_count = config.max_transfer_count_on_message_in_disk
+        self._disk_bytes = config.max_transfer_bytes_on_message_in_disk
+        # Messages that are further behind the end of the log than this count as on the disk, and are better read from a slave.
+        self._in_memory_bytes = memory_bytes() * config.access_message_in_memory_max_ratio // 100
+        self._slave_read_enable = config.slave_read_enable
+        self._max_held = config.max_held_pulls
 
     def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
@@ -256,6 +260,8 @@ class PullHandlers:
         if topic is None:
             raise PullRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please! \n{FAQ}")
         if not topic.readable:
+            if not self._topics.permission & PERM_READ:
+                raise PullRefused(ResponseCode.NO_PERMISSION, "this broker's permission forbids pulling messages", forbidden_type=1)
             raise PullRefused(ResponseCode.NO_PERMISSION, f"the topic[{name}] pulling message is forbidden", forbidden_type=3)
         if topic.unsupported:
             raise PullRefused(ResponseCode.SYSTEM_ERROR, f"topic[{name}] cannot be read: {topic.unsupported}")

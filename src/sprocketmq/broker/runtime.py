@@ -1,8 +1,6 @@
-"""What a broker reports about itself: runtime information (28), counters (315) and its configuration (26)."""
+"""What a broker reports about itself: runtime information (28) and counters (315)."""
 
 from collections.abc import Callable
-
-import msgspec
 
 from sprocketmq.broker.acks import Acks
 from sprocketmq.broker.cleaning import Cleaning
@@ -11,7 +9,6 @@ from sprocketmq.broker.delay import DelayService
 from sprocketmq.broker.flushing import Flusher
 from sprocketmq.broker.pull import PullHandlers
 from sprocketmq.broker.queue_offsets import stored_since
-from sprocketmq.broker.replication.roles import BrokerRole
 from sprocketmq.broker.send import SendHandlers, Stored
 from sprocketmq.broker.stats import Stats
 from sprocketmq.broker.topics import TopicTable
@@ -30,7 +27,7 @@ MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 
 
 class RuntimeHandlers:
-    """Statistics and configuration, under the names that the reference's tools look for."""
+    """Statistics, under the names that the reference's tools look for."""
 
     def __init__(
         self,
@@ -38,9 +35,7 @@ class RuntimeHandlers:
         store: MessageStore,
         topics: TopicTable,
         stats: Stats,
-        role: BrokerRole,
         *,
-        address: Callable[[], str],
         server: RemotingServer,
         sends: SendHandlers,
         pulls: PullHandlers,
@@ -56,8 +51,6 @@ class RuntimeHandlers:
         self._store = store
         self._topics = topics
         self._stats = stats
-        self._role = role
-        self._address = address
         self._server = server
         self._sends = sends
         self._pulls = pulls
@@ -73,7 +66,6 @@ class RuntimeHandlers:
         return {
             RequestCode.VIEW_BROKER_STATS_DATA: self.counter,
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
-            RequestCode.GET_BROKER_CONFIG: self.config,
         }
 
     def runtime_info(self, conn: ServerConnection, command: Command) -> None:
@@ -157,62 +149,6 @@ class RuntimeHandlers:
         table["EndTransactionQueueSize"] = "0"
         table["EndTransactionThreadPoolQueueCapacity"] = "0"
         return table
-
-    def config(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 26: the configuration as ``key=value`` lines, under the reference's names. No secret is among these keys."""
-        config = self._config
-        store = config.store
-        host, _, port = self._address().rpartition(":")
-        values = {
-            "brokerClusterName": config.cluster_name,
-            "brokerName": config.broker_name,
-            "brokerId": self._role.broker_id,
-            "brokerRole": self._role.role,
-            **({"haListenPort": config.ha_port} if config.ha_port is not None else {}),
-            "inSyncReplicas": self._role.copies,
-            "slaveTimeout": round(config.slave_timeout_s * 1000),
-            "haMaxGapNotInSync": config.ha_max_gap_not_in_sync,
-            "slaveReadEnable": str(config.slave_read_enable).lower(),
-            "flushDiskType": store.flush_disk_type,
-            "brokerIP1": host.strip("[]"),
-            "listenPort": port,
-            "namesrvAddr": ";".join(config.namesrv),
-            "storePathRootDir": str(store.root),
-            "autoCreateTopicEnable": str(config.auto_create_topic).lower(),
-            "autoCreateSubscriptionGroup": str(config.auto_create_group).lower(),
-            "defaultTopicQueueNums": config.default_topic_queues,
-            "maxMessageSize": config.max_message_bytes,
-            "messageDelayLevel": store.message_delay_level,
-            "flushIntervalCommitLog": round(config.flush_interval_s * 1000),
-            "flushConsumerOffsetInterval": round(config.save_offsets_interval_s * 1000),
-            "registerNameServerPeriod": round(config.register_interval_s * 1000),
-            "maxTransferBytesOnMessageInMemory": config.max_transfer_bytes_on_message_in_memory,
-            "maxTransferCountOnMessageInMemory": config.max_transfer_count_on_message_in_memory,
-            "maxTransferBytesOnMessageInDisk": config.max_transfer_bytes_on_message_in_disk,
-            "maxTransferCountOnMessageInDisk": config.max_transfer_count_on_message_in_disk,
-            "syncFlushTimeout": round(config.sync_flush_timeout_s * 1000),
-            "osPageCacheBusyTimeOutMills": config.os_page_cache_busy_timeout_ms,
-            "sendThreadPoolQueueCapacity": config.max_waiting_sends,
-            "readUnCommitted": str(store.read_uncommitted).lower(),
-            "mappedFileSizeCommitLog": store.commitlog_segment_bytes,
-            "mappedFileSizeConsumeQueue": store.consumequeue_segment_bytes,
-            "mapperFileSizeBatchConsumeQueue": store.batchqueue_segment_bytes,
-            "messageIndexEnable": str(store.message_index_enable).lower(),
-            "maxHashSlotNum": store.max_hash_slots,
-            "maxIndexNum": store.max_index_entries,
-            "enableBuildConsumeQueueConcurrently": str(store.enable_build_consume_queue_concurrently).lower(),
-            "fileReservedTime": f"{store.file_reserved_hours:g}",
-            "deleteWhen": store.delete_when,
-            "cleanResourceInterval": round(config.clean_interval_s * 1000),
-            "cleanFileForciblyEnable": str(store.clean_file_forcibly).lower(),
-            "diskMaxUsedSpaceRatio": round(store.disk_max_used_ratio * 100),
-            "diskSpaceCleanForciblyRatio": f"{store.disk_clean_forcibly_ratio:g}",
-            "diskSpaceWarningLevelRatio": f"{store.disk_warning_ratio:g}",
-            "regionId": config.region,
-        }
-        text = "".join(f"{name}={value}\n" for name, value in values.items())
-        version = msgspec.json.encode(self._topics.data_version).decode()
-        conn.respond(command, ResponseCode.SUCCESS, ext={"version": version}, body=text.encode())
 
     def _disk_space(self) -> tuple[int, int]:
         """Return total and free bytes of the store's file system, zeros when the system does not say."""

@@ -15,6 +15,8 @@ from sprocketmq.broker.attributes import BATCH_QUEUES, QUEUE_TYPE
 from sprocketmq.broker.cleaning import Cleaning
 from sprocketmq.broker.clients import ClientHandlers, ClientRegistry
 from sprocketmq.broker.config import BrokerConfig
+from sprocketmq.broker.config_changes import ChangedSettings
+from sprocketmq.broker.config_requests import ConfigHandlers
 from sprocketmq.broker.copies import CopyTable, remember
 from sprocketmq.broker.delay import Arrival, DelayService
 from sprocketmq.broker.flush_thread import FlushWorker
@@ -41,6 +43,7 @@ from sprocketmq.broker.runtime import RuntimeHandlers
 from sprocketmq.broker.saving import SavedFile
 from sprocketmq.broker.send import SendHandlers, Stored
 from sprocketmq.broker.stats import SAMPLE_INTERVAL_S, Stats
+from sprocketmq.broker.time_spans import TimeSpanHandlers
 from sprocketmq.broker.topics import TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import ConfigError, RemoteProtocolError, SprocketError
@@ -95,6 +98,7 @@ class Broker:
             auto_create=config.auto_create_topic,
             default_queues=config.default_topic_queues,
             trace_topic=config.trace_topic if config.trace_topic_enable else None,
+            permission=config.broker_permission,
             clock=clock,
             changed=self._topics_changed,
             declare=self.store.declare_batch_topic,
@@ -105,6 +109,8 @@ class Broker:
         self._background = Background(f"broker {config.broker_name}")
         self.topics_file = self._saved_file("topics", self.topics.snapshot)
         self.groups_file = self._saved_file("subscriptionGroup", self.groups.snapshot)
+        self.settings = ChangedSettings(config)
+        self.settings_file = self._saved_file("changedSettings", self.settings.snapshot)
         self.offsets_file = self._saved_file("consumerOffset", self.offsets.snapshot)
         outgoing = Outgoing(config.security, config.tls_client)
         self.registrar = Registrar(
@@ -115,7 +121,7 @@ class Broker:
             role=self.role,
             interval_s=config.register_interval_s,
             take_over=config.take_over,
-            table=self.topics.wrapper,
+            table=self.topics.registration,
             missed=self.topics.bump_version,
             ha_address=lambda: self.replication.ha_address,
             outranks=self._outranks,
@@ -159,7 +165,7 @@ class Broker:
         )
         self.delays_file = self._saved_file("delayOffset", self.delays.progress.snapshot)
         self.timers_file = self._saved_file("timers", self.delays.progress.timers_snapshot)
-        self._files = (self.topics_file, self.groups_file, self.offsets_file, self.timers_file, self.delays_file)
+        self._files = (self.topics_file, self.groups_file, self.offsets_file, self.timers_file, self.delays_file, self.settings_file)
         rules = RetryRules(self.topics, self.groups)
         self.sends = SendHandlers(
             config,
@@ -236,8 +242,6 @@ class Broker:
             self.store,
             self.topics,
             self.stats,
-            self.role,
-            address=lambda: self.address,
             server=self._server,
             sends=self.sends,
             pulls=self.pulls,
@@ -248,6 +252,16 @@ class Broker:
             replication=status.table,
             fs=fs,
             clock=clock,
+        )
+        settings = ConfigHandlers(
+            self.settings,
+            self.settings_file,
+            self.topics,
+            self.role,
+            address=lambda: self.address,
+            apply=self._take_settings,
+            register=self._register_again,
+            background=self._background,
         )
         queries = QueryHandlers(self.store, self.topics, self.clients, background=self._background, allows=allows, clock=clock)
         offset_handlers = OffsetHandlers(self.offsets, self.topics, self.groups, self.clients, self.store)
@@ -267,8 +281,10 @@ class Broker:
             **LockHandlers(self.locks, self.topics).handlers(),
             **admin.handlers(),
             **QueueOffsetHandlers(self.store, self.topics).handlers(),
+            **TimeSpanHandlers(config.broker_name, self.store, self.topics, self.offsets, clock=clock).handlers(),
             **MemberHandlers(self.clients, queries, self._background).handlers(),
             **runtime.handlers(),
+            **settings.handlers(),
             **ForbiddingHandlers(self.groups, told=self.pulls.reading_forbidden).handlers(),
             **queries.handlers(),
             **self.cleaning.handlers(),
@@ -385,6 +401,7 @@ class Broker:
         for file, take in (
             (self.topics_file, self.topics.load),
             (self.groups_file, self.groups.load),
+            (self.settings_file, self._load_settings),
             (self.offsets_file, self.offsets.load),
             (self.timers_file, self.delays.take_timers),
             (self.delays_file, self.delays.open),
@@ -636,6 +653,22 @@ class Broker:
             self.groups_file.touch()
         else:
             self.groups_file.note()
+
+    def _load_settings(self, tree: Mapping[Any, Any]) -> None:
+        self.settings.load(tree)
+        self._take_settings(self.settings.config)
+
+    def _take_settings(self, config: BrokerConfig) -> None:
+        self.pulls.take_settings(config)
+        self.acks.max_sends = config.max_waiting_sends
+        self._server.max_connections = self._fast_server.max_connections = config.max_connections
+        self.groups.auto_create = config.auto_create_group
+        self.topics.let_sends_create(config.auto_create_topic)
+        if config.broker_permission != self.topics.permission:
+            self.topics.permit(config.broker_permission)
+
+    def _register_again(self) -> asyncio.Task[None]:
+        return self._background.spawn(self.registrar.register(), "registration of changed permissions")
 
     async def _topic_changes_settled(self) -> None:
         """Wait until changed topics are saved and the nameservers that answer know them. Raises OSError when they cannot be saved.

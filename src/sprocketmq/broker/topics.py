@@ -82,20 +82,20 @@ class Topic:
         "write_queues",
     )
 
-    def __init__(self, config: TopicConfig) -> None:
+    def __init__(self, config: TopicConfig, permission: int = READ_WRITE) -> None:
         self.held: dict[int, Any] = {}
         self.counters: TopicCounters | None = None  # until it has something to count
-        self.take(config)
+        self.take(config, permission)
 
-    def take(self, config: TopicConfig) -> None:
-        """Adopt a changed configuration; waiting pulls stay."""
+    def take(self, config: TopicConfig, permission: int) -> None:
+        """Adopt a changed configuration, and what the broker permits; waiting pulls stay."""
         self.config = config
         self.name = config.topic_name
         self.retry_group = self.name.removeprefix(RETRY_PREFIX) if self.name.startswith(RETRY_PREFIX) else None
         self.read_queues = config.read_queue_nums
         self.write_queues = config.write_queue_nums
         self.max_queue_id = max(config.read_queue_nums, config.write_queue_nums) - 1
-        self.readable = bool(config.perm & PERM_READ)
+        self.readable = bool(config.perm & permission & PERM_READ)
         self.sys_flag = SYSFLAG_MULTI_TAGS if config.topic_filter_type == "MULTI_TAG" else 0
         self.batch_queues = config.attributes.get(QUEUE_TYPE) == BATCH_QUEUES
         self.unsupported = unsupported_attributes(config.attributes)
@@ -103,6 +103,9 @@ class Topic:
             self.refusal: tuple[int, str] | None = (ResponseCode.NO_PERMISSION, f"Sending message to topic[{self.name}] is forbidden.")
         elif not config.perm & PERM_WRITE or config.write_queue_nums <= 0:
             self.refusal = (ResponseCode.NO_PERMISSION, f"the topic[{self.name}] sending message is forbidden")
+        elif config.order and not permission & PERM_WRITE:
+            # Producers of other topics leave when the route says so, and nothing is refused until then; order needs a sharp end.
+            self.refusal = (ResponseCode.NO_PERMISSION, f"the broker's permission forbids sends to the ordered topic[{self.name}]")
         elif self.unsupported:
             self.refusal = (ResponseCode.SYSTEM_ERROR, f"topic[{self.name}] cannot be written: {self.unsupported}")
         else:
@@ -163,12 +166,14 @@ class TopicTable:
         auto_create: bool,
         default_queues: int = 8,
         trace_topic: str | None = None,
+        permission: int = READ_WRITE,
         clock: Clock = SYSTEM_CLOCK,
         changed: Callable[[list[TopicConfig]], None] = lambda _: None,
         declare: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._clock = clock
-        self._auto_create = auto_create
+        self._default_queues = default_queues
+        self.permission = permission
         self._changed = changed
         self._declare = declare
         self.data_version = DataVersion(0, clock.time_ms(), 0)
@@ -180,15 +185,8 @@ class TopicTable:
         self.own_names = frozenset(names)
         for name, (queues, perm) in names.items():
             self._put(TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm))
-        if auto_create:
-            self._put(
-                TopicConfig(
-                    topic_name=DEFAULT_TOPIC,
-                    read_queue_nums=default_queues,
-                    write_queue_nums=default_queues,
-                    perm=READ_WRITE | PERM_INHERIT,
-                )
-            )
+        self.auto_create = False
+        self.let_sends_create(auto_create)
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._topics.values())
@@ -202,22 +200,51 @@ class TopicTable:
     def _put(self, config: TopicConfig) -> None:
         topic = self._topics.get(config.topic_name)
         if topic is None:
-            self._topics[config.topic_name] = Topic(config)
+            self._topics[config.topic_name] = Topic(config, self.permission)
         else:
-            topic.take(config)
+            topic.take(config, self.permission)
 
-    def _record(self, config: TopicConfig) -> None:
-        new = config.topic_name not in self._topics
-        if new and len(self._topics) >= MAX_TOPICS:
+    def _record(self, configs: list[TopicConfig]) -> None:
+        """Take new and changed topics, all or none. Raises TopicRefused."""
+        new = [config for config in configs if config.topic_name not in self._topics]
+        if new and len(self._topics) + len(new) > MAX_TOPICS:
             raise TopicRefused(ResponseCode.SYSTEM_ERROR, f"this broker has {MAX_TOPICS} topics, its limit")
-        if new and config.attributes.get(QUEUE_TYPE) == BATCH_QUEUES:
-            try:
-                self._declare(config.topic_name)
-            except SprocketError as e:
-                raise TopicRefused(ResponseCode.SYSTEM_ERROR, str(e)) from None
-        self._put(config)
+        for config in new:
+            if config.attributes.get(QUEUE_TYPE) == BATCH_QUEUES:
+                try:
+                    self._declare(config.topic_name)
+                except SprocketError as e:
+                    raise TopicRefused(ResponseCode.SYSTEM_ERROR, str(e)) from None
+        for config in configs:
+            self._put(config)
         self.data_version = self.data_version.next(self._clock.time_ms())
-        self._changed([config])
+        self._changed(configs)
+
+    # --- what the broker permits ---
+
+    def let_sends_create(self, allowed: bool) -> None:
+        """Let sends create topics, after the template topic, or stop that. The template stays."""
+        self.auto_create = allowed
+        if allowed and DEFAULT_TOPIC not in self._topics:
+            queues = self._default_queues
+            perm = READ_WRITE | PERM_INHERIT
+            self._put(TopicConfig(topic_name=DEFAULT_TOPIC, read_queue_nums=queues, write_queue_nums=queues, perm=perm))
+
+    def permit(self, permission: int) -> None:
+        """Change what clients may do, the sum of 2 (write) and 4 (read), and advance the data version: nameservers tell clients."""
+        self.permission = permission
+        for topic in self:
+            topic.take(topic.config, permission)
+        self.bump_version()
+
+    def registration(self, configs: list[TopicConfig] | None = None) -> TopicConfigTable:
+        """Return all topics, or ``configs`` only, as nameservers get them: without the permissions that the broker lacks."""
+        table = self.wrapper(configs)
+        if self.permission != READ_WRITE:
+            allowed = self.permission | PERM_INHERIT
+            found = table.topic_config_table.items()
+            table.topic_config_table = {name: msgspec.structs.replace(config, perm=config.perm & allowed) for name, config in found}
+        return table
 
     # --- files and wire ---
 
@@ -266,8 +293,36 @@ class TopicTable:
 
     # --- changes ---
 
-    def create_or_update(self, request: CreateTopic) -> bool:
-        """Create or change a topic as an administrator asks; False when nothing changes. Raises TopicRefused."""
+    def request_for(self, config: TopicConfig) -> CreateTopic:
+        """Return the request to make a topic look like an entry of a list. Attributes may have their signs, or be those the topic has."""
+        known = self.get(config.topic_name)
+        has = known.config.attributes if known is not None else NO_ATTRIBUTES
+        changes = [(key, value) for key, value in config.attributes.items() if has.get(key) != value]
+        return CreateTopic(
+            config.topic_name,
+            config.read_queue_nums,
+            config.write_queue_nums,
+            config.perm,
+            topic_filter_type=config.topic_filter_type,
+            topic_sys_flag=config.topic_sys_flag,
+            order=config.order,
+            attributes=",".join(key if key[:1] == "-" else f"+{key.removeprefix('+')}={value}" for key, value in changes),
+        )
+
+    def create_or_update(self, *requests: CreateTopic) -> bool:
+        """Create or change topics as an administrator asks, all or none; False when nothing changes. Raises TopicRefused."""
+        asked: dict[str, TopicConfig] = {}
+        for request in requests:
+            if request.topic in asked:
+                raise TopicRefused(ResponseCode.INVALID_PARAMETER, f"topic[{request.topic}] is given twice")
+            asked[request.topic] = self._checked(request)
+        changed = [config for name, config in asked.items() if (known := self.get(name)) is None or known.config != config]
+        if changed:
+            self._record(changed)
+        return bool(changed)
+
+    def _checked(self, request: CreateTopic) -> TopicConfig:
+        """Return the topic that a request asks for. Raises TopicRefused."""
         name = request.topic
         check_topic_name(name)
         self.check_not_own(name)
@@ -291,7 +346,7 @@ class TopicTable:
         reason = next((why for key, value in attributes.items() if had.get(key) != value and (why := not_done(key, value))), "")
         if reason := reason or unsupported_attributes(attributes):
             raise TopicRefused(ResponseCode.SYSTEM_ERROR, f"topic[{name}] cannot be created: {reason}")
-        config = TopicConfig(
+        return TopicConfig(
             topic_name=name,
             read_queue_nums=request.read_queue_nums,
             write_queue_nums=request.write_queue_nums,
@@ -301,10 +356,6 @@ class TopicTable:
             order=request.order,
             attributes=attributes,
         )
-        if existing is not None and existing.config == config:
-            return False
-        self._record(config)
-        return True
 
     def create_for_send(self, name: str, default_topic: str, wanted_queues: int) -> Topic | None:
         """Create a topic for its first message: the template's queues, at most ``wanted_queues``; None when that is not allowed.
@@ -315,7 +366,7 @@ class TopicTable:
         if name.startswith(RETRY_PREFIX):
             return self.create_internal(name, 1)
         template = self.get(default_topic)
-        if template is None or not self._auto_create or not template.config.perm & PERM_INHERIT:
+        if template is None or not self.auto_create or not template.config.perm & PERM_INHERIT:
             return None
         queues = max(0, min(wanted_queues, template.config.write_queue_nums))
         if not queues:
@@ -334,16 +385,15 @@ class TopicTable:
         """Return a topic that the broker itself needs, created if need be."""
         topic = self.get(name)
         if topic is None:
-            self._record(
-                TopicConfig(
-                    topic_name=name,
-                    read_queue_nums=queues,
-                    write_queue_nums=queues,
-                    perm=perm,
-                    topic_filter_type=filter_type,
-                    attributes=dict(attributes),
-                )
+            config = TopicConfig(
+                topic_name=name,
+                read_queue_nums=queues,
+                write_queue_nums=queues,
+                perm=perm,
+                topic_filter_type=filter_type,
+                attributes=dict(attributes),
             )
+            self._record([config])
             topic = self._topics[name]
         return topic
 
@@ -360,7 +410,8 @@ class TopicTable:
 
     def mark_batch_queues(self, topic: Topic) -> None:
         """Add the missing attribute of a topic whose queues are batch queues."""
-        topic.take(msgspec.structs.replace(topic.config, attributes={**topic.config.attributes, QUEUE_TYPE: BATCH_QUEUES}))
+        attributes = {**topic.config.attributes, QUEUE_TYPE: BATCH_QUEUES}
+        topic.take(msgspec.structs.replace(topic.config, attributes=attributes), self.permission)
         self._changed([topic.config])
 
     def check_not_own(self, name: str) -> None:

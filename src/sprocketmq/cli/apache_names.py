@@ -79,6 +79,7 @@ SETTINGS = {
     "brokerClusterName": Setting("cluster_name", text),
     "brokerName": Setting("broker_name", text),
     "regionId": Setting("region", text),
+    "brokerPermission": Setting("broker_permission", whole),
     "autoCreateTopicEnable": Setting("auto_create_topic", switch),
     "autoCreateSubscriptionGroup": Setting("auto_create_group", switch),
     "defaultTopicQueueNums": Setting("default_topic_queues", whole),
@@ -137,7 +138,6 @@ NAMESRV_SETTINGS = {"bindAddress": Setting("host", text), "listenPort": Setting(
 
 _AUTH = "org.apache.rocketmq.auth"
 FIXED = {
-    "brokerPermission": ("6", "this broker is readable and writable"),
     "longPollingEnable": ("true", "a pull without a message waits for one"),
     "traceOn": ("true", "messages say that they may be traced"),
     "brokerTopicEnable": ("true", "the topic named after the broker is always there"),

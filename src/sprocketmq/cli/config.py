@@ -40,6 +40,7 @@ class Settings:
     log_max_bytes: int = 64 << 20
     log_backups: int = 5
 
+    broker_permission: int = 6
     auto_create_topic: bool = True
     auto_create_group: bool = True
     default_topic_queues: int = 8

@@ -49,6 +49,11 @@ class KvKeeper:
         self._wanted = self._written = 0
         self._saving: asyncio.Task[None] | None = None
 
+    @property
+    def path(self) -> str:
+        """Where the file is, "" without one."""
+        return self._file.path if self._file is not None else ""
+
     async def load(self) -> None:
         """Load the file; a damaged one is renamed and logged. Raises ConfigError."""
         if self._file is None:

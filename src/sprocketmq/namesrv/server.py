@@ -33,6 +33,7 @@ from sprocketmq.protocol.headers import (
     RouteRequest,
     TopicRequest,
 )
+from sprocketmq.protocol.settings import MASKED, ChangeRefused, Kind, Whole, encode_settings, read_changes, to_text
 from sprocketmq.security.config import SecurityConfig
 from sprocketmq.security.guard import SecurityGuard
 from sprocketmq.security.requests import SecurityRequests
@@ -41,6 +42,9 @@ log = logging.getLogger(__name__)
 
 SCAN_INTERVAL_S = 5.0
 ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
+SETTINGS_PAGE = "docs/guide/broker-settings.md"
+# What requests may change while it runs: attributes of the RemotingServer.
+CHANGEABLE: Mapping[str, Kind] = {"max_connections": Whole(1, 1 << 20)}
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 # Clients from release 4.9.4 on read standard JSON only; older ones expect bare integer keys.
 STANDARD_JSON_VERSION = 401
@@ -101,6 +105,7 @@ class NameServer:
             code.DELETE_KV_CONFIG: self._kv_delete,
             code.GET_KVLIST_BY_NAMESPACE: self._kv_list,
             code.GET_NAMESRV_CONFIG: self._get_config,
+            code.UPDATE_NAMESRV_CONFIG: self._change_config,
             code.GET_BROKER_RUNTIME_INFO: self._runtime_info,
             **(SecurityRequests(self.guard, self._background).handlers() if self.guard is not None else {}),
         }
@@ -311,12 +316,34 @@ class NameServer:
             conn.respond(command, ResponseCode.SUCCESS, body=KvTable(dict(items)).encode())
 
     def _get_config(self, conn: ServerConnection, command: Command) -> None:
-        lines = (
-            f"bindAddress={self.config.host}",
-            f"listenPort={self._port}",
-            f"serverChannelMaxConnections={self.config.max_connections}",
-        )
-        conn.respond(command, ResponseCode.SUCCESS, body="".join(f"{line}\n" for line in lines).encode())
+        """Answer 319: Apache's names where it has them, ours for the rest; secrets are masked."""
+        config, security, tls = self.config, self.config.security, self.config.tls
+        settings: dict[str, object] = {
+            "bindAddress": config.host,
+            "listenPort": self._port,
+            "max_connections": self._server.max_connections,
+            "kvConfigPath": self._kv.path,
+            "tls_mode": tls.mode if tls is not None else "disabled",
+            "tls_client_auth": tls.client_auth if tls is not None else "none",
+            "authenticationEnabled": security is not None and security.authentication_enabled,
+            "authorizationEnabled": security is not None and security.authorization_enabled,
+            "users_file": (security.users_file if security is not None else None) or "",
+        }
+        if security is not None and security.inner_credentials is not None:
+            settings["innerClientAuthenticationCredentials"] = MASKED
+        conn.respond(command, ResponseCode.SUCCESS, body=encode_settings(settings))
+
+    def _change_config(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 318: all changes of the request, or none. They last until this nameserver stops."""
+        try:
+            changes = read_changes(command.body, CHANGEABLE, server="nameserver", page=SETTINGS_PAGE)
+        except ChangeRefused as e:
+            conn.respond(command, e.code, remark=e.remark)
+            return
+        for key, value in changes.items():
+            setattr(self._server, key, value)
+            log.info("%s changed to %s by %s", key, to_text(value), conn.user or conn.peer)
+        conn.respond(command, ResponseCode.SUCCESS)
 
     def _runtime_info(self, conn: ServerConnection, command: Command) -> None:
         conn.respond(command, ResponseCode.SUCCESS, body=RuntimeInfo(self._server.counters()).encode())

@@ -129,10 +129,15 @@ async def test_runtime_and_configuration_show_no_secret(secured, tmp_path):
         assert secret.encode() not in shown
 
 
-async def test_configuration_cannot_be_changed_over_the_network(secured):
+async def test_security_cannot_be_changed_over_the_network(secured):
     admin = await secured.as_user("admin")
-    answer = await admin(25, {}, b"authenticationEnabled=false\nauthorizationEnabled=false\n")
-    assert answer.code == 3
+    for key in ("authenticationEnabled", "authorizationEnabled", "users_file", "tls_mode", "storePathRootDir", "namesrvAddr"):
+        answer = await admin(25, {}, f"autoCreateTopicEnable=false\n{key}=false\n".encode())
+        assert answer.code == 16
+        assert answer.remark.startswith(f"'{key}' cannot be changed while the broker runs; nothing was changed")
+    assert secured.broker.topics.auto_create
+    for user in ("consumer", "producer", None):
+        assert (await (await secured.as_user(user))(25, {}, b"autoCreateTopicEnable=false\n")).code == 16
     assert (await (await secured.as_user(None)).send("t")).code == 16
 
 

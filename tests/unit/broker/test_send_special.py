@@ -122,7 +122,7 @@ async def test_what_is_no_priority_leaves_a_message_in_its_queue(ask, topics, pr
 
 async def test_a_priority_counts_queues_that_take_messages_only(ask, broker):
     topic = broker.topics.create_internal("shrunk", 4)
-    topic.take(type(topic.config)(topic_name="shrunk", read_queue_nums=6, write_queue_nums=2))
+    topic.take(type(topic.config)(topic_name="shrunk", read_queue_nums=6, write_queue_nums=2), 6)
     assert (await ask.send("shrunk", queue=4, properties=f"{PRIORITY}\x019\x02")).ext["queueId"] == "1"
 
 

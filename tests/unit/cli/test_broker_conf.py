@@ -59,6 +59,7 @@ def test_each_line_becomes_a_setting_in_its_unit(tmp_path):
         "broker_name": "broker-b",
         "port": 0,
         "default_topic_queues": 4,
+        "broker_permission": 6,
         "auto_create_topic": True,
         "auto_create_group": False,
         "delete_when": "05",

@@ -47,3 +47,32 @@ def test_a_broker_that_does_not_answer_is_unknown():
     assert row(state)[2:] == ("?", "10.0.0.2:10911", "?", "-", "-", "-", "-", "?")
     assert facts(state)["problem"] == "no answer"
     assert facts(state)["role"] is None
+
+
+def test_settings_are_shown_and_changed(cli, mq):
+    done = cli("cluster", "config", "set", "broker-a", "slaveReadEnable=false", "max_connections=900")
+    assert (done.code, done.out) == (0, f"{mq.brokers[0]}: slaveReadEnable=false, max_connections=900\n")
+    done = cli("cluster", "config", "get", "broker-a", "slaveReadEnable", "max_connections")
+    rows = [line.split("\t") for line in done.out.splitlines()]
+    assert rows == [
+        ["address", "setting", "value"],
+        *([mq.brokers[0], *row] for row in (["slaveReadEnable", "false"], ["max_connections", "900"])),
+    ]
+    everything = cli("cluster", "config", "get", mq.brokers[0], "--json").json
+    assert everything[mq.brokers[0]]["brokerName"] == "broker-a"
+    changed = cli("cluster", "config", "set", "namesrv", "max_connections=800", "--json").json
+    assert changed == {mq.namesrv: {"max_connections": "800"}}
+    assert cli("cluster", "config", "get", "namesrv", "max_connections").out.endswith("max_connections\t800\n")
+
+
+def test_what_is_wrong_with_a_change_is_said(cli):
+    for arguments, said in (
+        (("set", "broker-a", "fileReservedTime=1"), "'fileReservedTime' cannot be changed while the broker runs; nothing was changed"),
+        (("set", "broker-a", "brokerPermission=3"), "brokerPermission must be one of 2, 4, 6, not '3'; nothing was changed"),
+        (("set", "broker-a", "brokerPermission"), "write KEY=VALUE, not 'brokerPermission'"),
+        (("get", "nosuch"), "no broker 'nosuch' is registered (brokers: broker-a)"),
+        (("get", "broker-a", "nosuch"), "broker-a has no setting 'nosuch': `sprocketmq cluster config get broker-a` shows all"),
+    ):
+        done = cli("cluster", "config", *arguments)
+        assert done.code != 0
+        assert said in done.err

@@ -78,6 +78,7 @@ def test_every_setting_reaches_the_broker(name):
         "register_interval_s": 20.0,
         "role": "SYNC_MASTER",
         "broker_id": 3,
+        "broker_permission": 4,
         "ha_port": 10912,
         "in_sync_replicas": 3,
         "ha_max_bytes_per_s": 1 << 20,

@@ -87,6 +87,8 @@ def smallest(kind: type[bodies.Body]) -> bodies.Body:
         values["readable"] = True
     if "subscription_data" in values:
         values["subscription_data"] = build_subscription("T", "*", 1)
+    if "message_queue" in values:
+        values["message_queue"] = QueueRef("T", "b", 1)
     return kind(**values)
 
 

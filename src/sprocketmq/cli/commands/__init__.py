@@ -50,7 +50,6 @@ def _list_serving_verb(verb: str) -> None:
 for _verb in DESCRIPTIONS:
     _list_serving_verb(_verb)
 for _command in (
-    brokers.cluster,
     brokers.failover,
     brokers.doctor,
     brokers.top,
@@ -64,5 +63,5 @@ for _command in (
 ):
     app.command(_command.__name__)(_command)
 app.command("demo", context_settings=PASS_ON, add_help_option=False)(demo)
-for _group in (topic_app, group_app, secure_app, user_app, acl_app, bench_app, pipeline_app):
+for _group in (brokers.cluster_app, topic_app, group_app, secure_app, user_app, acl_app, bench_app, pipeline_app):
     app.add_typer(_group)

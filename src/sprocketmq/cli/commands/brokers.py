@@ -1,4 +1,4 @@
-"""``sprocketmq cluster``, ``failover``, ``doctor`` and ``top``: their commands."""
+"""``sprocketmq cluster``, ``cluster config``, ``failover``, ``doctor`` and ``top``: their commands."""
 
 from typing import Annotated
 
@@ -8,13 +8,56 @@ from sprocketmq.cli.cluster_options import for_cluster
 from sprocketmq.cli.commands.options import Json
 from sprocketmq.cli.target import Target
 
+Where = Annotated[str, typer.Argument(metavar="WHERE", help="Name of a broker, HOST:PORT of one, or 'namesrv'.")]
 
+cluster_app = typer.Typer(
+    name="cluster",
+    help="Show all brokers: role, address, version, and how far slaves are behind their masters.",
+    invoke_without_command=True,
+    rich_markup_mode=None,
+)
+config_app = typer.Typer(
+    name="config", help="Show and change settings of running brokers and nameservers.", no_args_is_help=True, rich_markup_mode=None
+)
+cluster_app.add_typer(config_app)
+
+
+@cluster_app.callback()
 @for_cluster
-def cluster(target: Target, json: Json = False) -> None:
+def cluster(target: Target, context: typer.Context, json: Json = False) -> None:
     """Show all brokers: role, address, version, and how far slaves are behind their masters."""
-    from sprocketmq.cli import cluster as it
+    if context.invoked_subcommand is None:
+        from sprocketmq.cli import cluster as it
 
-    it.show(target, as_json=json)
+        it.show(target, as_json=json)
+
+
+@config_app.command("get")
+@for_cluster
+def config_get(
+    target: Target,
+    where: Where,
+    keys: Annotated[list[str] | None, typer.Argument(metavar="[KEY]...", help="Only these settings.")] = None,
+    json: Json = False,
+) -> None:
+    """Show the settings of a broker or nameserver, under Apache's names."""
+    from sprocketmq.cli import cluster_config as it
+
+    it.get(target, where, keys or [], as_json=json)
+
+
+@config_app.command("set")
+@for_cluster
+def config_set(
+    target: Target,
+    where: Where,
+    settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="New values, by Apache's names.")],
+    json: Json = False,
+) -> None:
+    """Change settings while a broker or nameserver runs; each takes all changes or none."""
+    from sprocketmq.cli import cluster_config as it
+
+    it.change(target, where, settings, as_json=json)
 
 
 @for_cluster

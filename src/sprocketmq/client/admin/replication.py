@@ -12,6 +12,7 @@ from sprocketmq.protocol.bodies import EpochCache, HaConnectionInfo, HaStatus
 from sprocketmq.protocol.codes import RequestCode
 from sprocketmq.protocol.command import to_ext
 from sprocketmq.protocol.headers import NotifyRoleChanged
+from sprocketmq.protocol.settings import decode_settings
 
 # A promotion cuts the log to whole records and dispatches it.
 ROLE_TIMEOUT_S = 10.0
@@ -57,12 +58,6 @@ class ReplicationAdmin(GroupAdmin):
         response = await self._ask(address, RequestCode.GET_BROKER_HA_STATUS, {})
         return HaStatus.decode(self._expect_success(response, address).body)
 
-    async def broker_config(self, address: str) -> dict[str, str]:
-        """Return the settings of the broker at ``address``, under Apache's names."""
-        response = self._expect_success(await self._ask(address, RequestCode.GET_BROKER_CONFIG, {}), address)
-        lines = bytes(response.body).decode(errors="replace").splitlines()
-        return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-
     async def broker_epochs(self, address: str) -> EpochCache:
         """Return the epochs of the log on the broker at ``address``. Raises BrokerError when it has none."""
         response = await self._ask(address, RequestCode.GET_BROKER_EPOCH_CACHE, {})
@@ -94,12 +89,16 @@ class ReplicationAdmin(GroupAdmin):
         states += await all_of(self._ask_state(state) for state in registered if state.is_master)
         return sorted(with_lags(states), key=lambda state: (state.broker_name, state.broker_id))
 
+    async def _settings_of(self, address: str) -> dict[str, str]:
+        response = await self._ask(address, RequestCode.GET_BROKER_CONFIG, {})
+        return decode_settings(self._expect_success(response, address).body)
+
     async def _ask_state(self, state: BrokerState) -> BrokerState:
         address = state.address
         try:
             runtime = await self.broker_runtime(address)
             # Apache's brokers tell their role among their settings only.
-            role = runtime.get("brokerRole") or (await self.broker_config(address)).get("brokerRole", "")
+            role = runtime.get("brokerRole") or (await self._settings_of(address)).get("brokerRole", "")
         except (BrokerError, RetriableError) as e:
             return replace(state, problem=str(e))
         state = replace(

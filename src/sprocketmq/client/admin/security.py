@@ -3,7 +3,7 @@
 Each broker has its own users and policies, slaves too, unless several share a file: methods ask the one at ``address``.
 """
 
-from sprocketmq.client.admin.replication import ReplicationAdmin
+from sprocketmq.client.admin.configuration import ConfigurationAdmin
 from sprocketmq.errors import ConfigError
 from sprocketmq.protocol.bodies import AclInfo, UserInfo
 from sprocketmq.protocol.codes import RequestCode
@@ -12,7 +12,7 @@ from sprocketmq.protocol.credentials import Secret
 from sprocketmq.protocol.headers import AclFilter, AclRequest, UserFilter, UserRequest
 
 
-class SecurityAdmin(ReplicationAdmin):
+class SecurityAdmin(ConfigurationAdmin):
     """Users and policies of brokers with access control; a user who may change them has Get and Update on the cluster."""
 
     # --- users ---

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Self
 from msgspec import field
 
 from sprocketmq.errors import RemoteProtocolError
-from sprocketmq.protocol.bodies.base import Body, DataVersion, QueueTables, convert, plain
+from sprocketmq.protocol.bodies.base import Body, DataVersion, QueueRef, QueueTables, convert, plain
 from sprocketmq.protocol.bodies.groups import SubscriptionData
 from sprocketmq.protocol.jsondialect import dumps_with_queue_keys, loads
 from sprocketmq.protocol.message import MessageQueue
@@ -78,6 +78,28 @@ class BrokerConsumeStats(Body):
 
     def encode(self) -> bytes:
         return dumps_with_queue_keys(plain(self))
+
+
+class ConsumeTimeSpan(Body):
+    """One queue: store times of its oldest message, its newest, and the last one a group has consumed (ms; -1 and "" without one).
+
+    ``delay_time`` is how long the group's next message has been stored; 0 when there is none.
+    """
+
+    message_queue: QueueRef
+    min_time_stamp: Int64 = -1
+    min_time_stamp_str: str = ""
+    max_time_stamp: Int64 = -1
+    max_time_stamp_str: str = ""
+    consume_time_stamp: Int64 = -1
+    consume_time_stamp_str: str = ""
+    delay_time: Int64 = 0
+
+
+class ConsumeTimeSpans(Body):
+    """The queues of a topic, in times (303)."""
+
+    consume_time_span_set: list[ConsumeTimeSpan] = field(default_factory=list)
 
 
 class StatsWindow(Body):

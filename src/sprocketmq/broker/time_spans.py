@@ -1,0 +1,62 @@
+"""When the messages of a topic were stored, and how far a group has got in them, in times instead of offsets (303)."""
+
+import time
+from collections.abc import Callable
+
+from sprocketmq.broker.offsets import OffsetTable
+from sprocketmq.broker.topics import TopicTable, topic_not_exist
+from sprocketmq.clock import SYSTEM_CLOCK, Clock
+from sprocketmq.net.server import ServerConnection
+from sprocketmq.protocol.bodies import ConsumeTimeSpan, ConsumeTimeSpans, QueueRef
+from sprocketmq.protocol.codes import RequestCode, ResponseCode
+from sprocketmq.protocol.command import Command
+from sprocketmq.protocol.headers import GroupTopicRequest
+from sprocketmq.storage.store import MessageStore
+
+
+class TimeSpanHandlers:
+    """Answer 303, by queue."""
+
+    def __init__(
+        self, broker_name: str, store: MessageStore, topics: TopicTable, offsets: OffsetTable, *, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._broker_name = broker_name
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._clock = clock
+
+    def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
+        return {RequestCode.QUERY_CONSUME_TIME_SPAN: self.time_spans}
+
+    def time_spans(self, conn: ServerConnection, command: Command) -> None:
+        """Answer 303: of each queue that can be written, its span of store times and how long the group's next message has waited."""
+        request = command.header(GroupTopicRequest)
+        topic = self._topics.get(request.topic)
+        if topic is None:
+            refused = topic_not_exist(request.topic)
+            conn.respond(command, refused.code, remark=refused.remark)
+            return
+        spans = [self._span(request.topic, queue_id, request.group) for queue_id in range(topic.write_queues)]
+        conn.respond(command, ResponseCode.SUCCESS, body=ConsumeTimeSpans(spans).encode())
+
+    def _span(self, topic: str, queue_id: int, group: str) -> ConsumeTimeSpan:
+        store = self._store
+        low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+        oldest = store.earliest_store_time(topic, queue_id)
+        newest = store.store_time(topic, queue_id, high - 1) if high > low else -1
+        committed = self._offsets.get(group, topic, queue_id)
+        consumed = store.store_time(topic, queue_id, committed - 1) if committed else oldest
+        # The group's next message: the oldest one where nothing was committed, or where what was committed has expired.
+        waiting = max(low, committed or 0)
+        waits_since = store.store_time(topic, queue_id, waiting) if waiting < high else -1
+        delay = max(0, self._clock.time_ms() - waits_since) if waits_since >= 0 else 0
+        queue = QueueRef(topic, self._broker_name, queue_id)
+        return ConsumeTimeSpan(queue, oldest, _local(oldest), newest, _local(newest), consumed, _local(consumed), delay)
+
+
+def _local(time_ms: int) -> str:
+    """Return a time as the reference prints it, in the broker's time zone; "" for none."""
+    if time_ms < 0:
+        return ""
+    return time.strftime("%Y-%m-%d#%H:%M:%S", time.localtime(time_ms / 1000)) + f":{time_ms % 1000:03}"
