@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sprocketmq.client.consume.received_batch import ReceivedBatch
     from sprocketmq.client.hooks import ClientHooks, GiveBackEvent, HandleEvent, PullEvent, SendEvent
     from sprocketmq.client.send.batching import Batching, BatchingStats
+    from sprocketmq.client.traces.config import TraceConfig, TraceStats
     from sprocketmq.errors import SprocketError
     from sprocketmq.net.tls import TlsConfig
     from sprocketmq.protocol.compression import CompressionType
@@ -53,6 +54,8 @@ __all__ = [
     "SendStatus",
     "SprocketError",
     "TlsConfig",
+    "TraceConfig",
+    "TraceStats",
     "__version__",
     "errors",
     "sync",
@@ -87,6 +90,8 @@ _HOMES = {
     "SendStatus": "protocol.message",
     "SprocketError": "errors",
     "TlsConfig": "net.tls",
+    "TraceConfig": "client.traces.config",
+    "TraceStats": "client.traces.config",
 }
 _MODULES = ("errors", "sync")
 

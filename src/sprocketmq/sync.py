@@ -34,6 +34,7 @@ from sprocketmq.client.instance import CLOSING, OPEN
 from sprocketmq.client.lifecycle import Client, instance_of, left_open
 from sprocketmq.client.send.batching import BatchingStats
 from sprocketmq.client.send.waiters import OnSent, Waiter, give_error
+from sprocketmq.client.traces.config import TraceStats
 from sprocketmq.errors import ClientClosed, ConfigError, ForkedClient, SendQueueFull, SprocketError
 from sprocketmq.net.loops import Inbox, LoopThread
 from sprocketmq.protocol.message import Message, MessageQueue, SendResult, unsendable
@@ -344,6 +345,11 @@ class Producer(_Face[client.Producer]):
         return self._held.messages
 
     @property
+    def trace_stats(self) -> TraceStats:
+        """What became of the traces so far; all zero without ``trace``."""
+        return self._client.trace_stats
+
+    @property
     def batching_stats(self) -> BatchingStats:
         """What AutoBatch has done so far; all zero without batching."""
         return self._client.batching_stats
@@ -391,6 +397,11 @@ class PullConsumer(_Face[client.PullConsumer]):
     stats = _on_loop(client.PullConsumer.stats)
 
     @property
+    def trace_stats(self) -> TraceStats:
+        """What became of the traces so far; all zero without ``trace``."""
+        return self._client.trace_stats
+
+    @property
     def assignment(self) -> list[MessageQueue]:
         """The queues that are polled now, sorted."""
         return self._client.assignment
@@ -412,6 +423,11 @@ class PushConsumer(_Face[client.PushConsumer]):
     pause = _on_loop(client.PushConsumer.pause)
     resume = _on_loop(client.PushConsumer.resume)
     stats = _on_loop(client.PushConsumer.stats)
+
+    @property
+    def trace_stats(self) -> TraceStats:
+        """What became of the traces so far; all zero without ``trace``."""
+        return self._client.trace_stats
 
     @property
     def assignment(self) -> list[MessageQueue]:

@@ -51,6 +51,11 @@ class MessageIds(Sequence[str]):
         self._runs = runs
         self._length = amount
 
+    @property
+    def runs(self) -> list[tuple[str, int, int]]:
+        """The ids in parts that differ in their last byte only: what they share, the last byte of the first, and how many they are."""
+        return self._runs
+
     def pieces(self) -> list[tuple[bytes, list[bytes]]]:
         """Return the ids as bytes with 0x02 behind each, in parts that begin alike: the beginning, and what follows it in each."""
         return [(prefix.encode(), _ENDS[low : low + amount]) for prefix, low, amount in self._runs]

@@ -15,6 +15,7 @@ names one call of a handler. Apache's reader drops the rest of a message after a
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 DEFAULT_REGION = "DefaultRegion"
@@ -51,6 +52,42 @@ class ConsumeCode(IntEnum):
     FAILED = 4
 
 
+class PubForm(NamedTuple):
+    """The text around the fields of one message, for the Pub records of a request: a batch has one for each message."""
+
+    head: str
+    before_length: str
+    after_length: str
+    end: str
+
+    @classmethod
+    def of(
+        cls,
+        timestamp_ms: int,
+        region: str,
+        group: str,
+        topic: str,
+        store_host: str,
+        cost_ms: int,
+        message_type: int,
+        *,
+        success: bool,
+        client_host: str = "",
+    ) -> "PubForm":
+        """Return the form of a request's records."""
+        return cls(
+            f"Pub\x01{timestamp_ms}\x01{_text(region)}\x01{_text(group)}\x01{_text(topic)}\x01",
+            f"\x01{_text(store_host)}\x01",
+            f"\x01{cost_ms}\x01{message_type}\x01",
+            f"\x01{_text(success)}{FIELD_END + _text(client_host) if client_host else ''}\x02",
+        )
+
+    def record(self, msg_id: str, tags: str, keys: str, body_bytes: int, offset_msg_id: str) -> str:
+        """Return the record of one message, whose texts must hold no separators."""
+        head, before, after, end = self
+        return f"{head}{msg_id}\x01{tags or ABSENT}\x01{keys or ABSENT}{before}{body_bytes}{after}{offset_msg_id or ABSENT}{end}"
+
+
 @dataclass(frozen=True, slots=True)
 class PubTrace:
     """A producer has sent a message. ``client_host`` is empty in records of Apache's clients; the trace message has it as its born host."""
@@ -72,23 +109,18 @@ class PubTrace:
 
     def encode(self) -> str:
         """Return the record with its end."""
-        return record(
-            "Pub",
+        form = PubForm.of(
             self.timestamp_ms,
             self.region,
             self.group,
             self.topic,
-            self.msg_id,
-            self.tags,
-            self.keys,
             self.store_host,
-            self.body_bytes,
             self.cost_ms,
             self.message_type,
-            self.offset_msg_id,
-            self.success,
-            *([self.client_host] if self.client_host else []),
+            success=self.success,
+            client_host=self.client_host,
         )
+        return form.record(_text(self.msg_id), _text(self.tags), _text(self.keys), self.body_bytes, _text(self.offset_msg_id))
 
 
 @dataclass(frozen=True, slots=True)

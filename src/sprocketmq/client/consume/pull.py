@@ -30,6 +30,10 @@ from sprocketmq.client.instance import Instance, response_error
 from sprocketmq.client.lifecycle import Client
 from sprocketmq.client.outages import Outages
 from sprocketmq.client.routes import Route
+from sprocketmq.client.send.producer import trace_producer
+from sprocketmq.client.traces.config import TraceConfig, TraceStats, trace_config
+from sprocketmq.client.traces.deliveries import DeliveryTraces
+from sprocketmq.client.traces.writer import TraceWriter
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import ConfigError, RetriableError, SprocketError
 from sprocketmq.net.client import Connection
@@ -59,7 +63,7 @@ class PullConsumer(Client):
     ``rebalance`` chooses how members of the group share queues, as for PushConsumer. ``namesrv`` as for Producer. Use ``async with``.
 
     ``credentials``, ``tls`` and ``secure`` as for Producer. ``hooks`` are called for each pull, also those of ``poll`` in the background;
-    see ``ClientHooks``.
+    see ``ClientHooks``. ``trace`` as for Producer: messages that ``poll`` returns are traced, as consumed at once.
     """
 
     def __init__(
@@ -74,10 +78,12 @@ class PullConsumer(Client):
         tls: bool | TlsConfig | None = None,
         secure: str | os.PathLike[str] | None = None,
         hooks: Sequence[ClientHooks] = (),
+        trace: bool | TraceConfig = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.group = check_group(group)
         check_hooks(hooks)
+        tracing = trace_config(trace)
         from_where(consume_from)
         self._consume_from = consume_from
         self._auto_commit = auto_commit
@@ -88,6 +94,12 @@ class PullConsumer(Client):
             namesrv, kind="PullConsumer", security=security, clock=clock, on_request=self._on_request, on_route=self._on_route
         )
         self._hooks = hook_calls(hooks, group, self._instance)
+        self._trace_writer: TraceWriter | None = None
+        self._traces: DeliveryTraces | None = None
+        if tracing is not None:
+            make = trace_producer(group, "CONSUME", namesrv=namesrv, credentials=credentials, tls=tls, secure=secure, clock=clock)
+            self._trace_writer = TraceWriter(tracing, group, self._instance, make)
+            self._traces = DeliveryTraces(tracing, group, self._instance, self._trace_writer)
         self._offsets = OffsetRequests(self._instance)
         self._replicas = ReplicaChoice(self._instance.routes)
         self._subscriptions: dict[str, SubscriptionData] = {}
@@ -110,6 +122,8 @@ class PullConsumer(Client):
             try:
                 if self._polling is not None:
                     await self._polling.end()
+                if self._trace_writer is not None:
+                    await self._trace_writer.close()
             finally:
                 await self._instance.close()
 
@@ -259,6 +273,11 @@ class PullConsumer(Client):
 
     # --- polling ---
 
+    @property
+    def trace_stats(self) -> TraceStats:
+        """What became of the traces so far; all zero without ``trace``."""
+        return TraceStats() if self._trace_writer is None else self._trace_writer.stats()
+
     def stats(self) -> ConsumerStats:
         """Return the state of each polled queue, with how long and why one of them is not pulled."""
         return ConsumerStats(self.group, ()) if self._polling is None else self._polling.stats()
@@ -339,7 +358,10 @@ class PullConsumer(Client):
         """
         check_number("max_messages", max_messages, least=1, whole=True)
         check_number("timeout_s", timeout_s, least=0)
-        return await self._assigned().poll(max_messages, timeout_s)
+        messages = await self._assigned().poll(max_messages, timeout_s)
+        if self._traces is not None and messages:
+            self._traces.polled(messages[0].topic, messages)
+        return messages
 
     def position(self, queue: MessageQueue) -> int:
         """Return the offset of the next message that ``poll`` returns of ``queue``. Raises ConfigError when it is not assigned."""

@@ -32,6 +32,10 @@ from sprocketmq.client.hooks import ClientHooks
 from sprocketmq.client.instance import CLOSING, OPEN, Instance
 from sprocketmq.client.lifecycle import Client
 from sprocketmq.client.routes import Route
+from sprocketmq.client.send.producer import trace_producer
+from sprocketmq.client.traces.config import TraceConfig, TraceStats, trace_config
+from sprocketmq.client.traces.deliveries import DeliveryTraces
+from sprocketmq.client.traces.writer import TraceWriter
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import ConfigError
 from sprocketmq.net.client import Connection
@@ -118,10 +122,12 @@ class PushConsumer(Client):
         tls: bool | TlsConfig | None = None,
         secure: str | os.PathLike[str] | None = None,
         hooks: Sequence[ClientHooks] = (),
+        trace: bool | TraceConfig = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.group = check_group(group)
         check_hooks(hooks)
+        tracing = trace_config(trace)
         check_number("batch_max", batch_max, least=1, most=MAX_BATCH, whole=True)
         for name, value in (("max_cached", max_cached), ("max_cached_bytes", max_cached_bytes), ("max_span", max_span)):
             check_number(name, value, least=1, whole=True)
@@ -152,6 +158,11 @@ class PushConsumer(Client):
         instance = self._instance = Instance(
             namesrv, kind="PushConsumer", security=security, clock=clock, on_request=self._on_request, on_route=self._on_route
         )
+        self._trace_writer: TraceWriter | None = None
+        if tracing is not None:
+            make = trace_producer(group, "CONSUME", namesrv=namesrv, credentials=credentials, tls=tls, secure=secure, clock=clock)
+            self._trace_writer = TraceWriter(tracing, group, instance, make)
+            hooks = [*hooks, DeliveryTraces(tracing, group, instance, self._trace_writer)]
         # Public for sync.PushConsumer, whose handlers and loops run in other threads.
         self.hooks = hook_calls(hooks, group, instance)
         # ``ready`` and ``outcomes`` are public for sync.PushConsumer, which takes and settles batches from other threads.
@@ -246,6 +257,8 @@ class PushConsumer(Client):
             finally:
                 try:
                     await self._member.end()
+                    if self._trace_writer is not None:
+                        await self._trace_writer.close()
                 finally:
                     await self._instance.close()
 
@@ -296,6 +309,11 @@ class PushConsumer(Client):
         """Return the state of each queue this member owns, with how long and why one of them is not pulled."""
         queues = tuple(self._pulls.stats(self._member.queues[queue]) for queue in sorted(self._member.queues))
         return ConsumerStats(self.group, queues, str(self.ready.failure or ""))
+
+    @property
+    def trace_stats(self) -> TraceStats:
+        """What became of the traces so far; all zero without ``trace``."""
+        return TraceStats() if self._trace_writer is None else self._trace_writer.stats()
 
     @property
     def assignment(self) -> list[MessageQueue]:

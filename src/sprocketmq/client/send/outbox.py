@@ -15,6 +15,7 @@ from sprocketmq.client.send.requests import SendRequest, read_failure
 from sprocketmq.client.send.results import STATUSES, read_receipt
 from sprocketmq.client.send.send_header import HEADER
 from sprocketmq.client.send.waiters import copy_error, give_error, give_errors, give_result, give_results
+from sprocketmq.client.traces.sends import SendTraces, SentRequest
 from sprocketmq.errors import (
     ClientClosed,
     ConfigError,
@@ -103,7 +104,8 @@ class Outbox:
     """Takes the requests of one producer to the brokers and gives their waiters the outcome, once.
 
     ``retries`` counts further tries after one that a broker refused for now or did not answer. A message that was stored, but not as safely
-    as the broker was asked to, is sent to another broker too with ``retry_another_broker_when_not_store_ok``.
+    as the broker was asked to, is sent to another broker too with ``retry_another_broker_when_not_store_ok``. ``traces`` records what was
+    stored, after the waiters got their results.
     """
 
     def __init__(
@@ -115,9 +117,11 @@ class Outbox:
         retries: int,
         retry_another_broker_when_not_store_ok: bool = False,
         hooks: HookCalls | None = None,
+        traces: SendTraces | None = None,
     ) -> None:
         self.room = room
         self._hooks = hooks
+        self._traces = traces
         self._instance = instance
         self._brokers = instance.brokers
         self._login = instance.brokers.login
@@ -389,6 +393,10 @@ class Outbox:
                 room.wake()
             if request.gathering is not None:
                 request.gathering.told()
+        if self._traces is not None and (chosen := self._traces.chosen(request.ids)):
+            duration_s = self.loop.time() - (request.deadline - request.timeout_s)
+            written = SentRequest(request.topic, request.ids, request.body, request.properties, request.batch, target.address, duration_s)
+            self._traces.stored(written, chosen, receipt, response)
 
     def fail(self, request: SendRequest, error: BaseException) -> None:
         """End a request with an error; nothing happens when it has ended already."""

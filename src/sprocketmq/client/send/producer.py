@@ -3,8 +3,10 @@
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import count
 from threading import get_ident
-from typing import overload
+from typing import Literal, overload
 
 import msgspec
 
@@ -24,13 +26,16 @@ from sprocketmq.client.send.queue_choice import Publishers, queue_of
 from sprocketmq.client.send.requests import SendRequest
 from sprocketmq.client.send.results import BatchResults
 from sprocketmq.client.send.waiters import OnSent, Waiter, WithMessage
+from sprocketmq.client.traces.config import TraceConfig, TraceStats, trace_config
+from sprocketmq.client.traces.sends import SendTraces
+from sprocketmq.client.traces.writer import TraceWriter
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import BatchPartlySent, ConfigError, NotAMessage, SprocketError
 from sprocketmq.net.tls import TlsConfig
 from sprocketmq.protocol.command import MAX_FRAME_LENGTH
 from sprocketmq.protocol.ids import MessageIdFactory, MessageIds
 from sprocketmq.protocol.message import Message, MessageQueue, SendResult, unsendable
-from sprocketmq.protocol.names import check_group
+from sprocketmq.protocol.names import MAX_GROUP_LENGTH, check_group
 
 SEND_TIMEOUT_S = 3.0
 # Tries after the first that reached a broker; see ``Producer``.
@@ -41,6 +46,10 @@ MAX_IN_FLIGHT = 10_000
 MAX_IN_FLIGHT_BYTES = 100 << 20
 
 DEFAULT_PRODUCER_GROUP = "DEFAULT_PRODUCER"
+
+# How long one try to write traces may take: they wait for nobody.
+TRACE_TIMEOUT_S = 3.0
+_trace_producers = count(1)
 
 # A frame also holds the header, with up to 32 KiB of properties.
 _MAX_BODY_BYTES = MAX_FRAME_LENGTH - (256 << 10)
@@ -76,7 +85,8 @@ class Producer(Client):
     encrypts all connections; ``secure`` names a directory of ``sprocketmq secure init``, which has both. Without them the environment and
     ``~/.config/sprocketmq`` are looked at (``sprocketmq.client.credentials`` has the order). ``tls=False`` turns TLS off.
 
-    ``hooks`` are objects whose methods are called for each message and request; see ``ClientHooks``.
+    ``hooks`` are objects whose methods are called for each message and request; see ``ClientHooks``. ``trace`` (True or a TraceConfig)
+    writes a trace of each message that was stored, by a producer of its own; see ``TraceConfig`` for its limits.
     """
 
     def __init__(
@@ -99,12 +109,14 @@ class Producer(Client):
         tls: bool | TlsConfig | None = None,
         secure: str | os.PathLike[str] | None = None,
         hooks: Sequence[ClientHooks] = (),
+        trace: bool | TraceConfig = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         check_group(group)
         if group == DEFAULT_PRODUCER_GROUP:
             raise ConfigError(f"the group may not be {group!r}: give your producers a name of their own")
         check_hooks(hooks)
+        tracing = trace_config(trace)
         check_number("timeout_s", timeout_s, over=0)
         check_number("max_in_flight", max_in_flight, least=1, whole=True)
         check_number("max_in_flight_bytes", max_in_flight_bytes, least=1, whole=True)
@@ -127,6 +139,12 @@ class Producer(Client):
         self._instance = Instance(namesrv, kind="Producer", security=security, clock=clock, on_route=publishers.on_route)
         self._instance.producer_groups.append(group)
         self._hooks = hook_calls(hooks, group, self._instance)
+        self._trace_writer: TraceWriter | None = None
+        traces: SendTraces | None = None
+        if tracing is not None:
+            make = trace_producer(group, "PRODUCE", namesrv=namesrv, credentials=credentials, tls=tls, secure=secure, clock=clock)
+            self._trace_writer = TraceWriter(tracing, group, self._instance, make)
+            traces = SendTraces(tracing, group, self._instance, self._trace_writer)
         self._room = Room(max_in_flight, max_in_flight_bytes)
         self._outbox = Outbox(
             self._instance,
@@ -135,6 +153,7 @@ class Producer(Client):
             retries=retries,
             retry_another_broker_when_not_store_ok=retry_another_broker_when_not_store_ok,
             hooks=self._hooks,
+            traces=traces,
         )
         self._accumulator: Accumulator[Waiter] | None = None
         # The same without hooks, for the short cut of ``submit``.
@@ -185,7 +204,11 @@ class Producer(Client):
                     self._instance.state = CLOSING
                     await self._flush()
             finally:
-                await self._instance.close()
+                try:
+                    if self._trace_writer is not None:
+                        await self._trace_writer.close()
+                finally:
+                    await self._instance.close()
 
     def _left_open(self) -> str:
         return f"{super()._left_open()} with {self.in_flight} message{'s' * (self.in_flight != 1)} on the way"
@@ -489,6 +512,11 @@ class Producer(Client):
         self._room.on_freed = on_freed
 
     @property
+    def trace_stats(self) -> TraceStats:
+        """What became of the traces so far; all zero without ``trace``."""
+        return TraceStats() if self._trace_writer is None else self._trace_writer.stats()
+
+    @property
     def batching_stats(self) -> BatchingStats:
         """What AutoBatch has done so far; all zero without batching."""
         return self._accumulator.stats() if self._accumulator is not None else BatchingStats()
@@ -513,3 +541,29 @@ class Producer(Client):
         self._instance.check()
         publisher = self._by_topic.get(topic) or await self._outbox.open(topic, self._timeout_s)
         return list(publisher.route.publish_queues)
+
+
+def trace_producer(
+    group: str,
+    role: Literal["PRODUCE", "CONSUME"],
+    *,
+    namesrv: str | Sequence[str] | None,
+    credentials: CredentialsArgument | None,
+    tls: bool | TlsConfig | None,
+    secure: str | os.PathLike[str] | None,
+    clock: Clock,
+) -> Callable[[], Producer]:
+    """Return what makes the producer that writes the traces of a client of ``group``, named as Apache's clients name theirs."""
+    prefix, suffix = "_INNER_TRACE_PRODUCER-", f"-{role}-{next(_trace_producers)}"
+    name = f"{prefix}{group[: MAX_GROUP_LENGTH - len(prefix) - len(suffix)]}{suffix}"
+    return partial(
+        Producer,
+        name,
+        namesrv=namesrv,
+        timeout_s=TRACE_TIMEOUT_S,
+        compression=None,
+        credentials=credentials,
+        tls=tls,
+        secure=secure,
+        clock=clock,
+    )
