@@ -62,7 +62,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 interop: $(STAMP)
-	$(PYTEST) -m "interop and not long" --timeout=600 --durations=30 tests/interop
+	$(PYTEST) -n 2 --dist loadfile -m "interop and not long" --timeout=600 --durations=20 tests/interop
 
 interop-long: $(STAMP)
 	$(PYTEST) -m "interop and long" --timeout=600 tests/interop

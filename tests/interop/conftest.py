@@ -27,68 +27,79 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where processes keep logs and stores."""
+def session_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where processes of all tests keep logs and stores."""
     return tmp_path_factory.mktemp("interop")
 
 
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Where processes of one test keep logs and stores."""
+    return tmp_path
+
+
 @pytest.fixture(scope="session")
-def java(home: Path) -> Iterator[apache.JavaClient]:
+def java(session_home: Path) -> Iterator[apache.JavaClient]:
     """Apache's Java client with default settings."""
-    client = apache.JavaClient(home / "java")
+    client = apache.JavaClient(session_home / "java")
     yield client
     client.kill()
 
 
 @pytest.fixture(scope="session")
-def java_binary(home: Path) -> Iterator[apache.JavaClient]:
+def java_binary(session_home: Path) -> Iterator[apache.JavaClient]:
     """Apache's Java client set to send ROCKETMQ (binary) headers."""
-    client = apache.JavaClient(home / "java-binary", flags=(*apache.SMALL, "-Drocketmq.serialize.type=ROCKETMQ"))
+    client = apache.JavaClient(session_home / "java-binary", flags=(*apache.SMALL, "-Drocketmq.serialize.type=ROCKETMQ"))
     yield client
     client.kill()
 
 
 @pytest.fixture(scope="session")
-def apache_namesrv(home: Path) -> Iterator[apache.ApacheNamesrv]:
+def apache_namesrv(session_home: Path) -> Iterator[apache.ApacheNamesrv]:
     """Apache's nameserver."""
-    server = apache.ApacheNamesrv(home / "apache-namesrv")
+    server = apache.ApacheNamesrv(session_home / "apache-namesrv")
     yield server
     server.kill()
 
 
 @pytest.fixture(scope="session")
-def own_namesrv(home: Path) -> Iterator[apache.ApacheNamesrv]:
+def own_namesrv(session_home: Path) -> Iterator[apache.ApacheNamesrv]:
     """A nameserver for brokers that come and go: the topic of delayed messages is read here, and every broker has one."""
-    server = apache.ApacheNamesrv(home / "moving-namesrv")
+    server = apache.ApacheNamesrv(session_home / "moving-namesrv")
     yield server
     server.kill()
 
 
 @pytest.fixture(scope="session")
-def apache_broker(home: Path, apache_namesrv: apache.ApacheNamesrv) -> Iterator[apache.ApacheBroker]:
+def apache_broker(session_home: Path, apache_namesrv: apache.ApacheNamesrv) -> Iterator[apache.ApacheBroker]:
     """Apache's broker `apache-a`, at Apache's nameserver."""
     settings = apache.SMALL_STORE | {"messageDelayLevel": DELAY_LEVELS}
-    broker = apache.ApacheBroker(home / "apache-broker", apache_namesrv.address, settings=settings)
+    broker = apache.ApacheBroker(session_home / "apache-broker", apache_namesrv.address, settings=settings)
     yield broker
     broker.kill()
 
 
 @pytest.fixture(scope="session")
-def our_cluster(home: Path) -> Iterator[OurProcess]:
+def our_cluster(session_home: Path) -> Iterator[OurProcess]:
     """Our nameserver and broker in one process, as `sprocketmq serve` runs them."""
-    with namesrv_and_broker(home / "ours", message_delay_level=DELAY_LEVELS) as process:
+    with namesrv_and_broker(session_home / "ours", message_delay_level=DELAY_LEVELS) as process:
         yield process
 
 
 @pytest.fixture(scope="session")
-def spark(home: Path) -> Iterator[Any]:
+def spark(session_home: Path) -> Iterator[Any]:
     """A local Spark session with our formats, the only JVM of this process."""
     from sprocketmq.spark import session
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         running = session(
-            "interop", cores=2, memory="512m", quick_start=True, log_file=home / "spark.log", conf={"spark.sql.session.timeZone": "UTC"}
+            "interop",
+            cores=2,
+            memory="512m",
+            quick_start=True,
+            log_file=session_home / "spark.log",
+            conf={"spark.sql.session.timeZone": "UTC"},
         )
     yield running
     running.stop()
@@ -106,28 +117,28 @@ def side(request: pytest.FixtureRequest) -> Side:
 
 
 @pytest.fixture(scope="session")
-def authority(home: Path) -> Authority:
+def authority(session_home: Path) -> Authority:
     """The certificate authority of all secured servers and clients."""
-    return Authority(home / "authority")
+    return Authority(session_home / "authority")
 
 
 @pytest.fixture(scope="session")
-def secured_apache(home: Path, authority: Authority) -> Iterator[Secured]:
+def secured_apache(session_home: Path, authority: Authority) -> Iterator[Secured]:
     """Apache's nameserver and broker with TLS and access control."""
-    with secured_apache_servers(home / "secured-apache", authority) as servers:
+    with secured_apache_servers(session_home / "secured-apache", authority) as servers:
         yield servers
 
 
 @pytest.fixture(scope="session")
-def secured_ours(home: Path, authority: Authority) -> Iterator[Secured]:
+def secured_ours(session_home: Path, authority: Authority) -> Iterator[Secured]:
     """Our nameserver and broker with TLS and access control."""
-    with our_secured_servers(home / "secured-ours", authority) as servers:
+    with our_secured_servers(session_home / "secured-ours", authority) as servers:
         yield servers
 
 
 @pytest.fixture(scope="session")
-def secured_java(home: Path, authority: Authority) -> Iterator[apache.JavaClient]:
+def secured_java(session_home: Path, authority: Authority) -> Iterator[apache.JavaClient]:
     """Apache's Java client with TLS, which checks certificates; `signed_by` gives it credentials."""
-    client = apache.JavaClient(home / "secured-java", flags=(*apache.SMALL, *tls_client(authority.ca_file)))
+    client = apache.JavaClient(session_home / "secured-java", flags=(*apache.SMALL, *tls_client(authority.ca_file)))
     yield client
     client.kill()

@@ -56,8 +56,8 @@ class Pair:
 
 
 @pytest.fixture(scope="module")
-def pair(home: Path, own_namesrv: apache.ApacheNamesrv) -> Iterator[Pair]:
-    running = Pair(home, own_namesrv.address)
+def pair(session_home: Path, own_namesrv: apache.ApacheNamesrv) -> Iterator[Pair]:
+    running = Pair(session_home, own_namesrv.address)
     try:
         asyncio.run(create_topics(running))
         running.start_slave()

@@ -21,23 +21,25 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def our_broker_at_apache(home: Path) -> Iterator[tuple[apache.ApacheNamesrv, OurProcess]]:
+def our_broker_at_apache(session_home: Path) -> Iterator[tuple[apache.ApacheNamesrv, OurProcess]]:
     """Apache's nameserver with our broker registered at it."""
-    namesrv = apache.ApacheNamesrv(home / "cross-namesrv")
-    store = home / "cross-ours" / "store"
+    namesrv = apache.ApacheNamesrv(session_home / "cross-namesrv")
+    store = session_home / "cross-ours" / "store"
     try:
-        with OurProcess(home / "cross-ours", "broker", "--namesrv", namesrv.address, "--port", "0", "--store", str(store)) as broker:
+        with OurProcess(
+            session_home / "cross-ours", "broker", "--namesrv", namesrv.address, "--port", "0", "--store", str(store)
+        ) as broker:
             yield namesrv, broker
     finally:
         namesrv.kill()
 
 
 @pytest.fixture(scope="module")
-def apache_broker_at_ours(home: Path) -> Iterator[tuple[OurProcess, apache.ApacheBroker]]:
+def apache_broker_at_ours(session_home: Path) -> Iterator[tuple[OurProcess, apache.ApacheBroker]]:
     """Our nameserver with Apache's broker registered at it; the broker talks in binary headers."""
-    with OurProcess(home / "our-namesrv", "namesrv", "--port", "0") as namesrv:
+    with OurProcess(session_home / "our-namesrv", "namesrv", "--port", "0") as namesrv:
         flags = (*apache.SMALL_BROKER, "-Drocketmq.serialize.type=ROCKETMQ")
-        broker = apache.ApacheBroker(home / "apache-at-ours", namesrv.namesrv, name="apache-b", flags=flags)
+        broker = apache.ApacheBroker(session_home / "apache-at-ours", namesrv.namesrv, name="apache-b", flags=flags)
         yield namesrv, broker
         broker.kill()
 

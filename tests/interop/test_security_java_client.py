@@ -113,9 +113,9 @@ def test_clear_text_is_refused_where_tls_is_enforced(java: JavaClient, secured_o
 
 
 @pytest.fixture(scope="module")
-def permissive(home: Path, authority: Authority) -> Iterator[Secured]:
+def permissive(session_home: Path, authority: Authority) -> Iterator[Secured]:
     """Our servers with permissive TLS."""
-    with our_secured_servers(home / "permissive", authority, mode=TlsMode.PERMISSIVE) as servers:
+    with our_secured_servers(session_home / "permissive", authority, mode=TlsMode.PERMISSIVE) as servers:
         yield servers
 
 

@@ -22,11 +22,11 @@ MESSAGES = 500
 
 
 @pytest.fixture(scope="module")
-def filtering(home: Path) -> Iterator[tuple[ApacheNamesrv, ApacheBroker]]:
+def filtering(session_home: Path) -> Iterator[tuple[ApacheNamesrv, ApacheBroker]]:
     """A cluster of Apache's whose broker filters by properties."""
-    namesrv = ApacheNamesrv(home / "sql-namesrv")
+    namesrv = ApacheNamesrv(session_home / "sql-namesrv")
     try:
-        broker = ApacheBroker(home / "sql-broker", namesrv.address, settings=apache.SMALL_STORE | {"enablePropertyFilter": "true"})
+        broker = ApacheBroker(session_home / "sql-broker", namesrv.address, settings=apache.SMALL_STORE | {"enablePropertyFilter": "true"})
         try:
             yield namesrv, broker
         finally:
