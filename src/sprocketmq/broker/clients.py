@@ -38,6 +38,11 @@ SQL_REFUSED = "The broker does not support consumer to filter message by SQL92"
 _LANGUAGES = {code.value: code.name for code in LanguageCode}
 
 
+def language_name(language: int) -> str:
+    """Return the name of a client's language."""
+    return _LANGUAGES.get(language, "OTHER")
+
+
 @dataclass(slots=True)
 class Member:
     """One client in one group; ``wants`` has the expression that a consumer subscribes with, by topic."""
@@ -353,8 +358,7 @@ class ClientHandlers:
         """Answer 328: every producer group with its members."""
         table = {
             name: [
-                ProducerInfo(m.client_id, f"/{c.peer}", _LANGUAGES.get(m.language, "OTHER"), m.version, m.last_heard_ms)
-                for c, m in members.items()
+                ProducerInfo(m.client_id, f"/{c.peer}", language_name(m.language), m.version, m.last_heard_ms) for c, m in members.items()
             ]
             for name, members in self._clients.producers.items()
         }
@@ -362,4 +366,4 @@ class ClientHandlers:
 
 
 def _connection(conn: ServerConnection, member: Member) -> Connection:
-    return Connection(member.client_id, conn.peer, _LANGUAGES.get(member.language, "OTHER"), member.version)
+    return Connection(member.client_id, conn.peer, language_name(member.language), member.version)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from sprocketmq.broker.metrics.exposition import read_labels
 from sprocketmq.broker.replication.roles import MASTER_ID, Role
 from sprocketmq.errors import ConfigError
 from sprocketmq.net.address import advertise_problem, parse_address, parse_addresses
@@ -102,6 +103,14 @@ class BrokerConfig:
     # Who may use the broker; None: everybody who can connect.
     security: SecurityConfig | None = None
 
+    # ``prom``: metrics for Prometheus at ``metrics_host`` and ``metrics_port``, else ``disable``. ``metrics_label`` is added to all series:
+    # ``name:value,name:value``. A metric has at most ``metrics_max_series`` of them.
+    metrics_exporter: str = "disable"
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int = 5557
+    metrics_label: str = ""
+    metrics_max_series: int = 50_000
+
     def __post_init__(self) -> None:
         for what, name in (("cluster", self.cluster_name), ("broker", self.broker_name), ("region", self.region)):
             if problem := name_problem(name, MAX_TOPIC_LENGTH):
@@ -109,6 +118,7 @@ class BrokerConfig:
         if (problem := name_problem(self.trace_topic, MAX_TOPIC_LENGTH)) or self.trace_topic in SEND_FORBIDDEN_TOPICS:
             raise ConfigError(f"trace_topic {self.trace_topic!r} is not valid: {problem or 'clients may not send to it'}")
         self._check_replication()
+        self._check_metrics()
         self._take_old_limits()
         if self.advertise is not None and (problem := advertise_problem(self.advertise)):
             raise ConfigError(f"advertise {self.advertise!r} is not valid: {problem}")
@@ -141,11 +151,18 @@ class BrokerConfig:
             ("ha_housekeeping_s", self.ha_housekeeping_s, 0.05, 600.0),
             ("ha_batch_bytes", self.ha_batch_bytes, 1 << 10, 16 << 20),
             ("ha_max_bytes_per_s", self.ha_max_bytes_per_s or 1 << 20, 1 << 10, 1 << 40),
+            ("metrics_port", self.metrics_port, 0, 65535),
+            ("metrics_max_series", self.metrics_max_series, 1, 10_000_000),
             ("access_message_in_memory_max_ratio", self.access_message_in_memory_max_ratio, 0, 100),
         )
         for name, value, low, high in ranges:
             if not low <= value <= high:
                 raise ConfigError(f"{name} is {value}, it must be from {low} to {high}")
+
+    @property
+    def has_metrics(self) -> bool:
+        """Whether the broker exports metrics."""
+        return self.metrics_exporter == "prom"
 
     @property
     def copies_to_wait_for(self) -> int:
@@ -168,6 +185,13 @@ class BrokerConfig:
                 in_memory, in_disk = f"{old}_on_message_in_memory", f"{old}_on_message_in_disk"
                 object.__setattr__(self, in_memory, limit)
                 object.__setattr__(self, in_disk, min(limit, getattr(self, in_disk)))
+
+    def _check_metrics(self) -> None:
+        if self.metrics_exporter not in ("disable", "prom"):
+            raise ConfigError(f"metrics_exporter is {self.metrics_exporter!r}, it must be disable or prom")
+        read_labels(self.metrics_label)
+        if self.has_metrics and self.metrics_port and self.metrics_port in (self.port, self.ha_port):
+            raise ConfigError(f"metrics_port is {self.metrics_port}, as another port of this broker: metrics need a port of their own")
 
     def _check_replication(self) -> None:
         if not isinstance(self.role, Role):

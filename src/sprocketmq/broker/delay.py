@@ -94,8 +94,9 @@ class DelayService:
     ``take_timers`` and ``open`` it when the store is open, ``start`` it on the loop, ``stop`` it before the store closes.
 
     ``settle`` is called before anything is staged here, so that nobody's sends share a commit that may fail; ``committed`` with what was
-    delivered and its bytes; ``retried`` with the log offsets of a parked message and of its copy in a retry topic, when the copy is
-    staged; ``failed`` when the store takes nothing more. ``writable`` tells whether the disk has room.
+    delivered, its bytes, and how many of it, the last ones, were timed; ``retried`` with the log offsets of a parked message and of its
+    copy in a retry topic, when the copy is staged; ``failed`` when the store takes nothing more. ``writable`` tells whether the disk has
+    room.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class DelayService:
         topics: TopicTable,
         *,
         settle: Callable[[], None],
-        committed: Callable[[list[Arrival], int], None],
+        committed: Callable[[list[Arrival], int, int], None],
         retried: Callable[[int, int], None],
         writable: Callable[[], bool],
         failed: Callable[[SprocketError], None],
@@ -201,6 +202,10 @@ class DelayService:
             self._timer = None
 
     # --- parking ---
+
+    def delay_s(self, level_number: int) -> float:
+        """Return the delay of a level, in seconds."""
+        return self._levels_ms[min(level_number, self.max_level) - 1] / 1000
 
     @property
     def max_level(self) -> int:
@@ -378,6 +383,7 @@ class DelayService:
                         if taken >= max_bytes:
                             break
                 size += taken
+            delayed = len(arrivals)
             for due_ms, offset in timers:
                 message = self._timed(due_ms, offset)
                 if message is not None:
@@ -407,7 +413,7 @@ class DelayService:
         self.delivered += len(arrivals)
         for level in due:
             self._look(level)
-        self._committed(arrivals, size)
+        self._committed(arrivals, size, len(arrivals) - delayed)
 
     def _due_messages(self, level: _Level, now: int, count: int) -> Iterator[ReceivedMessage | None]:
         """Yield up to ``count`` messages of a level that are due, None for one that is damaged; the caller moves ``level.next``."""

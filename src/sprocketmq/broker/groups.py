@@ -55,6 +55,9 @@ class GroupTable:
         self.data_version = DataVersion(0, clock.time_ms(), 0)
         self._groups = {name: SubscriptionGroupConfig(name) for name in SYSTEM_GROUPS}
 
+    def __len__(self) -> int:
+        return len(self._groups)
+
     def __contains__(self, name: object) -> bool:
         return name in self._groups
 

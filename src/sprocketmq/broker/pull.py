@@ -99,6 +99,7 @@ class Pull:
         "offset",
         "own_subscription",
         "queue_id",
+        "since",
         "suspend_s",
         "tag_codes",
         "tick",
@@ -136,6 +137,7 @@ class Pull:
         self.tag_codes = tag_codes
         self.own_subscription = own_subscription
         self.suspend_s = suspend_s
+        self.since = 0.0  # when its handling began, once it waits
         self.loads = 0
         self.max_units: int | None = None
         self.tick = 0
@@ -326,6 +328,11 @@ class PullHandlers:
         self._answer(pull, result)
 
     @property
+    def cold_count(self) -> int:
+        """How many pulls wait for the disk."""
+        return len(self._cold)
+
+    @property
     def _may_hold(self) -> bool:
         """Whether pulls wait here for messages; a slave sends them to its master while that is there."""
         return not (self._role.is_slave and self._role.master_alive)
@@ -345,6 +352,7 @@ class PullHandlers:
         if self._cold.full:
             raise PullRefused(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while")
         pull.command.body = b""  # a view of it would keep the receive buffer alive
+        pull.since = pull.since or pull.conn.handling_since
         pull.loads += 1
         self._behind[pull.topic.name, pull.queue_id] = self._clock.monotonic() + BEHIND_S
         self._cold.begin(pull, cold)
@@ -440,6 +448,7 @@ class PullHandlers:
                 got.get_requests += 1
                 got.get_messages += count
                 got.get_bytes += size
+                self._offsets.note_pulled(pull.group.group_name, pull.topic.name, pull.queue_id, next_offset)
         else:
             counters.get_missed += 1
         ext = _EXT % (
@@ -450,7 +459,7 @@ class PullHandlers:
             pull.topic.config.topic_sys_flag,
             pull.group.group_sys_flag,
         )
-        conn.respond(pull.command, code, ext=ext, remark=remark, body=body)
+        conn.respond(pull.command, code, ext=ext, remark=remark, body=body, since=pull.since, long_polling=pull.tick > 0)
 
     def _answer_of_slave(self, pull: Pull, result: ReadResult, code: int, suggested: int, slowly: bool) -> tuple[int, int, int]:
         """Return code, next offset and suggestion of a slave that has found nothing.
@@ -479,6 +488,7 @@ class PullHandlers:
     def _hold(self, pull: Pull, seconds: float) -> None:
         # Not needed any more, and a view of it would keep the receive buffer alive.
         pull.command.body = b""
+        pull.since = pull.since or pull.conn.handling_since
         pull.tick = tick = ceil((self._clock.monotonic() + min(seconds, MAX_SUSPEND_S)) / TICK_S)
         pull.held = True
         pull.due = pull.woken = False

@@ -164,6 +164,11 @@ class Replication:
         """The slaves that follow this master."""
         return self.master.slaves if self.master is not None else []
 
+    @property
+    def queue_behind_bytes(self) -> int:
+        """Bytes of a slave's log that are in no queue yet; 0 at a master."""
+        return self.follower.undispatched_bytes if self.follower is not None else 0
+
     # --- start and stop ---
 
     def load_role(self) -> None:

@@ -17,7 +17,7 @@ from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.delay import Arrival, DelayService
 from sprocketmq.broker.flushing import Flusher
 from sprocketmq.broker.groups import GroupTable
-from sprocketmq.broker.metrics.counters import DELAY, FIFO, NORMAL, BrokerCounters
+from sprocketmq.broker.metrics.counters import DELAY, DELIVERY_GROUP, FIFO, NORMAL, BrokerCounters
 from sprocketmq.broker.send_rules import SendRefused, SendRules, of_dead_letter, property_value
 from sprocketmq.broker.topics import Topic, TopicRefused, TopicTable, check_topic_name, topic_not_exist
 from sprocketmq.errors import FatalError, InvalidMessage, MessageTooLarge, ProtocolError, RemoteProtocolError, RetriableError, StoreFailed
@@ -26,6 +26,7 @@ from sprocketmq.net.server import ServerConnection
 from sprocketmq.protocol.batch import BatchColumns, scan_batch, split_batch, split_columns
 from sprocketmq.protocol.codes import (
     FLAG_ONEWAY,
+    SYSFLAG_COMPRESSED,
     RequestCode,
     ResponseCode,
 )
@@ -114,6 +115,7 @@ class SendHandlers:
         self._counters = counters
         self._arrived = arrived
         self._saved = saved
+        self._counts_compression = config.has_metrics
         self._flusher = flusher
         self._acks = flusher.acks
         self._waits = flusher.acks.waits
@@ -207,6 +209,8 @@ class SendHandlers:
         sys_flag, flag = header.sys_flag, header.flag
         if sys_flag:
             sys_flag = self._rules.checked_sys_flag(sys_flag)
+            if sys_flag & SYSFLAG_COMPRESSED and self._counts_compression:
+                self._counters.compressed.add(body, sys_flag)
         sys_flag |= topic.sys_flag
         times = header.reconsume_times or 0
         born = header.born_timestamp_ms
@@ -248,6 +252,8 @@ class SendHandlers:
                 "born_host": conn.peer_host,
                 "reconsume_times": times,
             }
+            delay_s = self._delays.delay_s(level) if level else due_ms / 1000 - self._delays.time.now_ms() / 1000
+            self._counters.of_topic(topic).note_delay(delay_s, timed=not level)
             if level:
                 queue_offset, log_offset = self._delays.stage(level, name, queue_id, body, pairs, **more)
             else:
@@ -502,13 +508,21 @@ class SendHandlers:
         if waits:
             self._acks.hold()
 
-    def committed(self, arrivals: list[Arrival], size: int) -> None:
-        """Take note of messages of ``size`` bytes that the broker itself committed."""
+    def committed(self, arrivals: list[Arrival], size: int, timed: int) -> None:
+        """Take note of messages of ``size`` bytes that the broker itself committed; the last ``timed`` of them were for a certain time."""
         self._flusher.wrote()
         counters = self._counters
         counters.put_messages += len(arrivals)
         counters.put_bytes += size
         mean = size // max(1, len(arrivals))
+        delayed = len(arrivals) - timed
+        if delayed:
+            parked = counters.of_group(self._schedule_topic, DELIVERY_GROUP)
+            parked.get_requests += 1
+            parked.get_messages += delayed
+            parked.get_bytes += delayed * mean
+        for topic, _, _ in arrivals[delayed:]:
+            counters.of_topic(topic).timed_out += 1
         for topic, _, _ in arrivals:
             counters.of_topic(topic).of_type(DELAY).add(1, mean, [mean], 0.0)
         if self._seen_late:
@@ -533,8 +547,8 @@ class SendHandlers:
         now = self._counters.now()
         for since, count in Counter([stored.since for stored in sends]).items():
             self._counters.flush.add(now - since, count)
-        for conn, command, ext, _ in sends:
-            conn.respond(command, code, ext=ext)
+        for conn, command, ext, since in sends:
+            conn.respond(command, code, ext=ext, since=since)
 
     def mode_changed(self) -> None:
         """Take note that ``acks`` waits for something else than before, and the store may hold back."""

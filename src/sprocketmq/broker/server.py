@@ -25,6 +25,8 @@ from sprocketmq.broker.groups import ForbiddingHandlers, GroupTable
 from sprocketmq.broker.locks import LockHandlers, QueueLocks
 from sprocketmq.broker.members import MemberHandlers
 from sprocketmq.broker.metrics.counters import BrokerCounters
+from sprocketmq.broker.metrics.latencies import Latencies
+from sprocketmq.broker.metrics.loop_lag import LoopLag
 from sprocketmq.broker.offsets import OffsetHandlers, OffsetTable
 from sprocketmq.broker.outgoing import Outgoing
 from sprocketmq.broker.pull import PullHandlers
@@ -41,6 +43,9 @@ from sprocketmq.broker.replication.status import StatusHandlers
 from sprocketmq.broker.retry import RetryHandlers, RetryRules
 from sprocketmq.broker.runtime import RuntimeHandlers
 from sprocketmq.broker.saving import SavedFile
+from sprocketmq.broker.scraping.collector import Collector
+from sprocketmq.broker.scraping.endpoint import MetricsEndpoint
+from sprocketmq.broker.scraping.sources import Sources
 from sprocketmq.broker.send import SendHandlers, Stored
 from sprocketmq.broker.stats import SAMPLE_INTERVAL_S, Stats
 from sprocketmq.broker.time_spans import TimeSpanHandlers
@@ -218,7 +223,10 @@ class Broker:
         self._client_handlers = ClientHandlers(self.clients, self.groups, self.topics)
         self.guard = self._make_guard()
         allows = self.guard.allows if self.guard is not None else None
-        listener = partial(RemotingServer, self, max_connections=config.max_connections, tls=config.tls, guard=self.guard)
+        latencies = Latencies(clock.monotonic) if config.has_metrics else None
+        listener = partial(
+            RemotingServer, self, max_connections=config.max_connections, tls=config.tls, guard=self.guard, observer=latencies
+        )
         self._server = listener(name="broker")
         # Where clients of Apache's with the VIP channel, and its slaves, send some of their requests.
         self._fast_server = listener(name="broker's fast port")
@@ -296,6 +304,7 @@ class Broker:
             **self.replication.promotion.handlers(),
             **(SecurityRequests(self.guard, self._background).handlers() if self.guard is not None else handlers_without_users()),
         }
+        self.metrics = self._make_metrics(latencies) if latencies is not None else None
         self._role_changed()
         self._port = config.port
         self._advertised = config.advertise or config.host
@@ -310,6 +319,33 @@ class Broker:
             return None
         name = f"broker {config.broker_name}"
         return SecurityGuard(config.security, name=name, cluster=config.cluster_name, changed=self._users_changed)
+
+    def _make_metrics(self, latencies: Latencies) -> MetricsEndpoint:
+        self._loop_lag = LoopLag(self.clock.monotonic)
+        sources = Sources(
+            config=self.config,
+            counters=self.counters,
+            latencies=latencies,
+            loop_lag=self._loop_lag,
+            store=self.store,
+            topics=self.topics,
+            groups=self.groups,
+            clients=self.clients,
+            offsets=self.offsets,
+            role=self.role,
+            servers=(self._server, self._fast_server),
+            address=lambda: self.address,
+            sends=self.sends,
+            pulls=self.pulls,
+            acks=self.acks,
+            flusher=self.flusher,
+            delays=self.delays,
+            replication=self.replication,
+            fs=self._fs,
+            threads=self._threads,
+            clock=self.clock,
+        )
+        return MetricsEndpoint(Collector(sources).pieces, name=f"broker {self.config.broker_name}")
 
     def _role_changed(self) -> None:
         self._handlers = {**self._all_handlers, **slave_refusals(self.role)} if self.role.is_slave else self._all_handlers
@@ -366,6 +402,9 @@ class Broker:
                 self._listens_at(ip, self._port)
             self._port = await self._server.start(self.config.host, self.config.port)
             self._listens_at(ip, self._port)
+            if self.metrics is not None:
+                await self.metrics.start(self.config.metrics_host, self.config.metrics_port)
+                self._background.keep("probes of the loop", self._loop_lag.run)
             if self.config.fast_port_enable:
                 await self._fast_server.start(self.config.host, self._port - 2)
             self._running = True
@@ -477,6 +516,8 @@ class Broker:
         self.sends.close()
         await self.flusher.drain()
         await self.replication.stop()
+        if self.metrics is not None:
+            await self.metrics.stop()
         await self._fast_server.stop()
         await self._server.stop()
         self.pulls.close()
@@ -516,6 +557,8 @@ class Broker:
         self.delays.stop()
         await self.replication.stop()
         self.registrar.abort()
+        if self.metrics is not None:
+            await self.metrics.stop()
         for conn in [*self._server.connections, *self._fast_server.connections]:
             conn.abort("broker aborted")
         await self._fast_server.stop()
@@ -623,8 +666,8 @@ class Broker:
     def _settle_sends(self) -> None:
         self.sends.finish()
 
-    def _committed(self, arrivals: list[Arrival], size: int) -> None:
-        self.sends.committed(arrivals, size)
+    def _committed(self, arrivals: list[Arrival], size: int, timed: int) -> None:
+        self.sends.committed(arrivals, size, timed)
 
     # --- from the registration to replication, which is made later ---
 

@@ -97,6 +97,10 @@ class Timers:
     def waiting(self) -> int:
         return len(self._heap)
 
+    def due_times(self) -> list[int]:
+        """Return when each waiting message is due, in no order."""
+        return [due_ms for due_ms, _ in self._heap]
+
     @property
     def full(self) -> bool:
         """Whether the limit of waiting messages is reached."""

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -62,8 +62,27 @@ class Guard(Protocol):
     def disconnected(self, conn: "ServerConnection") -> None: ...
 
 
+class AnswerObserver(Protocol):
+    """Learns of every answer of a server. ``now`` is its clock, in seconds. No method may block.
+
+    An answer is one number: request code << 17 | one-way << 16 | response code.
+    """
+
+    now: Callable[[], float]
+
+    def answered(self, answers: list[int], since: float) -> None:
+        """Note answers that were given together, to requests of one readiness of a socket that were handled from ``since`` on."""
+        ...
+
+    def answered_late(self, request: Command, code: int, since: float, *, long_polling: bool) -> None:
+        """Note an answer that was given after its request was handled."""
+        ...
+
+
 class ServerConnection(Link):
     """One accepted connection. ``attachment`` is the handler's own; ``peer_host`` the peer as records store it.
+
+    With an observer ``handling_since`` is when the handling of the last requests began.
 
     ``user`` is whom the guard authenticated last, ``authenticated_at`` when, in seconds of the guard's clock.
     """
@@ -73,6 +92,9 @@ class ServerConnection(Link):
         self._server = server
         self._handler = server.handler
         self._guard = server.guard
+        self._observer = server.observer
+        self._answers: list[int] = []
+        self.handling_since = 0.0
         self._serialize = server.serialize
         self._next_opaque = 0
         self._asked: dict[int, asyncio.Future[Command]] = {}
@@ -110,6 +132,9 @@ class ServerConnection(Link):
     def _handle_some(self, commands: list[Command]) -> None:
         handler = self._handler
         guard = self._guard
+        observer = self._observer
+        if observer is not None:
+            self.handling_since = observer.now()
         for command in commands:
             if command.flag & FLAG_RESPONSE:
                 asked = self._asked.pop(command.opaque, None)
@@ -135,17 +160,35 @@ class ServerConnection(Link):
                 )
                 self.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"internal error: {type(e).__name__}: {e}")
         handler.on_batch_end(self)
+        if observer is not None and self._answers:
+            observer.answered(self._answers, self.handling_since)
+            self._answers.clear()
 
     def _admitted(self, guard: Guard, command: Command) -> bool:
         raise NotImplementedError("connections of a server with a guard are of the class GuardedConnection")
 
     def respond(
-        self, request: Command, code: int, *, ext: Mapping[str, str] | bytes | None = None, remark: str | None = None, body: Buffers = b""
+        self,
+        request: Command,
+        code: int,
+        *,
+        ext: Mapping[str, str] | bytes | None = None,
+        remark: str | None = None,
+        body: Buffers = b"",
+        since: float = 0.0,
+        long_polling: bool = False,
     ) -> None:
         """Answer ``request``, now or later; nothing is written for a one-way request or on a closed connection.
 
-        ``ext`` as bytes is ready JSON text. A response over the frame limit becomes a SYSTEM_ERROR that says so.
+        ``ext`` as bytes is ready JSON text. A response over the frame limit becomes a SYSTEM_ERROR that says so. ``since`` is the
+        ``handling_since`` of a request that has waited, ``long_polling`` whether it did because the client asked for it.
         """
+        observer = self._observer
+        if observer is not None:
+            if self._in_batch and not since:
+                self._answers.append(request.code << 17 | (request.flag & FLAG_ONEWAY) << 15 | code)
+            else:
+                observer.answered_late(request, code, since or self.handling_since, long_polling=long_polling)
         if request.flag & FLAG_ONEWAY or self.closed:
             return
         length = buffers_length(body)
@@ -258,7 +301,7 @@ class RemotingServer:
     """Listen on one address. ``name`` appears in log lines; ``serialize`` is the header serialisation of its responses.
 
     ``tls`` says whether connections may be, or must be, encrypted. With a ``guard`` only requests that it admits are handled, and
-    ``newcomer_limits`` hold until a connection has one.
+    ``newcomer_limits`` hold until a connection has one. The ``observer`` learns of every answer.
 
     Counters: ``broken_connections`` sent bytes that are not frames, ``refused_connections`` were over a limit, and the handler of
     ``failed_requests`` raised an unexpected error. ``peer_log`` takes the warnings about them.
@@ -275,9 +318,11 @@ class RemotingServer:
         tls: ServerTls | None = None,
         guard: Guard | None = None,
         newcomer_limits: NewcomerLimits = NewcomerLimits(),  # noqa: B008 - frozen
+        observer: AnswerObserver | None = None,
     ) -> None:
         self.handler = handler
         self.guard = guard
+        self.observer = observer
         self.name = name
         self.serialize = serialize
         self.idle_timeout_s = idle_timeout_s

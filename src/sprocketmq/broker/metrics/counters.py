@@ -12,12 +12,15 @@ its number of messages in one step. An inner batch counts its members, never its
 holds them by weak references only.
 """
 
+import contextlib
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Protocol
 from weakref import WeakSet
 
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
+from sprocketmq.errors import RemoteProtocolError
+from sprocketmq.protocol.compression import decompress
 from sprocketmq.protocol.names import is_system_topic
 
 # Message types as the labels of metrics name them.
@@ -27,12 +30,16 @@ NORMAL, FIFO, DELAY, TRANSACTION = "normal", "fifo", "delay", "transaction"
 MESSAGE_SIZE_BOUNDS = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
 BATCH_MESSAGES_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 BATCH_BYTES_BOUNDS = tuple(1 << exponent for exponent in range(8, 24, 2))
+# Seconds, as in RIP-46.
+DELAY_BOUNDS = (60, 600, 3600, 43200, 86400, 259200)
 # Seconds. They include those of request 28's putMessageDistributeTime.
 WAIT_BOUNDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0)
 
 # More pairs of topic and group than this share one GroupCounters, ``BrokerCounters.other_groups``.
 MAX_GROUP_COUNTERS = 50_000
 OTHER = "other"
+# The group that the delivery of delayed messages is counted for, as in the reference.
+DELIVERY_GROUP = "SCHEDULE_CONSUMER"
 
 
 class Histogram:
@@ -76,6 +83,36 @@ class Histogram:
         return self.bounds[-1] if wanted else 0.0
 
 
+class CompressedBodies:
+    """Compressed bodies of sends. What compression saved is known for one in ``ONE_IN`` of them, and estimated for the others."""
+
+    ONE_IN = 64
+    # Larger bodies are not looked into: taking them apart would hold up the loop.
+    MAX_BYTES = 64 << 10
+    MAX_CONTENT_BYTES = 1 << 20
+
+    __slots__ = ("_compressed", "_content", "bodies", "bytes")
+
+    def __init__(self) -> None:
+        self.bodies = self.bytes = 0
+        self._compressed = self._content = 0  # of those that were looked into
+
+    def add(self, body: bytes | memoryview, sys_flag: int) -> None:
+        """Count one body."""
+        size = len(body)
+        if self.bodies % self.ONE_IN == 0 and size <= self.MAX_BYTES:
+            with contextlib.suppress(RemoteProtocolError):
+                self._content += len(decompress(body, sys_flag, max_bytes=self.MAX_CONTENT_BYTES))
+                self._compressed += size
+        self.bodies += 1
+        self.bytes += size
+
+    @property
+    def saved_bytes(self) -> float:
+        """How much smaller compression made all bodies so far, about."""
+        return max(0.0, self.bytes * (self._content / self._compressed - 1)) if self._compressed else 0.0
+
+
 class PutCounters:
     """What was stored of one topic and message type.
 
@@ -111,15 +148,28 @@ class GroupCounters:
 
 
 class TopicCounters:
-    """What was stored of one topic, by message type, and what its groups got of it."""
+    """What was stored of one topic, by message type, and what its groups got of it.
 
-    __slots__ = ("__weakref__", "by_type", "groups", "is_system", "name")
+    ``delays`` are those that its messages asked for; ``timed_in`` and ``timed_out`` count messages for a certain time as they were sent and
+    as they were delivered.
+    """
+
+    __slots__ = ("__weakref__", "by_type", "delays", "groups", "is_system", "name", "timed_in", "timed_out")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.is_system = is_system_topic(name)
         self.by_type: dict[str, PutCounters] = {}
         self.groups: dict[str, GroupCounters] = {}
+        self.delays: Histogram | None = None
+        self.timed_in = self.timed_out = 0
+
+    def note_delay(self, seconds: float, *, timed: bool) -> None:
+        """Count a message that asked for a delay, by level or for a certain time (``timed``)."""
+        if self.delays is None:
+            self.delays = Histogram(DELAY_BOUNDS)
+        self.delays.add(max(0.0, seconds))
+        self.timed_in += timed
 
     def of_type(self, message_type: str) -> PutCounters:
         """Return the counters of a message type, made if need be."""
@@ -169,6 +219,7 @@ class BrokerCounters:
         "batch_bytes",
         "batches",
         "commit",
+        "compressed",
         "connections_closed",
         "connections_opened",
         "flush",
@@ -200,6 +251,7 @@ class BrokerCounters:
         self.flush = Histogram(WAIT_BOUNDS)
         self.batches = Histogram(BATCH_MESSAGES_BOUNDS)
         self.inner_batches = Histogram(BATCH_MESSAGES_BOUNDS)
+        self.compressed = CompressedBodies()
         self.batch_bytes = Histogram(BATCH_BYTES_BOUNDS)
         self.topics: WeakSet[TopicCounters] = WeakSet()
         self.groups: WeakSet[GroupCounters] = WeakSet()

@@ -155,6 +155,11 @@ class Follower:
         self._noted = ""
         self._swept = 0.0
 
+    @property
+    def undispatched_bytes(self) -> int:
+        """Bytes of the log that are in no queue yet."""
+        return self._replica.end - self._replica.dispatched_end
+
     # --- life ---
 
     def start(self) -> None:

@@ -1,0 +1,54 @@
+"""What the metrics of a broker are read from."""
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+
+from sprocketmq.broker.acks import Acks
+from sprocketmq.broker.clients import ClientRegistry
+from sprocketmq.broker.config import BrokerConfig
+from sprocketmq.broker.delay import DelayService
+from sprocketmq.broker.flushing import Flusher
+from sprocketmq.broker.groups import GroupTable
+from sprocketmq.broker.metrics.counters import BrokerCounters
+from sprocketmq.broker.metrics.latencies import Latencies
+from sprocketmq.broker.metrics.loop_lag import LoopLag
+from sprocketmq.broker.offsets import OffsetTable
+from sprocketmq.broker.pull import PullHandlers
+from sprocketmq.broker.replicating import Replication
+from sprocketmq.broker.replication.roles import BrokerRole
+from sprocketmq.broker.scraping.lags import Lag
+from sprocketmq.broker.send import SendHandlers, Stored
+from sprocketmq.broker.topics import TopicTable
+from sprocketmq.clock import Clock
+from sprocketmq.net.server import RemotingServer
+from sprocketmq.storage.fs import FileSystem
+from sprocketmq.storage.store import MessageStore
+
+
+@dataclass(kw_only=True)
+class Sources:
+    """The parts of a broker. ``lags`` are those of its groups, worked out anew for each page."""
+
+    config: BrokerConfig
+    counters: BrokerCounters
+    latencies: Latencies
+    loop_lag: LoopLag
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    clients: ClientRegistry
+    offsets: OffsetTable
+    role: BrokerRole
+    servers: tuple[RemotingServer, ...]
+    address: Callable[[], str]
+    sends: SendHandlers
+    pulls: PullHandlers
+    acks: Acks[Stored]
+    flusher: Flusher[Stored]
+    delays: DelayService
+    replication: Replication
+    fs: FileSystem
+    threads: Executor
+    clock: Clock
+    lags: list[Lag] = field(default_factory=list)

@@ -1,0 +1,114 @@
+"""Metrics of messages and requests: what came in, what went out, and how long answers took. The names are those of RIP-46."""
+
+from collections.abc import Iterator
+
+from sprocketmq.broker.metrics.exposition import COUNTER, HISTOGRAM, Metric, Row
+from sprocketmq.broker.scraping.sources import Sources
+from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_GROUPS, is_system_topic
+
+_IN = ("topic", "message_type", "is_system")
+_OUT = ("topic", "consumer_group", "is_system")
+_STORE = ("storage_type", "storage_medium")
+_DISK = ("local", "disk")
+_INTERNAL = (RETRY_PREFIX, DLQ_PREFIX)
+
+
+def truth(value: object) -> str:
+    """Return a truth value as labels write it."""
+    return "true" if value else "false"
+
+
+def is_system(topic: str, group: str) -> str:
+    """Return the label of a group that reads a topic."""
+    return truth(is_system_topic(topic) or group in SYSTEM_GROUPS or group.startswith("CID_RMQ_SYS_"))
+
+
+def _put(sources: Sources, field: str) -> Iterator[Row]:
+    for topic in list(sources.counters.topics):
+        internal = topic.name.startswith(_INTERNAL)
+        for kind, counters in list(topic.by_type.items()):
+            if not internal or kind == "delay":  # as in the reference: what clients and brokers put there themselves is counted nowhere
+                yield (topic.name, kind, truth(topic.is_system)), getattr(counters, field)
+
+
+def _got(sources: Sources, field: str) -> Iterator[Row]:
+    counters = sources.counters
+    for group in [*counters.groups, *([counters.other_groups] if counters.other_groups.get_requests else [])]:
+        if group.get_requests:
+            yield (group.topic, group.group, is_system(group.topic, group.group)), getattr(group, field)
+
+
+def _dead_letters(sources: Sources) -> Iterator[Row]:
+    for group in list(sources.counters.groups):
+        if group.dead_letters:
+            yield (group.group, group.topic, is_system(group.topic, group.group)), group.dead_letters
+
+
+def _rpc(sources: Sources) -> Iterator[Row]:
+    for kind in sources.latencies.kinds:
+        result = "oneway" if kind.oneway else "success"
+        yield ("remoting", kind.request, kind.response, truth(kind.long_polling), result), kind.latency
+
+
+def _creations(sources: Sources) -> Iterator[Row]:
+    for (succeeded, system), took in list(sources.latencies.topics.items()):
+        yield ("success" if succeeded else "failure", truth(system)), took
+
+
+def _group_creations(sources: Sources) -> Iterator[Row]:
+    for succeeded, took in list(sources.latencies.groups.items()):
+        yield ("success" if succeeded else "failure",), took
+
+
+def _delays(sources: Sources) -> Iterator[Row]:
+    for topic in list(sources.counters.topics):
+        if topic.delays is not None:
+            yield (*_DISK, topic.name), topic.delays
+
+
+def _timers(sources: Sources, field: str) -> Iterator[Row]:
+    for topic in list(sources.counters.topics):
+        if count := getattr(topic, field):
+            yield (*_DISK, topic.name), count
+
+
+TRAFFIC = (
+    Metric("rocketmq_messages_in_total", COUNTER, _IN, "Messages stored; a batch counts its members.", lambda s: _put(s, "messages")),
+    Metric("rocketmq_throughput_in_total", COUNTER, _IN, "Bytes of the records stored.", lambda s: _put(s, "bytes")),
+    Metric("rocketmq_message_size", HISTOGRAM, _IN, "Mean record size of each send, in bytes.", lambda s: _put(s, "sizes")),
+    Metric("rocketmq_messages_out_total", COUNTER, _OUT, "Messages that groups got.", lambda s: _got(s, "get_messages")),
+    Metric("rocketmq_throughput_out_total", COUNTER, _OUT, "Bytes of the records that groups got.", lambda s: _got(s, "get_bytes")),
+    Metric(
+        "rocketmq_send_to_dlq_messages_total",
+        COUNTER,
+        ("consumer_group", "topic", "is_system"),
+        "Messages that became dead letters, by their first topic.",
+        _dead_letters,
+    ),
+    Metric(
+        "rocketmq_rpc_latency_milliseconds",
+        HISTOGRAM,
+        ("protocol_type", "request_code", "response_code", "is_long_polling", "result"),
+        "Time from reading a request to its answer.",
+        _rpc,
+    ),
+    Metric(
+        "rocketmq_topic_create_execution_time_milliseconds",
+        HISTOGRAM,
+        ("invocation_status", "is_system"),
+        "Time that creating or changing a topic took.",
+        _creations,
+    ),
+    Metric(
+        "rocketmq_consumer_group_create_execution_time_milliseconds",
+        HISTOGRAM,
+        ("invocation_status",),
+        "Time that creating or changing a consumer group took.",
+        _group_creations,
+    ),
+    Metric("rocketmq_delay_message_latency_seconds", HISTOGRAM, (*_STORE, "topic"), "Delays that messages asked for.", _delays),
+    Metric("rocketmq_timer_enqueue_total", COUNTER, (*_STORE, "topic"), "Messages for a certain time.", lambda s: _timers(s, "timed_in")),
+    Metric(
+        "rocketmq_timer_dequeue_total", COUNTER, (*_STORE, "topic"), "Messages delivered at their time.", lambda s: _timers(s, "timed_out")
+    ),
+)
