@@ -50,6 +50,14 @@ def percent(value: str) -> float:
     return whole(value) / 100
 
 
+def exporter(value: str) -> str:
+    """Return how metrics are exported. Apache takes names and numbers."""
+    try:
+        return {"DISABLE": "disable", "0": "disable", "PROM": "prom", "2": "prom"}[value.upper()]
+    except KeyError:
+        raise ValueError("must be PROM or DISABLE: this broker exports metrics to Prometheus only") from None
+
+
 def hours(value: str) -> float:
     """Return a number of hours."""
     return float(whole(value))
@@ -130,6 +138,11 @@ SETTINGS = {
     "haHousekeepingInterval": Setting("ha_housekeeping_s", seconds),
     "haTransferBatchSize": Setting("ha_batch_bytes", whole),
     "maxHaTransferByteInSecond": Setting("ha_max_bytes_per_s", whole),
+    "metricsExporterType": Setting("metrics_exporter", exporter),
+    "metricsPromExporterHost": Setting("metrics_host", text),
+    "metricsPromExporterPort": Setting("metrics_port", whole),
+    "metricsLabel": Setting("metrics_label", text),
+    "metricsOtelCardinalityLimit": Setting("metrics_max_series", whole),
     "authenticationEnabled": Setting("authentication_enabled", switch),
     "authorizationEnabled": Setting("authorization_enabled", switch),
 }
@@ -158,7 +171,6 @@ FIXED = {
     "authenticationStrategy": (f"{_AUTH}.authentication.strategy.StatelessAuthenticationStrategy", "every request is checked"),
     "authorizationStrategy": (f"{_AUTH}.authorization.strategy.StatelessAuthorizationStrategy", "every request is checked"),
     "useTLS": ("false", "tls_mode says whether connections are encrypted"),
-    "metricsExporterType": ("DISABLE", "no metrics are exported: `mqadmin brokerStatus` shows them"),
     "storeType": ("default", "queues are files, not RocksDB"),
     "transientStorePoolEnable": ("false", "messages are written to the page cache at once"),
     "checkCRCOnRecover": ("true", "a recovery checks every record"),
@@ -219,12 +231,12 @@ _REASONS = {
         transactionCheckRocksdbCoreThreads transactionCheckRocksdbMaxThreads transactionCheckRocksdbQueueCapacity
         useSeparateStorePathForRocksdbCQ useSingleRocksDBForAllConfigs
     """,
-    "no metrics are exported: `mqadmin brokerStatus` shows them": """
+    "metrics_exporter (metricsExporterType) exports all metrics, for Prometheus only": """
         enableConnectionMetrics enableLagAndDlqMetrics enableMessageStoreMetrics enablePopMetrics enableRemotingMetrics
         enableRequestMetrics enableStatsMetrics enableTransactionMetrics estimateAccumulation liteLagCountMetricsEnable
         liteLagLatencyMetricsEnable metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
         metricLoggingExporterIntervalInMills metricsExportBatchMaxDataPoints metricsGrpcExporterHeader metricsGrpcExporterTarget
-        metricsInDelta metricsLabel metricsOtelCardinalityLimit metricsPromExporterHost metricsPromExporterPort
+        metricsInDelta
         timerEnableCheckMetrics timerMetricSmallThreshold transactionMetricFlushInterval
     """,
     "there are no transactions": """

@@ -100,6 +100,12 @@ class Settings:
     ha_max_bytes_per_s: int | None = None
     fast_port_enable: bool = False
 
+    metrics_exporter: str = "disable"
+    metrics_host: str = LOOPBACK_HOST
+    metrics_port: int = 5557
+    metrics_label: str = ""
+    metrics_max_series: int = 50_000
+
     tls_mode: str = "disabled"
     tls_cert_file: str = ""
     tls_key_file: str = ""
@@ -133,7 +139,7 @@ class Settings:
             value = float(value)
         if type(value) is not wanted:
             raise ConfigError(f"{source}: {key} must be {_TYPE_NAMES[wanted]}, not {value!r}")
-        if key in ("port", "namesrv_port", "ha_port") and value not in range(65536):
+        if key in ("port", "namesrv_port", "ha_port", "metrics_port") and value not in range(65536):
             raise ConfigError(f"{source}: {key} must be from 0 (any free port) to 65535, not {value}")
         if key in _CHOICES:
             value = str(given := value).lower()
@@ -269,6 +275,7 @@ _OLD_LIMITS = ("max_transfer_count", "max_transfer_bytes")
 _CHOICES = {
     "log_level": ("debug", "info", "warning", "error"),
     "log_format": ("text", "json"),
+    "metrics_exporter": ("disable", "prom"),
     "tls_mode": ("disabled", "permissive", "enforcing"),
     "tls_client_auth": ("none", "optional", "required"),
 }

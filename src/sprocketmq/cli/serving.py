@@ -113,6 +113,8 @@ async def _serve_until(stop: asyncio.Event, verb: str, settings: Settings, *, ta
                 await _until_first([stop.wait(), broker.replication.settle(FOLLOW_TIMEOUT_S)])
             warn_of_names(settings, parse_address(broker.address)[0])
             ready += f" broker={broker.address}"
+            if broker.metrics is not None:
+                ready += f" metrics={broker.metrics.address}"
         ready += ready_fields(settings)
         if config is not None:
             ready += f" store={config.store.root}"

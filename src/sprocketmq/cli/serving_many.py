@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 NAMESRV = "namesrv"
 SYNC_MASTER, SLAVE = "SYNC_MASTER", "SLAVE"
 # These have an option of their own in a child's command line, or make no sense there.
-_OPTIONS = {"broker_name", "namesrv", "namesrv_port", "port", "store", "role", "broker_id", "ha_port", "in_sync_replicas"}
+_OPTIONS = {"broker_name", "namesrv", "namesrv_port", "port", "store", "role", "broker_id", "ha_port", "in_sync_replicas", "metrics_port"}
 _OPTIONS |= set(LOG_SETTINGS)
 
 
@@ -98,6 +98,12 @@ class ManyServers:
         last = settings.port + PORT_STEP * (len(self._members) - 1)
         if settings.port and last > 65535:
             raise ConfigError(f"port {settings.port}: {len(self._members)} brokers need ports up to {last}; choose a lower one, or 0")
+        self._has_metrics = settings.metrics_exporter == "prom"
+        last = settings.metrics_port + len(self._members) - 1
+        if self._has_metrics and settings.metrics_port and last > 65535:
+            raise ConfigError(
+                f"metrics_port {settings.metrics_port}: {len(self._members)} brokers need ports up to {last}; choose a lower one, or 0"
+            )
         self._root = Path(settings.store).expanduser().absolute() if settings.store else data_directory()
         self._supervisor = Supervisor(restart=True, say=lambda name, line: put(wrap_line(name, line, logs.format)))
         self._common = ["--insecure"] if insecure else []
@@ -119,7 +125,9 @@ class ManyServers:
         """All addresses, and the directory that has the stores."""
         names = (member.name for member in self._members)
         brokers = " ".join(f"{name}={self._supervisor.ready(name)['broker']}" for name in names)
-        return f"ready namesrv={self._namesrv} {brokers}{ready_fields(self._settings)} store={self._root}"
+        metrics = ",".join(self._supervisor.ready(member.name)["metrics"] for member in self._members) if self._has_metrics else ""
+        scraped = f" metrics={metrics}" if metrics else ""
+        return f"ready namesrv={self._namesrv} {brokers}{scraped}{ready_fields(self._settings)} store={self._root}"
 
     def start(self) -> None:
         """Start the nameserver, then all masters at a time, then all slaves, which find their masters. Raises ChildFailed."""
@@ -164,7 +172,12 @@ class ManyServers:
         if self._replicas:
             options += ["--ha-port", str(first_port + 1 if first_port else 0)]
 
+        metrics_port = settings.metrics_port + index if settings.metrics_port else 0
+
         def command(before: Mapping[str, str]) -> Sequence[str]:
-            return ["broker", "--port", str(parse_address(before["broker"])[1] if before else first_port), *options]
+            scraped = []
+            if self._has_metrics:
+                scraped = ["--metrics", str(parse_address(before["metrics"])[1] if before else metrics_port)]
+            return ["broker", "--port", str(parse_address(before["broker"])[1] if before else first_port), *scraped, *options]
 
         return command

@@ -74,6 +74,8 @@ def parser(verb: str) -> argparse.ArgumentParser:
     if verb == "broker":
         p.add_argument("--broker-id", type=int, metavar="ID", help="0 for a master (default), from 1 for a slave")
         p.add_argument("--slave-read-enable", action=argparse.BooleanOptionalAction, help="whether a slave answers pulls (default: yes)")
+    if verb != "namesrv":
+        p.add_argument("--metrics", type=_port, metavar="PORT", help="let Prometheus scrape http://127.0.0.1:PORT/metrics (usually 5557)")
     add_log_options(p)
     p.add_argument("--config", metavar="FILE", type=Path, help="file with settings: TOML, or Apache's broker.conf")
     p.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="one setting, named as in a configuration file")
@@ -132,6 +134,9 @@ def read_settings(verb: str, options: argparse.Namespace) -> Settings:
         value = getattr(options, option, None)
         if value is not None:
             settings.put(key, value, f"--{option.replace('_', '-')}")
+    if (port := getattr(options, "metrics", None)) is not None:
+        settings.put("metrics_exporter", "prom", "--metrics")
+        settings.put("metrics_port", port, "--metrics")
     if verb == "serve":
         if "namesrv" in settings.explicit:
             _take_own_address(settings)

@@ -81,7 +81,12 @@ class Reader:
         if command.startswith("sprocketmq serve"):
             self.stop()
             self.command = command
-        ports = ["--port", "0", *(["--namesrv-port", "0"] if "serve" in command else [])]
+        ports = [
+            "--port",
+            "0",
+            *(["--namesrv-port", "0"] if "serve" in command else []),
+            *(["--metrics", "0"] if "--metrics" in command else []),
+        ]
         child = subprocess.Popen(
             [*shlex.split(self.here(command)), *ports, "--stop-with-stdin"],
             cwd=self.home,

@@ -1,11 +1,13 @@
 """``serve --brokers``: several brokers in supervised processes."""
 
+import asyncio
 import os
 import re
 import signal
 from pathlib import Path
 
 import pytest
+from tests.scraping import scrape
 
 from sprocketmq import Message, sync
 from sprocketmq.cli.app import main
@@ -64,6 +66,23 @@ def test_a_broker_that_dies_comes_back_where_it_was(serving, tmp_path):
     assert code == 0
     (line,) = [line for line in err.splitlines() if "supervisor" in line]
     assert line.endswith(f'process_ended child=broker-b pid={pids["broker-b"]} reason="was ended by SIGKILL" restart_in_s=0.25')
+
+
+def page(address):
+    return asyncio.run(scrape(address))
+
+
+def test_each_broker_has_a_port_and_keeps_it_when_it_is_started_again(serving, tmp_path):
+    server = serving("serve", "--brokers", "2", *FREE, "--metrics", "0", "--store", str(tmp_path), "--set", "metrics_label=env:test")
+    scraped = server.address["metrics"].split(",")
+    names = [page(address).values("rocketmq_topic_number", "node_id", env="test").keys() for address in scraped]
+    assert names == [{("broker-a",)}, {("broker-b",)}]
+    before = children(server.process.pid)
+    os.kill(before["broker-b"], signal.SIGKILL)
+    wait_until(lambda: children(server.process.pid).get("broker-b", before["broker-b"]) != before["broker-b"])
+    wait_until(lambda: len(addresses(server.address["namesrv"])) == 2)
+    assert page(scraped[1]).value("rocketmq_topic_number", node_id="broker-b") > 0
+    assert server.end(signal.SIGINT)[0] == 0
 
 
 def test_the_children_go_when_the_server_is_killed(serving, tmp_path):

@@ -83,6 +83,8 @@ def test_every_setting_reaches_the_broker(name):
         "in_sync_replicas": 3,
         "ha_max_bytes_per_s": 1 << 20,
         "ha_master_address": "127.0.0.1:10912",
+        "metrics_exporter": "prom",
+        "metrics_label": "env:test",
     }.get(name) or (not usual if isinstance(usual, bool) else "other" if isinstance(usual, str) else usual / 2 if usual else 3)
     settings = Settings(namesrv="127.0.0.1:9876")
     if name in ("role", "in_sync_replicas"):
