@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # The tests start hundreds of Python processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-long test-repeat lint interop interop-long bench fuzz crash-long simulate faults-long replication-long spark-faults-long clean
+.PHONY: help demo test test-long test-repeat lint interop interop-long browser screenshots bench fuzz crash-long simulate faults-long replication-long spark-faults-long clean
 
 help:
 	@echo "make demo      run the main job: 336,776 flights through the broker and Spark into a table"
@@ -17,6 +17,8 @@ help:
 	@echo "make lint      ruff, mypy --strict, import-linter"
 	@echo "make interop   test against Apache RocketMQ 5.5.0 (needs Java 17 and Maven)"
 	@echo "make interop-long  the rest of these: stores that move between the brokers, in more ways"
+	@echo "make browser   drive the dashboard in headless Chromium (Debian's package chromium)"
+	@echo "make screenshots  make the pictures of the dashboard in docs/images/dashboard"
 	@echo "make bench     run the benchmarks; JSON goes to benchmarks/results"
 	@echo "make fuzz      long fuzz run (FUZZ_SECONDS=600 FUZZ_FRAMES=20000000)"
 	@echo "make crash-long  long crash run (CRASH_CYCLES=1000 CRASH_POINTS=200000 CRASH_FLIPS=50000 CRASH_SEED=...)"
@@ -66,6 +68,12 @@ interop: $(STAMP)
 
 interop-long: $(STAMP)
 	$(PYTEST) -m "interop and long" --timeout=600 tests/interop
+
+browser: $(STAMP)
+	$(PYTEST) -m "browser and not long" tests/browser
+
+screenshots: $(STAMP)
+	$(BIN)/python -m tests.browser.screenshots
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,7 +21,7 @@ from sprocketmq.web.calls import Call, Route, Stream
 from sprocketmq.web.dashboard import Dashboard
 from sprocketmq.web.failures import Failure, Refused, failure_of
 from sprocketmq.web.guard import Guard
-from sprocketmq.web.pages import PAGES
+from sprocketmq.web.pages import PAGES, Page
 from sprocketmq.web.sessions import SESSION_S, Session
 from sprocketmq.web.static_files import StaticFiles
 from sprocketmq.web.target import ClusterTarget
@@ -34,7 +34,12 @@ _Answer = Callable[[Request], Awaitable[Response]]
 
 
 def create_app(
-    target: ClusterTarget, *, read_only: bool = False, allowed_hosts: Collection[str] = (), clock: Clock = SYSTEM_CLOCK
+    target: ClusterTarget,
+    *,
+    read_only: bool = False,
+    allowed_hosts: Collection[str] = (),
+    pages: Sequence[Page] = PAGES,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> Starlette:
     """Return the dashboard of a cluster as an ASGI application; ``app.state.dashboard`` is its Dashboard.
 
@@ -43,7 +48,7 @@ def create_app(
     """
     dashboard = Dashboard(target, read_only=read_only, clock=clock)
     endpoints = Endpoints(dashboard)
-    static = StaticFiles([{"name": page.name, "path": page.path} for page in PAGES])
+    static = StaticFiles([{"name": page.name, "path": page.path} for page in pages])
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -60,15 +65,15 @@ def create_app(
         Endpoint("/static/{name:path}", static.file, methods=["GET"]),
         *(
             Endpoint(route.path, endpoints.guarded(endpoints.of_route(route)), methods=[route.method])
-            for page in PAGES
+            for page in pages
             for route in page.routes
         ),
         *(
             Endpoint(stream.path, endpoints.guarded(endpoints.of_stream(stream)), methods=["GET"])
-            for page in PAGES
+            for page in pages
             for stream in page.streams
         ),
-        *(Endpoint(page.path, static.shell, methods=["GET"]) for page in PAGES),
+        *(Endpoint(page.path, static.shell, methods=["GET"]) for page in pages),
         Endpoint("/login", static.shell, methods=["GET"]),
     ]
     app = Starlette(

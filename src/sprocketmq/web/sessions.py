@@ -37,6 +37,9 @@ FAILURES_S = 60.0
 MAX_FAILURES_OF_KEY = 5
 MAX_FAILURES = 50
 
+# How long it is believed that the cluster refuses users whom it does not know.
+PROOF_S = 300.0
+
 _T = TypeVar("_T")
 _C = TypeVar("_C", bound=Client)
 
@@ -113,6 +116,7 @@ class Sessions:
         self._login_needed = target["credentials"] is not None
         self._everybody = Session(target, "", clock)
         self._by_id: OrderedDict[str, Session] = OrderedDict()
+        self._proved_until = -PROOF_S
         self._failures: deque[tuple[float, str]] = deque(maxlen=MAX_FAILURES)
 
     @property
@@ -163,7 +167,9 @@ class Sessions:
             raise Refused(400, "ConfigError", str(e)) from None
         target: ClientArguments = {**self._target, "credentials": credentials}
         try:
-            await check_login(target)
+            now = self._clock.monotonic()
+            await check_login(target, proves=now < self._proved_until)
+            self._proved_until = now + PROOF_S
         except AuthenticationFailed:
             self._failures.append((self._clock.monotonic(), access_key))
             raise Refused(401, "WrongLogin", "the cluster does not accept this access key with this secret key") from None
@@ -199,21 +205,22 @@ class Sessions:
             raise Refused(429, "TooManyLogins", f"too many failed logins: wait {FAILURES_S:g} s and try again")
 
 
-async def check_login(target: ClientArguments) -> None:
+async def check_login(target: ClientArguments, *, proves: bool) -> None:
     """Check that the cluster knows the user of ``target``. Raises AuthenticationFailed, or the error of servers that do not answer.
 
-    A cluster that also accepts a user whom it cannot know has no access control, so that a login there proves nothing: Refused.
+    A cluster that also accepts a user whom it cannot know has no access control, so that a login there proves nothing: Refused. With
+    ``proves`` that was checked before: a cluster delays its answers after several logins that fail.
     """
     async with AdminClient(timeout_s=ADMIN_TIMEOUT_S, **target) as admin:
-        if not await _is_known(admin, None):
+        if not await _is_known(admin, None) or proves:
             return
         addresses = await _addresses(admin)
     stranger: ClientArguments = {**target, "credentials": Credentials(f"nobody-{secrets.token_hex(8)}", secrets.token_hex(16))}
-    async with AdminClient(timeout_s=ADMIN_TIMEOUT_S, **stranger) as admin:
-        try:
+    try:
+        async with AdminClient(timeout_s=ADMIN_TIMEOUT_S, **stranger) as admin:
             await _is_known(admin, addresses)
-        except AuthenticationFailed:
-            return
+    except AuthenticationFailed:
+        return
     raise Refused(
         409, "NoAccessControl", "this cluster accepts every user, so a login proves nothing: run the dashboard without credentials"
     )
