@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sprocketmq.client.consume.received_batch import ReceivedBatch
     from sprocketmq.client.hooks import ClientHooks, GiveBackEvent, HandleEvent, PullEvent, SendEvent
     from sprocketmq.client.send.batching import Batching, BatchingStats
+    from sprocketmq.client.stats import Durations, ProducerStats
     from sprocketmq.client.traces.config import TraceConfig, TraceStats
     from sprocketmq.errors import SprocketError
     from sprocketmq.net.tls import TlsConfig
@@ -33,6 +34,7 @@ __all__ = [
     "CompressionType",
     "ConsumerStats",
     "Credentials",
+    "Durations",
     "GiveBackEvent",
     "GroupProgress",
     "HandleEvent",
@@ -40,6 +42,7 @@ __all__ = [
     "MessageQueue",
     "MessageTrace",
     "Producer",
+    "ProducerStats",
     "PullConsumer",
     "PullEvent",
     "PullResult",
@@ -69,6 +72,7 @@ _HOMES = {
     "CompressionType": "protocol.compression",
     "ConsumerStats": "client.consume.consumer_stats",
     "Credentials": "protocol.credentials",
+    "Durations": "client.stats",
     "GiveBackEvent": "client.hooks",
     "GroupProgress": "client.admin",
     "HandleEvent": "client.hooks",
@@ -76,6 +80,7 @@ _HOMES = {
     "MessageQueue": "protocol.message",
     "MessageTrace": "client.admin",
     "Producer": "client.send.producer",
+    "ProducerStats": "client.stats",
     "PullConsumer": "client.consume.pull",
     "PullEvent": "client.hooks",
     "PullResult": "client.consume.pull_requests",

@@ -15,6 +15,7 @@ them is open. They may be used from any thread, but not from callbacks that run 
 import asyncio
 import atexit
 import contextvars
+import dataclasses
 import functools
 import os
 import threading
@@ -34,6 +35,7 @@ from sprocketmq.client.instance import CLOSING, OPEN
 from sprocketmq.client.lifecycle import Client, instance_of, left_open
 from sprocketmq.client.send.batching import BatchingStats
 from sprocketmq.client.send.waiters import OnSent, Waiter, give_error
+from sprocketmq.client.stats import ProducerStats
 from sprocketmq.client.traces.config import TraceStats
 from sprocketmq.errors import ClientClosed, ConfigError, ForkedClient, SendQueueFull, SprocketError
 from sprocketmq.net.loops import Inbox, LoopThread
@@ -338,6 +340,10 @@ class Producer(_Face[client.Producer]):
         future: Future[SendResult] = Future()
         self._calls.put((message, future, timeout_s), thread.loop)
         return future
+
+    def stats(self) -> ProducerStats:
+        """Return what the producer has done so far; ``in_flight`` includes messages on their way to the background loop."""
+        return dataclasses.replace(self._client.stats(), in_flight=self._held.messages, in_flight_bytes=self._held.bytes)
 
     @property
     def in_flight(self) -> int:

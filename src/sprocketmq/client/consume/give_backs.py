@@ -9,6 +9,7 @@ from sprocketmq.client.consume.process_queue import ProcessQueue
 from sprocketmq.client.consume.received_batch import BROKER_DECIDES, DEAD_LETTER
 from sprocketmq.client.hook_calls import HookCalls
 from sprocketmq.client.instance import OPEN, Instance, response_error
+from sprocketmq.client.stats import ConsumerCounts
 from sprocketmq.errors import BrokerError, ConnectFailed, ConnectionLost, RequestTimeout, SprocketError
 from sprocketmq.protocol import headers
 from sprocketmq.protocol.codes import SYSFLAG_COMPRESSED, SYSFLAG_COMPRESSION_MASK, RequestCode, ResponseCode
@@ -45,7 +46,8 @@ class GiveBacks:
     its id and copies it; for other brokers the client publishes it to the group's retry topic. It does the same when a broker refuses.
     """
 
-    def __init__(self, instance: Instance, group: str, *, max_times: int, hooks: HookCalls | None = None) -> None:
+    def __init__(self, instance: Instance, group: str, *, max_times: int, counts: ConsumerCounts, hooks: HookCalls | None = None) -> None:
+        self._counts = counts
         self._hooks = hooks
         self._instance = instance
         self._group = group
@@ -79,6 +81,8 @@ class GiveBacks:
                         result if expected else repr(result),
                         exc_info=None if expected else result,
                     )
+        self._counts.given_back += len(sent)
+        self._counts.give_back_failures += len(failed)
         if self._hooks is not None:
             self._hooks.given_back(pq.queue, began, [message for message, _ in messages], failed, error)
         if sent and self._retry_topic not in self._instance.routes:
@@ -134,7 +138,10 @@ class GiveBacks:
             await self.publish(message, DEAD_LETTER)
         except BaseException as e:
             error = e
+            self._counts.give_back_failures += 1
             raise
+        else:
+            self._counts.dead_letters += 1
         finally:
             if self._hooks is not None:
                 failed = [] if error is None else [message]

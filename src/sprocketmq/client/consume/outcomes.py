@@ -11,6 +11,7 @@ from sprocketmq.client.consume.pull_loop import PullLoops
 from sprocketmq.client.consume.ready_queues import ReadyQueues
 from sprocketmq.client.consume.received_batch import BEHIND, DEAD_LETTER, ReceivedBatch
 from sprocketmq.client.instance import Instance
+from sprocketmq.client.stats import ConsumerCounts
 from sprocketmq.errors import SprocketError
 from sprocketmq.protocol.records import ReceivedMessage
 
@@ -44,7 +45,9 @@ class Outcomes:
         max_times: int,
         suspend_s: float,
         timeout_s: float,
+        counts: ConsumerCounts,
     ) -> None:
+        self._counts = counts
         self.tasks: set[asyncio.Task[None]] = set()
         self._instance = instance
         self._member = member
@@ -59,10 +62,13 @@ class Outcomes:
     def acknowledge(self, batch: ReceivedBatch) -> None:
         """Count ``batch`` as consumed, except for messages given to ``retry``."""
         self._instance.check_loop()
+        self._count(batch)
         self._end(batch, batch.to_retry(failed=False, orderly=self._orderly))
 
     def failed(self, batch: ReceivedBatch, error: BaseException) -> None:
         """Log that the handler of ``batch`` raised ``error``, and have what it did not mark done delivered again."""
+        self._count(batch)
+        self._counts.handler_failures.add(error)
         again = batch.to_retry(failed=True, orderly=self._orderly)
         log.error(
             "consumer group %s: a handler failed for %d messages of %s from offset %d; %d of them %s",
@@ -89,6 +95,7 @@ class Outcomes:
         for pq in list(self._member.queues.values()):
             for batch in pq.overdue(before):
                 batch.timed_out = True
+                self._counts.timed_out += 1
                 again = [(m, level or TIMED_OUT_LEVEL) for m, level in batch.to_retry(failed=True)]
                 log.warning(
                     "consumer group %s: a handler has held %d messages of %s from offset %d for over %g s; %d of them %s",
@@ -112,11 +119,18 @@ class Outcomes:
             self._go_on(pq)
             return
         rest = pq.finish(batch, [message for message, _ in again])
+        if rest is not None:
+            self._counts.retried += len(rest)
         if rest is not None and self._orderly:
             self._suspend(pq, rest, again)
         elif rest is not None:
             self._settle(self._send_back(pq, rest, again), rest, LOCAL_RETRY_S)
         self._go_on(pq)
+
+    def _count(self, batch: ReceivedBatch) -> None:
+        if not batch.counted:
+            batch.counted = True
+            self._counts.handled(len(batch.delivered), self._instance.clock.monotonic() - batch.taken_at)
 
     def _go_on(self, pq: ProcessQueue) -> None:
         if not pq.full:

@@ -5,7 +5,7 @@ import logging
 from collections import deque
 from collections.abc import Collection, Mapping
 
-from sprocketmq.client.consume.consumer_stats import ConsumerStats
+from sprocketmq.client.consume.consumer_stats import ConsumerStats, consumer_stats
 from sprocketmq.client.consume.group_member import COMMIT_S, GroupMember
 from sprocketmq.client.consume.offset_store import ConsumeFrom, GroupOffsets, ManualOffsets, from_where, start_offset
 from sprocketmq.client.consume.offsets import OffsetRequests
@@ -15,6 +15,7 @@ from sprocketmq.client.consume.rebalance import Share
 from sprocketmq.client.consume.received_batch import ReceivedBatch
 from sprocketmq.client.hook_calls import HookCalls
 from sprocketmq.client.instance import OPEN, Instance
+from sprocketmq.client.stats import ConsumerCounts
 from sprocketmq.errors import AccessRefused, ConfigError, SprocketError
 from sprocketmq.net.tasks import all_of
 from sprocketmq.protocol.bodies import SubscriptionData
@@ -42,8 +43,11 @@ class Polling:
         consume_from: ConsumeFrom,
         auto_commit: bool,
         share: Share | None = None,
+        counts: ConsumerCounts,
         hooks: HookCalls | None = None,
     ) -> None:
+        self._counts = counts
+        self._hooks = hooks
         from_where(consume_from)
         self._instance = instance
         self._group = group
@@ -62,6 +66,7 @@ class Polling:
             denied=self._deny,
             commits=auto_commit,
             sends_subscription=True,
+            counts=counts,
             hooks=hooks,
         )
         self.member: GroupMember | None = None
@@ -113,8 +118,8 @@ class Polling:
 
     def stats(self) -> ConsumerStats:
         """Return the state of each queue."""
-        queues = tuple(self._pulls.stats(self._queues[queue]) for queue in self.assignment)
-        return ConsumerStats(self._group, queues, str(self._failure or ""))
+        queues = [self._pulls.stats(self._queues[queue]) for queue in self.assignment]
+        return consumer_stats(self._group, queues, self._failure, self._counts, self._hooks)
 
     # --- which queues ---
 
@@ -194,6 +199,7 @@ class Polling:
             self._finish(batch)
 
     def _finish(self, batch: ReceivedBatch) -> None:
+        self._counts.handled(len(batch.delivered), self._instance.clock.monotonic() - batch.taken_at)
         pq = self._queues.get(batch.queue)
         if pq is not None:
             pq.finish(batch)

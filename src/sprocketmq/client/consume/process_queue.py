@@ -201,6 +201,11 @@ class ProcessQueue:
         return bool(self._returned or self._chunks)
 
     @property
+    def in_flight(self) -> int:
+        """The number of messages that handlers have."""
+        return sum(len(batch.delivered) for batch in self._out.values()) - sum(len(batch.delivered) for batch in self._returned)
+
+    @property
     def busy(self) -> bool:
         """Whether a handler holds a batch of this queue; only for a ``serial`` queue."""
         return self._busy is not None

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sprocketmq.client.arguments import check_number, check_queue
 from sprocketmq.client.consume.broker_requests import BrokerRequests
-from sprocketmq.client.consume.consumer_stats import ConsumerStats
+from sprocketmq.client.consume.consumer_stats import ConsumerStats, consumer_stats
 from sprocketmq.client.consume.offset_store import ConsumeFrom, from_where
 from sprocketmq.client.consume.offsets import OffsetRequests
 from sprocketmq.client.consume.poll import Polling
@@ -31,6 +31,7 @@ from sprocketmq.client.lifecycle import Client
 from sprocketmq.client.outages import Outages
 from sprocketmq.client.routes import Route
 from sprocketmq.client.send.producer import trace_producer
+from sprocketmq.client.stats import ConsumerCounts
 from sprocketmq.client.traces.config import TraceConfig, TraceStats, trace_config
 from sprocketmq.client.traces.deliveries import DeliveryTraces
 from sprocketmq.client.traces.writer import TraceWriter
@@ -93,6 +94,7 @@ class PullConsumer(Client):
         self._instance = Instance(
             namesrv, kind="PullConsumer", security=security, clock=clock, on_request=self._on_request, on_route=self._on_route
         )
+        self._counts = ConsumerCounts()
         self._hooks = hook_calls(hooks, group, self._instance)
         self._trace_writer: TraceWriter | None = None
         self._traces: DeliveryTraces | None = None
@@ -190,9 +192,11 @@ class PullConsumer(Client):
                 timeout_s=wait_ms / 1000 + timeout_s,
             )
             result = read_pull(response, address, queue, offset, tags)
+            self._counts.pulled(result.next_offset - offset if result.body else 0, len(result.body))
             if hooks is not None:
-                hooks.pulled(queue, began, messages=result.messages, body_bytes=len(result.body), address=address)
+                hooks.pulled(queue, began, messages=_readable(result), body_bytes=len(result.body), address=address)
         except SprocketError as e:
+            self._counts.pull_failures.add(e)
             if hooks is not None:
                 hooks.pulled(queue, began, error=e)
             raise
@@ -279,8 +283,13 @@ class PullConsumer(Client):
         return TraceStats() if self._trace_writer is None else self._trace_writer.stats()
 
     def stats(self) -> ConsumerStats:
-        """Return the state of each polled queue, with how long and why one of them is not pulled."""
-        return ConsumerStats(self.group, ()) if self._polling is None else self._polling.stats()
+        """Return the state of each polled queue, with how long and why one of them is not pulled, and what the consumer has done so far.
+
+        Pulls of ``prepare_pulls`` are not counted.
+        """
+        if self._polling is None:
+            return consumer_stats(self.group, (), "", self._counts, self._hooks)
+        return self._polling.stats()
 
     async def subscribe(self, subscriptions: Mapping[str, str] | Iterable[str] | str) -> None:
         """Join the group and poll this member's share of the queues. ``subscriptions`` as for PushConsumer.
@@ -303,6 +312,7 @@ class PullConsumer(Client):
             consume_from=self._consume_from,
             auto_commit=self._auto_commit,
             share=share,
+            counts=self._counts,
             hooks=self._hooks,
         )
         if polling.member is not None:
@@ -339,6 +349,7 @@ class PullConsumer(Client):
                 self._subscriptions,
                 consume_from=self._consume_from,
                 auto_commit=self._auto_commit,
+                counts=self._counts,
                 hooks=self._hooks,
             )
             await self._polling.begin()
@@ -408,6 +419,14 @@ class PullConsumer(Client):
     def _on_route(self, route: Route) -> None:  # noqa: ARG002 - the signature of route callbacks
         if self._polling is not None and self._polling.member is not None:
             self._polling.member.rebalance_soon()
+
+
+def _readable(result: PullResult) -> Sequence[ReceivedMessage]:
+    """Return the messages of a pull for hooks, none when they are damaged: reading them raises for the program then."""
+    try:
+        return result.messages
+    except SprocketError:
+        return ()
 
 
 async def _no_handler(_: ReceivedMessage) -> ConsumeDirectlyResult:

@@ -16,6 +16,7 @@ from sprocketmq.client.hook_calls import HookCalls
 from sprocketmq.client.instance import Instance, response_error
 from sprocketmq.client.outages import broker_label
 from sprocketmq.client.routes import MASTER_ID
+from sprocketmq.client.stats import ConsumerCounts
 from sprocketmq.errors import AccessRefused, BrokerError, ClientClosed, RetriableError, SprocketError, TopicNotFound
 from sprocketmq.net.tasks import Kept
 from sprocketmq.protocol.bodies import SubscriptionData
@@ -125,8 +126,10 @@ class PullLoops:
         may_take: Callable[[ProcessQueue], bool] = lambda _: True,
         commits: bool = True,
         sends_subscription: bool = False,
+        counts: ConsumerCounts,
         hooks: HookCalls | None = None,
     ) -> None:
+        self._counts = counts
         self._hooks = hooks
         self._instance = instance
         self._group = group
@@ -205,6 +208,7 @@ class PullLoops:
             idle_s=now - since if why else 0.0,
             why_idle=why,
             last_error=str(loop.error) if loop is not None and loop.error is not None else "",
+            in_flight=pq.in_flight,
         )
 
     def _why_idle(self, loop: _Loop) -> str:
@@ -282,6 +286,7 @@ class PullLoops:
                     level = logging.DEBUG if expected else logging.WARNING
                     log.log(level, "%s: pull of %s failed, retrying every %g s: %s", who, queue, PULL_PAUSE_S, e)
                 loop.error, loop.failing = e, True
+                self._counts.pull_failures.add(e)
                 if self._hooks is not None:
                     self._hooks.pulled(queue, pq.pulled_at, error=e)
                 if isinstance(e, TopicNotFound):
@@ -298,6 +303,7 @@ class PullLoops:
                 messages = list(messages)
                 for message in messages:
                     message.restored = True
+            self._counts.pulled(len(messages), len(result.body))
             if self._hooks is not None:
                 self._hooks.pulled(queue, pq.pulled_at, messages=messages, body_bytes=len(result.body), address=address)
             if self._is_master(queue, address):

@@ -13,7 +13,7 @@ from typing import Literal
 from sprocketmq.client.arguments import check_number
 from sprocketmq.client.consume.batches import Batches
 from sprocketmq.client.consume.broker_requests import BrokerRequests
-from sprocketmq.client.consume.consumer_stats import ConsumerStats
+from sprocketmq.client.consume.consumer_stats import ConsumerStats, consumer_stats
 from sprocketmq.client.consume.give_backs import GiveBacks
 from sprocketmq.client.consume.group_member import GroupMember
 from sprocketmq.client.consume.handlers import Handler, Handlers
@@ -33,6 +33,7 @@ from sprocketmq.client.instance import CLOSING, OPEN, Instance
 from sprocketmq.client.lifecycle import Client
 from sprocketmq.client.routes import Route
 from sprocketmq.client.send.producer import trace_producer
+from sprocketmq.client.stats import ConsumerCounts
 from sprocketmq.client.traces.config import TraceConfig, TraceStats, trace_config
 from sprocketmq.client.traces.deliveries import DeliveryTraces
 from sprocketmq.client.traces.writer import TraceWriter
@@ -163,6 +164,7 @@ class PushConsumer(Client):
             make = trace_producer(group, "CONSUME", namesrv=namesrv, credentials=credentials, tls=tls, secure=secure, clock=clock)
             self._trace_writer = TraceWriter(tracing, group, instance, make)
             hooks = [*hooks, DeliveryTraces(tracing, group, instance, self._trace_writer)]
+        self._counts = ConsumerCounts()
         # Public for sync.PushConsumer, whose handlers and loops run in other threads.
         self.hooks = hook_calls(hooks, group, instance)
         # ``ready`` and ``outcomes`` are public for sync.PushConsumer, which takes and settles batches from other threads.
@@ -177,6 +179,7 @@ class PushConsumer(Client):
             refused=self.ready.fail,
             may_take=self._may_take,
             commits=not broadcasting,
+            counts=self._counts,
             hooks=self.hooks,
         )
         locks = MemberLocks(instance, group) if orderly and not broadcasting else None
@@ -197,11 +200,12 @@ class PushConsumer(Client):
             self._member,
             self._pulls,
             self.ready,
-            GiveBacks(instance, group, max_times=max_reconsume_times, hooks=self.hooks),
+            GiveBacks(instance, group, max_times=max_reconsume_times, counts=self._counts, hooks=self.hooks),
             orderly=orderly,
             max_times=max_reconsume_times,
             suspend_s=suspend_s,
             timeout_s=consume_timeout_s,
+            counts=self._counts,
         )
         self._handlers = Handlers(group, self.ready, self.outcomes, clock, orderly=orderly, hooks=self.hooks)
         self._broker_requests = BrokerRequests(
@@ -306,9 +310,9 @@ class PushConsumer(Client):
         await self.listen(handler, concurrency=concurrency)
 
     def stats(self) -> ConsumerStats:
-        """Return the state of each queue this member owns, with how long and why one of them is not pulled."""
-        queues = tuple(self._pulls.stats(self._member.queues[queue]) for queue in sorted(self._member.queues))
-        return ConsumerStats(self.group, queues, str(self.ready.failure or ""))
+        """Return the state of each queue this member owns, with how long and why one of them is not pulled, and what it has done so far."""
+        queues = [self._pulls.stats(self._member.queues[queue]) for queue in sorted(self._member.queues)]
+        return consumer_stats(self.group, queues, self.ready.failure, self._counts, self.hooks)
 
     @property
     def trace_stats(self) -> TraceStats:

@@ -30,9 +30,21 @@ class ReceivedBatch(list[ReceivedMessage]):
     ``retry`` and ``done`` may be called from any thread. The list belongs to the handler: changing it changes nothing else.
     """
 
-    # ``delivered``, ``number``, ``on_ack`` and ``acknowledged`` are the consumer's: the messages as handed out, the batch's number in its
-    # queue, and whether ``ack`` was called.
-    __slots__ = ("_marks", "acknowledged", "attempts", "delivered", "number", "on_ack", "queue", "size_bytes", "taken_at", "timed_out")
+    # ``delivered``, ``number``, ``on_ack``, ``acknowledged`` and ``counted`` are the consumer's: the messages as handed out, the batch's
+    # number in its queue, whether ``ack`` was called, and whether statistics have the batch.
+    __slots__ = (
+        "_marks",
+        "acknowledged",
+        "attempts",
+        "counted",
+        "delivered",
+        "number",
+        "on_ack",
+        "queue",
+        "size_bytes",
+        "taken_at",
+        "timed_out",
+    )
 
     def __init__(
         self, messages: list[ReceivedMessage], queue: MessageQueue, size_bytes: int, number: int, attempts: int, on_ack: OnAck
@@ -42,6 +54,7 @@ class ReceivedBatch(list[ReceivedMessage]):
         self.size_bytes = size_bytes
         self.attempts = attempts
         self.acknowledged = False
+        self.counted = False
         self.timed_out = False
         self.taken_at = inf
         self.delivered = messages

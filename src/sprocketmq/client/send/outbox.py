@@ -15,6 +15,7 @@ from sprocketmq.client.send.requests import SendRequest, read_failure
 from sprocketmq.client.send.results import STATUSES, read_receipt
 from sprocketmq.client.send.send_header import HEADER
 from sprocketmq.client.send.waiters import copy_error, give_error, give_errors, give_result, give_results
+from sprocketmq.client.stats import ProducerCounts
 from sprocketmq.client.traces.sends import SendTraces, SentRequest
 from sprocketmq.errors import (
     ClientClosed,
@@ -120,6 +121,7 @@ class Outbox:
         traces: SendTraces | None = None,
     ) -> None:
         self.room = room
+        self.counts = ProducerCounts()
         self._hooks = hooks
         self._traces = traces
         self._instance = instance
@@ -424,6 +426,12 @@ class Outbox:
 
     def _end(self, request: SendRequest, error: BaseException | None) -> None:
         request.ended = True
+        tries = request.tries + request.failed_connects  # those that failed; without success the last one is no retry
+        if error is None:
+            count = 1 if type(request.ids) is str else len(request.ids)
+            self.counts.stored(count, len(request.body), self.loop.time() - request.deadline + request.timeout_s, tries)
+        else:
+            self.counts.failed(error, tries - 1 if tries else 0)
         if self._hooks is not None and request.observed is not None:
             self._report_end(self._hooks, request, request.observed, error)
         room = self.room
@@ -455,6 +463,6 @@ class Outbox:
         queue = None
         if target is not None:
             queue = MessageQueue(request.topic, target.broker_name, target.queue_id if receipt is None else receipt.queue_id)
-        # A try that never ended, as the sender was cancelled or the message was stored by it, was not counted.
+        # The try that succeeded is not among those that have failed.
         tries = request.tries + request.failed_connects + (1 if error is None else 0)
         hooks.sent(call, queue, target.address if target is not None else "", tries, receipt, error)

@@ -26,6 +26,7 @@ from sprocketmq.client.send.queue_choice import Publishers, queue_of
 from sprocketmq.client.send.requests import SendRequest
 from sprocketmq.client.send.results import BatchResults
 from sprocketmq.client.send.waiters import OnSent, Waiter, WithMessage
+from sprocketmq.client.stats import ProducerStats
 from sprocketmq.client.traces.config import TraceConfig, TraceStats, trace_config
 from sprocketmq.client.traces.sends import SendTraces
 from sprocketmq.client.traces.writer import TraceWriter
@@ -520,6 +521,26 @@ class Producer(Client):
     def batching_stats(self) -> BatchingStats:
         """What AutoBatch has done so far; all zero without batching."""
         return self._accumulator.stats() if self._accumulator is not None else BatchingStats()
+
+    def stats(self) -> ProducerStats:
+        """Return what the producer has done so far. Any thread may call."""
+        counts, hooks, room = self._outbox.counts, self._hooks, self._room
+        return ProducerStats(
+            self.group,
+            messages=counts.messages,
+            bytes=counts.bytes,
+            requests=counts.requests,
+            batches=counts.batches,
+            messages_per_request=counts.sizes.histogram(),
+            in_flight=room.messages,
+            in_flight_bytes=room.bytes,
+            retries=counts.retries,
+            failed=counts.failures.total,
+            failures=dict(counts.failures.counts),
+            latency=counts.latency.summary(),
+            hook_failures=0 if hooks is None else hooks.failures,
+            slow_hooks=0 if hooks is None else hooks.slow,
+        )
 
     @property
     def in_flight(self) -> int:

@@ -15,6 +15,7 @@ from sprocketmq.client.consume import group_member, outcomes, pull_loop
 from sprocketmq.client.consume.process_queue import CacheLimits, ProcessQueue
 from sprocketmq.client.consume.pull_loop import PullLoops, PullSize
 from sprocketmq.client.instance import Instance
+from sprocketmq.client.stats import ConsumerCounts
 from sprocketmq.clock import ManualClock
 from sprocketmq.errors import BrokerError
 from sprocketmq.net.tasks import Kept
@@ -52,6 +53,7 @@ class Loops(PullLoops):
             lost=lambda: None,
             refused=self.refuse,
             may_take=lambda pq: self.holds_lock,
+            counts=ConsumerCounts(),
         )
 
     def refuse(self, error) -> None:
