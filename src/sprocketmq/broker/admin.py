@@ -5,11 +5,11 @@ from typing import Any
 
 from sprocketmq.broker.clients import ClientRegistry
 from sprocketmq.broker.groups import GroupRefused, GroupTable
+from sprocketmq.broker.metrics.windows import Windows
 from sprocketmq.broker.offsets import OffsetTable
 from sprocketmq.broker.pull import PullHandlers
-from sprocketmq.broker.queue_offsets import first_since, stored_since
+from sprocketmq.broker.queue_offsets import first_since
 from sprocketmq.broker.send import SendHandlers
-from sprocketmq.broker.stats import Stats
 from sprocketmq.broker.topics import Topic, TopicRefused, TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import RemoteProtocolError
@@ -48,8 +48,6 @@ from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import SYSTEM_TOPICS
 from sprocketmq.storage.store import MessageStore
 
-MINUTE_MS = 60_000
-
 Handler = Callable[[ServerConnection, Command], None]
 
 
@@ -67,7 +65,7 @@ class AdminHandlers:
         groups: GroupTable,
         clients: ClientRegistry,
         offsets: OffsetTable,
-        stats: Stats,
+        windows: Windows,
         *,
         address: Callable[[], str],
         sends: SendHandlers,
@@ -82,7 +80,7 @@ class AdminHandlers:
         self._groups = groups
         self._clients = clients
         self._offsets = offsets
-        self._stats = stats
+        self._windows = windows
         self._address = address
         self._sends = sends
         self._pulls = pulls
@@ -196,7 +194,7 @@ class AdminHandlers:
             low, high = max(0, store.min_offset(name, queue_id)), max(0, store.max_offset(name, queue_id))
             last = store.store_time(name, queue_id, high - 1) if high > low else 0
             table[self._queue(name, queue_id)] = TopicOffset(low, high, max(0, last))
-        put_tps = stored_since(store, topic, self._clock.time_ms() - MINUTE_MS) * 1000 / MINUTE_MS
+        put_tps = self._windows.of_topic(topic.counters)[0].rate(0) if topic.counters is not None else 0.0
         conn.respond(command, ResponseCode.SUCCESS, body=TopicStats(table, put_tps).encode())
 
     def system_topics(self, conn: ServerConnection, command: Command) -> None:
@@ -278,7 +276,8 @@ class AdminHandlers:
         stats = ConsumeStats()
         for topic in topics:
             name = topic.name
-            stats.consume_tps += self._stats.got_in_a_minute(topic, group) * 1000 / MINUTE_MS
+            got = topic.counters.groups.get(group) if topic.counters is not None else None
+            stats.consume_tps += self._windows.of_group(got)[0].rate(0) if got is not None else 0.0
             for queue_id in range(topic.read_queues):
                 committed = offsets.get(group, name, queue_id) or 0
                 pulled = offsets.pulled(group, name, queue_id) or 0

@@ -154,7 +154,6 @@ def settings_table(config: BrokerConfig, role: BrokerRole, address: str) -> dict
         "haTransferBatchSize": config.ha_batch_bytes,
         "metricsExporterType": {"prom": "PROM"}.get(config.metrics_exporter, "DISABLE"),
         "metricsPromExporterHost": config.metrics_host,
-        "metricsPromExporterPort": config.metrics_port,
         "metricsLabel": config.metrics_label,
         "metricsOtelCardinalityLimit": config.metrics_max_series,
         "authenticationEnabled": security is not None and security.authentication_enabled,
@@ -169,6 +168,7 @@ def settings_table(config: BrokerConfig, role: BrokerRole, address: str) -> dict
     given: dict[str, object] = {
         "haListenPort": config.ha_port,
         "haMasterAddress": config.ha_master_address,
+        "metricsPromExporterPort": config.metrics_port if config.has_metrics else None,
         "maxHaTransferByteInSecond": config.ha_max_bytes_per_s,
         "users_file": security.users_file if security is not None else None,
         "ha_secret": MASKED if config.ha_secret else None,

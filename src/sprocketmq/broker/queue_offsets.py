@@ -61,13 +61,6 @@ class QueueOffsetHandlers:
         conn.respond(command, ResponseCode.SUCCESS, ext={"timestamp": str(when)})
 
 
-def stored_since(store: MessageStore, topic: Topic, time_ms: int) -> int:
-    """Return how many messages of a topic were stored at a time or later."""
-    name = topic.name
-    queues = range(topic.max_queue_id + 1)
-    return sum(store.max_offset(name, queue_id) - first_since(store, name, queue_id, time_ms) for queue_id in queues)
-
-
 def first_since(store: MessageStore, topic: str, queue_id: int, time_ms: int) -> int:
     """Return the offset of the first message stored at a time or later, the end of the queue when there is none."""
     offset = store.offset_by_time(topic, queue_id, time_ms)

@@ -1,29 +1,32 @@
-"""What a broker reports about itself: runtime information (28) and counters (315)."""
+"""What a broker reports about itself (28)."""
 
 from collections.abc import Callable
+from math import inf
 
 from sprocketmq.broker.acks import Acks
 from sprocketmq.broker.cleaning import Cleaning
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.delay import DelayService
 from sprocketmq.broker.flushing import Flusher
+from sprocketmq.broker.metrics.counters import Histogram
 from sprocketmq.broker.pull import PullHandlers
-from sprocketmq.broker.queue_offsets import stored_since
 from sprocketmq.broker.send import SendHandlers, Stored
 from sprocketmq.broker.stats import Stats
-from sprocketmq.broker.topics import TopicTable
 from sprocketmq.clock import Clock
 from sprocketmq.net.server import RemotingServer, ServerConnection
-from sprocketmq.protocol.bodies import BrokerStats, RuntimeInfo, StatsWindow
+from sprocketmq.protocol.bodies import RuntimeInfo
 from sprocketmq.protocol.codes import PROTOCOL_VERSION, RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
-from sprocketmq.protocol.headers import BrokerStatsRequest
 from sprocketmq.protocol.records import Record
 from sprocketmq.storage.fs import FileSystem
 from sprocketmq.storage.store import MessageStore
 
 VERSION_NAME = "V5_5_0"
-MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
+# How long the commits of sends took, by upper bound in seconds, as tools know the classes.
+COMMIT_CLASSES = (
+    *((0.001, "<=0ms"), (0.01, "0~10ms"), (0.05, "10~50ms"), (0.1, "50~100ms"), (0.2, "100~200ms"), (0.5, "200~500ms")),
+    *((1.0, "500ms~1s"), (2.0, "1~2s"), (3.0, "2~3s"), (4.0, "3~4s"), (5.0, "4~5s"), (10.0, "5~10s"), (inf, "10s~")),
+)
 
 
 class RuntimeHandlers:
@@ -33,7 +36,6 @@ class RuntimeHandlers:
         self,
         config: BrokerConfig,
         store: MessageStore,
-        topics: TopicTable,
         stats: Stats,
         *,
         server: RemotingServer,
@@ -49,7 +51,6 @@ class RuntimeHandlers:
     ) -> None:
         self._config = config
         self._store = store
-        self._topics = topics
         self._stats = stats
         self._server = server
         self._sends = sends
@@ -63,30 +64,11 @@ class RuntimeHandlers:
         self._clock = clock
 
     def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
-        return {
-            RequestCode.VIEW_BROKER_STATS_DATA: self.counter,
-            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
-        }
+        return {RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info}
 
     def runtime_info(self, conn: ServerConnection, command: Command) -> None:
         """Answer 28: statistics as text, under the names tools look for."""
         conn.respond(command, ResponseCode.SUCCESS, body=RuntimeInfo(self.runtime_table()).encode())
-
-    def counter(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 315: messages put to a topic, or read by a group (``topic@group``; of the last minute only)."""
-        request = command.header(BrokerStatsRequest)
-        name, _, group = request.stats_key.partition("@")
-        topic = self._topics.get(name)
-        now_ms = self._clock.time_ms()
-        if topic is not None and request.stats_name == "TOPIC_PUT_NUMS":
-            windows = [_window(stored_since(self._store, topic, now_ms - length), length) for length in (MINUTE_MS, HOUR_MS, DAY_MS)]
-        elif topic is not None and group and request.stats_name == "GROUP_GET_NUMS":
-            windows = [_window(self._stats.got_in_a_minute(topic, group), MINUTE_MS), StatsWindow(), StatsWindow()]
-        else:
-            remark = f"The stats <{request.stats_name}> <{request.stats_key}> not exist"
-            conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=remark)
-            return
-        conn.respond(command, ResponseCode.SUCCESS, body=BrokerStats(*windows).encode())
 
     def runtime_table(self) -> dict[str, str]:
         """Return the runtime information; parts that only the reference has are reported as idle."""
@@ -98,7 +80,8 @@ class RuntimeHandlers:
         minutes, seconds = divmod(rest, 60)
         behind_bytes, behind_ms = store.dispatch_lag
         total, free = self._disk_space()
-        ratio = f"{1 - free / total:.4f}" if total else "0.0"
+        ratio = f"{1 - free / total:.4f}" if total else "-1"
+        commit = self._stats.counters.commit
         table = self._stats.table()
         table.update(
             {
@@ -118,7 +101,10 @@ class RuntimeHandlers:
                 "earliestMessageTimeStamp": str(self._earliest_message_ms()),
                 "getMessageEntireTimeMax": "0",
                 "pageCacheLockTimeMills": str(self._sends.busy_ms()),
-                "remainHowManyDataToFlush": f"{flusher.unflushed} B",
+                "remainHowManyDataToFlush": _bytes(flusher.unflushed),
+                "putMessageDistributeTime": _classes(commit),
+                "putLatency99": f"{commit.quantile(0.99) * 1000:.2f}",
+                "putLatency999": f"{commit.quantile(0.999) * 1000:.2f}",
                 "flushDiskType": self._config.store.flush_disk_type,
                 "flushTimesTotal": str(flusher.count),
                 "flushEntireTimeMax": f"{flusher.longest_s * 1000:.1f}",
@@ -163,5 +149,17 @@ class RuntimeHandlers:
         return Record(record, 0, len(record)).store_timestamp_ms if record is not None else -1
 
 
-def _window(count: int, length_ms: int) -> StatsWindow:
-    return StatsWindow(count, count * 1000 / length_ms, 1.0 if count else 0.0)
+def _classes(commit: Histogram) -> str:
+    """Return how many commits took how long, as the reference prints it: ``[<=0ms]:4 [0~10ms]:1 ``, ... up to ``[10s~]:0 ``."""
+    counts = dict.fromkeys((name for _, name in COMMIT_CLASSES), 0)
+    for bound, count in zip((*commit.bounds, inf), commit.counts, strict=True):
+        counts[next(name for upper, name in COMMIT_CLASSES if bound <= upper)] += count
+    return "".join(f"[{name}]:{count} " for name, count in counts.items())
+
+
+def _bytes(count: int) -> str:
+    """Return a number of bytes as the reference prints it: ``606 B``, ``1.2 KiB``."""
+    if count < 1024:
+        return f"{count} B"
+    power = min((count.bit_length() - 1) // 10, 4)
+    return f"{count / 1024**power:.1f} {'KMGT'[power - 1]}iB"

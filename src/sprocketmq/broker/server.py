@@ -24,9 +24,11 @@ from sprocketmq.broker.flushing import Flusher
 from sprocketmq.broker.groups import ForbiddingHandlers, GroupTable
 from sprocketmq.broker.locks import LockHandlers, QueueLocks
 from sprocketmq.broker.members import MemberHandlers
-from sprocketmq.broker.metrics.counters import BrokerCounters
+from sprocketmq.broker.metrics.counters import BrokerCounters, TopicCounters
 from sprocketmq.broker.metrics.latencies import Latencies
 from sprocketmq.broker.metrics.loop_lag import LoopLag
+from sprocketmq.broker.metrics.view_stats import ViewStatsHandlers
+from sprocketmq.broker.metrics.windows import SAMPLE_INTERVAL_S, Windows
 from sprocketmq.broker.offsets import OffsetHandlers, OffsetTable
 from sprocketmq.broker.outgoing import Outgoing
 from sprocketmq.broker.pull import PullHandlers
@@ -47,7 +49,7 @@ from sprocketmq.broker.scraping.collector import Collector
 from sprocketmq.broker.scraping.endpoint import MetricsEndpoint
 from sprocketmq.broker.scraping.sources import Sources
 from sprocketmq.broker.send import SendHandlers, Stored
-from sprocketmq.broker.stats import SAMPLE_INTERVAL_S, Stats
+from sprocketmq.broker.stats import Stats
 from sprocketmq.broker.time_spans import TimeSpanHandlers
 from sprocketmq.broker.topics import TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
@@ -93,6 +95,7 @@ class Broker:
         self.role = BrokerRole(config.role, config.broker_id, config.copies_to_wait_for)
         self.counters = BrokerCounters(clock)
         self.stats = Stats(self.counters, clock)
+        self.windows = Windows(self.counters, clock)
         self.store = MessageStore(config.store, fs=fs, clock=clock)
         self.clients = ClientRegistry(clock)
         self.offsets = OffsetTable(clock)
@@ -237,7 +240,7 @@ class Broker:
             self.groups,
             self.clients,
             self.offsets,
-            self.stats,
+            self.windows,
             address=lambda: self.address,
             sends=self.sends,
             pulls=self.pulls,
@@ -248,7 +251,6 @@ class Broker:
         runtime = RuntimeHandlers(
             config,
             self.store,
-            self.topics,
             self.stats,
             server=self._server,
             sends=self.sends,
@@ -292,6 +294,7 @@ class Broker:
             **TimeSpanHandlers(config.broker_name, self.store, self.topics, self.offsets, clock=clock).handlers(),
             **MemberHandlers(self.clients, queries, self._background).handlers(),
             **runtime.handlers(),
+            **ViewStatsHandlers(config.cluster_name, self.counters, self.windows, self._counters_of).handlers(),
             **settings.handlers(),
             **ForbiddingHandlers(self.groups, told=self.pulls.reading_forbidden).handlers(),
             **queries.handlers(),
@@ -593,8 +596,14 @@ class Broker:
         if self.delays.timers.used:
             self.timers_file.touch()
 
-    def _sample(self) -> None:
+    async def _sample(self) -> None:
         self.stats.sample()
+        for _ in self.windows.steps():
+            await asyncio.sleep(0)
+
+    def _counters_of(self, name: str) -> TopicCounters | None:
+        topic = self.topics.get(name)
+        return topic.counters if topic is not None else None
 
     def expire_clients(self) -> None:
         """Close connections of clients that stopped sending heartbeats, and drop locks that ran out."""

@@ -3,11 +3,11 @@
 import time
 from collections import deque
 
-from sprocketmq.broker.metrics.counters import BrokerCounters, CountedTopic
+from sprocketmq.broker.metrics.counters import BrokerCounters
+from sprocketmq.broker.metrics.windows import SAMPLE_INTERVAL_S
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 
 WINDOWS_S = (10, 60, 600)
-SAMPLE_INTERVAL_S = 10.0
 
 
 class Stats:
@@ -16,7 +16,6 @@ class Stats:
     __slots__ = (
         "_clock",
         "_day",
-        "_got_samples",
         "_morning",
         "_samples",
         "_yesterday",
@@ -28,7 +27,6 @@ class Stats:
     def __init__(self, counters: BrokerCounters, clock: Clock = SYSTEM_CLOCK) -> None:
         self.counters = counters
         self._clock = clock
-        self._got_samples: deque[tuple[float, dict[tuple[str, str], int]]] = deque(maxlen=int(60 / SAMPLE_INTERVAL_S) + 1)
         self._samples: deque[tuple[float, tuple[int, ...]]] = deque(maxlen=int(WINDOWS_S[-1] / SAMPLE_INTERVAL_S) + 1)
         self._day = self._today()
         self._morning = self._yesterday = (0, 0)
@@ -44,8 +42,6 @@ class Stats:
     def sample(self) -> None:
         """Record the current counters."""
         self._samples.append((self._clock.monotonic(), self._now()))
-        got = {(counters.topic, counters.group): counters.get_messages for counters in self.counters.groups}
-        self._got_samples.append((self._clock.monotonic(), got))
         today = self._today()
         if today != self._day:
             self._day = today
@@ -62,20 +58,6 @@ class Stats:
                 break
         elapsed = now - then
         return float(getattr(self.counters, counter) - values[at]) / elapsed if elapsed > 0 else 0.0
-
-    def got_in_a_minute(self, topic: CountedTopic, group: str) -> int:
-        """Return how many messages of a topic were sent to a group in the last minute, to the precision of the samples."""
-        counters = topic.counters.groups.get(group) if topic.counters is not None else None
-        if counters is None:
-            return 0
-        key = (topic.name, group)
-        now = self._clock.monotonic()
-        before = 0
-        for moment, sampled in self._got_samples:
-            if now - moment <= 60:
-                before = sampled.get(key, 0)
-                break
-        return counters.get_messages - before
 
     def rates(self, counter: str) -> str:
         """Return the rates over the three windows as tools expect them: numbers, each followed by a blank."""

@@ -213,7 +213,7 @@ async def test_a_slave_takes_changes_of_its_own(pair, connect):
 
 
 async def test_every_setting_of_apaches_that_there_is_here_is_shown(ask):
-    optional = {"haListenPort", "haMasterAddress", "maxHaTransferByteInSecond"}
+    optional = {"haListenPort", "haMasterAddress", "maxHaTransferByteInSecond", "metricsPromExporterPort"}
     assert SETTINGS.keys() - optional <= (await settings_of(ask)).keys()
 
 
