@@ -7,7 +7,7 @@ The module is ``static/pages/NAME.js``, exports ``mount(root, context)`` and fin
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sprocketmq.web.api import overview
+from sprocketmq.web.api import dead_letters, messages, overview, traces
 from sprocketmq.web.calls import Route, Stream
 
 
@@ -21,4 +21,9 @@ class Page:
     streams: Sequence[Stream] = ()
 
 
-PAGES = (Page("overview", "/", overview.ROUTES, overview.STREAMS),)
+PAGES = (
+    Page("overview", "/", overview.ROUTES, overview.STREAMS),
+    Page("messages", "/messages", messages.ROUTES, messages.STREAMS),
+    Page("dead_letters", "/dead-letters", dead_letters.ROUTES),
+    Page("traces", "/traces", traces.ROUTES),
+)

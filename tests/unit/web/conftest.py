@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import httpx
 import pytest
 
+from sprocketmq import AdminClient, Producer
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.web.server import DashboardServer
 from sprocketmq.web.target import ClusterTarget
@@ -88,3 +89,25 @@ async def visit():
 async def visitor(cluster, visit):
     """A visitor of a dashboard over ``cluster``."""
     return await visit(ClusterTarget(cluster.namesrv))
+
+
+@pytest.fixture
+async def mq():
+    """A cluster for one test."""
+    async with LocalCluster() as running:
+        yield running
+
+
+@pytest.fixture
+async def admin(mq):
+    """An AdminClient of ``mq``, with topic ``orders`` of two queues, and ``bulk``, whose batches are stored whole."""
+    async with AdminClient(namesrv=mq.namesrv) as client:
+        await client.create_topic("orders", queues=2)
+        await client.create_topic("bulk", queues=1, attributes={"queue.type": "BatchCQ"})
+        yield client
+
+
+@pytest.fixture
+async def producer(mq, admin):
+    async with Producer("web-tests", namesrv=mq.namesrv) as client:
+        yield client

@@ -55,7 +55,7 @@ export function emptyState(text) {
 export function sentence(error) {
   if (!(error instanceof RequestFailed)) return String(error?.message ?? error);
   const known = `error.${error.kind}`;
-  return has(known) ? t(known) : error.text;
+  return has(known) ? t(known) : error.message;
 }
 
 export function errorNotice(error, again = null) {
