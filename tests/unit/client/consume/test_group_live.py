@@ -323,7 +323,7 @@ async def test_a_second_member_with_another_subscription_is_warned_and_the_broke
         other = PushConsumer(g.name, {topic: "b"}, namesrv=mq.namesrv, consume_from="first")
         await g.stack.enter_async_context(other)
     assert f"another member subscribes to everything of topic {topic}, this one to tags 'b'" in caplog.text
-    assert f"consumer group {g.name}: members subscribe to different things" in caplog.text
+    assert f"subscriptions_differ group={g.name} topic={topic}" in caplog.text
 
 
 # --- brokers ------------------------------------------------------------------------------------------------------------
