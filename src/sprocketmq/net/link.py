@@ -86,7 +86,10 @@ class Link(asyncio.BufferedProtocol):
             self._run(commands)
 
     def eof_received(self) -> bool:
-        return False  # closes the transport
+        # The transport closes, with TLS only when the peer has taken what is encrypted already: nothing more can be written until then.
+        self.close_reason = self.close_reason or "closed by the peer"
+        self.closed = True
+        return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.close_reason:

@@ -535,3 +535,28 @@ async def test_a_server_stops_with_connections_in_every_state(peers):
     assert await closed(silent) == await closed(half) == b""
     await eventually(lambda: conn.closed and plain.closed)
     assert peers.server.arriving == 0
+
+
+@on_both_loops
+async def test_nothing_is_written_to_a_peer_that_closed_while_answers_wait_for_it(peers, caplog):
+    host, _, port = (await peers.serve("enforcing")).rpartition(":")
+    context = client_context(TlsConfig(ca_file=peers.authority.ca_file))
+    sock = await asyncio.to_thread(
+        lambda: context.wrap_socket(socket.create_connection((host, int(port)), timeout=60), server_hostname=host)
+    )
+    try:
+        await eventually(lambda: peers.server.connections)
+        (conn,) = peers.server.connections
+        while conn.write_backlog < 100_000:  # the socket takes no more
+            conn.oneway(5, body=bytes(50_000))
+            conn.flush()
+        sock.setblocking(False)
+        with pytest.raises(ssl.SSLError):
+            sock.unwrap()  # says goodbye, and does not read
+        await eventually(lambda: conn.closed)
+        for _ in range(10):
+            conn.oneway(5, body=b"too late")
+            conn.flush()
+        assert "SSL connection is closed" not in caplog.text
+    finally:
+        sock.close()
