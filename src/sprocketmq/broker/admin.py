@@ -1,5 +1,6 @@
 """Administration of topics and groups, and how far groups have read. Each handler names the request code it answers."""
 
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -13,6 +14,7 @@ from sprocketmq.broker.send import SendHandlers
 from sprocketmq.broker.topics import Topic, TopicRefused, TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import RemoteProtocolError
+from sprocketmq.events import event
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.bodies import (
@@ -24,6 +26,7 @@ from sprocketmq.protocol.bodies import (
     ResetOffsets,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
+    TopicConfig,
     TopicConfigList,
     TopicConfigTable,
     TopicList,
@@ -47,6 +50,8 @@ from sprocketmq.protocol.headers import (
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import SYSTEM_TOPICS
 from sprocketmq.storage.store import MessageStore
+
+log = logging.getLogger(__name__)
 
 Handler = Callable[[ServerConnection, Command], None]
 
@@ -126,13 +131,25 @@ class AdminHandlers:
         self._create(conn, command, [self._topics.request_for(config) for config in configs])
 
     def _create(self, conn: ServerConnection, command: Command, requests: list[CreateTopic]) -> None:
+        before = {request.topic: topic.config if (topic := self._topics.get(request.topic)) else None for request in requests}
         try:
             self._topics.create_or_update(*requests)
         except TopicRefused as e:
             conn.respond(command, e.code, remark=e.remark)
             return
+        for name, known in before.items():
+            self._log_topic(conn, known, self._topics.get(name))
         command.body = b""
         self._background.spawn(self._answer_when_settled(conn, command), "an answer about a changed topic")
+
+    def _log_topic(self, conn: ServerConnection, before: TopicConfig | None, topic: Topic | None) -> None:
+        if topic is None or topic.config == before:
+            return
+        queues, perm = topic.write_queues, topic.config.perm
+        if before is None:
+            event(log, logging.INFO, "topic_created", topic=topic.name, queues=queues, perm=perm, by=conn.user, peer=conn.peer)
+        else:
+            event(log, logging.INFO, "topic_changed", topic=topic.name, queues=queues, perm=perm, by=conn.user, peer=conn.peer)
 
     async def _answer_when_settled(self, conn: ServerConnection, command: Command) -> None:
         try:
@@ -159,6 +176,7 @@ class AdminHandlers:
         if topic is not None:
             self._pulls.topic_deleted(topic)
             self._offsets.drop_topic(name)
+            event(log, logging.INFO, "topic_deleted", topic=name, by=conn.user, peer=conn.peer)
         command.body = b""
         self._background.spawn(self._answer_when_settled(conn, command), "an answer about a changed topic")
 
@@ -220,12 +238,18 @@ class AdminHandlers:
         self._put_groups(conn, command, SubscriptionGroupList.decode(command.body).group_config_list)
 
     def _put_groups(self, conn: ServerConnection, command: Command, groups: list[SubscriptionGroupConfig]) -> None:
+        before = [self._groups.get(group.group_name) for group in groups]
         try:
             self._groups.put(*groups)
         except GroupRefused as e:
             conn.respond(command, e.code, remark=e.remark)
-        else:
-            conn.respond(command, ResponseCode.SUCCESS)
+            return
+        for known, group in zip(before, groups, strict=True):
+            if known is None:
+                event(log, logging.INFO, "group_created", group=group.group_name, by=conn.user, peer=conn.peer)
+            elif known != group:
+                event(log, logging.INFO, "group_changed", group=group.group_name, by=conn.user, peer=conn.peer)
+        conn.respond(command, ResponseCode.SUCCESS)
 
     def all_groups(self, conn: ServerConnection, command: Command) -> None:
         """Answer 201: everything, or the page that was asked for."""
@@ -255,7 +279,8 @@ class AdminHandlers:
     def delete_group(self, conn: ServerConnection, command: Command) -> None:
         """Answer 207."""
         request = command.header(DeleteSubscriptionGroup)
-        self._groups.delete(request.group_name)
+        if self._groups.delete(request.group_name):
+            event(log, logging.INFO, "group_deleted", group=request.group_name, offsets=request.clean_offset, by=conn.user, peer=conn.peer)
         if request.clean_offset:
             self._offsets.drop_group(request.group_name)
         conn.respond(command, ResponseCode.SUCCESS)
@@ -338,6 +363,17 @@ class AdminHandlers:
         for queue_id, offset in offsets.items():
             self._offsets.reset(request.group, topic.name, queue_id, offset)
             self._pulls.offset_reset(request.group, topic, queue_id, offset)
+        event(
+            log,
+            logging.INFO,
+            "offsets_reset",
+            group=request.group,
+            topic=topic.name,
+            offsets=[f"{queue_id}:{offset}" for queue_id, offset in offsets.items()],
+            timestamp_ms=request.timestamp_ms if request.timestamp_ms >= 0 else None,
+            by=conn.user,
+            peer=conn.peer,
+        )
         table = {self._queue(topic.name, queue_id): offset for queue_id, offset in offsets.items()}
         conn.respond(command, ResponseCode.SUCCESS, body=ResetOffsets(table).encode())
 
@@ -348,6 +384,16 @@ class AdminHandlers:
         for name in names:
             if self._topics.get(name) is not None:
                 self._offsets.clone(request.src_group, request.dest_group, name)
+                event(
+                    log,
+                    logging.INFO,
+                    "offsets_cloned",
+                    group=request.dest_group,
+                    source=request.src_group,
+                    topic=name,
+                    by=conn.user,
+                    peer=conn.peer,
+                )
         conn.respond(command, ResponseCode.SUCCESS)
 
     def groups_of_topic(self, conn: ServerConnection, command: Command) -> None:

@@ -11,6 +11,7 @@ from sprocketmq.broker.config_changes import CHANGEABLE, KINDS, ChangedSettings
 from sprocketmq.broker.replication.roles import BrokerRole
 from sprocketmq.broker.saving import SavedFile
 from sprocketmq.broker.topics import TopicTable
+from sprocketmq.events import event
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
@@ -80,7 +81,8 @@ class ConfigHandlers:
                 return
             for key, value in changes.items():
                 if value != shown[key]:
-                    log.info("%s changed from %s to %s by %s", key, to_text(shown[key]), to_text(value), conn.user or conn.peer)
+                    was, now = to_text(shown[key]), to_text(value)
+                    event(log, logging.INFO, "setting_changed", setting=key, was=was, now=now, by=conn.user, peer=conn.peer)
             if self._topics.permission != permission:
                 await asyncio.wait([self._register()], timeout=REGISTER_TIMEOUT_S)
             conn.respond(command, ResponseCode.SUCCESS)

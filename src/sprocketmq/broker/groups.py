@@ -1,5 +1,6 @@
 """Subscription groups: the settings of each consumer group, online or not, and the topics that it may not read."""
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -7,12 +8,16 @@ import msgspec
 
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import FatalError
+from sprocketmq.events import event
+from sprocketmq.net.peerlog import PeerLog
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.protocol.bodies import DataVersion, GroupForbidden, SubscriptionGroupConfig, SubscriptionGroupTable
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.headers import GroupForbiddenRequest
 from sprocketmq.protocol.names import MAX_GROUP_LENGTH, SYSTEM_GROUPS, name_problem
+
+log = logging.getLogger(__name__)
 
 # Requests create groups; the limit keeps a client that invents names from growing the table for ever.
 MAX_GROUPS = 100_000
@@ -52,6 +57,7 @@ class GroupTable:
         self._clock = clock
         self._changed = changed
         self._forbidden: dict[str, dict[str, int]] = {}
+        self.event_log = PeerLog(log, clock.monotonic, level=logging.INFO)  # of what clients create
         self.data_version = DataVersion(0, clock.time_ms(), 0)
         self._groups = {name: SubscriptionGroupConfig(name) for name in SYSTEM_GROUPS}
 
@@ -91,6 +97,7 @@ class GroupTable:
         if group is None and self.auto_create:
             group = SubscriptionGroupConfig(name)
             self.put(group)
+            self.event_log.event(name, "group_created", group=name)
         return group
 
     def get(self, name: str) -> SubscriptionGroupConfig | None:
@@ -183,6 +190,16 @@ class ForbiddingHandlers:
             except GroupRefused as e:
                 conn.respond(command, e.code, remark=e.remark)
                 return
+            event(
+                log,
+                logging.INFO,
+                "group_permission_changed",
+                group=request.group,
+                topic=request.topic,
+                readable=request.readable,
+                by=conn.user,
+                peer=conn.peer,
+            )
         readable = self._groups.may_read(request.group, request.topic)
         if not readable:
             self._told(request.group, request.topic)

@@ -609,6 +609,8 @@ class Broker:
         """Close connections of clients that stopped sending heartbeats, and drop locks that ran out."""
         for conn in self.clients.expire():
             conn.close("no heartbeat")
+        self.topics.event_log.sweep()
+        self.groups.event_log.sweep()
         self.locks.expire()
 
     async def wait_failed(self) -> SprocketError:

@@ -18,6 +18,7 @@ from sprocketmq.broker.attributes import (
 )
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import FatalError, SprocketError
+from sprocketmq.net.peerlog import PeerLog
 from sprocketmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
 from sprocketmq.protocol.codes import PERM_INHERIT, PERM_READ, PERM_WRITE, SYSFLAG_MULTI_TAGS, ResponseCode
 from sprocketmq.protocol.headers import CreateTopic
@@ -176,6 +177,7 @@ class TopicTable:
         self.permission = permission
         self._changed = changed
         self._declare = declare
+        self.event_log = PeerLog(log, clock.monotonic, level=logging.INFO)  # of what clients create
         self.data_version = DataVersion(0, clock.time_ms(), 0)
         self._topics: dict[str, Topic] = {}
         self.get = self._topics.get  # one call less on the hot path
@@ -394,6 +396,7 @@ class TopicTable:
                 attributes=dict(attributes),
             )
             self._record([config])
+            self.event_log.event(name, "topic_created", topic=name, queues=queues, perm=perm)
             topic = self._topics[name]
         return topic
 

@@ -13,6 +13,7 @@ from sprocketmq.events import event
 from sprocketmq.namesrv.kvconfig import KvKeeper, KvRefused, TableFile
 from sprocketmq.namesrv.routes import RegistrationRefused, RouteTables
 from sprocketmq.net.address import bind_host, format_address
+from sprocketmq.net.peerlog import PeerLog
 from sprocketmq.net.server import RemotingServer, ServerConnection
 from sprocketmq.net.server_tls import ServerTls
 from sprocketmq.net.tasks import Background
@@ -77,6 +78,7 @@ class NameServer:
         self.config = config or NameServerConfig()
         self.routes = RouteTables()
         self._clock = clock
+        self._broker_log = PeerLog(log, clock.monotonic, level=logging.INFO)
         self._background = Background("nameserver")
         self._kv = KvKeeper(kv_file, self._background)
         self.guard = self._make_guard()
@@ -140,6 +142,7 @@ class NameServer:
 
     def expire_brokers(self) -> None:
         """Drop brokers that were silent for too long, with their connections."""
+        self._broker_log.sweep()
         for live in self.routes.expire(self._clock.monotonic()):
             event(log, logging.WARNING, "broker_expired", broker=live.broker_name, address=live.address, silent_s=live.timeout_s)
             if isinstance(live.owner, ServerConnection):
@@ -180,11 +183,21 @@ class NameServer:
             body = RegisterBrokerBody.decode_compressed(command.body, command.version)
         else:
             body = RegisterBrokerBody.decode(command.body)
+        is_new = self.routes.data_version(header.cluster_name, header.broker_addr) is None
         try:
             result = self.routes.register(header, body, owner=conn, now=self._clock.monotonic())
         except RegistrationRefused as e:
             conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=str(e))
             return
+        if is_new:
+            self._broker_log.event(
+                header.broker_addr,
+                "broker_registered",
+                broker=header.broker_name,
+                broker_id=header.broker_id,
+                address=header.broker_addr,
+                cluster=header.cluster_name,
+            )
         ext = {}
         if result.master_address is not None and result.ha_address is not None:
             ext = {"haServerAddr": result.ha_address, "masterAddr": result.master_address}
@@ -194,6 +207,9 @@ class NameServer:
     def _unregister(self, conn: ServerConnection, command: Command) -> None:
         header = command.header(BrokerIdentity)
         self.routes.unregister(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
+        self._broker_log.event(
+            header.broker_addr, "broker_unregistered", broker=header.broker_name, address=header.broker_addr, peer=conn.peer
+        )
         conn.respond(command, ResponseCode.SUCCESS)
 
     def _query_data_version(self, conn: ServerConnection, command: Command) -> None:
@@ -249,6 +265,7 @@ class NameServer:
     def _delete_topic(self, conn: ServerConnection, command: Command) -> None:
         header = command.header(DeleteTopicInNamesrv)
         self.routes.delete_topic(header.topic, header.cluster_name or None)
+        event(log, logging.INFO, "route_deleted", topic=header.topic, by=conn.user, peer=conn.peer)
         conn.respond(command, ResponseCode.SUCCESS)
 
     def _register_topic(self, conn: ServerConnection, command: Command) -> None:
@@ -258,11 +275,15 @@ class NameServer:
         conn.respond(command, ResponseCode.SUCCESS)
 
     def _wipe_write_perm(self, conn: ServerConnection, command: Command) -> None:
-        count = self.routes.wipe_write_perm(command.header(BrokerNameRequest).broker_name)
+        broker = command.header(BrokerNameRequest).broker_name
+        count = self.routes.wipe_write_perm(broker)
+        event(log, logging.INFO, "write_permission_removed", broker=broker, topics=count, by=conn.user, peer=conn.peer)
         conn.respond(command, ResponseCode.SUCCESS, ext={"wipeTopicCount": str(count)})
 
     def _add_write_perm(self, conn: ServerConnection, command: Command) -> None:
-        count = self.routes.add_write_perm(command.header(BrokerNameRequest).broker_name)
+        broker = command.header(BrokerNameRequest).broker_name
+        count = self.routes.add_write_perm(broker)
+        event(log, logging.INFO, "write_permission_added", broker=broker, topics=count, by=conn.user, peer=conn.peer)
         conn.respond(command, ResponseCode.SUCCESS, ext={"addTopicCount": str(count)})
 
     # --- key-value configuration ---
@@ -274,6 +295,7 @@ class NameServer:
         except KvRefused as e:
             conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=str(e))
             return
+        event(log, logging.INFO, "kv_changed", namespace=header.namespace, key=header.key, by=conn.user, peer=conn.peer)
         self._answer_when_kept(conn, command)
 
     def _answer_when_kept(self, conn: ServerConnection, command: Command) -> None:
@@ -305,6 +327,7 @@ class NameServer:
     def _kv_delete(self, conn: ServerConnection, command: Command) -> None:
         header = command.header(KvConfig)
         self._kv.delete(header.namespace, header.key)
+        event(log, logging.INFO, "kv_deleted", namespace=header.namespace, key=header.key, by=conn.user, peer=conn.peer)
         self._answer_when_kept(conn, command)
 
     def _kv_list(self, conn: ServerConnection, command: Command) -> None:
@@ -342,7 +365,7 @@ class NameServer:
             return
         for key, value in changes.items():
             setattr(self._server, key, value)
-            log.info("%s changed to %s by %s", key, to_text(value), conn.user or conn.peer)
+            event(log, logging.INFO, "setting_changed", setting=key, now=to_text(value), by=conn.user, peer=conn.peer)
         conn.respond(command, ResponseCode.SUCCESS)
 
     def _runtime_info(self, conn: ServerConnection, command: Command) -> None:
