@@ -12,6 +12,7 @@ from sprocketmq.broker.metrics.counters import Histogram
 from sprocketmq.broker.pull import PullHandlers
 from sprocketmq.broker.send import SendHandlers, Stored
 from sprocketmq.broker.stats import Stats
+from sprocketmq.broker.store_facts import store_facts
 from sprocketmq.clock import Clock
 from sprocketmq.net.server import RemotingServer, ServerConnection
 from sprocketmq.protocol.bodies import RuntimeInfo
@@ -119,6 +120,7 @@ class RuntimeHandlers:
                 "timerCongestNum": "0",
                 "timerEnqueueTps": "0.0",
                 "timerDequeueTps": "0.0",
+                **store_facts(store, self._fs),
                 **self._replication(),
             }
         )

@@ -411,6 +411,11 @@ class MessageStore:
         """Return the topics that have queues, sorted."""
         return sorted({topic for topic, _ in self._table.queues})
 
+    @property
+    def queue_count(self) -> int:
+        """How many queues have messages, or had some."""
+        return len(self._table.queues)
+
     # --- maintenance ---
 
     def delete_topic(self, topic: str) -> None:

@@ -159,6 +159,12 @@ class IndexFiles:
         return (self.files[-1].header.end_ms, self.files[-1].header.end_log_offset) if self.files else (0, 0)
 
     @property
+    def fill(self) -> tuple[int, int]:
+        """The entries of all files, and how many these have room for."""
+        files = list(self.files)  # the index thread adds files
+        return sum(file.header.next_entry - 1 for file in files), len(files) * (self.shape.entries - 1)
+
+    @property
     def full_until_ms(self) -> int:
         """The store time (ms) of the last entry of the newest full file, 0 without one: entries up to then no longer change."""
         return next((file.header.end_ms for file in reversed(self.files) if file.full), 0)

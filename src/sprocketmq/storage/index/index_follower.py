@@ -152,6 +152,11 @@ class StoreIndex:
         return self._keys.newest
 
     @property
+    def fill(self) -> tuple[int, int]:
+        """The entries of all index files, and how many these have room for."""
+        return self._keys.fill
+
+    @property
     def full_until_ms(self) -> int:
         """The store time (ms) of the last entry of the newest full file, 0 without one: entries up to then no longer change."""
         return self._keys.full_until_ms

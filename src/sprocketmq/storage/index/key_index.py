@@ -274,6 +274,11 @@ class KeyIndex:
         return self._files.newest
 
     @property
+    def fill(self) -> tuple[int, int]:
+        """The entries of all files, and how many these have room for."""
+        return self._files.fill
+
+    @property
     def full_until_ms(self) -> int:
         """The store time (ms) of the last entry of the newest full file, 0 without one: entries up to then no longer change."""
         return self._files.full_until_ms
