@@ -622,6 +622,7 @@ class AdminClient(_Face[client.AdminClient]):
     groups_of_topic_on = _blocking(client.AdminClient.groups_of_topic_on)
     consume_stats_on = _blocking(client.AdminClient.consume_stats_on)
     members_on = _blocking(client.AdminClient.members_on)
+    running_info_on = _blocking(client.AdminClient.running_info_on)
     counter_on = _blocking(client.AdminClient.counter_on)
     create_user = _blocking(client.AdminClient.create_user)
     update_user = _blocking(client.AdminClient.update_user)

@@ -4,6 +4,7 @@ from sprocketmq.client.admin.requests import AdminRequests
 from sprocketmq.protocol.bodies import (
     BrokerStats,
     ConsumerConnection,
+    ConsumerRunningInfo,
     ConsumeStats,
     GroupList,
     SubscriptionGroupConfig,
@@ -14,7 +15,14 @@ from sprocketmq.protocol.bodies import (
 )
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import to_ext
-from sprocketmq.protocol.headers import BrokerStatsRequest, ConsumerGroupRequest, ConsumeStatsRequest, PageRequest, TopicRequest
+from sprocketmq.protocol.headers import (
+    BrokerStatsRequest,
+    ConsumerGroupRequest,
+    ConsumeStatsRequest,
+    PageRequest,
+    RunningInfoRequest,
+    TopicRequest,
+)
 
 # Groups requested at once.
 GROUPS_PER_PAGE = 2000
@@ -61,6 +69,11 @@ class SingleBrokerAdmin(AdminRequests):
         if response.code == ResponseCode.CONSUMER_NOT_ONLINE:
             return None
         return ConsumerConnection.decode(self._expect_success(response, address).body)
+
+    async def running_info_on(self, address: str, group: str, client_id: str) -> ConsumerRunningInfo:
+        """Return the state that a member of ``group`` reports through the broker at ``address``. BrokerError if it is not there."""
+        response = await self._ask(address, RequestCode.GET_CONSUMER_RUNNING_INFO, to_ext(RunningInfoRequest(group, client_id)))
+        return ConsumerRunningInfo.decode(self._expect_success(response, address).body)
 
     async def counter_on(self, address: str, name: str, key: str) -> BrokerStats | None:
         """Return a counter of the broker at ``address``, such as TOPIC_PUT_NUMS of a topic; None when it has none of that name and key.
