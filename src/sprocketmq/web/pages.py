@@ -7,7 +7,7 @@ The module is ``static/pages/NAME.js``, exports ``mount(root, context)`` and fin
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sprocketmq.web.api import dead_letters, messages, overview, traces
+from sprocketmq.web.api import dead_letters, groups, messages, overview, store, topics, traces
 from sprocketmq.web.calls import Route, Stream
 
 
@@ -23,7 +23,10 @@ class Page:
 
 PAGES = (
     Page("overview", "/", overview.ROUTES, overview.STREAMS),
+    Page("topics", "/topics", topics.ROUTES),
+    Page("groups", "/groups", groups.ROUTES),
     Page("messages", "/messages", messages.ROUTES, messages.STREAMS),
     Page("dead_letters", "/dead-letters", dead_letters.ROUTES),
     Page("traces", "/traces", traces.ROUTES),
+    Page("store", "/store", store.ROUTES),
 )

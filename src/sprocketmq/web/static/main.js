@@ -155,6 +155,7 @@ async function showPage(main, links, { session, live }) {
       params: new URLSearchParams(location.search),
       readOnly: session.read_only,
       user: session.user,
+      live, // "open" or "lost", for pages that ask again instead
       // A stream that ends with the page and shows whether it is open.
       stream: (path, query, handlers) => closing.push(stream(path, query, { ...handlers, state: live })),
       onLeave: (action) => closing.push(action),
