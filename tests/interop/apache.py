@@ -355,7 +355,7 @@ class ConsumerOptions(TypedDict, total=False):
     It refuses messages whose body matches `refuse` (a Java regular expression) while they came back less than `refuse_times` times: by
     RECONSUME_LATER (orderly: SUSPEND_CURRENT_QUEUE_A_MOMENT), with `delay_level`, or as `refuse_by` says ("later", "exception", "null").
     `pause_ms` is spent on every call of the listener. `one_thread` calls it, which keeps the order of each queue. `max_cached` messages of a
-    queue wait for it. Nameservers are asked every `poll_routes_ms`.
+    queue wait for it. Nameservers are asked every `poll_routes_ms`. `traced` sets enableTrace; traces are written some seconds later.
     """
 
     orderly: bool
@@ -370,6 +370,7 @@ class ConsumerOptions(TypedDict, total=False):
     max_cached: int
     one_thread: bool
     poll_routes_ms: int
+    traced: bool
 
 
 class JavaClient(JavaProcess):
@@ -417,6 +418,11 @@ class JavaClient(JavaProcess):
         """Send one by one (each awaited); a message is a mapping of topic, body, tag, keys, properties, flag."""
         result: list[dict[str, Any]] = self.call("send", namesrv=namesrv, messages=[_encoded(m) for m in messages], queue=queue)
         return result
+
+    def send_traced(self, namesrv: str, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Send one by one with enableTrace; the traces are written some seconds later."""
+        results: list[dict[str, Any]] = self.call("send_traced", namesrv=namesrv, messages=[_encoded(m) for m in messages])
+        return results
 
     def send_batch(self, namesrv: str, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Send as one explicit batch; the result's ids are comma lists and its offset the first message's."""

@@ -54,8 +54,11 @@ class ConsumeOptions:
     output: Path | None
     raw: bool
     as_json: bool = False
+    trace: bool = False
 
     def __post_init__(self) -> None:
+        if self.trace and self.group is None:
+            raise ConfigError("--trace traces what a consumer group gets: add --group GROUP")
         if self.raw and self.as_json:
             raise ConfigError("--raw and --json exclude each other: bodies are written unchanged, or as JSON")
         check_topic(self.topic)
@@ -220,6 +223,7 @@ async def _as_member(target: Target, options: ConsumeOptions, writer: _Writer) -
         **target.options,
         consume_from=start_of(options.start),
         batch_max=batch_max,
+        trace=options.trace,
     ) as consumer:
         async for batch in consumer.batches():
             writer.write(batch)

@@ -117,7 +117,9 @@ class _Run:
         if options.batch_queues:
             await create_batch_queues(self._target, options.topic)
         batching = Batching() if options.batch else None
-        async with Producer(options.group, **self._target.options, batching=batching, max_in_flight=MAX_IN_FLIGHT) as producer:
+        async with Producer(
+            options.group, **self._target.options, batching=batching, max_in_flight=MAX_IN_FLIGHT, trace=options.trace
+        ) as producer:
             tally, progress = self._tally, self._progress
             groups = read_whole(self._fd, options, progress) if options.whole else read_messages(self._fd, options, tally, progress)
             reading = asyncio.ensure_future(_send_all(producer, groups, tally, progress))

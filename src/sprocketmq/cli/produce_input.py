@@ -35,6 +35,7 @@ class ProduceOptions:
     batch: bool
     batch_queues: bool
     group: str
+    trace: bool = False
 
     def __post_init__(self) -> None:
         check_send_topic(self.topic)

@@ -71,7 +71,8 @@ final class Consumers {
     }
 
     int start(JSONObject command) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"), Login.hook(command), new AllocateMessageQueueAveragely());
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            command.getString("group"), Login.hook(command), new AllocateMessageQueueAveragely(), command.getBooleanValue("traced"), null);
         consumer.setNamesrvAddr(command.getString("namesrv"));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setInstanceName("interop-" + System.nanoTime());

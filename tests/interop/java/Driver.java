@@ -80,6 +80,8 @@ public final class Driver {
                 return System.getProperty("java.version");
             case "send":
                 return send(command);
+            case "send_traced":
+                return sendTraced(command);
             case "send_batch":
                 return describe(producer(command).send(messages(command.getJSONArray("messages"))));
             case "send_auto_batch":
@@ -180,6 +182,26 @@ public final class Driver {
         JSONObject queue = command.getJSONObject("queue");
         for (Message message : messages(command.getJSONArray("messages"))) {
             results.add(describe(queue == null ? producer(command).send(message) : producer(command).send(message, queue(queue))));
+        }
+        return results;
+    }
+
+    /**
+     * Sends one by one with enableTrace. The producer stays: traces are written some seconds later, and shutdown may lose them.
+     */
+    private static List<JSONObject> sendTraced(JSONObject command) throws Exception {
+        String key = "traced " + Login.key(command);
+        DefaultMQProducer producer = PRODUCERS.get(key);
+        if (producer == null) {
+            producer = new DefaultMQProducer("interop_java_traced", Login.hook(command), true, null);
+            producer.setNamesrvAddr(command.getString("namesrv"));
+            producer.setInstanceName("traced-" + System.nanoTime());
+            producer.start();
+            PRODUCERS.put(key, producer);
+        }
+        List<JSONObject> results = new ArrayList<>();
+        for (Message message : messages(command.getJSONArray("messages"))) {
+            results.add(describe(producer.send(message)));
         }
         return results;
     }

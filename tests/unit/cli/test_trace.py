@@ -55,6 +55,16 @@ def test_json_has_the_same(cli):
     assert trace["sends"][0]["time_ms"] == BASE
 
 
+def test_produce_and_consume_write_traces_when_asked_to(cli):
+    assert cli("produce", "traced", "--trace", "--key", "k7", stdin=b"one\ntwo\n").code == 0
+    done = cli("consume", "traced", "--from", "first", "--group", "cg-traced", "--count", "2", "--json", "--trace")
+    for message in done.json_lines:
+        trace = cli("trace", message["msg_id"], "--json").json
+        assert [(send["group"], send["topic"], send["keys"]) for send in trace["sends"]] == [("sprocketmq-cli", "traced", "k7")]
+        assert [(delivery["group"], delivery["success"]) for delivery in trace["deliveries"]] == [("cg-traced", True)]
+    assert "--trace traces what a consumer group gets: add --group" in cli("consume", "traced", "--trace").err
+
+
 def test_a_message_without_a_trace_is_one_sentence(cli):
     done = cli("trace", "M2")
     assert done.code == 1

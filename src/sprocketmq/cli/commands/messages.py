@@ -24,6 +24,7 @@ def produce(
         bool, typer.Option("--batch-queues", help="Create a missing topic with batch queues, which store each batch as one record.")
     ] = False,
     group: Annotated[str, typer.Option(help="Producer group.")] = "sprocketmq-cli",
+    trace: Annotated[bool, typer.Option("--trace", help="Write a trace of each message, for `sprocketmq trace`.")] = False,
     json: Json = False,
 ) -> None:
     """Send standard input to a topic, one message for each line by default. Empty lines are skipped.
@@ -34,7 +35,16 @@ def produce(
     from sprocketmq.cli import produce
 
     options = produce.ProduceOptions(
-        topic, file, jsonl=jsonl, whole=whole, tag=tag, keys=tuple(key or ()), batch=batch, batch_queues=batch_queues, group=group
+        topic,
+        file,
+        jsonl=jsonl,
+        whole=whole,
+        tag=tag,
+        keys=tuple(key or ()),
+        batch=batch,
+        batch_queues=batch_queues,
+        group=group,
+        trace=trace,
     )
     raise typer.Exit(produce.run(target, options, as_json=json))
 
@@ -54,6 +64,7 @@ def consume(
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of standard output.")
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Write bodies unchanged, without line ends.")] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="With --group: write a trace of each message, for `sprocketmq trace`.")] = False,
     json: Json = False,
 ) -> None:
     """Print the messages of a topic, one per line, until interrupted or as the options say.
@@ -63,7 +74,16 @@ def consume(
     from sprocketmq.cli import consume
 
     options = consume.ConsumeOptions(
-        topic, start=start, count=count, timeout_s=timeout, expression=tag, group=group, output=output, raw=raw, as_json=json
+        topic,
+        start=start,
+        count=count,
+        timeout_s=timeout,
+        expression=tag,
+        group=group,
+        output=output,
+        raw=raw,
+        as_json=json,
+        trace=trace,
     )
     raise typer.Exit(consume.run(target, options, as_json=json))
 
