@@ -15,6 +15,9 @@ from sprocketmq.protocol.properties import KEYS, MSG_REGION, TRACE_ON
 from sprocketmq.protocol.records import ReceivedMessage
 from sprocketmq.protocol.traces import DEFAULT_REGION, ConsumeCode, SubAfterTrace, SubBeforeTrace
 
+# How many records that were not made another thread counts before it wakes the event loop to tell.
+_MISSED_AT_ONCE = 1000
+
 
 class _Delivery(NamedTuple):
     message: ReceivedMessage
@@ -39,6 +42,7 @@ class DeliveryTraces(ClientHooks):
         self._writer = writer
         self._sampler = Sampler(config.sample)
         self._budget = CpuBudget(config.cpu_share)
+        self._missed = 0.0
         self._request_ids = MessageIdFactory()
 
     def handling(self, event: HandleEvent) -> object:
@@ -67,7 +71,15 @@ class DeliveryTraces(ClientHooks):
         if topic == self._topic or not self._writer.open:  # no traces of traces
             return None
         if not self._budget.begin():
-            self._instance.soon(self._writer.drop, len(messages))
+            self._missed += 2 * len(messages) * self._sampler.share
+            here = self._instance.here
+            if here or self._missed > _MISSED_AT_ONCE:
+                count = int(self._missed)
+                self._missed -= count
+                if here:
+                    self._writer.drop(count)
+                else:
+                    self._instance.soon(self._writer.drop, count)
             return None
         try:
             deliveries = self._chosen(messages)
@@ -107,10 +119,11 @@ class DeliveryTraces(ClientHooks):
     def _chosen(self, messages: Sequence[ReceivedMessage]) -> list[_Delivery]:
         """Return the messages to be traced: those that the sample has, unless their broker has switched traces off."""
         chosen = []
+        chooses = self._sampler.chooses
         for message in messages:
             try:
-                msg_id = message.msg_id
-                if self._sampler.chooses(msg_id) and message.properties.get(TRACE_ON) != "false":
+                msg_id = message.unique_key or message.offset_msg_id
+                if chooses(msg_id) and message.properties.get(TRACE_ON) != "false":
                     chosen.append(_Delivery(message, msg_id, message.properties.get(KEYS, "")))
             except ProtocolError:  # damaged: the handler will see that
                 continue

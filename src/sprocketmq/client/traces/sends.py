@@ -18,6 +18,8 @@ from sprocketmq.protocol.traces import DEFAULT_REGION, MessageType, PubForm
 
 log = logging.getLogger(__name__)
 
+_TAGS, _KEYS, _DELAY, _DELIVER_MS = TAGS.encode(), KEYS.encode(), DELAY.encode(), TIMER_DELIVER_MS.encode()
+_NONE: list[tuple[int, str]] = []
 # Between two looks at the time.
 _RECORDS_AT_ONCE = 64
 
@@ -55,9 +57,17 @@ class SendTraces:
         self._budget = CpuBudget(config.cpu_share)
 
     def chosen(self, ids: str | Sequence[str]) -> list[tuple[int, str]]:
-        """Return the messages of a request that are to be traced, by index and id; none of a request that the program has encoded."""
-        if isinstance(ids, str):
-            return [(0, ids)] if ids and self._sampler.chooses(ids) else []
+        """Return the messages of a request that are to be traced, by index and id; none of a request that the program has encoded.
+
+        None either when there is no time to trace even one of them, which counts them as dropped.
+        """
+        if not ids:
+            return _NONE
+        if self._sampler.everything and not self._budget.begin():
+            self._writer.drop(1 if type(ids) is str else len(ids))
+            return _NONE
+        if type(ids) is str:
+            return [(0, ids)] if self._sampler.chooses(ids) else _NONE
         return self._sampler.choose(ids)
 
     def stored(self, request: SentRequest, chosen: list[tuple[int, str]], receipt: Receipt, response: Command) -> None:
@@ -89,7 +99,7 @@ class SendTraces:
             members = _in_batch(request, chosen)
         else:
             text = json.loads(request.properties).encode()
-            delayed = find_property(text, DELAY.encode()) is not None or find_property(text, TIMER_DELIVER_MS.encode()) is not None
+            delayed = find_property(text, _DELAY) is not None or find_property(text, _DELIVER_MS) is not None
             members = iter([_member(text, len(request.body))])
         form = PubForm.of(
             self._instance.clock.time_ms() - cost_ms,
@@ -98,7 +108,7 @@ class SendTraces:
             request.topic,
             request.address,
             cost_ms,
-            MessageType.DELAY if delayed else MessageType.NORMAL,
+            int(MessageType.DELAY if delayed else MessageType.NORMAL),
             success=receipt.status is SendStatus.SEND_OK,
         )
         add, room = self._writer.add, self._writer.room
@@ -125,5 +135,5 @@ def _in_batch(request: SentRequest, chosen: Sequence[tuple[int, str]]) -> Iterat
 
 
 def _member(properties: bytes, body_bytes: int) -> _Member:
-    tags, keys = find_property(properties, TAGS.encode()), find_property(properties, KEYS.encode())
-    return _Member((tags or b"").decode(), (keys or b"").decode(), body_bytes)
+    tags, keys = find_property(properties, _TAGS), find_property(properties, _KEYS)
+    return _Member(tags.decode() if tags else "", keys.decode() if keys else "", body_bytes)

@@ -320,6 +320,18 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, kw_only=True):
         return self.properties.get("UNIQ_KEY") or self.offset_msg_id
 
     @property
+    def unique_key(self) -> str | None:
+        """The id its producer gave it (UNIQ_KEY), None without one; in most records the other properties are not decoded for it."""
+        data = self._data
+        if self._properties is None and self._body_at >= 0 and type(data) is bytes:
+            end = self._pos + self._size if self._index < 0 else self._entry_end
+            at = data.find(b"\x02UNIQ_KEY\x01", self._body_end, end) + 10
+            stop = data.find(b"\x02", at, end) if at > 9 else -1
+            if stop >= 0:
+                return data[at:stop].decode(errors="replace")
+        return self.properties.get("UNIQ_KEY")
+
+    @property
     def offset_msg_id(self) -> str:
         """The broker's id: its address and the record's log offset, in hex."""
         return offset_msg_id(self._store_host(), self.commitlog_offset)

@@ -50,8 +50,8 @@ def test_every_id_is_chosen_by_a_share_of_one_and_none_by_one_of_nothing():
     assert not Sampler(0.0).chooses(ids[5])
 
 
-@pytest.mark.parametrize("msg_id", ["", "x", "no hex", "é" * 32, "AC1E" * 8, "7F00000100002A9F0000000000000xyz"])
-def test_ids_of_other_kinds_are_chosen_or_not_but_always_alike(msg_id):
+@pytest.mark.parametrize("msg_id", ["", "x", "no hex", "é" * 32, "ac1e" * 7 + "ffff", "7F00000100002A9F0000000000000xyz"])
+def test_ids_of_other_kinds_are_chosen_only_when_all_are(msg_id):
     assert Sampler(1.0).chooses(msg_id)
-    assert not Sampler(0.0).chooses(msg_id)
-    assert Sampler(0.3).chooses(msg_id) == Sampler(0.3).chooses(msg_id)
+    assert Sampler(1.0).choose([msg_id]) == [(0, msg_id)]
+    assert not Sampler(0.999).chooses(msg_id)

@@ -246,12 +246,17 @@ def test_what_the_argument_stands_for():
 
 
 def test_work_stops_when_the_share_is_used_up_and_goes_on_later():
-    now = [100.0]
-    budget = CpuBudget(0.1, lambda: now[0])
+    now, cpu = [100.0], [1.0]
+    budget = CpuBudget(0.1, lambda: now[0], lambda: cpu[0])
     assert budget.begin()
     assert not budget.over()
-    now[0] += MAX_CREDIT_S + 0.01
+    now[0] += 60
+    assert not budget.over(), "others had the processor"
+    cpu[0] += MAX_CREDIT_S + 0.01
     assert budget.over()
+    budget.end()
+    assert budget.begin(), "a minute has passed, of which this may use a tenth"
+    cpu[0] += MAX_CREDIT_S + 0.01
     budget.end()
     assert not budget.begin()
     now[0] += 0.05
@@ -262,7 +267,7 @@ def test_work_stops_when_the_share_is_used_up_and_goes_on_later():
 
 def test_a_share_of_one_is_no_limit():
     now = [100.0]
-    budget = CpuBudget(1, lambda: now[0])
+    budget = CpuBudget(1, lambda: now[0], lambda: now[0])
     for _ in range(3):
         assert budget.begin()
         now[0] += 60
