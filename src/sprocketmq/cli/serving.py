@@ -4,16 +4,17 @@ They parse with argparse and import only what they run, so `serve` is ready a qu
 """
 
 import asyncio
+import contextlib
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 from sprocketmq._version import __version__
 from sprocketmq.cli.config import Settings
 from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, fail
-from sprocketmq.cli.logs import logging_to, takes_text
+from sprocketmq.cli.logs import LogOptions, logging_to, takes_text
 from sprocketmq.cli.serving_options import broker_config, check_reach, kv_file, log_options, parser, read_settings
 from sprocketmq.cli.serving_security import access_word, add_initial_users, ready_fields, security_of, warn_of_names
 from sprocketmq.cli.stopping import on_stop_signals, print_ready, watch_stdin
@@ -43,7 +44,7 @@ def run(arguments: Sequence[str]) -> int:
     check_reach(settings, insecure=options.insecure)
     several = verb == "serve" and (options.brokers > 1 or options.replicas)
     logs = log_options(settings, process=verb if several else "")
-    with logging_to(logs) as writer, asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with logging_to(logs) as writer, _logged_failure(verb, logs), asyncio.Runner(loop_factory=new_event_loop) as runner:
         if several:
             from sprocketmq.cli.serving_many import ManyServers, serve_many
 
@@ -53,6 +54,17 @@ def run(arguments: Sequence[str]) -> int:
             return runner.run(serve_many(cluster, stop_with_stdin=options.stop_with_stdin))
         take_over = getattr(options, "take_over", False)
         return runner.run(_serve(verb, settings, take_over=take_over, stop_with_stdin=options.stop_with_stdin))
+
+
+@contextlib.contextmanager
+def _logged_failure(verb: str, logs: LogOptions) -> Iterator[None]:
+    """Log why a server cannot start, if that goes to a file: standard error gets the reason anyway."""
+    try:
+        yield
+    except SprocketError as e:
+        if logs.file is not None:
+            event(log, logging.ERROR, "start_failed", verb=verb, reason=e)
+        raise
 
 
 async def _serve(verb: str, settings: Settings, *, take_over: bool, stop_with_stdin: bool) -> int:

@@ -278,3 +278,11 @@ def test_a_server_ends_in_order_when_its_terminal_is_closed(tmp_path):
     finally:
         process.kill()
         process.communicate()
+
+
+def test_the_log_file_says_why_a_server_cannot_start(tmp_path, capfd):
+    path = tmp_path / "mq.log"
+    arguments = ["namesrv", "--port", "0", "--log-file", str(path), "--set", "host=nosuch.invalid", "--insecure"]
+    assert main(arguments) != 0
+    assert capfd.readouterr().err.count("\n") == 1
+    assert "start_failed verb=namesrv reason=" in path.read_text()

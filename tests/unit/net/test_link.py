@@ -1,6 +1,7 @@
 """Frames over real loopback sockets: limits, foreign protocols, broken peers; nobody else is harmed by them."""
 
 import asyncio
+import logging
 import struct
 
 import pytest
@@ -558,3 +559,12 @@ async def test_connections_leave_some_file_descriptors_for_files(served, caplog)
     finally:
         for peer in peers:
             await peer.close()
+
+
+async def test_requests_that_are_rejected_are_logged_once_for_each_reason(served, pool, caplog):
+    caplog.set_level(logging.INFO)
+    conn = await pool.get(served[2])
+    for _ in range(50):
+        assert (await conn.request(FAIL, timeout_s=60)).code == 1
+    rejected = [record for record in caplog.records if record.event == "request_rejected"]
+    assert [(record.fields["code"], record.fields["answer"]) for record in rejected] == [(FAIL, 1)]
