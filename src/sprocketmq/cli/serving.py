@@ -1,4 +1,4 @@
-"""``serve``, ``namesrv`` and ``broker``: the server processes.
+"""``serve``, ``namesrv`` and ``broker``: the server processes; and the way to ``dashboard``.
 
 They parse with argparse and import only what they run, so `serve` is ready a quarter of a second after its process starts.
 """
@@ -9,7 +9,7 @@ import logging
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sprocketmq._version import __version__
 from sprocketmq.cli.config import Settings
@@ -22,6 +22,9 @@ from sprocketmq.errors import SprocketError
 from sprocketmq.events import event
 from sprocketmq.net.address import format_address, is_wildcard, own_address, parse_address
 from sprocketmq.net.loops import new_event_loop
+
+if TYPE_CHECKING:
+    from sprocketmq.cli.serving_dashboard import ServedDashboard
 
 log = logging.getLogger(__name__)
 
@@ -39,21 +42,36 @@ class _Server(Protocol):
 def run(arguments: Sequence[str]) -> int:
     """Run a serving verb until it is stopped and return its exit code. Raises SprocketError when it cannot start."""
     verb = arguments[0]
+    if verb == "dashboard":
+        from sprocketmq.cli.dashboard import run_dashboard
+
+        return run_dashboard(arguments[1:])
     options = parser(verb).parse_args(arguments[1:])
     settings = read_settings(verb, options)
     check_reach(settings, insecure=options.insecure)
     several = verb == "serve" and (options.brokers > 1 or options.replicas)
     logs = log_options(settings, process=verb if several else "")
     with logging_to(logs) as writer, _logged_failure(verb, logs), asyncio.Runner(loop_factory=new_event_loop) as runner:
+        dashboard = None
+        if getattr(options, "dashboard", None) is not None:
+            from sprocketmq.cli.serving_dashboard import ServedDashboard
+
+            dashboard = ServedDashboard(options.dashboard, settings, insecure=options.insecure, logs=logs, put=writer.put)
         if several:
             from sprocketmq.cli.serving_many import ManyServers, serve_many
 
             cluster = ManyServers(
-                settings, brokers=options.brokers, replicas=options.replicas, insecure=options.insecure, logs=logs, put=writer.put
+                settings,
+                brokers=options.brokers,
+                replicas=options.replicas,
+                insecure=options.insecure,
+                logs=logs,
+                put=writer.put,
+                dashboard=dashboard,
             )
             return runner.run(serve_many(cluster, stop_with_stdin=options.stop_with_stdin))
         take_over = getattr(options, "take_over", False)
-        return runner.run(_serve(verb, settings, take_over=take_over, stop_with_stdin=options.stop_with_stdin))
+        return runner.run(_serve(verb, settings, take_over=take_over, stop_with_stdin=options.stop_with_stdin, dashboard=dashboard))
 
 
 @contextlib.contextmanager
@@ -67,7 +85,7 @@ def _logged_failure(verb: str, logs: LogOptions) -> Iterator[None]:
         raise
 
 
-async def _serve(verb: str, settings: Settings, *, take_over: bool, stop_with_stdin: bool) -> int:
+async def _serve(verb: str, settings: Settings, *, take_over: bool, stop_with_stdin: bool, dashboard: "ServedDashboard | None") -> int:
     """Start the servers of ``verb``, print the ready line, and stop on a signal (0) or when the store fails (1)."""
     stop = asyncio.Event()
     why = "standard input ended"
@@ -80,12 +98,14 @@ async def _serve(verb: str, settings: Settings, *, take_over: bool, stop_with_st
     with on_stop_signals(stop_by):
         if stop_with_stdin:
             watch_stdin(asyncio.get_running_loop(), stop)
-        failure = await _serve_until(stop, verb, settings, take_over=take_over)
+        failure = await _serve_until(stop, verb, settings, take_over=take_over, dashboard=dashboard)
     event(log, logging.INFO, "stopped", verb=verb, reason=failure or why)
     return EXIT_OK if failure is None else EXIT_FAILURE
 
 
-async def _serve_until(stop: asyncio.Event, verb: str, settings: Settings, *, take_over: bool) -> SprocketError | None:
+async def _serve_until(
+    stop: asyncio.Event, verb: str, settings: Settings, *, take_over: bool, dashboard: "ServedDashboard | None"
+) -> SprocketError | None:
     """Serve until ``stop`` is set, or return why the store failed."""
     security = security_of(settings)
     add_initial_users(settings)
@@ -127,6 +147,8 @@ async def _serve_until(stop: asyncio.Event, verb: str, settings: Settings, *, ta
             ready += f" broker={broker.address}"
             if broker.metrics is not None:
                 ready += f" metrics={broker.metrics.address}"
+        if dashboard is not None:
+            ready += await asyncio.to_thread(dashboard.start, _reachable(nameserver.address))
         ready += ready_fields(settings)
         if config is not None:
             ready += f" store={config.store.root}"
@@ -150,6 +172,8 @@ async def _serve_until(stop: asyncio.Event, verb: str, settings: Settings, *, ta
                 fail(f"{failure}; stopping")
         return failure
     finally:
+        if dashboard is not None:
+            await asyncio.to_thread(dashboard.stop)
         for server in reversed(started):
             await asyncio.wait_for(server.stop(), STOP_TIMEOUT_S)
 

@@ -11,6 +11,7 @@ from sprocketmq._version import __version__
 from sprocketmq.cli.config import SECURITY_KEYS, Settings, data_directory
 from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, fail
 from sprocketmq.cli.logs import LogOptions, wrap_line
+from sprocketmq.cli.serving_dashboard import ServedDashboard
 from sprocketmq.cli.serving_options import LOG_SETTINGS
 from sprocketmq.cli.serving_security import ready_fields
 from sprocketmq.cli.stopping import on_stop_signals, print_ready, watch_stdin
@@ -74,7 +75,15 @@ class ManyServers:
     """
 
     def __init__(
-        self, settings: Settings, *, brokers: int, replicas: int, insecure: bool, logs: LogOptions, put: Callable[[str], None]
+        self,
+        settings: Settings,
+        *,
+        brokers: int,
+        replicas: int,
+        insecure: bool,
+        logs: LogOptions,
+        put: Callable[[str], None],
+        dashboard: ServedDashboard | None,
     ) -> None:
         if brokers > 1 and "broker_name" in settings.explicit:
             raise ConfigError("several brokers are called broker-a, broker-b and so on: leave their name out (--name)")
@@ -106,6 +115,8 @@ class ManyServers:
             )
         self._root = Path(settings.store).expanduser().absolute() if settings.store else data_directory()
         self._supervisor = Supervisor(restart=True, say=lambda name, line: put(wrap_line(name, line, logs.format)))
+        self._dashboard = dashboard
+        self._dashboard_field = ""
         self._common = ["--insecure"] if insecure else []
         self._common += ["--secure", str(settings.secure)] if settings.secure is not None else []
         self._common += ["--set", f"host={settings.host}", "--set", f"log_level={logs.level}", "--set", f"log_format={logs.format}"]
@@ -127,7 +138,7 @@ class ManyServers:
         brokers = " ".join(f"{name}={self._supervisor.ready(name)['broker']}" for name in names)
         metrics = ",".join(self._supervisor.ready(member.name)["metrics"] for member in self._members) if self._has_metrics else ""
         scraped = f" metrics={metrics}" if metrics else ""
-        return f"ready namesrv={self._namesrv} {brokers}{scraped}{ready_fields(self._settings)} store={self._root}"
+        return f"ready namesrv={self._namesrv} {brokers}{scraped}{self._dashboard_field}{ready_fields(self._settings)} store={self._root}"
 
     def start(self) -> None:
         """Start the nameserver, then all masters at a time, then all slaves, which find their masters. Raises ChildFailed."""
@@ -135,9 +146,13 @@ class ManyServers:
         commands = {member: self._broker_command(i, member) for i, member in enumerate(self._members)}
         for masters in (True, False):
             self._supervisor.start({member.name: command for member, command in commands.items() if member.is_master is masters})
+        if self._dashboard is not None:
+            self._dashboard_field = self._dashboard.start(self._namesrv)
 
     def stop(self) -> None:
-        """Stop the masters, then the slaves, which have everything by then, then the nameserver, within a bounded time."""
+        """Stop the dashboard, the masters, then the slaves, which have everything by then, then the nameserver, within a bounded time."""
+        if self._dashboard is not None:
+            self._dashboard.stop()
         stages = ([m.name for m in self._members if m.is_master], [m.name for m in self._members if not m.is_master])
         self._supervisor.stop(*stages, [NAMESRV])
 

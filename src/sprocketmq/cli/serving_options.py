@@ -21,6 +21,7 @@ DESCRIPTIONS = {
     "serve": "Run a nameserver and a broker in one process, or several brokers in processes of their own.",
     "namesrv": "Run a nameserver.",
     "broker": "Run a broker that registers at running nameservers.",
+    "dashboard": "Show and administer a cluster in the browser.",
 }
 _READY = {
     "serve": "ready namesrv=HOST:PORT broker=HOST:PORT store=DIR",
@@ -48,14 +49,16 @@ def parser(verb: str) -> argparse.ArgumentParser:
     )
     p.add_argument("--host", help=f"address to listen on (default {LOOPBACK_HOST})")
     if verb == "serve":
-        p.add_argument("--namesrv-port", type=_port, metavar="PORT", help="port of the nameserver (default 9876)")
+        p.add_argument("--namesrv-port", type=port_number, metavar="PORT", help="port of the nameserver (default 9876)")
         p.add_argument("--brokers", type=_count, metavar="N", default=1, help="how many masters; several run in supervised child processes")
         p.add_argument("--replicas", type=int, metavar="N", default=0, help="how many slaves each master has (default 0)")
     if verb == "broker":
         p.add_argument("--take-over", action="store_true", help="replace a live broker of the same name, which gets no more traffic then")
         p.add_argument("--namesrv", metavar="HOST:PORT[;HOST:PORT]", help="nameservers to register at (default: NAMESRV_ADDR)")
     default_port = 9876 if verb == "namesrv" else 10911
-    p.add_argument("--port", type=_port, help=f"port of the {'nameserver' if verb == 'namesrv' else 'broker'} (default {default_port})")
+    p.add_argument(
+        "--port", type=port_number, help=f"port of the {'nameserver' if verb == 'namesrv' else 'broker'} (default {default_port})"
+    )
     kept, name = ("key-value configuration", "namesrv-PORT") if verb == "namesrv" else ("messages", "BROKER_NAME")
     p.add_argument("--store", metavar="DIR", help=f"directory to keep {kept} in (default {data_directory()}/{name})")
     if verb != "namesrv":
@@ -68,15 +71,19 @@ def parser(verb: str) -> argparse.ArgumentParser:
         )
     if verb != "namesrv":
         p.add_argument("--role", metavar="ROLE", help=ROLE_HELP[verb])
-        p.add_argument("--ha-port", type=_port, metavar="PORT", help="port for slaves to follow at (default: none; 0: any free one)")
+        p.add_argument("--ha-port", type=port_number, metavar="PORT", help="port for slaves to follow at (default: none; 0: any free one)")
         p.add_argument("--in-sync-replicas", type=_count, metavar="N", help="copies a SYNC_MASTER waits for, with its own (default 2)")
         p.add_argument("--ha-secret-file", metavar="FILE", help=f"file with the secret of master and slaves (or ${SECRET_VARIABLE})")
     if verb == "broker":
         p.add_argument("--broker-id", type=int, metavar="ID", help="0 for a master (default), from 1 for a slave")
         p.add_argument("--slave-read-enable", action=argparse.BooleanOptionalAction, help="whether a slave answers pulls (default: yes)")
     if verb != "namesrv":
-        p.add_argument("--metrics", type=_port, metavar="PORT", help="let Prometheus scrape http://127.0.0.1:PORT/metrics (usually 5557)")
+        p.add_argument(
+            "--metrics", type=port_number, metavar="PORT", help="let Prometheus scrape http://127.0.0.1:PORT/metrics (usually 5557)"
+        )
     add_log_options(p)
+    if verb == "serve":
+        p.add_argument("--dashboard", metavar="[HOST:]PORT", help="show the cluster in the browser at this port, from a process of its own")
     p.add_argument("--config", metavar="FILE", type=Path, help="file with settings: TOML, or Apache's broker.conf")
     p.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="one setting, named as in a configuration file")
     p.add_argument("--secure", metavar="DIR", type=Path, help="directory of `sprocketmq secure init`: TLS, logins and access control")
@@ -103,7 +110,8 @@ def log_options(settings: Settings, process: str = "") -> "LogOptions":
     return LogOptions(level, settings.log_format, file, settings.log_max_bytes, settings.log_backups, process)
 
 
-def _port(text: str) -> int:
+def port_number(text: str) -> int:
+    """Return the port in a text. Raises ArgumentTypeError."""
     if not text.isascii() or not text.isdigit() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port: write a number from 0 (any free port) to 65535")
     return int(text)

@@ -6,7 +6,6 @@ import socket
 import ssl
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -15,10 +14,8 @@ from sprocketmq.errors import ConfigError, PortInUse
 from sprocketmq.net.address import format_address
 from sprocketmq.net.tasks import Background
 from sprocketmq.web.app import create_app
+from sprocketmq.web.dashboard import Dashboard
 from sprocketmq.web.target import ClusterTarget
-
-if TYPE_CHECKING:
-    from sprocketmq.web.dashboard import Dashboard
 
 MAX_CONNECTIONS = 256
 BACKLOG = 128
@@ -32,6 +29,15 @@ class _Uvicorn(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+async def login_needed(target: ClusterTarget) -> bool:
+    """Tell whether viewers of a dashboard over ``target`` would have to log in. Raises the error of a cluster that does not answer."""
+    dashboard = Dashboard(target)
+    try:
+        return await dashboard.probe()
+    finally:
+        await dashboard.close()
 
 
 class DashboardServer:

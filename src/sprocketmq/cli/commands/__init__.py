@@ -1,6 +1,7 @@
 """The typer application: the tree of commands, one module a subject.
 
-Every command but ``serve``, ``namesrv`` and ``broker`` runs from here; those are listed for ``--help`` and run by ``cli.serving``.
+Every command but ``serve``, ``namesrv``, ``broker`` and ``dashboard`` runs from here; those are listed for
+``--help`` and run by ``cli.serving``.
 """
 
 from typing import Annotated

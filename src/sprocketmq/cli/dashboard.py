@@ -1,0 +1,126 @@
+"""``sprocketmq dashboard``: a cluster in the browser."""
+
+import argparse
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from sprocketmq.cli.config import LOOPBACK_HOST, Settings
+from sprocketmq.cli.errors import EXIT_OK
+from sprocketmq.cli.logs import logging_to
+from sprocketmq.cli.serving_options import DESCRIPTIONS, LOG_SETTINGS, add_log_options, log_options, port_number
+from sprocketmq.cli.stopping import on_stop_signals, print_ready, watch_stdin
+from sprocketmq.cli.target import Target
+from sprocketmq.errors import ConfigError
+from sprocketmq.events import event
+from sprocketmq.net.address import is_loopback, is_wildcard
+from sprocketmq.net.loops import new_event_loop
+
+log = logging.getLogger(__name__)
+
+DEFAULT_PORT = 8080
+DEFAULT_NAMESRV = "127.0.0.1:9876"
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    p = argparse.ArgumentParser(
+        prog="sprocketmq dashboard",
+        description=f"{DESCRIPTIONS['dashboard']} Prints one line `ready dashboard=URL` when it is ready. "
+        "SIGTERM and SIGINT stop it cleanly (exit code 0).",
+        allow_abbrev=False,
+    )
+    namesrv = os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESRV
+    p.add_argument("--namesrv", metavar="HOST:PORT", default=namesrv, help=f"nameservers of the cluster, joined by ';' (default {namesrv})")
+    p.add_argument("--secure", metavar="DIR", type=Path, help="credentials and trusted certificate: viewers have to log in then")
+    p.add_argument("--access-key-file", metavar="FILE", type=Path, help="credentials as JSON, or Apache's tools.yml")
+    p.add_argument("--tls", action=argparse.BooleanOptionalAction, help="encrypt connections to the cluster")
+    p.add_argument("--tls-ca", metavar="FILE", type=Path, help="trust servers with certificates of this authority; implies --tls")
+    p.add_argument("--host", default=LOOPBACK_HOST, help=f"address to listen on (default {LOOPBACK_HOST})")
+    p.add_argument("--port", type=port_number, default=DEFAULT_PORT, help=f"port to listen on (default {DEFAULT_PORT}; 0: any free one)")
+    p.add_argument(
+        "--allow-host", metavar="NAME", action="append", default=[], help="a name under which browsers reach it; may be repeated"
+    )
+    p.add_argument("--https-cert", metavar="FILE", type=Path, help="certificate for HTTPS (default beyond loopback: that of --secure DIR)")
+    p.add_argument("--https-key", metavar="FILE", type=Path, help="its key")
+    p.add_argument("--read-only", action="store_true", help="refuse everything that changes the cluster")
+    p.add_argument("--insecure", action="store_true", help="allow a --host that other machines can reach without HTTPS and logins")
+    add_log_options(p)
+    p.add_argument("--stop-with-stdin", action="store_true", help="stop when standard input ends, for parent processes")
+    return p
+
+
+def run_dashboard(arguments: Sequence[str]) -> int:
+    """Serve the dashboard until it is stopped and return the exit code. Raises SprocketError when it cannot start."""
+    options = parser().parse_args(arguments)
+    settings = Settings()
+    for name in LOG_SETTINGS:
+        if (value := getattr(options, name)) is not None:
+            settings.put(name, value, f"--{name.replace('_', '-')}")
+    with logging_to(log_options(settings)), asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(_serve(options))
+
+
+async def _serve(options: argparse.Namespace) -> int:
+    try:
+        from sprocketmq.web.server import DashboardServer, login_needed
+    except ImportError as e:
+        raise ConfigError(f"the dashboard needs packages that are not installed ({e.name}): pip install 'sprocketmq[dashboard]'") from None
+    from sprocketmq.web.target import ClusterTarget
+
+    target = ClusterTarget(**Target(options.namesrv, options.secure, options.access_key_file, options.tls, options.tls_ca).options)
+    certificate, key = _https(options)
+    if not is_loopback(options.host) and not options.insecure:
+        if certificate is None:
+            raise ConfigError(
+                f"--host {options.host} lets other machines in, and logins would be sent in plain text: add --https-cert FILE and"
+                " --https-key FILE, or --insecure if only machines you trust can reach it"
+            )
+        if not await login_needed(target):
+            raise ConfigError(
+                f"--host {options.host} lets other machines in, and the cluster at {options.namesrv} has no access control, so that"
+                " everybody could change it: secure the cluster, or add --insecure if only machines you trust can reach it"
+            )
+    server = DashboardServer(
+        target,
+        host=options.host,
+        port=options.port,
+        read_only=options.read_only,
+        allowed_hosts=_names(options),
+        certificate=certificate,
+        key=key,
+    )
+    stop = asyncio.Event()
+    with on_stop_signals(lambda _: stop.set()):
+        if options.stop_with_stdin:
+            watch_stdin(asyncio.get_running_loop(), stop)
+        await server.start()
+        try:
+            event(log, logging.INFO, "started", verb="dashboard", address=server.url, namesrv=options.namesrv, read_only=options.read_only)
+            print_ready(f"ready dashboard={server.url}")
+            await stop.wait()
+        finally:
+            await server.stop()
+    event(log, logging.INFO, "stopped", verb="dashboard")
+    return EXIT_OK
+
+
+def _https(options: argparse.Namespace) -> tuple[Path | None, Path | None]:
+    """Return the files for HTTPS: those that are named, or, beyond loopback, those of the servers in ``--secure DIR``."""
+    if (options.https_cert is None) != (options.https_key is None):
+        raise ConfigError("--https-cert and --https-key belong together: give both, or none")
+    if options.https_cert is None and options.secure is not None and not is_loopback(options.host):
+        certificate, key = options.secure / "server.pem", options.secure / "server.key"
+        if certificate.exists() and key.exists():
+            return certificate, key
+    return options.https_cert, options.https_key
+
+
+def _names(options: argparse.Namespace) -> list[str]:
+    """Return the names, beside addresses and localhost, under which browsers may reach it."""
+    if is_loopback(options.host):
+        return list(options.allow_host)
+    return [*options.allow_host, socket.gethostname(), *([] if is_wildcard(options.host) else [options.host])]
