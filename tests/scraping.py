@@ -87,6 +87,6 @@ def _chunks(body: bytes) -> Iterable[bytes]:
 
 async def scrape(address: str) -> Page:
     """Scrape a broker."""
-    status, text = await ask_http(address, b"GET /metrics HTTP/1.1\r\nHost: broker\r\nAccept-Encoding: gzip\r\n\r\n")
+    status, text = await ask_http(address, b"GET /metrics HTTP/1.1\r\nHost: broker\r\nConnection: close\r\n\r\n")
     assert status == 200, text
     return Page(text)

@@ -12,7 +12,7 @@ READY_TIMEOUT_S = 60.0
 
 
 class OurProcess:
-    """One `sprocketmq` server command. `namesrv` and `broker` are the addresses its ready line tells, where it has them."""
+    """One `sprocketmq` server command. `namesrv`, `broker` and `metrics` are the addresses its ready line tells, where it has them."""
 
     def __init__(self, directory: Path, *command: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -37,6 +37,7 @@ class OurProcess:
         facts = dict(part.split("=", 1) for part in line.split()[1:] if "=" in part)
         self.namesrv = facts.get("namesrv", "")
         self.broker = facts.get("broker", "")
+        self.metrics = facts.get("metrics", "")
 
     def stop(self) -> None:
         """Stop cleanly, by SIGTERM, and wait; a second call does nothing."""
