@@ -25,6 +25,7 @@ BENCHMARKS = (
     "benchmarks.load.consume",
     "benchmarks.load.latency",
     "benchmarks.load.tls",
+    "benchmarks.load.metrics",
     "benchmarks.load.spark_start",
     "benchmarks.load.spark_read",
     "benchmarks.load.spark_sink",

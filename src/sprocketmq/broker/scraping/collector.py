@@ -33,6 +33,7 @@ class Collector:
     async def pieces(self) -> AsyncIterator[str]:
         """Yield the page in pieces; the loop has a turn between them."""
         sources = self._sources
+        sources.counted = [topic.counters for topic in sources.topics if topic.counters is not None]
         sources.lags = [lag async for lag in self._lags.all()]
         for metric in METRICS:
             for piece in self._writer.pieces(metric, metric.rows(sources)):

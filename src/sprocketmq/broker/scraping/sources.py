@@ -10,7 +10,7 @@ from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.delay import DelayService
 from sprocketmq.broker.flushing import Flusher
 from sprocketmq.broker.groups import GroupTable
-from sprocketmq.broker.metrics.counters import BrokerCounters
+from sprocketmq.broker.metrics.counters import BrokerCounters, TopicCounters
 from sprocketmq.broker.metrics.latencies import Latencies
 from sprocketmq.broker.metrics.loop_lag import LoopLag
 from sprocketmq.broker.offsets import OffsetTable
@@ -28,7 +28,7 @@ from sprocketmq.storage.store import MessageStore
 
 @dataclass(kw_only=True)
 class Sources:
-    """The parts of a broker. ``lags`` are those of its groups, worked out anew for each page."""
+    """The parts of a broker. ``counted`` has its topics' counters, ``lags`` those of its groups; both are made anew for each page."""
 
     config: BrokerConfig
     counters: BrokerCounters
@@ -51,4 +51,5 @@ class Sources:
     fs: FileSystem
     threads: Executor
     clock: Clock
+    counted: list[TopicCounters] = field(default_factory=list)
     lags: list[Lag] = field(default_factory=list)
