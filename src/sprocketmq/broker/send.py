@@ -437,7 +437,7 @@ class SendHandlers:
         single = self._single
         waiting: list[Stored] = []
         messages = body_bytes = 0
-        run_topic, run_type, run_messages, run_bytes = staged[0][2], "", 0, 0
+        run_topic, run_type, run_messages, run_bytes = staged[0][2], staged[0][9], 0, 0
         run_sizes: list[int] = []  # of consecutive sends to one topic, which are counted together
         for conn, command, topic, queue_id, queue_offset, log_offset, uniq, _, inner, message_type, size, waits in staged:
             body_bytes += len(command.body)
@@ -447,23 +447,21 @@ class SendHandlers:
                     ext = None
                 elif inner:
                     count = inner
-                    counters.inner_batches.add(count)
-                    counters.batch_bytes.add(len(command.body))
+                    counters.note_batch(counters.inner_batches, count, len(command.body))
                     text = _json_text(uniq or "")
                     ext = self._inner % (queue_id, text, text, log_offset, queue_offset)
                 else:
                     ext = single % (queue_id, _json_text(uniq or ""), log_offset, queue_offset)
             else:
                 count = len(log_offset)  # type: ignore[arg-type]
-                counters.batches.add(count)
-                counters.batch_bytes.add(len(command.body))
+                counters.note_batch(counters.batches, count, len(command.body))
                 ids = b",".join([self._msg_id] * count) % tuple(log_offset)  # type: ignore[arg-type]
                 transaction = b'"transactionId":"%b",' % _json_text(uniq) if uniq else b""
                 ext = self._several % (queue_id, transaction, ids, queue_offset)
             if size:
                 if topic is not run_topic or message_type is not run_type:
                     if run_sizes:
-                        counters.of_topic(run_topic).of_type(run_type).add(run_messages, run_bytes, run_sizes, took)
+                        counters.of_type(run_topic, run_type).add(run_messages, run_bytes, run_sizes, took)
                         messages += run_messages
                     run_topic, run_type, run_messages, run_bytes, run_sizes = topic, message_type, 0, 0, []
                 run_messages += count
@@ -475,7 +473,7 @@ class SendHandlers:
             else:
                 conn.respond(command, 0, ext=ext)
         if run_sizes:
-            counters.of_topic(run_topic).of_type(run_type).add(run_messages, run_bytes, run_sizes, took)
+            counters.of_type(run_topic, run_type).add(run_messages, run_bytes, run_sizes, took)
         counters.put_messages += messages + run_messages
         counters.put_bytes += body_bytes
         if self._seen_late:

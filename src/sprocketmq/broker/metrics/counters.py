@@ -59,9 +59,13 @@ class Histogram:
 
     def add_all(self, values: Sequence[float]) -> None:
         """Count ``values``, of which there is at least one."""
+        first = values[0]
+        if values.count(first) == len(values):  # mostly: those who send together send messages of a size
+            self.add(first, len(values))
+            return
         self.total += sum(values)
         least, most = bisect_left(self.bounds, min(values)), bisect_left(self.bounds, max(values))
-        if least == most:  # mostly: those who send together send messages of a size
+        if least == most:
             self.counts[least] += len(values)
         else:
             for value in values:
@@ -130,9 +134,14 @@ class PutCounters:
         """Count requests of one commit: their messages and bytes, the mean record size of each, and how long each waited."""
         self.messages += messages
         self.bytes += size
-        self.requests += len(sizes)
-        self.time_s += waited_s * len(sizes)
-        self.sizes.add_all(sizes)
+        if len(sizes) == 1:
+            self.requests += 1
+            self.time_s += waited_s
+            self.sizes.add(sizes[0])
+        else:
+            self.requests += len(sizes)
+            self.time_s += waited_s * len(sizes)
+            self.sizes.add_all(sizes)
 
 
 class GroupCounters:
@@ -257,6 +266,14 @@ class BrokerCounters:
         self.groups: WeakSet[GroupCounters] = WeakSet()
         self.other_groups = GroupCounters(OTHER, OTHER)
 
+    def note_batch(self, batches: Histogram, count: int, size: int) -> None:
+        """Count a batch of ``count`` messages and ``size`` bytes in ``batches`` or ``inner_batches``."""
+        batches.counts[bisect_left(BATCH_MESSAGES_BOUNDS, count)] += 1
+        batches.total += count
+        sizes = self.batch_bytes
+        sizes.counts[bisect_left(BATCH_BYTES_BOUNDS, size)] += 1
+        sizes.total += size
+
     def of_topic(self, topic: CountedTopic) -> TopicCounters:
         """Return the counters of a topic, made if need be."""
         counters = topic.counters
@@ -265,9 +282,15 @@ class BrokerCounters:
             self.topics.add(counters)
         return counters
 
+    def of_type(self, topic: CountedTopic, message_type: str) -> PutCounters:
+        """Return the counters of a topic's messages of one type, made if need be."""
+        known = topic.counters
+        put = known.by_type.get(message_type) if known is not None else None
+        return put if put is not None else self.of_topic(topic).of_type(message_type)
+
     def of_group(self, topic: CountedTopic, group: str) -> GroupCounters:
         """Return the counters of a group that reads a topic, made if need be; those of all others when there are too many."""
-        groups = self.of_topic(topic).groups
+        groups = (topic.counters or self.of_topic(topic)).groups
         counters = groups.get(group)
         if counters is None:
             if len(self.groups) >= MAX_GROUP_COUNTERS:

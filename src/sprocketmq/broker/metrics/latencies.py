@@ -45,6 +45,7 @@ class Latencies:
     def __init__(self, now: Callable[[], float]) -> None:
         self.now = now
         self._kinds: dict[int, Histogram] = {}
+        self._creations: set[int] = set()  # those among them that answer the creation of a topic or group
         self.topics: dict[tuple[bool, bool], Histogram] = {}
         self.groups: dict[bool, Histogram] = {}
 
@@ -69,15 +70,20 @@ class Latencies:
         if kind is None:
             kind = self._new(answer)
         kind.add(took_ms, count)
-        request = answer >> 17
-        if request == RequestCode.UPDATE_AND_CREATE_TOPIC:
-            how = (not answer & 0xFFFF, is_system_topic(topic))
-            self.topics.setdefault(how, Histogram(CREATION_BOUNDS)).add(took_ms, count)
-        elif request == RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:
-            self.groups.setdefault(not answer & 0xFFFF, Histogram(CREATION_BOUNDS)).add(took_ms, count)
+        if answer in self._creations:
+            self._created(answer, took_ms, count, topic)
+
+    def _created(self, answer: int, took_ms: float, count: int, topic: str) -> None:
+        succeeded = not answer & 0xFFFF
+        if answer >> 17 == RequestCode.UPDATE_AND_CREATE_TOPIC:
+            self.topics.setdefault((succeeded, is_system_topic(topic)), Histogram(CREATION_BOUNDS)).add(took_ms, count)
+        else:
+            self.groups.setdefault(succeeded, Histogram(CREATION_BOUNDS)).add(took_ms, count)
 
     def _new(self, answer: int) -> Histogram:
         request = (answer & ~_LONG_POLLING) >> 17
+        if request in (RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP):
+            self._creations.add(answer)
         if request not in _REQUESTS:
             answer &= 0x1FFFF  # a peer may send any number
         return self._kinds.setdefault(answer, Histogram(LATENCY_BOUNDS))
