@@ -357,6 +357,28 @@ public final class Driver {
         return described;
     }
 
+    /** Wakes the client's thread of events while its owner waits for it to end: it looks every 3 s only. */
+    private static Thread hurry(Thread owner) {
+        Thread hurrying = new Thread(() -> {
+            try {
+                while (true) {
+                    Thread.sleep(20);
+                    for (StackTraceElement frame : owner.getStackTrace()) {
+                        if (frame.getMethodName().equals("shutdown") && frame.getClassName().endsWith(".ServiceThread")) {
+                            Thread.getAllStackTraces().keySet().stream()
+                                .filter(thread -> thread.getName().startsWith("NettyEventExecutor")).forEach(Thread::interrupt);
+                        }
+                    }
+                }
+            } catch (InterruptedException ended) {
+                // The command has ended.
+            }
+        });
+        hurrying.setDaemon(true);
+        hurrying.start();
+        return hurrying;
+    }
+
     /** Runs one command of the admin tool as its main method does, and returns what it printed to either stream. */
     private static String admin(String[] arguments) {
         ByteArrayOutputStream printed = new ByteArrayOutputStream();
@@ -365,9 +387,11 @@ public final class Driver {
         PrintStream capture = new PrintStream(printed, true, StandardCharsets.UTF_8);
         System.setOut(capture);
         System.setErr(capture);
+        Thread hurrying = hurry(Thread.currentThread());
         try {
             MQAdminStartup.main0(arguments, null);
         } finally {
+            hurrying.interrupt();
             System.setOut(out);
             System.setErr(err);
         }
