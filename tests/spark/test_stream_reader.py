@@ -546,6 +546,31 @@ def test_a_commit_that_fails_does_not_end_the_query_and_is_tried_again(cluster, 
     assert cluster.committed == {("readers", Q0): 90, ("readers", Q1): 20}
 
 
+def test_progress_is_noted_and_ends_with_the_query(cluster, monkeypatch):
+    noted = []
+
+    class Reporter:
+        def __init__(self, nameserver, topic, query, security):
+            noted.append((topic, query))
+
+        def note(self, begun, latest):
+            noted.append((begun, latest))
+
+        def close(self):
+            noted.append("closed")
+
+    monkeypatch.setattr(data_source, "ProgressReporter", Reporter)
+    reader = stream(progressTopic="reports")
+    latest(reader, offsets(q0=90, q1=20))
+    reader.stop()
+    assert noted == [("reports", "T"), ({Q0: 90, Q1: 20}, {Q0: 100, Q1: 25}), "closed"]
+    noted.clear()
+    reader = stream()
+    latest(reader, offsets(q0=90, q1=20))
+    reader.stop()
+    assert noted == [], "nobody asked for it"
+
+
 def test_the_lag_is_what_was_seen_last(cluster):
     reader = stream(maxOffsetsPerTrigger="10")
     assert reader.reportLatestOffset() is None

@@ -45,6 +45,7 @@ from sprocketmq.spark.source.planning import (
     cut_ranges,
     ranges_between,
 )
+from sprocketmq.spark.source.progress import ProgressReporter
 from sprocketmq.spark.source.pulled_rows import PulledRows
 from sprocketmq.spark.source.reading import RETRY_PAUSE_S, DataLoss, QueueAway, RangeReader
 from sprocketmq.spark.source.schema import arrow_schema, spark_schema
@@ -300,6 +301,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._rest_until = 0.0
         self._committed: Offsets = {}
         self._warned: set[str] = set()
+        self._progress = (
+            None
+            if options.progress_topic is None
+            else ProgressReporter(options.nameserver, options.progress_topic, options.progress_name, options.security)
+        )
 
     # --- methods that Spark calls ---
 
@@ -330,6 +336,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             asked = self._rest_until
         latest = self._with_retries(lambda: self._latest_offsets(begun))
         self._latest = latest
+        if self._progress is not None:
+            self._progress.note(begun, latest)
         end = self._end_of_batch(begun, latest, limit)
         now = self._monotonic()
         if end == begun:
@@ -354,6 +362,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition)
+
+    def stop(self) -> None:
+        if self._progress is not None:
+            self._progress.close()
 
     # --- parts ---
 

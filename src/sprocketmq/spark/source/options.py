@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from sprocketmq.client.consume.replica_choice import ReadFrom
 from sprocketmq.errors import ConfigError, InvalidName
 from sprocketmq.protocol.message import MessageQueue
-from sprocketmq.protocol.names import check_group, check_topic
+from sprocketmq.protocol.names import check_group, check_send_topic, check_topic
+from sprocketmq.protocol.progress_reports import MAX_NAME
 from sprocketmq.spark.option_values import CLIENT_PREFIX, Values, camel
 from sprocketmq.spark.security import SECURITY_NAMES, SecurityOptions, parse_security
 from sprocketmq.spark.source.access import CLIENT_OPTIONS, Filter, FilterRefused, check_filter, client_settings
@@ -27,7 +28,15 @@ DEFAULT_GROUP = "sprocketmq-spark"
 _WHAT = ("subscribe", "subscribePattern", "assign")
 _STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingFromGroup")
 _ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-_STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "commitOffsetsToBroker")
+_PROGRESS = ("progressTopic", "progressName")
+_STREAM_ONLY = (
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "commitOffsetsToBroker",
+    *_PROGRESS,
+)
 NAMES = (
     *("nameserver", *_WHAT, *_STARTS, "startingOffsetsByTimestampStrategy", *_ENDS, "group", "columns", "failOnDataLoss"),
     *("filterExpression", "filterType", *_STREAM_ONLY, "minPartitions", "maxPartitions", "maxRecordsPerPartition"),
@@ -60,6 +69,8 @@ class ReadOptions:
     error_without_match: bool
     ending: Bound
     commit_offsets: bool
+    progress_topic: str | None
+    progress_name: str
     max_offsets_per_trigger: int | None
     max_bytes_per_trigger: int | None
     min_offsets_per_trigger: int | None
@@ -126,17 +137,21 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None) -> Read
     commit_offsets = values.boolean("commitOffsetsToBroker", False)
     if commit_offsets and not values.given("group"):
         raise values.error("commitOffsetsToBroker", "name the consumer group to commit for with option group")
+    group = values.group("group", DEFAULT_GROUP)
+    progress_topic = _progress_topic(values, what)
     return ReadOptions(
         nameserver=nameserver,
         topics=topics,
         pattern=pattern,
         assign=assign,
-        group=values.group("group", DEFAULT_GROUP),
+        group=group,
         columns=values.columns(COLUMNS, DEFAULT_COLUMNS),
         starting=starting,
         error_without_match=values.word("startingOffsetsByTimestampStrategy", ("error", "latest"), "latest") == "error",
         ending=ending,
         commit_offsets=commit_offsets,
+        progress_topic=progress_topic,
+        progress_name=_progress_name(values, group, pattern or ", ".join(topics)),
         max_offsets_per_trigger=most,
         max_bytes_per_trigger=values.size("maxBytesPerTrigger", 0, 1) or None,
         min_offsets_per_trigger=least,
@@ -179,6 +194,32 @@ class _Subscribed:
         if self.assign and queue not in self.assign:
             return f"queue {queue.queue_id} of topic {queue.topic} on broker {queue.broker_name} is not in option assign"
         return None
+
+
+def _progress_topic(values: Values, what: _Subscribed) -> str | None:
+    """Return the topic for progress reports, None when there is none."""
+    topic = values.text("progressTopic")
+    if topic is None:
+        if values.given("progressName"):
+            raise values.error("progressName", "it goes with progressTopic; give that, too, or leave it out")
+        return None
+    try:
+        check_send_topic(topic)
+    except InvalidName as e:
+        raise values.error("progressTopic", str(e)) from None
+    if topic in what.topics or (what.pattern is not None and re.fullmatch(what.pattern, topic)):
+        raise values.error("progressTopic", f"the query would read its own reports from {topic}: choose a topic that it does not read")
+    return topic
+
+
+def _progress_name(values: Values, group: str, what: str) -> str:
+    """Return the name of the query in its reports: given, or its group, or what it reads."""
+    name = values.text("progressName")
+    if name is None:
+        name = what[:MAX_NAME] if group == DEFAULT_GROUP else group
+    if len(name) > MAX_NAME or not name.isprintable():
+        raise values.error("progressName", f"it must be printable text of at most {MAX_NAME} characters")
+    return name
 
 
 def _what(values: Values) -> tuple[tuple[str, ...], str | None, tuple[MessageQueue, ...]]:
