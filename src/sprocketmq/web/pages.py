@@ -7,7 +7,7 @@ The module is ``static/pages/NAME.js``, exports ``mount(root, context)`` and fin
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sprocketmq.web.api import dead_letters, groups, messages, overview, store, topics, traces
+from sprocketmq.web.api import dead_letters, groups, messages, overview, spark, store, topics, traces
 from sprocketmq.web.calls import Route, Stream
 
 
@@ -29,4 +29,5 @@ PAGES = (
     Page("dead_letters", "/dead-letters", dead_letters.ROUTES),
     Page("traces", "/traces", traces.ROUTES),
     Page("store", "/store", store.ROUTES),
+    Page("spark", "/spark", spark.ROUTES),
 )

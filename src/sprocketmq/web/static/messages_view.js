@@ -166,9 +166,9 @@ export function beginOf(range) {
 }
 
 // A field for a topic that suggests names while it is typed.
-export function topicField(value) {
+export function topicField(value, { label = t("messages.topic"), placeholder = "" } = {}) {
   const list = h("datalist", { id: "topic-names" });
-  const input = h("input", { name: "topic", list: "topic-names", value, required: true, spellcheck: "false", autocomplete: "off", maxlength: "255" });
+  const input = h("input", { name: "topic", list: "topic-names", value, placeholder, required: true, spellcheck: "false", autocomplete: "off", maxlength: "255" });
   let asked = "";
   async function suggest() {
     const part = input.value.trim();
@@ -183,7 +183,7 @@ export function topicField(value) {
   }
   input.addEventListener("focus", suggest);
   input.addEventListener("input", suggest);
-  return [field(t("messages.topic"), input), list, input];
+  return [field(label, input), list, input];
 }
 
 export function backLink(path, query, text) {
