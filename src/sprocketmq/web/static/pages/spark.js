@@ -60,7 +60,7 @@ export async function mount(root, context) {
       [t("spark.in_all"), `${format.count(query.read)} · ${t("spark.batches")}: ${format.count(query.batches)}`],
       [t("spark.ago"), `${format.ago(query.at_ms)} · ${query.host}`],
     ]);
-    const lag = h("div", {}, h("div", { class: "muted small" }, t("spark.lag_hour")), chart(query.history, { label: t("spark.lag_hour"), text: format.count }));
+    const lag = h("div", {}, h("div", { class: "muted small" }, t("spark.lag_hour")), chart(query.history, { label: t("spark.lag_hour"), text: format.count, spanMs: 3600000 }));
     const details = h("details", { open: opened.has(query.query), ontoggle: (event) => (event.target.open ? opened.add(query.query) : opened.delete(query.query)) }, h("summary", {}, t("spark.slowest")), places(query.slowest));
     return card(
       null,
