@@ -85,6 +85,14 @@ async def test_impossible_changes_are_one_sentence(visitor, path, body):
     assert answer.json()["error"]["text"]
 
 
+async def test_a_topic_that_was_made_elsewhere_is_shown_at_once():
+    reader, admin, clock = reader_over("a", timeout_s=30, topic_configs_on={"old": TopicConfig("old")}, groups_of_topic_on=[])
+    await topics.list_topics(reader)
+    admin.answers["topic_configs_on"] = {"old": TopicConfig("old"), "new": TopicConfig("new")}
+    clock.advance(2)
+    assert (await topics.topic_detail(reader, "new"))["name"] == "new"
+
+
 async def test_changing_or_showing_an_unknown_topic_is_not_found(visitor):
     assert (await visitor.post("/api/topic/alter", topic="nosuch", queues=1, perm=6)).status_code == 404
     assert (await visitor.get("/api/topic", topic="nosuch")).status_code == 404

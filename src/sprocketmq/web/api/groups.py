@@ -14,7 +14,7 @@ from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_GROUPS
 from sprocketmq.web.api.group_members import Member, members_of
 from sprocketmq.web.api.rates import Rates, catch_up_s, rates_of
-from sprocketmq.web.api.reader import ClusterReader, Json, reader_of
+from sprocketmq.web.api.reader import NEW_AGE_S, ClusterReader, Json, reader_of
 from sprocketmq.web.calls import Call, Route
 
 # Rows that one request may ask about; queues that are shown, and those whose oldest waiting message is read.
@@ -40,11 +40,11 @@ class QueueOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def list_groups(reader: ClusterReader) -> Json:
     """Return a row for each consumer group that a broker knows, online or not, by name; and the brokers whose groups are missing."""
-    found, missing = await _table(reader)
+    found, missing = await _table(reader, GROUPS_AGE_S)
     return {"groups": [_row(name, configs) for name, configs in sorted(found.items())], "missing": missing}
 
 
-async def _table(reader: ClusterReader) -> tuple[dict[str, dict[str, SubscriptionGroupConfig]], dict[str, str]]:
+async def _table(reader: ClusterReader, max_age_s: float) -> tuple[dict[str, dict[str, SubscriptionGroupConfig]], dict[str, str]]:
     async def load() -> tuple[dict[str, dict[str, SubscriptionGroupConfig]], dict[str, str]]:
         tables, missing = await reader.ask_all(reader.admin.groups_on)
         found: dict[str, dict[str, SubscriptionGroupConfig]] = {}
@@ -53,7 +53,7 @@ async def _table(reader: ClusterReader) -> tuple[dict[str, dict[str, Subscriptio
                 found.setdefault(group, {})[broker] = config
         return found, missing
 
-    return await reader.kept("groups", GROUPS_AGE_S, load)
+    return await reader.kept("groups", max_age_s, load)
 
 
 def _row(name: str, configs: dict[str, SubscriptionGroupConfig]) -> Json:
@@ -132,7 +132,9 @@ async def _dead_letters(reader: ClusterReader, group: str) -> int | None:
 
 async def group_detail(reader: ClusterReader, group: str) -> Json:
     """Return one group: settings, figures, members, and each queue with the member that has it. Raises GroupNotFound."""
-    table, missing = await _table(reader)
+    table, missing = await _table(reader, GROUPS_AGE_S)
+    if group not in table:  # it may be new
+        table, missing = await _table(reader, NEW_AGE_S)
     configs = table.get(group, {})
     if not configs and not missing:
         raise GroupNotFound(group)

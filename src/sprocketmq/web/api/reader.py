@@ -22,6 +22,8 @@ REQUEST_TIMEOUT_S = 4.0
 AWAY_S = 5.0
 # How old the list of brokers, and the settings of all topics, may be.
 CLUSTER_AGE_S, TOPICS_AGE_S = 3.0, 10.0
+# How old they may be when they lack what is asked for.
+NEW_AGE_S = 1.0
 MAX_SAMPLES = 4096
 READER_AGE_S = 3600.0
 
@@ -105,9 +107,13 @@ class ClusterReader:
 
     # --- lists that are kept ---
 
-    async def topic_table(self) -> tuple[dict[str, dict[str, TopicConfig]], dict[str, str]]:
-        """Return the settings of all topics, by topic and broker name, and the reasons of brokers whose topics are missing."""
-        return await self.kept("topics", TOPICS_AGE_S, self._topic_table)
+    async def topic_table(self, topic: str = "") -> tuple[dict[str, dict[str, TopicConfig]], dict[str, str]]:
+        """Return the settings of all topics, by topic and broker name, and the reasons of brokers whose topics are missing.
+
+        A table without ``topic`` is read again, as it may be new.
+        """
+        found = await self.kept("topics", TOPICS_AGE_S, self._topic_table)
+        return found if not topic or topic in found[0] else await self.kept("topics", NEW_AGE_S, self._topic_table)
 
     async def _topic_table(self) -> tuple[dict[str, dict[str, TopicConfig]], dict[str, str]]:
         tables, missing = await self.ask_all(self.admin.topic_configs_on)

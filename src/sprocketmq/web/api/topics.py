@@ -146,7 +146,7 @@ def _longest(counter: BrokerStats) -> StatsWindow:
 
 async def topic_detail(reader: ClusterReader, topic: str) -> Json:
     """Return one topic with its settings, queues and groups. Raises TopicNotFound."""
-    table, missing = await reader.topic_table()
+    table, missing = await reader.topic_table(topic)
     configs = table.get(topic, {})
     if not configs and not missing:
         raise TopicNotFound(topic)
@@ -206,6 +206,7 @@ async def sample_tags(reader: ClusterReader, topic: str) -> Json:
 
 async def create_topic(reader: ClusterReader, topic: str, *, queues: int, perm: int, batch: bool, message_type: str, broker: str) -> Json:
     """Create a topic on every master, or on one broker. Raises ConfigError when it exists there."""
+    reader.forget()
     table, _ = await reader.topic_table()
     if any(not broker or name == broker for name in table.get(topic, ())):
         raise ConfigError(f"topic {topic!r} exists already: change it instead")
