@@ -1,4 +1,4 @@
-"""Hooks: functions of yours that a client calls for each send, pull, handler call and give-back (docs/guide/observing-clients.md)."""
+"""Hooks: methods that a client calls for each send, pull, handler call and give-back (docs/guide/observing-clients.md)."""
 
 from collections.abc import Sequence
 
@@ -106,7 +106,7 @@ class ClientHooks:
     """
 
     def message_created(self, message: Message) -> Message | None:
-        """Look at a message before it is encoded, once for each message and in the thread of the caller, also with AutoBatch.
+        """Look at a message before it is encoded, once for each message and with the caller's context variables, also with AutoBatch.
 
         May return a changed copy (``msgspec.structs.replace``) with other properties, keys or tag. None leaves the message as it is. The
         message may still be refused, and is not sent then.

@@ -129,36 +129,32 @@ class FailureCounts:
 
 
 class ProducerCounts:
-    """The counters of one producer. Hot paths add to the fields themselves."""
+    """The counters of one producer; ``single`` are requests with one message. The outbox adds to the fields itself."""
 
-    __slots__ = ("batches", "bytes", "failures", "latency", "messages", "requests", "retries", "sizes")
+    __slots__ = ("batched", "batches", "bytes", "failures", "latency", "retries", "single", "sizes")
 
     def __init__(self) -> None:
-        self.messages = 0
-        self.bytes = 0
-        self.requests = 0
+        self.single = 0
         self.batches = 0
+        self.batched = 0
+        self.bytes = 0
         self.retries = 0
         self.sizes = SizeCounts()
         self.failures = FailureCounts()
         self.latency = DurationCounts()
 
-    def stored(self, messages: int, size: int, latency_s: float, retries: int) -> None:
-        """Count a request that was stored."""
-        # Written out, as there is a request for each message without batching: calls would double the cost.
-        self.requests += 1
-        self.messages += messages
-        self.bytes += size
-        if retries:
-            self.retries += retries
-        if messages > 1:
+    def batch(self, messages: int) -> None:
+        """Count a batch that was stored."""
+        if messages == 1:
+            self.single += 1
+        else:
             self.batches += 1
-        self.sizes.counts[messages.bit_length() - 1] += 1
-        latency = self.latency
-        latency.counts[int(latency_s * 1e6).bit_length()] += 1
-        latency.total_s += latency_s
-        if latency_s > latency.longest_s:  # noqa: PLR1730 - as above
-            latency.longest_s = latency_s
+            self.batched += messages
+            self.sizes.add(messages)
+
+    def messages_per_request(self) -> dict[int, int]:
+        """Return how many requests were of which size."""
+        return ({1: self.single} if self.single else {}) | self.sizes.histogram()
 
     def failed(self, error: BaseException, retries: int) -> None:
         """Count a request that has failed."""

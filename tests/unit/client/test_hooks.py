@@ -16,6 +16,7 @@ from sprocketmq.client.consume import pull_loop
 from sprocketmq.client.send import requests as requests_module
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import BrokerError, ConfigError, InvalidMessage, NotAMessage, TopicNotFound
+from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.codes import RequestCode as Q
 from sprocketmq.protocol.codes import ResponseCode as R
 from sprocketmq.protocol.message import MessageQueue
@@ -173,8 +174,14 @@ async def test_an_encoded_request_is_an_event_without_messages(cluster):
     hook = Recorder()
     async with Producer("pg", namesrv=cluster.namesrv.address, hooks=[hook]) as producer:
         await producer.send_encoded("t", b"body", "UNIQ_KEY\x01abc\x02", batch=False)
-    (event,) = hook.of("sent")
-    assert (event.message_count, list(event.messages), list(event.message_ids)) == (1, [], [])
+        batch = encode_batch([(0, b"x", b"UNIQ_KEY\x01a\x02"), (0, b"y", b"UNIQ_KEY\x01b\x02")])
+        await producer.send_encoded("t", batch, "UNIQ_KEY\x01abc\x02", batch=True)
+        cluster.broker.script(Q.SEND_BATCH_MESSAGE, answer(R.MESSAGE_ILLEGAL, "no"))
+        with pytest.raises(BrokerError):
+            await producer.send_encoded("t", b"no batch", "UNIQ_KEY\x01abc\x02", batch=True)
+    single, several, damaged = hook.of("sent")
+    assert [event.message_count for event in (single, several, damaged)] == [1, 2, 1]
+    assert (list(single.messages), list(single.message_ids)) == ([], [])
 
 
 async def test_tries_and_errors_are_reported(cluster):

@@ -311,6 +311,7 @@ def test_blocking_producers_and_handlers_in_threads_share_the_context(telemetry)
             future = producer.submit(Message("t", b"x"))
             producer.flush()
             future.result()
+            producer.send_batch([Message("other", b"1"), Message("other", b"2")])
 
         def handler(batch):
             seen.append(trace.get_current_span().get_span_context())
@@ -320,7 +321,9 @@ def test_blocking_producers_and_handlers_in_threads_share_the_context(telemetry)
             consumer.listen(handler)
             assert done.wait(60)
     (sent,), (processed,) = telemetry.spans("send t"), telemetry.spans("process t")
-    assert sent.parent.span_id == request.get_span_context().span_id
+    assert {span.parent.span_id for span in (sent, *telemetry.spans("create other"), *telemetry.spans("send other"))} == {
+        request.get_span_context().span_id
+    }
     assert processed.parent.span_id == sent.context.span_id
     assert seen[0].span_id == processed.context.span_id
 

@@ -303,9 +303,12 @@ class Producer(Client):
         the message (``created``). Returns the request, or None when the message is in a batch. Raises what ``submit`` raises, except
         SendQueueFull.
         """
-        hooks = self._hooks
-        if hooks is not None and not created:
-            message = hooks.created(message)
+        member = waiter
+        if self._hooks is not None:
+            if not created:
+                message = self._hooks.created(message)
+            if not isinstance(waiter, WithMessage):
+                member = WithMessage(waiter, message)
         room = self._room
         gathering = self._gathering
         try:
@@ -316,7 +319,6 @@ class Producer(Client):
                 timeout_s = self._timeout_s
                 if gathering is not None:
                     if added is None:
-                        member = waiter if hooks is None or isinstance(waiter, WithMessage) else WithMessage(waiter, message)
                         added = gathering.accumulator.add(message, member)
                     if added is QUEUED or added is WAKE:
                         room.messages += 1
@@ -346,7 +348,7 @@ class Producer(Client):
                 in_order,
                 waiter,
             )
-            if hooks is not None:
+            if self._hooks is not None:
                 request.messages = (message,)
             if gathering is not None and added is SEND_AT_ONCE:
                 request.gathered = gathering.accumulator.lone(message)
@@ -527,11 +529,11 @@ class Producer(Client):
         counts, hooks, room = self._outbox.counts, self._hooks, self._room
         return ProducerStats(
             self.group,
-            messages=counts.messages,
+            messages=counts.single + counts.batched,
             bytes=counts.bytes,
-            requests=counts.requests,
+            requests=counts.single + counts.batches,
             batches=counts.batches,
-            messages_per_request=counts.sizes.histogram(),
+            messages_per_request=counts.messages_per_request(),
             in_flight=room.messages,
             in_flight_bytes=room.bytes,
             retries=counts.retries,
