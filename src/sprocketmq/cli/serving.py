@@ -149,6 +149,7 @@ async def _serve_until(
                 ready += f" metrics={broker.metrics.address}"
         if dashboard is not None:
             ready += await asyncio.to_thread(dashboard.start, _reachable(nameserver.address))
+        listens = ready.removeprefix("ready ")
         ready += ready_fields(settings)
         if config is not None:
             ready += f" store={config.store.root}"
@@ -158,6 +159,7 @@ async def _serve_until(
             "started",
             verb=verb,
             version=__version__,
+            listens=listens,
             tls=settings.tls_mode,
             access_control=access_word(settings),
             store=config.store.root if config is not None else None,
