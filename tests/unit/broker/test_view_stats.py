@@ -165,6 +165,36 @@ async def test_every_statistic_that_tools_ask_for(ask, broker, clock):
     assert (await minute_of(ask, "CHANNEL_ACTIVITY", "CONNECT")).sum >= 1
 
 
+# What rocketmq-exporter reads as numbers: if one were missing, it would export nothing of a broker.
+EXPORTED = """
+    msgPutTotalTodayNow sendThreadPoolQueueHeadWaitTimeMills queryThreadPoolQueueHeadWaitTimeMills msgGetTotalTodayNow queryThreadPoolQueueSize
+    bootTimestamp msgPutTotalYesterdayMorning msgGetTotalYesterdayMorning pullThreadPoolQueueSize commitLogMinOffset
+    pullThreadPoolQueueHeadWaitTimeMills dispatchMaxBuffer brokerVersion consumeQueueDiskRatio pageCacheLockTimeMills commitLogDiskRatio
+    commitLogMaxOffset getMessageEntireTimeMax msgPutTotalTodayMorning putMessageTimesTotal msgGetTotalTodayMorning sendThreadPoolQueueSize
+    startAcceptSendRequestTimeStamp putMessageEntireTimeMax earliestMessageTimeStamp remainTransientStoreBufferNumbs
+    queryThreadPoolQueueCapacity putMessageAverageSize dispatchBehindBytes putMessageSizeTotal sendThreadPoolQueueCapacity
+    pullThreadPoolQueueCapacity putLatency99 putLatency999
+"""
+
+
+@pytest.mark.parametrize("sends", [0, 3])
+async def test_runtime_information_has_all_that_exporters_need(ask, sends):
+    for _ in range(sends):
+        await ask.send("orders")
+    table = RuntimeInfo.decode((await ask(28)).body).table
+    for name in EXPORTED.split():
+        whole = not name.startswith(("putLatency", "putMessageAverage")) and not name.endswith("Ratio")
+        assert (int if whole else float)(table[name]) >= -1, name
+    for name in ("putTps", "getMissTps", "getTransferedTps", "getTransferredTps", "getTotalTps", "getFoundTps"):
+        assert len([float(word) for word in table[name].split()]) == 3, name
+    words = table["commitLogDirCapacity"].split(" ")
+    assert [words[0], words[1], words[3], words[4], words[5], words[7]] == ["Total", ":", "GiB,", "Free", ":", "GiB."]
+    assert all(float(words[place]) >= 0 for place in (2, 6))
+    for name, value in table.items():
+        if name.startswith("scheduleMessageOffset_"):
+            assert len([int(part) for part in value.split(",")]) == 2
+
+
 async def test_runtime_information_tells_how_long_commits_took(ask, broker):
     for _ in range(3):
         await ask.send("orders")
