@@ -200,7 +200,7 @@ async def test_series_over_the_limit_are_one_and_one_log_line(start_broker, capl
         found = (await scrape(broker.metrics.address)).values("rocketmq_messages_in_total", "topic")
         assert (len(found), found["other",]) == (4, 3)
     await asking.close()
-    assert sum("rocketmq_messages_in_total has more than 3 series" in record.getMessage() for record in caplog.records) == 1
+    assert sum("metrics_over_limit metric=rocketmq_messages_in_total max_series=3" in record.getMessage() for record in caplog.records) == 1
 
 
 async def test_the_lag_of_replicas(start_broker, namesrv):

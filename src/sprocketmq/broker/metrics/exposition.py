@@ -63,7 +63,7 @@ class Writer:
     """Writes metrics with the labels that all series have.
 
     A metric has at most ``max_series`` series (a histogram counts as one); what is over is added up in one more, whose labels are all
-    ``other``. ``over`` has the names of the metrics of which the last page had more.
+    ``other``; of ages the largest counts. ``over`` has the names of the metrics of which the last page had more.
     """
 
     def __init__(self, labels: Mapping[str, str], max_series: int) -> None:
@@ -84,7 +84,7 @@ class Writer:
             count += 1
             labels, value = row
             if count > self._max_series:
-                rest = value if rest is None else _sum(rest, value)
+                rest = value if rest is None else _both(rest, value, metric)
             else:
                 write(lines, metric, labels, value)
             if len(lines) >= LINES_PER_PIECE:
@@ -116,7 +116,8 @@ class Writer:
         lines.append(f"{name}_count{{{own}}} {seen}\n{name}_sum{{{own}}} {number(value.total)}\n")
 
 
-def _sum(one: Value, other: Value) -> Value:
+def _both(one: Value, other: Value, metric: Metric) -> Value:
+    """Return the sum of two values, or the larger one of two ages."""
     if isinstance(one, Histogram) and isinstance(other, Histogram):
         total = Histogram(one.bounds)
         total.counts = [a + b for a, b in zip(one.counts, other.counts, strict=True)]
@@ -124,4 +125,4 @@ def _sum(one: Value, other: Value) -> Value:
         return total
     assert not isinstance(one, Histogram)
     assert not isinstance(other, Histogram)
-    return one + other
+    return max(one, other) if metric.kind == GAUGE and metric.name.endswith("_milliseconds") else one + other

@@ -10,6 +10,7 @@ from sprocketmq.broker.scraping.own import OWN
 from sprocketmq.broker.scraping.sources import Sources
 from sprocketmq.broker.scraping.state import STATE
 from sprocketmq.broker.scraping.traffic import TRAFFIC
+from sprocketmq.events import event
 
 log = logging.getLogger(__name__)
 
@@ -43,4 +44,4 @@ class Collector:
         yield _TARGET_INFO
         for name in self._writer.over - self._warned:
             self._warned.add(name)
-            log.warning("metric %s has more than %d series (metrics_max_series): the others are added up as one", name, self._max_series)
+            event(log, logging.WARNING, "metrics_over_limit", metric=name, max_series=self._max_series)

@@ -7,12 +7,14 @@ unless told otherwise (docs/internals/security.md).
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import cast
 
 from sprocketmq.broker.metrics.exposition import CONTENT_TYPE
 from sprocketmq.net.address import format_address
 from sprocketmq.net.listening import listen
+from sprocketmq.net.peerlog import PeerLog
 from sprocketmq.net.tasks import Background
 
 log = logging.getLogger(__name__)
@@ -40,6 +42,7 @@ class MetricsEndpoint:
         self.connections: set[_Scrape] = set()
         self.refused = 0
         self.background = Background(f"{name}: metrics")
+        self.peer_log = PeerLog(log, time.monotonic)
         self._server: asyncio.Server | None = None
         self._host = ""
 
@@ -84,6 +87,8 @@ class _Scrape(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        name = transport.get_extra_info("peername") or ("", 0)
+        self._host, self._peer = str(name[0]), format_address(name[0], name[1])
         endpoint = self._endpoint
         if len(endpoint.connections) >= MAX_CONNECTIONS:
             endpoint.refused += 1
@@ -160,8 +165,8 @@ class _Scrape(asyncio.Protocol):
             if chunked:
                 self._transport.write(b"0\r\n\r\n")
             self._transport.close()
-        except Exception:
-            log.exception("%s: the page of metrics cannot be made", self._endpoint.name)
+        except Exception:  # noqa: BLE001 - logged, within limits, as anybody who scrapes can cause it
+            self._endpoint.peer_log.event(self._host, "metrics_failed", trace=True, server=self._endpoint.name, peer=self._peer)
             if started:
                 self.drop()  # what it has is no whole page
             else:
@@ -173,7 +178,7 @@ class _Scrape(asyncio.Protocol):
             try:
                 await asyncio.wait_for(self._writable.wait(), STALL_S)
             except TimeoutError:
-                log.warning("%s: a scrape is cut off: its scraper has read nothing for %g s", self._endpoint.name, STALL_S)
+                self._endpoint.peer_log.event(self._host, "scrape_cut_off", server=self._endpoint.name, peer=self._peer, silent_s=STALL_S)
                 self.drop()
                 return False
         return not self._closed

@@ -19,6 +19,7 @@ from sprocketmq.broker.clients import ClientRegistry
 from sprocketmq.broker.offsets import OffsetTable
 from sprocketmq.broker.topics import Topic, TopicTable
 from sprocketmq.clock import Clock
+from sprocketmq.errors import SprocketError
 from sprocketmq.protocol.names import RETRY_PREFIX
 from sprocketmq.storage.store import MessageStore
 
@@ -93,7 +94,12 @@ class Lags:
 
     async def _time(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Return when a message was stored, or the oldest one that is still there; None when that is not known."""
-        offset = max(offset, self._store.min_offset(topic, queue_id))
+        try:
+            return await self._read_time(topic, queue_id, max(offset, self._store.min_offset(topic, queue_id)))
+        except (SprocketError, OSError):  # a queue that cannot be read keeps nobody from the other figures
+            return None
+
+    async def _read_time(self, topic: str, queue_id: int, offset: int) -> int | None:
         for _ in ("its unit", "its record"):
             cold = self._store.find_cold(topic, queue_id, offset, 1, 1)
             if cold is None or not cold.parts:

@@ -91,7 +91,10 @@ def _used_bytes(sources: Sources) -> float | None:
 
 
 def _reserve_ms(sources: Sources) -> float | None:
-    record = sources.store.record_at(sources.store.commitlog_min_offset)
+    try:
+        record = sources.store.record_at(sources.store.commitlog_min_offset)
+    except OSError:
+        return None
     if record is None:
         return None
     return max(0, sources.clock.time_ms() - Record(record, 0, len(record)).store_timestamp_ms)
