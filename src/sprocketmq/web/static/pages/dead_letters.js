@@ -149,19 +149,17 @@ async function replayDialog(group, lines, done) {
     ],
   });
   if (!receipt?.entries) return;
+  const keep = h("button", { type: "button", onclick: () => saveReceipt(receipt) }, t("dead_letters.save"));
   await dialog({
     title: t("dead_letters.receipt"),
     large: true,
-    content: [h("p", {}, t("dead_letters.stays")), outcomes(receipt)],
-    buttons: [
-      { text: t("dead_letters.save"), act: async () => keepOpen(receipt) },
-      { text: t("dead_letters.done"), kind: "primary", value: true },
-    ],
+    content: [h("p", {}, t("dead_letters.stays")), outcomes(receipt), h("div", { class: "card-actions" }, keep)],
+    buttons: [{ text: t("dead_letters.done"), kind: "primary", value: true }],
   });
   done();
 }
 
-async function keepOpen(receipt) {
+function saveReceipt(receipt) {
   save(new Blob([JSON.stringify(receipt, null, 2)], { type: "application/json" }), `replay-${receipt.group}-${receipt.began_ms}.json`);
   toast(t("dead_letters.saved"));
 }
