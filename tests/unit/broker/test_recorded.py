@@ -185,6 +185,8 @@ async def test_a_recorded_consumer_is_seen_like_the_recorded_one(reference):
 )
 async def test_administration_is_answered_in_the_same_shape(reference, name):
     reference.groups.find("fx_group_push")
+    if name.startswith("broker-stats."):
+        await replay(reference, "send-v2.json")  # a statistic is there once something was counted
     answer, expected = await replay(reference, name), recorded(name)
     if name.startswith("query-offset."):
         assert (answer.code, expected.code) == (22, 0)  # nobody has committed here
