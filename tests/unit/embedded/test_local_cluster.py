@@ -238,10 +238,10 @@ class Opening:
         self.begun, self.go_on = threading.Event(), threading.Event()
         whole = MessageStore.open
 
-        def held(store):
+        def held(store, *arguments):
             self.begun.set()
             assert self.go_on.wait(30)
-            return whole(store)
+            return whole(store, *arguments)
 
         monkeypatch.setattr(MessageStore, "open", held)
 
