@@ -158,6 +158,11 @@ async def test_figures_add_up_over_brokers():
     assert figures["unknown"] == {}
 
 
+async def test_an_empty_topic_has_no_bytes():
+    reader, _, _ = reader_over("a", timeout_s=30, topic_configs_on={"t": TopicConfig("t")}, topic_stats_on=stats("t", "a", 0))
+    assert (await topics.topic_figures(reader, ["t"]))["topics"]["t"]["bytes"] == 0
+
+
 async def test_an_unknown_figure_is_none_and_has_a_reason():
     reader, _, _ = reader_over("a", timeout_s=30, topic_configs_on={"t": TopicConfig("t")}, topic_stats_on=stats("t", "a", 10))
     figures = (await topics.topic_figures(reader, ["t"]))["topics"]["t"]

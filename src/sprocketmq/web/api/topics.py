@@ -105,7 +105,7 @@ async def _figures(reader: ClusterReader, topic: str, brokers: list[str]) -> Jso
         "newest_ms": max((queue.last_update_timestamp for one in stats.values() for queue in one.offset_table.values()), default=None),
         "rate": sum(counter.stats_minute.tps for counter in numbers.values() if counter) if numbers else None,
         "batch": batch_size(numbers),
-        "bytes": round(messages * mean) if messages is not None and mean is not None else None,
+        "bytes": 0 if messages == 0 else round(messages * mean) if messages is not None and mean is not None else None,
         "unknown": no_numbers | missing,
     }
 
