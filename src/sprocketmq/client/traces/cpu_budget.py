@@ -5,22 +5,22 @@ from collections.abc import Callable
 
 # What may be spent at once after a quiet time: about 3,000 records.
 MAX_CREDIT_S = 0.005
+# A record takes 1 to 10 us; what took longer was interrupted by other threads or processes, which is not to be paid for.
+MOST_S = 20e-6
 
 
 class CpuBudget:
-    """Allows work that takes ``share`` of the time, 1 for no limit.
+    """Allows work that takes ``share`` of the time, 1 for no limit. ``now`` returns seconds.
 
-    ``now`` returns seconds of the clock, ``cpu_now`` those of processor time of the calling thread, which others do not use up.
+    It looks at the clock, as asking for processor time is a system call, which may take 20 us.
     """
 
-    __slots__ = ("_at", "_began", "_cpu_now", "_credit_s", "_now", "_share")
+    __slots__ = ("_began", "_credit_s", "_now", "_seen", "_share")
 
-    def __init__(self, share: float, now: Callable[[], float] = time.perf_counter, cpu_now: Callable[[], float] = time.thread_time) -> None:
+    def __init__(self, share: float, now: Callable[[], float] = time.perf_counter) -> None:
         self._share = share
         self._now = now
-        self._cpu_now = cpu_now
-        self._at = now()
-        self._began = 0.0
+        self._began = self._seen = now()
         self._credit_s = MAX_CREDIT_S
 
     def begin(self) -> bool:
@@ -28,18 +28,15 @@ class CpuBudget:
         if self._share >= 1:
             return True
         now = self._now()
-        self._credit_s = min(MAX_CREDIT_S, self._credit_s + (now - self._at) * self._share)
-        self._at = now
-        if self._credit_s <= 0:
-            return False
-        self._began = self._cpu_now()
-        return True
+        self._credit_s = min(MAX_CREDIT_S, self._credit_s + (now - self._seen) * self._share)
+        self._began = self._seen = now
+        return self._credit_s > 0
 
     def over(self) -> bool:
         """Return whether the work that has begun should end now."""
-        return self._share < 1 and self._cpu_now() - self._began > self._credit_s
+        return self._share < 1 and self._now() - self._began > self._credit_s
 
-    def end(self) -> None:
-        """Subtract the time since ``begin``."""
+    def end(self, records: int) -> None:
+        """Subtract the time since ``begin``, in which so many records were made or looked at."""
         if self._share < 1:
-            self._credit_s -= self._cpu_now() - self._began
+            self._credit_s -= min(self._now() - self._began, (records + 1) * MOST_S)

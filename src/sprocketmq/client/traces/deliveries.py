@@ -103,7 +103,7 @@ class DeliveryTraces(ClientHooks):
                 deliveries,
             )
         finally:
-            self._budget.end()
+            self._budget.end(len(messages))
         return call
 
     def _end(self, call: _Call, duration_s: float, count: int, code: ConsumeCode, retried: set[int], *, all_failed: bool = False) -> None:

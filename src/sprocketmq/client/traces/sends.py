@@ -85,7 +85,7 @@ class SendTraces:
                 log.exception("a message of group %s could not be traced; further failures are only counted as dropped", self._group)
             self._failed = True
         finally:
-            self._budget.end()
+            self._budget.end(done)
         self._writer.drop(len(chosen) - done)
 
     def _record(self, request: SentRequest, chosen: list[tuple[int, str]], receipt: Receipt, response: Command) -> int:

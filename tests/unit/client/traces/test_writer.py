@@ -246,30 +246,34 @@ def test_what_the_argument_stands_for():
 
 
 def test_work_stops_when_the_share_is_used_up_and_goes_on_later():
-    now, cpu = [100.0], [1.0]
-    budget = CpuBudget(0.1, lambda: now[0], lambda: cpu[0])
+    now = [100.0]
+    budget = CpuBudget(0.1, lambda: now[0])
     assert budget.begin()
     assert not budget.over()
-    now[0] += 60
-    assert not budget.over(), "others had the processor"
-    cpu[0] += MAX_CREDIT_S + 0.01
+    now[0] += MAX_CREDIT_S + 0.01
     assert budget.over()
-    budget.end()
-    assert budget.begin(), "a minute has passed, of which this may use a tenth"
-    cpu[0] += MAX_CREDIT_S + 0.01
-    budget.end()
+    budget.end(10_000)
     assert not budget.begin()
-    now[0] += 0.05
-    assert not budget.begin(), "half of the debt is paid"
+    now[0] += 0.04
+    assert not budget.begin(), "less than half of the debt is paid"
     now[0] += 0.06
+    assert budget.begin()
+
+
+def test_an_interruption_is_not_paid_for():
+    now = [100.0]
+    budget = CpuBudget(0.1, lambda: now[0])
+    assert budget.begin()
+    now[0] += 60
+    budget.end(10)
     assert budget.begin()
 
 
 def test_a_share_of_one_is_no_limit():
     now = [100.0]
-    budget = CpuBudget(1, lambda: now[0], lambda: now[0])
+    budget = CpuBudget(1, lambda: now[0])
     for _ in range(3):
         assert budget.begin()
         now[0] += 60
         assert not budget.over()
-        budget.end()
+        budget.end(1)
