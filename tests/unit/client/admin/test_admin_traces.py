@@ -1,5 +1,7 @@
 """AdminClient.trace puts the records of a message together, whoever wrote them and whatever else is in the trace topic."""
 
+from dataclasses import replace
+
 import pytest
 
 from sprocketmq import AdminClient, Message, Producer
@@ -60,10 +62,10 @@ async def test_the_life_of_a_message_is_put_together_from_all_trace_messages(adm
     (send,) = trace.sends
     assert (send.time_ms, send.cost_ms, send.group, send.store_host, send.message_type) == (1000, 12, "pg", "10.0.0.1:10911", "NORMAL")
     assert send.client_host.startswith("127.0.0.1:")
-    host = send.client_host
-    assert trace.deliveries == [
-        TracedDelivery("cg", "R1", 2000, 2009, 0, host, 9, False, "EXCEPTION"),
-        TracedDelivery("cg", "R2", 3000, 3004, 1, host, 4, True, "SUCCESS"),
+    assert all(delivery.client_host.startswith("127.0.0.1:") for delivery in trace.deliveries), "a connection to each broker"
+    assert [replace(delivery, client_host="") for delivery in trace.deliveries] == [
+        TracedDelivery("cg", "R1", 2000, 2009, 0, "", 9, False, "EXCEPTION"),
+        TracedDelivery("cg", "R2", 3000, 3004, 1, "", 4, True, "SUCCESS"),
     ]
 
 
