@@ -131,6 +131,13 @@ async def test_a_failed_query_is_an_unknown_lag():
         assert figures["unknown"]["a"]
 
 
+async def test_without_brokers_nothing_is_known():
+    reader, _, _ = reader_over(timeout_s=30)
+    figures = await figures_of(reader)
+    assert (figures["lag"], figures["members"], figures["dead_letters"]) == (None, None, None)
+    assert "no broker is registered" in figures["unknown"][""]
+
+
 async def test_a_lag_of_some_brokers_is_marked():
     reader, _, _ = reader_over(
         "a",

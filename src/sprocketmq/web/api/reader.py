@@ -81,11 +81,16 @@ class ClusterReader:
     async def ask_all(
         self, request: Callable[[str], Awaitable[_T]], names: Iterable[str] | None = None
     ) -> tuple[dict[str, _T], dict[str, str]]:
-        """Ask every broker, or those with ``names``; return answers and the reasons of missing answers, both by broker name."""
+        """Ask every broker, or those with ``names``; return answers and the reasons of missing answers, both by broker name.
+
+        When all are asked and none is registered, the reason of that has the name "".
+        """
         brokers = await self.brokers()
         wanted = list(brokers) if names is None else list(names)
         answers: dict[str, _T] = {}
         missing = {name: "the broker is not registered at the nameserver" for name in wanted if name not in brokers}
+        if names is None and not brokers:
+            missing[""] = "no broker is registered at the nameserver"
 
         async def one(name: str) -> None:
             try:
