@@ -143,7 +143,13 @@ def kept_tasks() -> set[Kept]:
 
 
 async def until_it_waits(kept: Kept) -> asyncio.Future:
-    await eventually(lambda: kept.alive and not kept.task.done() and getattr(kept.task, "_fut_waiter", None) is not None)
+    def waits() -> bool:
+        if not kept.alive or kept.task.done():
+            return False
+        waits_for = getattr(kept.task, "_fut_waiter", None)
+        return waits_for is not None and not waits_for.done()  # done: the task is about to run
+
+    await eventually(waits)
     return kept.task._fut_waiter
 
 
