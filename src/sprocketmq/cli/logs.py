@@ -182,7 +182,7 @@ class LogWriter(logging.Handler):
         self._max_waiting = max_waiting
         # A signal handler may put into it, also while this thread does so.
         self._lines: queue.SimpleQueue[str | threading.Event | None] = queue.SimpleQueue()
-        self._reopen = threading.Event()
+        self._reopen = False  # no Event: its lock would stop a signal handler that interrupts another one
         self._ending = threading.Event()
         self._give_up = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sprocketmq-log", daemon=True)
@@ -210,7 +210,7 @@ class LogWriter(logging.Handler):
 
     def reopen(self) -> None:
         """Open the file again; a signal handler may call this."""
-        self._reopen.set()
+        self._reopen = True
         self._lines.put(None)
 
     def flush(self) -> None:
@@ -241,8 +241,8 @@ class LogWriter(logging.Handler):
         works = True
         while not (self._ending.is_set() and self._lines.empty()) and not self._give_up.is_set():
             line = self._lines.get()
-            if self._reopen.is_set():
-                self._reopen.clear()
+            if self._reopen:
+                self._reopen = False
                 self._output.reopen()
             if isinstance(line, threading.Event):
                 line.set()

@@ -266,7 +266,11 @@ def test_a_broker_whose_standard_error_is_never_read_answers_and_stops(serving, 
 def test_a_server_ends_in_order_when_its_terminal_is_closed(tmp_path):
     master, terminal = pty.openpty()
     command = [sys.executable, "-m", "sprocketmq", "namesrv", "--port", "0", "--store", str(tmp_path)]
-    process = subprocess.Popen(command, stdin=terminal, stdout=subprocess.PIPE, stderr=terminal, start_new_session=True)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and the server would ignore it as well
+    try:
+        process = subprocess.Popen(command, stdin=terminal, stdout=subprocess.PIPE, stderr=terminal, start_new_session=True)
+    finally:
+        signal.signal(signal.SIGHUP, before)
     try:
         assert process.stdout.readline().startswith(b"ready ")
         process.send_signal(signal.SIGHUP)  # the terminal is there: only the log is opened again

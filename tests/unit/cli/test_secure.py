@@ -45,7 +45,10 @@ def commands(group, path=()):
     for one in group.registered_commands:
         yield (*path, one.name), one.callback
     for sub in group.registered_groups:
-        yield from commands(sub.typer_instance, (*path, sub.typer_instance.info.name))
+        inside = (*path, sub.typer_instance.info.name)
+        if sub.typer_instance.info.invoke_without_command is True:
+            yield inside, sub.typer_instance.registered_callback.callback
+        yield from commands(sub.typer_instance, inside)
 
 
 NAMES = sorted(" ".join(path) for path, callback in commands(app) if "namesrv" in callback.__annotations__ and path[0] != "pipeline")
