@@ -14,6 +14,8 @@ from sprocketmq.net.server_tls import ServerContext, ServerTls
 from sprocketmq.net.tls_listener import TlsListener
 
 _BACKLOG = 1024
+# asyncio makes the transport of an accepted socket one turn of the loop after it was accepted, and calls ``connection_made`` in the next.
+_ACCEPT_TURNS = 2
 
 MakeProtocol = Callable[[], asyncio.BaseProtocol]
 Listener = asyncio.Server | TlsListener
@@ -50,6 +52,19 @@ async def listen_with_tls(
     with _explained(host, port):
         sockets = await _bind(bind_host(host), port)
     return TlsListener(make_protocol, sockets, tls, context, name=name, peer_log=peer_log, refusal=refusal, silence_s=silence_s)
+
+
+async def stop_accepting(listener: Listener) -> None:
+    """Close ``listener``. What it had accepted is a connection when this returns, which its owner can close then.
+
+    ``asyncio.Server.close`` alone loses sockets that are on their way: their transports are made without their protocols ever knowing.
+    """
+    loop = asyncio.get_running_loop()
+    for sock in listener.sockets:
+        loop.remove_reader(sock)
+    for _ in range(_ACCEPT_TURNS):
+        await asyncio.sleep(0)
+    listener.close()
 
 
 async def _bind(host: str, port: int) -> list[socket.socket]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from sprocketmq.errors import ConnectionLost, LocalProtocolError, ProtocolError, RequestTimeout, SprocketError
 from sprocketmq.net.address import parse_address
 from sprocketmq.net.link import Buffers, Link, buffers_length
-from sprocketmq.net.listening import Listener, listen_with_tls
+from sprocketmq.net.listening import Listener, listen_with_tls, stop_accepting
 from sprocketmq.net.newcomers import NewcomerLimits, Newcomers
 from sprocketmq.net.peerlog import PeerLog
 from sprocketmq.net.server_tls import ServerTls
@@ -415,7 +415,7 @@ class RemotingServer:
         server = self._server
         if server is None:
             return
-        server.close()
+        await stop_accepting(server)
         for conn in list(self.connections):
             conn.close("server stopped")
         await asyncio.sleep(0)  # lets transports write what fits the sockets

@@ -1,7 +1,9 @@
 """Frames over real loopback sockets: limits, foreign protocols, broken peers; nobody else is harmed by them."""
 
 import asyncio
+import contextlib
 import logging
+import socket
 import struct
 
 import pytest
@@ -386,6 +388,19 @@ async def test_a_taken_port_is_named(served):
         await RemotingServer(EchoHandler(), name="broker").start(host, port)
     assert (caught.value.host, caught.value.port) == (host, port)
     assert "choose another port" in str(caught.value)
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_connection_that_arrives_while_the_server_stops_is_closed(turns):
+    server = RemotingServer(EchoHandler(), name="broker")
+    address = "127.0.0.1", await server.start("127.0.0.1", 0)
+    stopping = asyncio.ensure_future(server.stop())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    with contextlib.suppress(ConnectionError), socket.create_connection(address, timeout=30) as arriving:
+        await stopping
+        assert arriving.recv(1) == b""
+    await stopping
 
 
 @pytest.mark.parametrize("port", [-1, 65536])

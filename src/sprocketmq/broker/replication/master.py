@@ -23,7 +23,7 @@ from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import LogOffsetOutside, RemoteProtocolError
 from sprocketmq.events import event
 from sprocketmq.net.address import format_address
-from sprocketmq.net.listening import Listener, listen_with_tls
+from sprocketmq.net.listening import Listener, listen_with_tls, stop_accepting
 from sprocketmq.net.peerlog import PeerLog
 from sprocketmq.net.server_tls import ServerTls
 from sprocketmq.net.tasks import Background
@@ -158,7 +158,7 @@ class ReplicationMaster:
         await self._background.close()
         listener, self._listener = self._listener, None
         if listener is not None:
-            listener.close()
+            await stop_accepting(listener)
         for link in (*self.links, *self.newcomers):
             link.close("this broker stops")
         self._loop = None

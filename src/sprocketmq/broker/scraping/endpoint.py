@@ -13,7 +13,7 @@ from typing import cast
 
 from sprocketmq.broker.metrics.exposition import CONTENT_TYPE
 from sprocketmq.net.address import format_address
-from sprocketmq.net.listening import listen
+from sprocketmq.net.listening import listen, stop_accepting
 from sprocketmq.net.peerlog import PeerLog
 from sprocketmq.net.tasks import Background
 
@@ -62,7 +62,7 @@ class MetricsEndpoint:
         """Stop listening and drop what is being scraped; may be called twice."""
         server, self._server = self._server, None
         if server is not None:
-            server.close()
+            await stop_accepting(server)
         for scrape in list(self.connections):
             scrape.drop()
         await self.background.close()
