@@ -86,6 +86,16 @@ async def test_lists_are_shared_for_some_seconds_and_read_again_after_a_change()
     assert times() == 3
 
 
+async def test_a_topic_made_since_the_list_was_read_is_found():
+    reader, admin, clock = reader_over("a", timeout_s=30, topic_configs_on={"t": TopicConfig("t")})
+    await reader.topic_table()
+    admin.answers["topic_configs_on"] = {"t": TopicConfig("t"), "new": TopicConfig("new")}
+    clock.advance(0.001)
+    tables = await asyncio.gather(*(reader.topic_table("new") for _ in range(20)))
+    assert all("new" in table[0] for table in tables)
+    assert [name for name, *_ in admin.asked].count("topic_configs_on") == 2
+
+
 async def test_samples_are_bounded():
     reader, _, _ = reader_over("a")
     for n in range(MAX_SAMPLES + 10):

@@ -14,7 +14,7 @@ from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_GROUPS
 from sprocketmq.web.api.group_members import Member, members_of
 from sprocketmq.web.api.rates import Rates, catch_up_s, rates_of
-from sprocketmq.web.api.reader import NEW_AGE_S, ClusterReader, Json, reader_of
+from sprocketmq.web.api.reader import ClusterReader, Json, reader_of
 from sprocketmq.web.calls import Call, Route
 
 # Rows that one request may ask about; queues that are shown, and those whose oldest waiting message is read.
@@ -134,7 +134,7 @@ async def group_detail(reader: ClusterReader, group: str) -> Json:
     """Return one group: settings, figures, members, and each queue with the member that has it. Raises GroupNotFound."""
     table, missing = await _table(reader, GROUPS_AGE_S)
     if group not in table:  # it may be new
-        table, missing = await _table(reader, NEW_AGE_S)
+        table, missing = await _table(reader, 0.0)
     configs = table.get(group, {})
     if not configs and not missing:
         raise GroupNotFound(group)

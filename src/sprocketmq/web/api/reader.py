@@ -22,8 +22,6 @@ REQUEST_TIMEOUT_S = 4.0
 AWAY_S = 5.0
 # How old the list of brokers, and the settings of all topics, may be.
 CLUSTER_AGE_S, TOPICS_AGE_S = 3.0, 10.0
-# How old they may be when they lack what is asked for.
-NEW_AGE_S = 1.0
 MAX_SAMPLES = 4096
 READER_AGE_S = 3600.0
 
@@ -118,7 +116,7 @@ class ClusterReader:
         A table without ``topic`` is read again, as it may be new.
         """
         found = await self.kept("topics", TOPICS_AGE_S, self._topic_table)
-        return found if not topic or topic in found[0] else await self.kept("topics", NEW_AGE_S, self._topic_table)
+        return found if not topic or topic in found[0] else await self.kept("topics", 0.0, self._topic_table)
 
     async def _topic_table(self) -> tuple[dict[str, dict[str, TopicConfig]], dict[str, str]]:
         tables, missing = await self.ask_all(self.admin.topic_configs_on)
@@ -129,10 +127,11 @@ class ClusterReader:
         return found, missing
 
     async def kept(self, name: str, max_age_s: float, load: Callable[[], Awaitable[_T]]) -> _T:
-        """Return what ``load`` returned at most ``max_age_s`` ago. Of callers at the same time one loads; a failure is not kept."""
+        """Return what a ``load`` found that began at most ``max_age_s`` before this call. Callers share one; a failure is not kept."""
+        oldest = self.clock.monotonic() - max_age_s
         async with self._loading[name]:
             entry = self._kept.get(name)
-            if entry is None or self.clock.monotonic() - entry[0] > max_age_s:
+            if entry is None or entry[0] < oldest:
                 entry = self._kept[name] = self.clock.monotonic(), await load()
             found: _T = entry[1]
             return found
