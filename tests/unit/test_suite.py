@@ -35,6 +35,7 @@ SLEEPERS = {
     "simulation/logs.py": "time is virtual",
     "unit/testing/test_virtual_loop.py": "time is virtual",
     "interop/reading.py": "paces questions to another process",
+    "interop/test_dashboard.py": "paces questions to another process",
     "interop/sides.py": "paces questions to another process",
     "interop/test_auto_batch.py": "paces questions to another process",
     "interop/test_stores_delayed.py": "paces questions to another process",
