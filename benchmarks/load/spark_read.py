@@ -1,17 +1,21 @@
 """Rows per second of Spark batch reads: from our broker, from Apache's beside its Java push consumer, and what the way into the JVM allows.
 
-A read is a whole Spark job, planning included, of two million messages of 1 KiB with a tag and a key. Everything runs in turns in one warm
-session on the same cores as the brokers: the `rocketmq` source over a plain topic and one of batch queues (batches of 32), on our broker and
-on Apache's, each with its defaults; Apache's push consumer over the same topics of Apache's broker, touching every body; and a source whose
-tasks hand over one Arrow batch of the same messages again and again, with no broker at all. The rows go to Spark's "noop" sink, which reads
-every column and keeps nothing. What is not measured stands still meanwhile. Exits 1 when a goal is missed, 2 when Apache's side cannot run
-here (our figures are written all the same).
+A read is a whole Spark job, planning included, of messages of 1 KiB of random bytes with a tag and a key. Everything runs in turns in one
+warm session on the same cores as the brokers: the `rocketmq` source over a plain topic and one of batch queues (batches of 32), on our broker
+and on Apache's, each with its defaults; Spark's own scan of the same rows in Parquet (uncompressed and without dictionaries, which is fastest
+for such bodies); Apache's push consumer over the same topics of Apache's broker, touching every body; and a source whose tasks hand over one
+Arrow batch of the same messages again and again, with no broker at all. The rows go to Spark's "noop" sink, which reads every column and
+keeps nothing. What is not measured stands still meanwhile. With ``--mixed`` bodies have 512 to 1,536 bytes.
+
+Beside each rate stands the processor time of a row: of the JVM, of Spark's Python workers, and of the brokers. Exits 1 when a goal is missed,
+2 when Apache's side cannot run here (our figures are written all the same).
 """
 
 import argparse
 import asyncio
 import contextlib
 import os
+import random
 import signal
 import statistics
 import sys
@@ -29,6 +33,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from tests.interop import apache
 
 from benchmarks.load.sides import Side, Topic, create_topic, ours, theirs
+from benchmarks.processor import processor_s, us_a_row
 from benchmarks.report import spread, write_result
 from sprocketmq import Message, Producer
 from sprocketmq.spark import session
@@ -43,12 +48,16 @@ KINDS = {"plain": "SparkReadPlain", "batchcq": "SparkReadBatchCQ"}
 # Rows per second from our broker; from Apache's, of what its Java push consumer takes from the same topic.
 GOALS = {"ours-plain": 150_000, "ours-batchcq": 200_000}
 JAVA_GOAL = 1.0
+PARQUET_GOAL = 0.85
 BODY_BYTES = 1024
+MIXED_BYTES = (512, 1536)
+BODIES = 4096
 BATCH = 32
 CORES = 2
 CONSUME = {"batch_max": 256, "pull_bytes": 2 << 20, "max_cached": 2048, "timeout_s": 60.0}
 
 Run = Callable[[], float]
+Figures = dict[str, list[dict[str, float]]]
 
 
 class Ceiling(DataSource):
@@ -82,17 +91,18 @@ class CeilingReader(DataSourceReader):
             left -= batch.num_rows
 
 
-def fill(namesrv: str, messages: int) -> None:
+def fill(namesrv: str, messages: int, mixed: bool) -> None:
     """Send the messages of every topic in batches, the queues side by side."""
 
     async def send() -> None:
-        body = os.urandom(BODY_BYTES)
+        sizes = random.Random(1)
+        bodies = [os.urandom(sizes.randint(*MIXED_BYTES) if mixed else BODY_BYTES) for _ in range(BODIES)]
         async with Producer("bench", namesrv=namesrv) as producer:
 
             async def lane(queue: Any) -> None:
                 for first in range(0, messages // QUEUES, BATCH):
                     keys = range(first, min(first + BATCH, messages // QUEUES))
-                    await producer.send_batch([Message(queue.topic, body, "TagA", (f"key-{i}",), queue=queue) for i in keys])
+                    await producer.send_batch([Message(queue.topic, bodies[i % BODIES], "TagA", (f"key-{i}",), queue=queue) for i in keys])
 
             for topic in TOPICS:
                 await asyncio.gather(*map(lane, await producer.queues(topic.name)))
@@ -130,8 +140,8 @@ def still(sides: Sequence[Side], spark: SparkSession | None) -> Iterator[None]:
         yield
 
 
-def spark_runs(spark: SparkSession, sides: Mapping[str, Side], messages: int, batch_path: str) -> dict[str, Run]:
-    """Return what measures one read of each kind, as rows per second."""
+def spark_runs(spark: SparkSession, sides: Mapping[str, Side], messages: int, batch_path: str, directory: str) -> dict[str, Run]:
+    """Return what measures one read of each kind, as rows per second. Writes the rows of our plain topic to Parquet in ``directory``."""
 
     def read(frame: Any, others: list[Side]) -> Run:
         def run() -> float:
@@ -151,6 +161,9 @@ def spark_runs(spark: SparkSession, sides: Mapping[str, Side], messages: int, ba
             if (rows := frame.count()) != messages:
                 raise RuntimeError(f"the source returned {rows} rows of {topic} from {name}, {messages} were sent")
             found[f"{name}-{kind}"] = read(frame, others)
+            if "parquet" not in found:
+                frame.write.option("compression", "none").option("parquet.enable.dictionary", "false").parquet(f"{directory}/parquet")
+                found["parquet"] = read(spark.read.parquet(f"{directory}/parquet"), list(sides.values()))
     ceiling = spark.read.format("ceiling").option("batch", batch_path).option("rows", str(messages)).load()
     found["ceiling"] = read(ceiling, list(sides.values()))
     return found
@@ -180,28 +193,38 @@ def measure(sides: Mapping[str, Side], options: argparse.Namespace, directory: s
     for side in sides.values():
         for topic in TOPICS:
             create_topic(side, topic)
-        in_a_process(fill, side.namesrv, options.messages)
+        in_a_process(fill, side.namesrv, options.messages, options.mixed)
     batch_rows = in_a_process(one_batch, sides["ours"].namesrv, batch_path)
     spark = session("spark-read", cores=CORES, memory="2g", conf={"spark.sql.warehouse.dir": f"{directory}/warehouse"})
     try:
         spark.dataSource.register(Ceiling)
-        runs = spark_runs(spark, sides, options.messages, batch_path)
+        runs = spark_runs(spark, sides, options.messages, batch_path, directory)
         if "apache" in sides:
             runs |= java_runs(spark, sides, options.messages)
         runs = {name: run for name, run in runs.items() if options.only in name}
-        rates: dict[str, list[float]] = {name: [] for name in runs}
+        figures: Figures = {name: [] for name in runs}
         for number in range(options.warm + options.rounds):
             # Who goes first changes from round to round: Spark's JVM takes a moment to be itself again after it stood still.
             turn = number % len(runs)
             for name, run in [*runs.items()][turn:] + [*runs.items()][:turn]:
+                before = processor_s()
                 rate = run()
                 if number >= options.warm:
-                    rates[name].append(rate)
-            print(f"round {number + 1 - options.warm}  " + "  ".join(f"{n} {r[-1]:,.0f}" for n, r in rates.items() if r), flush=True)
+                    figures[name].append({"rows_per_s": rate, **us_a_row(before, processor_s(), options.messages)})
+            rates = "  ".join(f"{name} {found[-1]['rows_per_s']:,.0f}" for name, found in figures.items() if found)
+            print(f"round {number + 1 - options.warm}  {rates}", flush=True)
         version = spark.version
     finally:
         spark.stop()
-    return {"batch_rows": batch_rows, "spark": version, "rows_per_s": {name: spread(values, 0) for name, values in rates.items()}}
+    return {
+        "batch_rows": batch_rows,
+        "spark": version,
+        "rows_per_s": {name: spread((one["rows_per_s"] for one in found), 0) for name, found in figures.items()},
+        "processor_us_a_row": {
+            name: {kind: round(statistics.median(one[kind] for one in found), 2) for kind in found[0] if kind != "rows_per_s"}
+            for name, found in figures.items()
+        },
+    }
 
 
 def verdicts(rows_per_s: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -209,6 +232,9 @@ def verdicts(rows_per_s: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     medians = {name: statistics.median(one["values"]) for name, one in rows_per_s.items()}
     found = {name: {"goal": goal, "reached": medians[name] >= goal} for name, goal in GOALS.items() if name in medians}
     for kind in KINDS:
+        if (mine := medians.get(f"ours-{kind}")) and (parquet := medians.get("parquet")):
+            ratio = round(mine / parquet, 3)
+            found[f"ours-{kind}-of-parquet"] = {"goal": PARQUET_GOAL, "of_parquet_scan": ratio, "reached": ratio >= PARQUET_GOAL}
         mine, java = medians.get(f"apache-{kind}"), medians.get(f"java-{kind}")
         if mine and java:
             ratio = round(mine / java, 3)
@@ -219,12 +245,13 @@ def verdicts(rows_per_s: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def main() -> int:
     """Parse options, run, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--messages", type=int, default=2_000_000, help="messages in each topic (2,000,000)")
+    parser.add_argument("--messages", type=int, default=1_000_000, help="messages in each topic (1,000,000)")
+    parser.add_argument("--mixed", action="store_true", help="bodies of 512 to 1,536 bytes instead of 1,024")
     parser.add_argument("--warm", type=int, default=3, help="rounds before counting (3)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds counted (5)")
     parser.add_argument("--no-apache", action="store_true", help="our broker and the ceiling only")
     parser.add_argument(
-        "--only", default="", metavar="TEXT", help="only kinds with this in their name (ours, apache, java, plain, batchcq)"
+        "--only", default="", metavar="TEXT", help="only kinds with this in their name (ours, apache, java, parquet, plain, batchcq)"
     )
     options = parser.parse_args()
     missing = ""
@@ -241,15 +268,19 @@ def main() -> int:
         figures = measure(sides, options, directory)
     results = verdicts(figures["rows_per_s"])
     setting = {
-        "what": f"batch reads of {options.messages} messages of {BODY_BYTES} bytes, default columns, local[{CORES}], warm session",
+        "what": f"batch reads of {options.messages} messages, default columns, local[{CORES}], warm session",
+        "body_bytes": MIXED_BYTES if options.mixed else BODY_BYTES,
         "queues": QUEUES,
         "fill_batch": BATCH,
         "apache_version": apache.VERSION,
         "java_push_consumer": CONSUME,
     }
-    path = write_result("spark-read", {"setting": setting, **figures, "goals": results})
+    path = write_result("spark-read-mixed" if options.mixed else "spark-read", {"setting": setting, **figures, "goals": results})
     for name, one in figures["rows_per_s"].items():
-        print(f"{name:16} {one['median']:10,.0f} rows/s  {results.get(name, '')}")
+        spent = figures["processor_us_a_row"][name]
+        print(f"{name:16} {one['median']:10,.0f} rows/s  processor time {spent['all']:.2f} us a row  {results.get(name, '')}")
+    for name in (f"ours-{kind}-of-parquet" for kind in KINDS):
+        print(f"{name:24} {results.get(name, '')}")
     print(f"-> {path}")
     if missing:
         print(f"cannot compare with Apache's client: {missing}", file=sys.stderr)
