@@ -20,6 +20,7 @@ BENCHMARKS = (
     "benchmarks.load.restart",
     "benchmarks.load.startup",
     "benchmarks.load.idle_connections",
+    "benchmarks.load.cpu",
     "benchmarks.load.send",
     "benchmarks.load.batching",
     "benchmarks.load.consume",

@@ -1,0 +1,259 @@
+"""Measure the processor time of a message: client and broker, user and kernel, each in a process of its own on this machine.
+
+AutoBatch to a plain topic and to batch queues (4,096 in flight), explicit batches of 100 (4 senders), single sends (64 in flight), and a new
+push consumer that reads what AutoBatch sent. Each comes uniform (1 KiB bodies) and mixed (512 to 1,536 bytes, tags and keys).
+
+``--baseline TREE`` runs client and broker of another checkout in turns with those of this one (ABBA), and prints ratios with verdicts.
+Processor time says more than a rate on a machine with neighbours. Every round begins with new stores, and the page cache of a figure is given
+back before the next one: in a virtual machine memory touched for the first time costs several times as much.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.load.stores import give_back
+from benchmarks.report import spread, write_result
+
+ROOT = Path(__file__).parents[2]
+QUEUES = 8
+READY_TIMEOUT_S = 20.0
+DISK_BYTES = 6 << 30
+# The parts of a figure, in microseconds a message.
+PARTS = ("client_user", "client_kernel", "broker_user", "broker_kernel")
+FORMS = ("uniform", "mixed")
+
+
+@dataclass(frozen=True)
+class Work:
+    """One way to use client and broker; ``share`` of the messages of a figure, ``goal`` the ratio to the baseline's processor time.
+
+    ``reads`` names the work whose messages are consumed.
+    """
+
+    name: str
+    op: str
+    goal: float
+    share: float = 1.0
+    batch_queues: bool = False
+    size: int = 1
+    senders: int = 1
+    reads: str = ""
+
+
+WORKS = (
+    Work("auto-plain", "submit", 0.75),
+    Work("consume-plain", "consume", 1.0, reads="auto-plain"),
+    Work("auto-batchcq", "submit", 0.85, batch_queues=True),
+    Work("consume-batchcq", "consume", 1.0, reads="auto-batchcq"),
+    Work("batch-100", "send", 1.0, share=0.5, size=100, senders=4),
+    Work("single", "send", 1.0, share=0.1, senders=64),
+)
+# Messages sent before anything counts: as a share of those that count.
+WARM_SHARE = 0.05
+# What one message may cost more than in the baseline before a ratio without a goal of its own counts as missed: noise.
+TOLERANCE = 0.05
+
+
+class ClientProcess:
+    """The process of ``benchmarks.load.cpu_client`` with the clients of one tree."""
+
+    def __init__(self, namesrv: str, environment: dict[str, str], runner: Sequence[str]) -> None:
+        command = [sys.executable, *runner, "-m", "benchmarks.load.cpu_client", namesrv]
+        self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def call(self, op: str, **arguments: Any) -> Any:
+        """Run one command and return its value. Raises RuntimeError with the client's error."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the client process ended with {self.process.wait(10)}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer["value"]
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        stop(self.process)
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    """Wait for a process that was told to end, and kill it when it does not."""
+    try:
+        process.wait(15)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(10)
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Client and broker of one checkout, running."""
+
+    name: str
+    client: ClientProcess
+    broker_pid: int
+    store: Path
+
+    def measure(self, work: Work, form: str, messages: int) -> dict[str, float]:
+        """Run one work and return microseconds of processor time a message, by part."""
+        mixed = form == "mixed"
+        topic = f"{work.reads or work.name}-{form}"
+        count = round(messages * work.share)
+        warm = round(count * WARM_SHARE)
+        options = {"topic": topic, "mixed": mixed, "size": work.size, "senders": work.senders}
+        if work.op == "consume":
+            count += warm  # of the work that sent them
+        else:
+            self.client.call("create", topic=topic, queues=QUEUES, attributes={"queue.type": "BatchCQ"} if work.batch_queues else {})
+            self.client.call(work.op, count=warm, **options)
+        before = cpu_of(self.broker_pid)
+        client = self.client.call(work.op, count=count, **options)
+        after = cpu_of(self.broker_pid)
+        seconds = (*client, after[0] - before[0], after[1] - before[1])
+        return {part: one / count * 1e6 for part, one in zip(PARTS, seconds, strict=True)}
+
+    def drop_page_cache(self) -> None:
+        """Have the system write out and forget the commit log, as far as it is not mapped."""
+        give_back((self.store / "commitlog").iterdir())
+
+
+def cpu_of(pid: int) -> tuple[float, float]:
+    """Return the seconds of user and kernel time a process has used: the sum from its threads to the nanosecond, the shares by its ticks."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    user, kernel = int(fields[11]), int(fields[12])
+    threads = [int(path.read_text(encoding="ascii").split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    total = sum(threads) / 1e9 if threads else (user + kernel) / os.sysconf("SC_CLK_TCK")
+    share = user / max(1, user + kernel)
+    return total * share, total * (1 - share)
+
+
+@contextlib.contextmanager
+def running(name: str, source: Path, directory: Path, runner: Sequence[str] = (), client_runner: Sequence[str] = ()) -> Iterator[Tree]:
+    """Run nameserver, broker and client of a checkout; the runners are options of Python's that come before the module."""
+    environment = {**os.environ, "PYTHONPATH": str(source / "src")}
+    store = directory / "store"
+    command = [sys.executable, *runner, "-m", "sprocketmq", "serve", "--namesrv-port", "0", "--port", "0", "--store", str(store)]
+    process = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    watchdog = threading.Timer(READY_TIMEOUT_S, process.kill)
+    watchdog.start()
+    try:
+        assert process.stdout is not None
+        ready = next((line for line in process.stdout if line.startswith("ready ")), None)
+        if ready is None:
+            raise RuntimeError(f"`sprocketmq serve` of {source} ended with {process.wait(10)} before it was ready")
+        watchdog.cancel()
+        facts = dict(part.split("=", 1) for part in ready.split()[1:])
+        with contextlib.closing(ClientProcess(facts["namesrv"], environment, client_runner)) as client:
+            yield Tree(name, client, process.pid, store)
+    finally:
+        watchdog.cancel()
+        process.terminate()
+        stop(process)
+
+
+Figures = dict[str, dict[str, list[dict[str, float]]]]
+
+
+def one_round(trees: dict[str, Path], works: Sequence[Work], options: argparse.Namespace, directory: Path, done: Figures) -> None:
+    """Measure every work in both forms with every tree, in the order given; adds to ``done`` by figure and tree."""
+    with contextlib.ExitStack() as stack:
+        sides = []
+        for name, source in trees.items():
+            (directory / name).mkdir()
+            stack.callback(shutil.rmtree, directory / name, ignore_errors=True)
+            sides.append(stack.enter_context(running(name, source, directory / name)))
+        for form in FORMS:
+            for work in works:
+                for side in sides:
+                    figure = side.measure(work, form, options.messages)
+                    done.setdefault(f"{work.name} {form}", {}).setdefault(side.name, []).append(figure)
+                    if not any(other.reads == work.name for other in works):
+                        side.drop_page_cache()
+
+
+def summary(figures: list[dict[str, float]]) -> dict[str, Any]:
+    """Return the spread of each part, and of client, broker and both."""
+    sums = {"client": PARTS[:2], "broker": PARTS[2:], "total": PARTS}
+    return {
+        **{part: spread(one[part] for one in figures) for part in PARTS},
+        **{name: spread(sum(one[part] for part in parts) for one in figures) for name, parts in sums.items()},
+    }
+
+
+def compare(result: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return what each figure costs in proportion to the baseline: total, client and broker, and whether the goal is reached."""
+    goals = {work.name: work.goal if work.goal < 1 else 1 + TOLERANCE for work in WORKS}
+    found = {}
+    for name, sides in result.items():
+        ratios = {
+            part: round(sides["this"][part]["median"] / sides["baseline"][part]["median"], 3) for part in ("total", "client", "broker")
+        }
+        goal = goals[name.split()[0]]
+        found[name] = {**ratios, "goal": goal, "reached": ratios["total"] <= goal}
+    return found
+
+
+def main() -> int:
+    """Run all rounds and return the exit code: 1 when a goal is missed, 2 when the machine cannot run the comparison."""
+    p = argparse.ArgumentParser(prog="python -m benchmarks.load.cpu", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    p.add_argument("--baseline", type=Path, metavar="TREE", help="another checkout, whose client and broker run in turns with these")
+    p.add_argument("--rounds", type=int, default=7, help="rounds of each figure (7)")
+    p.add_argument("--messages", type=int, default=150_000, help="messages of a figure; batches half, single sends a tenth (150,000)")
+    p.add_argument("--only", default="", help="measure only works whose name has this in it; consuming needs its AutoBatch")
+    p.add_argument("--directory", type=Path, help="where the stores go (a temporary directory)")
+    p.add_argument("--dry", action="store_true", help="print the figures only: write no JSON")
+    options = p.parse_args()
+    works = [work for work in WORKS if options.only in work.name]
+    if missing := [work.reads for work in works if work.reads and work.reads not in [other.name for other in works]]:
+        p.error(f"--only {options.only} leaves out {', '.join(missing)}, whose messages are to be consumed")
+    trees = {"this": ROOT, **({"baseline": options.baseline.resolve()} if options.baseline else {})}
+    done: Figures = {}
+    with tempfile.TemporaryDirectory(prefix="sprocketmq-load-", dir=options.directory, ignore_cleanup_errors=True) as temporary:
+        if (free := shutil.disk_usage(temporary).free) < DISK_BYTES:
+            print(f"{temporary} has {free >> 30} GiB free; the stores of this run may need {DISK_BYTES >> 30} GiB", file=sys.stderr)
+            return 2
+        for number in range(options.rounds + 1):
+            order = trees if number % 2 else dict(reversed(trees.items()))
+            kept: Figures = {} if number == 0 else done  # the first round touches memory that this machine has not used yet
+            one_round(order, works, options, Path(temporary), kept)
+            if number:
+                line = {name: {side: f"{sum(all_[-1].values()):.2f}" for side, all_ in sides.items()} for name, sides in done.items()}
+                print(f"round {number}  " + "  ".join(f"{name} {'/'.join(sides.values())}" for name, sides in line.items()), flush=True)
+    result = {name: {side: summary(figures) for side, figures in sides.items()} for name, sides in done.items()}
+    verdicts = compare(result) if options.baseline else {}
+    print(f"\n{'us of processor time a message':41}{''.join(f'{part:>14}' for part in (*PARTS, 'total'))}")
+    for name, sides in result.items():
+        for side, parts in sides.items():
+            medians = [parts[part]["median"] for part in (*PARTS, "total")]
+            print(f"{name:24} {side:16}{''.join(f'{median:14.2f}' for median in medians)}")
+    for name, one in verdicts.items():
+        text = f"{one['total']:.3f} (client {one['client']:.3f}, broker {one['broker']:.3f}; goal {one['goal']:g})"
+        print(f"{name:24} {text}: {'reached' if one['reached'] else 'MISSED'}")
+    setting = {"rounds": options.rounds, "messages": options.messages, "queues": QUEUES, "flush": "ASYNC_FLUSH", "baseline": bool(verdicts)}
+    if not options.dry:
+        write_result("load-cpu", {"setting": setting, "figures": result, "verdicts": verdicts})
+    return 0 if all(one["reached"] for one in verdicts.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
