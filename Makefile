@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # The tests start hundreds of Python processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-long test-repeat lint interop interop-long browser screenshots bench fuzz crash-long simulate faults-long replication-long spark-faults-long clean
+.PHONY: help demo test test-long test-repeat lint interop interop-long browser screenshots bench profile fuzz crash-long simulate faults-long replication-long spark-faults-long clean
 
 help:
 	@echo "make demo      run the main job: 336,776 flights through the broker and Spark into a table"
@@ -20,6 +20,7 @@ help:
 	@echo "make browser   drive the dashboard in headless Chromium (Debian's package chromium)"
 	@echo "make screenshots  make the pictures of the dashboard in docs/images/dashboard"
 	@echo "make bench     run the benchmarks; JSON goes to benchmarks/results"
+	@echo "make profile   show where a message's processor time goes, in client and broker; SVG in benchmarks/results"
 	@echo "make fuzz      long fuzz run (FUZZ_SECONDS=600 FUZZ_FRAMES=20000000)"
 	@echo "make crash-long  long crash run (CRASH_CYCLES=1000 CRASH_POINTS=200000 CRASH_FLIPS=50000 CRASH_SEED=...)"
 	@echo "make simulate  many simulated runs of a cluster that fails in every way (SIMULATION_SEEDS=20000 SIMULATION_SEED=...)"
@@ -77,6 +78,9 @@ screenshots: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+profile: $(STAMP)
+	$(BIN)/python -m benchmarks.profile
 
 FUZZ_SECONDS ?= 600
 FUZZ_FRAMES  ?= 20000000

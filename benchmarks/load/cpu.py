@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,14 @@ class Work:
     senders: int = 1
     reads: str = ""
 
+    def count(self, messages: int) -> int:
+        """Return how many messages count when a figure has ``messages``; a consumer also reads those that warmed up."""
+        count = round(messages * self.share)
+        return count + round(count * WARM_SHARE) if self.reads else count
+
+
+# Messages sent before anything counts: as a share of those that count.
+WARM_SHARE = 0.05
 
 WORKS = (
     Work("auto-plain", "submit", 0.75),
@@ -59,8 +67,6 @@ WORKS = (
     Work("batch-100", "send", 1.0, share=0.5, size=100, senders=4),
     Work("single", "send", 1.0, share=0.1, senders=64),
 )
-# Messages sent before anything counts: as a share of those that count.
-WARM_SHARE = 0.05
 # What one message may cost more than in the baseline before a ratio without a goal of its own counts as missed: noise.
 TOLERANCE = 0.05
 
@@ -114,18 +120,16 @@ class Tree:
     broker_pid: int
     store: Path
 
-    def measure(self, work: Work, form: str, messages: int) -> dict[str, float]:
-        """Run one work and return microseconds of processor time a message, by part."""
+    def measure(self, work: Work, form: str, messages: int, begins: Callable[[], None] = lambda: None) -> dict[str, float]:
+        """Run one work and return microseconds of processor time a message, by part; ``begins`` is called when what counts begins."""
         mixed = form == "mixed"
         topic = f"{work.reads or work.name}-{form}"
-        count = round(messages * work.share)
-        warm = round(count * WARM_SHARE)
+        count = work.count(messages)
         options = {"topic": topic, "mixed": mixed, "size": work.size, "senders": work.senders}
-        if work.op == "consume":
-            count += warm  # of the work that sent them
-        else:
+        if not work.reads:
             self.client.call("create", topic=topic, queues=QUEUES, attributes={"queue.type": "BatchCQ"} if work.batch_queues else {})
-            self.client.call(work.op, count=warm, **options)
+            self.client.call(work.op, count=round(count * WARM_SHARE), **options)
+        begins()
         before = cpu_of(self.broker_pid)
         client = self.client.call(work.op, count=count, **options)
         after = cpu_of(self.broker_pid)
@@ -152,7 +156,20 @@ def running(name: str, source: Path, directory: Path, runner: Sequence[str] = ()
     """Run nameserver, broker and client of a checkout; the runners are options of Python's that come before the module."""
     environment = {**os.environ, "PYTHONPATH": str(source / "src")}
     store = directory / "store"
-    command = [sys.executable, *runner, "-m", "sprocketmq", "serve", "--namesrv-port", "0", "--port", "0", "--store", str(store)]
+    command = [
+        sys.executable,
+        *runner,
+        "-m",
+        "sprocketmq",
+        "serve",
+        "--namesrv-port",
+        "0",
+        "--port",
+        "0",
+        "--store",
+        str(store),
+        "--set=os_page_cache_busy_timeout_ms=60000",
+    ]
     process = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     watchdog = threading.Timer(READY_TIMEOUT_S, process.kill)
     watchdog.start()
