@@ -32,7 +32,7 @@ def servers(tmp_path: Path, authority: Authority) -> Iterator[Secured]:
 def test_the_guide_says_which_commands_work(java: JavaClient, servers: Secured, tmp_path: Path) -> None:
     admin = java.signed_by(ADMIN)
     # In one JVM mqadmin adds its commands to its list again with each call.
-    listed = {line.split()[0] for line in admin.mqadmin().splitlines() if line.startswith("   ")}
+    listed = list(dict.fromkeys(line.split()[0] for line in admin.mqadmin().splitlines() if line.startswith("   ")))
     assert sorted(listed) == sorted([*(case.command for case in CASES), *ENDLESS])
     topics, groups = tmp_path / "topics.json", tmp_path / "groups.json"
     topics.write_text(json.dumps([{"topicName": "Listed", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}]))
