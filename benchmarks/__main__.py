@@ -27,6 +27,8 @@ BENCHMARKS = (
     "benchmarks.load.latency",
     "benchmarks.load.tls",
     "benchmarks.load.metrics",
+    "benchmarks.load.traces",
+    "benchmarks.load.everything",
     "benchmarks.load.spark_start",
     "benchmarks.load.spark_read",
     "benchmarks.load.spark_sink",

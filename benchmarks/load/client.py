@@ -15,7 +15,7 @@ from typing import Any
 
 import uvloop
 
-from sprocketmq import AdminClient, Batching, Message, Producer, PushConsumer, SendResult, TlsConfig
+from sprocketmq import AdminClient, Batching, Message, Producer, PushConsumer, SendResult, TlsConfig, TraceConfig
 
 Call = Callable[[], Awaitable[int]]
 Command = dict[str, Any]
@@ -235,15 +235,19 @@ class Client:
         self._namesrv = namesrv
         self._tls = tls
         self._stack = stack
-        self._producers: dict[tuple[str, int], Producer] = {}
+        self._producers: dict[tuple[str, int, float], Producer] = {}
 
-    async def producer(self, batching: str = "", in_flight: int = 10_000) -> Producer:
-        """Return the producer without batching, with it (``"auto"``) or with its adaptive mode (``"adaptive"``)."""
-        producer = self._producers.get((batching, in_flight))
+    async def producer(self, batching: str = "", in_flight: int = 10_000, traced: float = 0.0) -> Producer:
+        """Return the producer without batching, with it (``"auto"``) or with its adaptive mode (``"adaptive"``).
+
+        ``traced`` is the share of its messages that have traces.
+        """
+        producer = self._producers.get((batching, in_flight, traced))
         if producer is None:
             how = Batching(adaptive=batching == "adaptive") if batching else None
-            producer = Producer("load_producer", namesrv=self._namesrv, tls=self._tls, batching=how, max_in_flight=in_flight)
-            self._producers[batching, in_flight] = await self._stack.enter_async_context(producer)
+            trace = TraceConfig(sample=traced) if traced else False
+            producer = Producer("load_producer", namesrv=self._namesrv, tls=self._tls, batching=how, max_in_flight=in_flight, trace=trace)
+            self._producers[batching, in_flight, traced] = await self._stack.enter_async_context(producer)
         return producer
 
     async def run(self, command: Command) -> Any:
@@ -275,7 +279,7 @@ class Client:
 
                 return await closed_loop(command, batch)
             case "load_submit":
-                return await submit(command, await self.producer(batching, command["in_flight"]))
+                return await submit(command, await self.producer(batching, command["in_flight"], command.get("traced", 0.0)))
             case "load_open":
                 return await open_loop(command, await self.producer())
             case "load_lone":
