@@ -39,6 +39,8 @@ BARE = {
     "cli/produce.py": "a command, which awaits its tasks and ends with them",
     "cli/serving.py": "a command, which awaits its tasks and ends with them",
     "cli/serving_many.py": "a command, which awaits its tasks and ends with them",
+    "omb/processes.py": "what follows a process ends with it, and is awaited when it is stopped",
+    "omb/worker.py": "a process of its own, which awaits its tasks and ends with them",
     "testing/proxy.py": "task groups, which end together",
     "testing/rig/network.py": "processes of a simulation, whose scenario awaits their tasks",
 }

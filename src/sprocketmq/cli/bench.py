@@ -18,6 +18,7 @@ from sprocketmq.cli.stopping import on_stop_signals
 from sprocketmq.cli.target import Target
 from sprocketmq.errors import TopicNotFound
 from sprocketmq.net.loops import new_event_loop
+from sprocketmq.omb.cpu import cpu_s
 
 # Sending for this long before measuring opens connections and files.
 WARM_S = 0.5
@@ -46,9 +47,7 @@ class MeasuredBroker:
 
     def cpu_s(self) -> float | None:
         """Return the CPU seconds of its processes so far; None if unknown."""
-        used = [_cpu_s(pid) for pid in self._pids]
-        known = [one for one in used if one is not None]
-        return sum(known) if known and len(known) == len(used) else None
+        return cpu_s(self._pids)
 
 
 def _allocated(directory: Path) -> int | None:
@@ -60,14 +59,6 @@ def _allocated(directory: Path) -> int | None:
                 return None
             total += 512 * blocks
     return total
-
-
-def _cpu_s(pid: int) -> float | None:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager

@@ -146,7 +146,7 @@ class Reader:
                 self.process(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "test_page.py")
             case "python":
                 self.process(sys.executable, "-W", "error", "-c", self.here(block.text))
-            case "toml" | "conf":
+            case "toml" | "conf" | "yaml":
                 (self.home / block.text.splitlines()[0].removeprefix("# ")).write_text(block.text, encoding="utf-8")
             case other:
                 pytest.fail(f"{block}: a {other} block needs a mark")
