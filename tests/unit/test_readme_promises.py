@@ -307,7 +307,7 @@ SERVERS = {"serve", "namesrv", "broker", "dashboard"}
 
 def test_the_table_of_commands_is_read_whole() -> None:
     commands = commands_of_the_guide()
-    assert len(commands) == 43
+    assert len(commands) == 44
     assert {"serve", "topic status", "group reset", "consume", "pipeline rebuild-index", "bench batch", "demo"} <= {*commands}
 
 
