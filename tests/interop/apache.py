@@ -95,18 +95,23 @@ def _locked(path: Path) -> Iterator[None]:
 
 def jars() -> Path:
     """Return the directory of the jars, resolving them with Maven the first time (about 100 MB). Raises ApacheUnavailable."""
-    library = cache_dir() / "lib"
-    with _locked(cache_dir() / "lock"):
+    return resolved(POM, cache_dir(), f"rocketmq-broker-{VERSION}.jar", f"Apache RocketMQ {VERSION}")
+
+
+def resolved(pom: Path, cache: Path, expected: str, what: str) -> Path:
+    """Return the directory in ``cache`` with the jars that ``pom`` names, among them ``expected``. Raises ApacheUnavailable."""
+    library = cache / "lib"
+    with _locked(cache / "lock"):
         if library.is_dir():
             return library
         maven = _tool("mvn")
-        partial = Path(tempfile.mkdtemp(prefix="resolving-", dir=cache_dir()))
+        partial = Path(tempfile.mkdtemp(prefix="resolving-", dir=cache))
         try:
             goal = "org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies"
-            command = [maven, "-q", "-B", "-f", str(POM), goal, f"-DoutputDirectory={partial}", "-DincludeScope=runtime"]
+            command = [maven, "-q", "-B", "-f", str(pom), goal, f"-DoutputDirectory={partial}", "-DincludeScope=runtime"]
             done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-            if done.returncode != 0 or not list(partial.glob(f"rocketmq-broker-{VERSION}.jar")):
-                raise ApacheUnavailable(f"Maven could not resolve Apache RocketMQ {VERSION}:\n{(done.stdout + done.stderr)[-2000:]}")
+            if done.returncode != 0 or not (partial / expected).exists():
+                raise ApacheUnavailable(f"Maven could not resolve {what}:\n{(done.stdout + done.stderr)[-2000:]}")
             partial.rename(library)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -157,14 +162,26 @@ def free_ports(*offsets: int) -> int:
 
 
 class JavaProcess:
-    """One JVM with its output in a log file. `stop` ends it by its own id: SIGTERM, then SIGKILL after 20 s."""
+    """One JVM with its output in a log file, and Apache RocketMQ's jars or those of `library` on its class path.
 
-    def __init__(self, main: str, *arguments: str, home: Path, flags: Sequence[str], extra_path: str = "", stdin: bool = False) -> None:
+    `stop` ends it by its own id: SIGTERM, then SIGKILL after 20 s.
+    """
+
+    def __init__(
+        self,
+        main: str,
+        *arguments: str,
+        home: Path,
+        flags: Sequence[str],
+        extra_path: str = "",
+        stdin: bool = False,
+        library: Path | None = None,
+    ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         (home / "conf").mkdir(exist_ok=True)
         self.home = home
         self.log = home / "output.log"
-        path = f"{jars()}/*" + (f"{os.pathsep}{extra_path}" if extra_path else "")
+        path = f"{library or jars()}/*" + (f"{os.pathsep}{extra_path}" if extra_path else "")
         command = [_tool("java"), *flags, *OPENED, f"-Drocketmq.home.dir={home}", f"-Duser.home={home}", "-Dfile.encoding=UTF-8"]
         command += ["-cp", path, main, *arguments]
         environment = {name: value for name, value in os.environ.items() if name not in {"NAMESRV_ADDR", "JAVA_TOOL_OPTIONS"}}
