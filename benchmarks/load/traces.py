@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import uvloop
 
 from benchmarks.load.rounds import BODY_BYTES, verdict
+from benchmarks.load.stores import give_back
 from benchmarks.report import write_result
 from sprocketmq import AdminClient, Message, Producer, PushConsumer, TraceConfig, TraceStats
 from sprocketmq.broker.config import BrokerConfig
@@ -129,9 +130,11 @@ Workload = Callable[[str, int, bool | TraceConfig], Coroutine[Any, Any, Measured
 WORKLOADS: dict[str, Workload] = {"auto": auto, "single": single, "consume": consume}
 
 
-def one(name: str, kind: str, namesrv: str, count: int, pipe: Pipe) -> dict[str, float]:
+def one(name: str, kind: str, namesrv: str, directory: Path, count: int, pipe: Pipe) -> dict[str, float]:
     """Take one figure."""
     gc.collect()
+    if name != "consume":
+        give_back((directory / "store" / "commitlog").iterdir())
     pipe.send("time")
     server_s = pipe.recv()
     elapsed_s, client_s, stats = uvloop.run(WORKLOADS[name](namesrv, count, KINDS[kind]))
@@ -171,7 +174,7 @@ def measure(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
             taken: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
             for number in range(options.rounds):
                 for kind in KINDS if number % 2 else reversed(KINDS):
-                    found = one(name, kind, namesrv, options.count, pipe)
+                    found = one(name, kind, namesrv, directory, options.count, pipe)
                     taken[kind].append(found)
                     print(f"{name:8} {kind:4} " + "   ".join(f"{what} {value:,}" for what, value in found.items()), flush=True)
             figures[name] = {"rounds": taken, "costs": costs(taken)}
