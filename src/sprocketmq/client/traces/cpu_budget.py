@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 # What may be spent at once after a quiet time: about 3,000 records.
 MAX_CREDIT_S = 0.005
+# After it was spent, work rests until there is as much again: some records in a row cost less than as many now and then.
+RESUME_S = 0.0002
 # A record takes 1 to 10 us; what took longer was interrupted by other threads or processes, which is not to be paid for.
 MOST_S = 20e-6
 
@@ -15,13 +17,19 @@ class CpuBudget:
     It looks at the clock, as asking for processor time is a system call, which may take 20 us.
     """
 
-    __slots__ = ("_began", "_credit_s", "_now", "_seen", "_share")
+    __slots__ = ("_began", "_credit_s", "_now", "_rests_until", "_seen", "_share")
 
     def __init__(self, share: float, now: Callable[[], float] = time.perf_counter) -> None:
         self._share = share
         self._now = now
         self._began = self._seen = now()
         self._credit_s = MAX_CREDIT_S
+        self._rests_until = self._began
+
+    @property
+    def rests(self) -> bool:
+        """Whether ``begin`` would return False; asking costs less than ``begin``."""
+        return self._now() < self._rests_until
 
     def begin(self) -> bool:
         """Return whether work may begin; then ``end`` must follow."""
@@ -30,7 +38,10 @@ class CpuBudget:
         now = self._now()
         self._credit_s = min(MAX_CREDIT_S, self._credit_s + (now - self._seen) * self._share)
         self._began = self._seen = now
-        return self._credit_s > 0
+        if self._credit_s > 0 and now >= self._rests_until:
+            return True
+        self._rests_until = max(self._rests_until, now + (RESUME_S - self._credit_s) / self._share)
+        return False
 
     def over(self) -> bool:
         """Return whether the work that has begun should end now."""

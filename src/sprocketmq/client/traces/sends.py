@@ -1,9 +1,10 @@
 """Pub records: one for each message that a broker has stored, also for those inside a batch."""
 
-import json
 import logging
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+
+import msgspec
 
 from sprocketmq.client.instance import Instance
 from sprocketmq.client.traces.config import TraceConfig
@@ -20,6 +21,7 @@ log = logging.getLogger(__name__)
 
 _TAGS, _KEYS, _DELAY, _DELIVER_MS = TAGS.encode(), KEYS.encode(), DELAY.encode(), TIMER_DELIVER_MS.encode()
 _NONE: list[tuple[int, str]] = []
+_decode = msgspec.json.Decoder(str).decode
 # Between two looks at the time.
 _RECORDS_AT_ONCE = 64
 
@@ -61,13 +63,11 @@ class SendTraces:
 
         None either when there is no time to trace even one of them, which counts them as dropped.
         """
-        if not ids:
-            return _NONE
-        if self._sampler.everything and not self._budget.begin():
-            self._writer.drop(1 if type(ids) is str else len(ids))
+        if self._sampler.everything and self._budget.rests:
+            self._writer.drop(bool(ids) if type(ids) is str else len(ids))
             return _NONE
         if type(ids) is str:
-            return [(0, ids)] if self._sampler.chooses(ids) else _NONE
+            return [(0, ids)] if ids and self._sampler.chooses(ids) else _NONE
         return self._sampler.choose(ids)
 
     def stored(self, request: SentRequest, chosen: list[tuple[int, str]], receipt: Receipt, response: Command) -> None:
@@ -98,7 +98,7 @@ class SendTraces:
         if request.batch:
             members = _in_batch(request, chosen)
         else:
-            text = json.loads(request.properties).encode()
+            text = _decode(request.properties).encode()
             delayed = find_property(text, _DELAY) is not None or find_property(text, _DELIVER_MS) is not None
             members = iter([_member(text, len(request.body))])
         form = PubForm.of(

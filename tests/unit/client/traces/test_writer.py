@@ -256,7 +256,11 @@ def test_work_stops_when_the_share_is_used_up_and_goes_on_later():
     assert not budget.begin()
     now[0] += 0.04
     assert not budget.begin(), "less than half of the debt is paid"
-    now[0] += 0.06
+    now[0] += 0.045
+    assert not budget.begin(), "work rests until there is enough for some records"
+    assert budget.rests
+    now[0] += 0.003
+    assert not budget.rests
     assert budget.begin()
 
 
