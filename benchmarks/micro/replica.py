@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.report import write_result
-from sprocketmq.protocol.batch import encode_batch, split_batch, split_columns
+from sprocketmq.protocol.batch import encode_batch, split_columns
 from sprocketmq.protocol.records import pack_host
 from sprocketmq.storage.fs import REAL_FS
 from sprocketmq.storage.replica.replica import Replica
@@ -54,9 +54,7 @@ def fill(store: MessageStore, queues: int, *, inner: bool = False, log_bytes: in
                 shared = {"born_timestamp_ms": 1, "born_host": HOST}
                 store.stage_inner_batch("orders", queue, batch, properties(number), count=len(items), tags_code=1, **shared)
             else:
-                store.stage_batch(
-                    "orders", queue, split_columns(batch) or split_batch(batch), sys_flag=0, born_timestamp_ms=1, born_host=HOST
-                )
+                store.stage_batch("orders", queue, split_columns(batch), sys_flag=0, born_timestamp_ms=1, born_host=HOST)
         store.commit()
 
 

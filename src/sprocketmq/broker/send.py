@@ -8,6 +8,8 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache
+from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
@@ -23,7 +25,7 @@ from sprocketmq.broker.topics import Topic, TopicRefused, TopicTable, check_topi
 from sprocketmq.errors import FatalError, InvalidMessage, MessageTooLarge, ProtocolError, RemoteProtocolError, RetriableError, StoreFailed
 from sprocketmq.events import event
 from sprocketmq.net.server import ServerConnection
-from sprocketmq.protocol.batch import BatchColumns, scan_batch, split_batch, split_columns
+from sprocketmq.protocol.batch import scan_batch, split_columns
 from sprocketmq.protocol.codes import (
     FLAG_ONEWAY,
     SYSFLAG_COMPRESSED,
@@ -143,17 +145,18 @@ class SendHandlers:
         self._region = config.region.replace("%", "%%").encode()
         self._error_ext = msgspec.json.encode({TRACE_ON: "true", MSG_REGION: config.region})
         self._single = self._several = self._inner = b""
-        self._msg_id = b""
+        self._host_hex = ""
 
     def listens_at(self, ip: str, store_host: bytes) -> None:
         """Take note of the address records and message ids carry; called before the first send."""
         self._ids = MessageIdFactory(ip)
         self._rules.host = ip
-        self._msg_id = store_host.hex().upper().encode() + b"%016X"
+        self._host_hex = store_host.hex().upper()
+        msg_id = self._host_hex.encode() + b"%016X"
         fields = b'"TRACE_ON":"true","MSG_REGION":"' + self._region + b'","queueOffset":"%d"}'
-        self._single = b'{"queueId":"%d","transactionId":"%b","msgId":"' + self._msg_id + b'",' + fields
+        self._single = b'{"queueId":"%d","transactionId":"%b","msgId":"' + msg_id + b'",' + fields
         self._several = b'{"queueId":"%d",%b"msgId":"%b",' + fields
-        self._inner = b'{"queueId":"%d","batchUniqId":"%b","transactionId":"%b","msgId":"' + self._msg_id + b'",' + fields
+        self._inner = b'{"queueId":"%d","batchUniqId":"%b","transactionId":"%b","msgId":"' + msg_id + b'",' + fields
 
     def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
         return {
@@ -334,12 +337,12 @@ class SendHandlers:
             size = self._store.commitlog_staged_offset - log_offset
             self._staged.append((conn, command, topic, queue_id, queue_offset, log_offset, uniq, tag, count, message_type, size, waits))
         else:
-            entries = split_columns(body) or split_batch(body)
-            strings = b"".join(entries.properties if isinstance(entries, BatchColumns) else [entry.properties for entry in entries])
+            columns = split_columns(body)
+            strings = b"".join(columns.properties)
             if b"M" in strings or b"L" in strings:
                 self._rules.check_members(strings, body)
             queue_offset, log_offsets = self._store.stage_batch(
-                name, queue_id, entries, sys_flag=sys_flag, born_timestamp_ms=born, born_host=conn.peer_host
+                name, queue_id, columns, sys_flag=sys_flag, born_timestamp_ms=born, born_host=conn.peer_host
             )
             size = self._store.commitlog_staged_offset - log_offsets[0]
             self._staged.append((conn, command, topic, queue_id, queue_offset, log_offsets, uniq, None, 0, message_type, size, waits))
@@ -455,9 +458,10 @@ class SendHandlers:
             else:
                 count = len(log_offset)  # type: ignore[arg-type]
                 counters.note_batch(counters.batches, count, len(command.body))
-                ids = b",".join([self._msg_id] * count) % tuple(log_offset)  # type: ignore[arg-type]
+                # The ids differ in their last 16 digits only.
+                ids = self._host_hex + _offsets_of(count).pack(*log_offset).hex(",", 8).upper().replace(",", "," + self._host_hex)  # type: ignore[misc]
                 transaction = b'"transactionId":"%b",' % _json_text(uniq) if uniq else b""
-                ext = self._several % (queue_id, transaction, ids, queue_offset)
+                ext = self._several % (queue_id, transaction, ids.encode(), queue_offset)
             if size:
                 if topic is not run_topic or message_type is not run_type:
                     if run_sizes:
@@ -600,6 +604,12 @@ class SendHandlers:
     def _unavailable(self, conn: ServerConnection, command: Command, error: BaseException) -> None:
         remark = f"service not available now. It may be caused by: {error}"
         conn.respond(command, ResponseCode.SERVICE_NOT_AVAILABLE, ext=self._error_ext, remark=remark)
+
+
+@lru_cache(maxsize=256)
+def _offsets_of(count: int) -> Struct:
+    """Return the layout of ``count`` log offsets in a row."""
+    return Struct(f">{count}q")
 
 
 def _json_text(value: str) -> bytes:

@@ -38,6 +38,7 @@ _MAX_V1_TOPIC_FIELD = 128
 # A segment keeps room for a BLANK behind its last record.
 _BLANK_BYTES = BLANK.size
 _HOSTS_V4_BYTES = 2 * HOST_V4_BYTES
+_EMPTY = BatchColumns((), (), ())
 _pack_short = INT16.pack
 _pack_head = RECORD_HEAD.pack
 _pack_unit = QUEUE_UNIT.pack
@@ -346,26 +347,27 @@ class Appender:
     ) -> tuple[int, list[int]]:
         """Prepare each message of a batch as a record of its own and return the first queue offset and the records' log offsets.
 
-        ``entries`` is the result of ``split_batch`` or ``split_columns``. Each message keeps its flag, body and properties; the tag codes
-        come from the properties. A batch never spans two segments. Raises what ``stage_message`` raises; MessageTooLarge also when the
-        batch would not fit an empty segment.
+        ``entries`` is the result of ``split_columns``, which is faster, or of ``split_batch``. Each message keeps its flag, body and
+        properties; the tag codes come from the properties. A batch never spans two segments. Raises what ``stage_message`` raises;
+        MessageTooLarge also when the batch would not fit an empty segment.
         """
         queue = self._queues.get((topic, queue_id)) or self._table.create(topic, queue_id)
         first = queue.next
-        if not entries:
+        columns = entries if isinstance(entries, BatchColumns) else BatchColumns(*zip(*entries, strict=True)) if entries else _EMPTY
+        if not columns.bodies:
             return first, []
         store_host = self.store_host
         if queue.unusual or len(born_host) + len(store_host) != _HOSTS_V4_BYTES or sys_flag & _UNUSUAL:
-            rows = list(zip(*entries, strict=True)) if isinstance(entries, BatchColumns) else entries
+            rows = list(zip(columns.flags, columns.bodies, columns.properties, strict=True))
             return self._stage_unusual_batch(queue, rows, sys_flag, born_timestamp_ms, born_host, reconsume_times)
         self._last_ms = now = max(self._time_ms(), self._last_ms)
         shared = _pack_shared(sys_flag, born_timestamp_ms, born_host, now, store_host, reconsume_times, 0)
         log = self._log
         start = log.staged_end
-        record_bytes, properties, log_offsets, end, units = explode(queue, entries, queue_id, first, start, shared)
+        record_bytes, properties, log_offsets, end, units = explode(queue, columns, queue_id, first, start, shared)
         if end + _BLANK_BYTES > log.limit:
             start = self._roll(end - start)
-            record_bytes, properties, log_offsets, end, units = explode(queue, entries, queue_id, first, start, shared)
+            record_bytes, properties, log_offsets, end, units = explode(queue, columns, queue_id, first, start, shared)
         log.pieces.append(record_bytes)
         log.staged_end = end
         self._last_log_offset = log_offsets[-1]

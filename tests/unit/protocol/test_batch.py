@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sprocketmq.errors import RemoteProtocolError
-from sprocketmq.protocol.batch import MAX_BATCH_COUNT, encode_batch, scan_batch, split_batch, split_columns
+from sprocketmq.protocol.batch import BLOCK_ROWS, MAX_BATCH_COUNT, encode_batch, scan_batch, split_batch, split_columns
 
 entries = st.tuples(st.integers(-(2**31), 2**31 - 1), st.binary(max_size=60), st.binary(max_size=40))
 
@@ -106,21 +106,33 @@ def test_counting_and_splitting_agree_on_whatever_arrives(messages, data):
         except RemoteProtocolError as e:
             return str(e)
 
+    def rows():
+        columns = split_columns(memoryview(body))
+        return list(zip(columns.flags, columns.bodies, columns.properties, strict=True))
+
     assert outcome(lambda: scan_batch(memoryview(body))[0]) == outcome(lambda: len(split_batch(bytes(body))))
-    columns = split_columns(memoryview(body))
-    if columns is not None:
-        assert list(zip(*columns, strict=True)) == split_batch(bytes(body))
+    assert outcome(rows) == outcome(lambda: split_batch(bytes(body)))
 
 
-def test_messages_of_the_same_lengths_come_as_columns():
+def test_columns_tell_the_lengths_that_all_messages_share():
     several = [(flag, bytes([flag]) * 3, b"TAGS\x01%d\x02" % flag) for flag in (1, 2, 3)]
-    assert split_columns(memoryview(encode_batch(several))) == (
-        (1, 2, 3),
-        (b"\1\1\1", b"\2\2\2", b"\3\3\3"),
-        tuple(one[2] for one in several),
-    )
+    columns = split_columns(memoryview(encode_batch(several)))
+    assert columns.lengths == (3, 7)
+    assert list(zip(columns.flags, columns.bodies, columns.properties, strict=True)) == several
     for other in ([], several[:1], [*several, (0, b"longer", b"TAGS\x01a\x02")], [*several, (0, b"", b"TAGS\x01longer\x02")]):
-        assert split_columns(encode_batch(other)) is None
+        columns = split_columns(encode_batch(other))
+        assert columns.lengths is None
+        assert list(zip(columns.flags, columns.bodies, columns.properties, strict=True)) == other
+
+
+def test_batches_of_more_messages_than_one_block_are_the_same():
+    count = 2 * BLOCK_ROWS + 1
+    several = [(flag, b"%05d" % flag, b"KEYS\x01%05d\x02" % flag) for flag in range(count)]
+    encoded = encode_batch(several)
+    columns = split_columns(encoded)
+    assert columns.lengths == (5, 11)
+    assert list(zip(columns.flags, columns.bodies, columns.properties, strict=True)) == several == split_batch(encoded)
+    assert scan_batch(encoded) == (count, b"".join(properties for _, _, properties in several))
 
 
 def test_more_entries_than_the_reference_can_count_are_not_counted():

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sprocketmq.clock import ManualClock
-from sprocketmq.protocol.batch import encode_batch, split_batch, split_columns
+from sprocketmq.protocol.batch import encode_batch, split_columns
 from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.protocol.records import ReceivedMessage, decode_records, pack_host
@@ -138,7 +138,7 @@ class Bench:
     def stage_batch(self, bodies: list[bytes], topic: str = "orders", queue: int = 0, *, tag: str | None = None) -> tuple[int, list[int]]:
         properties = encode_properties({"KEYS": "k", "TAGS": tag} if tag else {"KEYS": "k"})
         encoded = encode_batch([(0, body, properties) for body in bodies])
-        entries = split_columns(encoded) or split_batch(encoded)
+        entries = split_columns(encoded)
         return self.store.stage_batch(topic, queue, entries, sys_flag=0, born_timestamp_ms=5, born_host=BORN_HOST)
 
     def send_batch(self, bodies: list[bytes], topic: str = "orders", queue: int = 0, **extra: Any) -> tuple[int, list[int]]:

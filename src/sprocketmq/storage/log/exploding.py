@@ -1,23 +1,19 @@
 """Turning a batch into records: each message of a plain topic gets its own record.
 
-This is the broker's hottest loop. A batch whose messages all have the same lengths, which is the common case, is processed in columns.
+This is the broker's hottest loop. Batches are processed in columns; one whose messages all have the same lengths is packed in one call.
 """
 
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from itertools import repeat
+from collections.abc import Sequence
+from itertools import accumulate, repeat
 from struct import Struct
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 from isal.isal_zlib import crc32 as _crc32
 
-from sprocketmq.protocol.batch import BatchColumns, BatchEntry
+from sprocketmq.protocol.batch import BLOCK_ROWS, BatchColumns, rows_of
 from sprocketmq.protocol.hashing import tags_code_raw
 from sprocketmq.protocol.layout import INT16, MAGIC_V1, QUEUE_UNIT_LAYOUT, RECORD_LAYOUT
 from sprocketmq.protocol.properties import find_property
-
-if TYPE_CHECKING:
-    from sprocketmq.storage.fs import Buffer
 
 # The fields that all messages of a batch share are packed once: the 48 bytes from sys_flag to prepared_offset.
 _SHARED = ("sys_flag", "born_time_ms", "born_host", "store_time_ms", "store_host", "reconsume_times", "prepared_offset")
@@ -39,111 +35,83 @@ class Target(Protocol):
     topic_field: bytes
 
 
-def explode(
-    queue: Target, entries: Iterable[BatchEntry] | BatchColumns, queue_id: int, queue_offset: int, log_offset: int, shared: bytes
-) -> Exploded:
-    """Return the records of a batch that begins at ``queue_offset`` and at ``log_offset``."""
-    if isinstance(entries, BatchColumns):
-        return _explode_columns(queue, entries, queue_id, queue_offset, log_offset, shared)
-    parts: list[Buffer] = []
-    add = parts.append
-    strings: list[bytes] = []
-    log_offsets: list[int] = []
-    sizes: list[int] = []
-    pack_head = _HEAD.pack
-    crc = _crc32
-    overhead = queue.overhead
-    topic_field = queue.topic_field
-    topic_and_length = b""
-    known_length = -1
-    for flag, body, properties in entries:
-        n = len(body)
-        p = len(properties)
-        size = overhead + n + p
-        add(pack_head(size, MAGIC_V1, crc(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, log_offset, shared, n))
-        add(body)
-        if p != known_length:
-            known_length = p
-            topic_and_length = topic_field + _pack_short(p)
-        add(topic_and_length)
-        add(properties)
-        strings.append(properties)
-        log_offsets.append(log_offset)
-        sizes.append(size)
-        log_offset += size
-        queue_offset += 1
-    return b"".join(parts), strings, log_offsets, log_offset, _units(log_offsets, sizes, strings)
-
-
-def _explode_columns(queue: Target, columns: BatchColumns, queue_id: int, queue_offset: int, log_offset: int, shared: bytes) -> Exploded:
-    flags, bodies, strings = columns
+def explode(queue: Target, columns: BatchColumns, queue_id: int, queue_offset: int, log_offset: int, shared: bytes) -> Exploded:
+    """Return the records of a batch of at least one message that begins at ``queue_offset`` and at ``log_offset``."""
+    bodies, strings = columns.bodies, columns.properties
     count = len(bodies)
-    n, p = len(bodies[0]), len(strings[0])
-    size = queue.overhead + n + p
-    end = log_offset + count * size
-    log_offsets = list(range(log_offset, end, size))
+    if columns.lengths is not None:
+        size = queue.overhead + sum(columns.lengths)
+        sizes = [size] * count
+        end = log_offset + count * size
+        log_offsets = list(range(log_offset, end, size))
+    else:
+        overhead = queue.overhead
+        sizes = [overhead + len(body) + len(properties) for body, properties in zip(bodies, strings, strict=True)]
+        log_offsets = list(accumulate(sizes, initial=log_offset))
+        end = log_offsets.pop()
+    own = ([crc & 0x7FFFFFFF for crc in map(_crc32, bodies)], columns.flags, range(queue_offset, queue_offset + count), log_offsets)
+    if columns.lengths is not None:
+        records = _equal_records(queue, columns, columns.lengths, sizes[0], queue_id, shared, own)
+    else:
+        records = _any_records(queue, columns, sizes, queue_id, shared, own)
+    return records, list(strings), log_offsets, end, _units(log_offsets, sizes, strings)
+
+
+# CRCs, flags, queue offsets and log offsets of the records.
+_Own = tuple[list[int], Sequence[int], range, list[int]]
+
+
+def _equal_records(
+    queue: Target, columns: BatchColumns, lengths: tuple[int, int], size: int, queue_id: int, shared: bytes, own: _Own
+) -> bytes:
+    n, p = lengths
     topic_and_length = queue.topic_field + _pack_short(p)
-    crcs = [crc & 0x7FFFFFFF for crc in map(_crc32, bodies)]
-    pack = _record_layout(len(topic_and_length), n, p).pack
+    row = f"{_HEAD.format[1:]}{n}s{len(topic_and_length)}s{p}s"
+    constant = [size, MAGIC_V1, 0, queue_id, 0, 0, 0, shared, n, b"", topic_and_length, b""]
+    places = zip((2, 4, 5, 6, 9, 11), (*own, columns.bodies, columns.properties), strict=True)
+    return _packed(row, len(columns.bodies), constant, list(places))
+
+
+def _any_records(queue: Target, columns: BatchColumns, sizes: list[int], queue_id: int, shared: bytes, own: _Own) -> bytes:
+    bodies, strings = columns.bodies, columns.properties
+    crcs, flags, queue_offsets, log_offsets = own
+    lengths = list(map(len, strings))
+    ends_of_topic = {p: queue.topic_field + _pack_short(p) for p in set(lengths)}
+    parts: list[Any] = [None] * (4 * len(bodies))
     # Constant arguments repeat forever; map() stops at the end of the columns.
-    records = map(
-        pack,
-        repeat(size),
-        repeat(MAGIC_V1),
-        crcs,
-        repeat(queue_id),
-        flags,
-        range(queue_offset, queue_offset + count),
-        log_offsets,
-        repeat(shared),
-        repeat(n),
-        bodies,
-        repeat(topic_and_length),
-        strings,
-    )
-    return b"".join(records), list(strings), log_offsets, end, _units(log_offsets, [size] * count, strings)
+    same = repeat(MAGIC_V1), repeat(queue_id), repeat(shared)
+    parts[0::4] = map(_HEAD.pack, sizes, same[0], crcs, same[1], flags, queue_offsets, log_offsets, same[2], map(len, bodies))
+    parts[1::4] = bodies
+    parts[2::4] = map(ends_of_topic.__getitem__, lengths)
+    parts[3::4] = strings
+    return b"".join(parts)
+
+
+def _packed(row: str, count: int, constant: list[Any], columns: list[tuple[int, Sequence[Any]]]) -> bytes:
+    """Return rows packed in one call: ``constant`` are the fields of a row, ``columns`` those that differ, with their place in it."""
+    width = len(constant)
+    fields = constant * count
+    for place, values in columns:
+        fields[place::width] = values
+    if count <= BLOCK_ROWS:
+        return rows_of(row, count).pack(*fields)
+    step = BLOCK_ROWS * width
+    blocks = [fields[start : start + step] for start in range(0, len(fields), step)]
+    return b"".join([rows_of(row, len(block) // width).pack(*block) for block in blocks])
 
 
 def _units(log_offsets: list[int], sizes: list[int], strings: Sequence[bytes]) -> bytes:
     """Return the queue units of records."""
-    count = len(log_offsets)
-    fields = [0] * (3 * count)
-    fields[0::3] = log_offsets
-    fields[1::3] = sizes
+    columns: list[tuple[int, Sequence[int]]] = [(0, log_offsets), (1, sizes)]
     if b"TAGS\x01" in b"".join(strings):
-        fields[2::3] = _tags_codes(strings)
-    return _units_layout(count).pack(*fields)
+        columns.append((2, _tags_codes(strings)))
+    return _packed(_UNIT_CODES, len(log_offsets), [0, 0, 0], columns)
 
 
-def _tags_codes(strings: Iterable[bytes]) -> list[int]:
-    """Return the tag code of each property string; most strings of a batch have the tag of the one before."""
-    codes = []
-    pair, code = b"\x02TAGS\x01\x02", 0
-    for properties in strings:
-        if properties.find(pair) >= 0:
-            codes.append(code)
-            continue
-        # The tag differs from the last one, stands first in the string, or is missing.
-        before, found, after = properties.partition(b"TAGS\x01")
-        tag = None
-        if found:
-            inside = before and before[-1] != 2  # TAGS is part of another name or value
-            tag = find_property(properties, b"TAGS") if inside else after.partition(b"\x02")[0]
-        if tag:
-            code = tags_code_raw(tag)
-            pair = b"\x02TAGS\x01" + tag + b"\x02"
-            codes.append(code)
-        else:
-            codes.append(0)
-    return codes
-
-
-@lru_cache(maxsize=256)
-def _record_layout(topic_and_length: int, n: int, p: int) -> Struct:
-    return Struct(f"{_HEAD.format}{n}s{topic_and_length}s{p}s")
-
-
-@lru_cache(maxsize=256)
-def _units_layout(count: int) -> Struct:
-    """Return the layout of ``count`` queue units in a row."""
-    return Struct(">" + _UNIT_CODES * count)
+def _tags_codes(strings: Sequence[bytes]) -> list[int]:
+    """Return the tag code of each property string."""
+    tags = [properties.partition(b"\x02TAGS\x01")[2].partition(b"\x02")[0] for properties in strings]
+    if b"" in tags:  # the property stands first in a string, or is missing
+        tags = [tag or find_property(properties, b"TAGS") or b"" for tag, properties in zip(tags, strings, strict=True)]
+    codes = {tag: tags_code_raw(tag) if tag else 0 for tag in set(tags)}
+    return [codes[tag] for tag in tags]

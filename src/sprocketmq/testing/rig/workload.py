@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from sprocketmq.clock import ManualClock
 from sprocketmq.errors import SprocketError
-from sprocketmq.protocol.batch import encode_batch, split_batch, split_columns
+from sprocketmq.protocol.batch import encode_batch, split_columns
 from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.testing.rig.crash_book import Book, CrashFound, Key, StagedMessage
@@ -83,7 +83,7 @@ class Workload:
                 offset, physical = store.stage_inner_batch(*key, batch, texts[0], count=size, tags_code=tags_code(tag), **common)
                 places = [physical]
             else:
-                offset, places = store.stage_batch(*key, split_columns(batch) or split_batch(batch), sys_flag=0, **common)
+                offset, places = store.stage_batch(*key, split_columns(batch), sys_flag=0, **common)
         ends = [*places[1:], store.commitlog_staged_offset]
         for i, identity in enumerate(identities):
             record = min(i, len(places) - 1)  # an inner batch is one record
