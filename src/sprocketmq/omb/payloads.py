@@ -11,19 +11,19 @@ SEED = 20_231_107
 
 
 def payloads_of(workload: Workload, directory: Path) -> tuple[bytes, ...]:
-    """Return the bodies that messages take in turns: one, or a pool. A ``payloadFile`` is looked for from ``directory``.
+    """Return the bodies that messages take in turns: one of random bytes or of a file in ``directory``, or a pool.
 
     Raises ConfigError for a file that cannot be read, or whose length is not ``messageSize`` (as OMB does).
     """
     if workload.message_size_max is not None or workload.use_randomized_payloads:
         return _pool(workload)
     if workload.payload_file is None:
-        return (bytes(workload.message_size),)
+        return (random.Random(SEED).randbytes(workload.message_size),)
     path = directory / workload.payload_file
     try:
         body = path.read_bytes()
     except OSError as e:
-        raise ConfigError(f"payloadFile {path}: {e.strerror}: correct the path, or leave payloadFile out for zero bytes") from None
+        raise ConfigError(f"payloadFile {path}: {e.strerror}: correct the path, or leave payloadFile out for random bytes") from None
     if len(body) != workload.message_size:
         raise ConfigError(f"payloadFile {path} has {len(body):,} bytes, and messageSize is {workload.message_size:,}: make them equal")
     return (body,)

@@ -66,6 +66,7 @@ class WorkerProcess:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await asyncio.wait([self._following])
         except TimeoutError:
+            self.failure = self.failure or FatalError(f"{self.plan.worker} did not stop within {STOP_TIMEOUT_S:.0f} s and was killed")
             self.kill()
             await asyncio.wait([self._following])
 

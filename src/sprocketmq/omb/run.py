@@ -125,6 +125,8 @@ class Run:
             self._end_of_measuring()
             self._tell_all(Action.STOP, "end")
             await asyncio.gather(*(worker.stop() for worker in self._workers))
+            if not self._stopped:
+                self._check()
         finally:
             for worker in self._workers:
                 worker.kill()

@@ -92,6 +92,7 @@ class Load:
                 tag = next(self._next_tag)
             while not send(key, payload, done, tag):
                 await producer.room()
+                await asyncio.sleep(0)  # even if it returned at once
                 if self._limiter is None:  # at the maximum rate a message is due when there is room
                     done = Sent(tally, time.perf_counter_ns())
                     stamp = _STAMP.pack(time.time_ns() // 1000)

@@ -134,6 +134,13 @@ def test_a_backlog_is_built_while_consumers_pause_and_drained_afterwards(mq):
     assert found["sprocketmq"]["messagesReceived"] >= 4194
 
 
+def test_bodies_for_which_there_is_some_room_but_not_enough_are_sent_when_there_is(mq):
+    workload = Workload(name="large", message_size=100_000, test_duration_minutes=1 / 60, warmup_duration_minutes=0)
+    found = run(Run(workload, Settings(config={"namesrv": mq.namesrv, "maxInFlightBytes": 250_000})))
+    assert found["sprocketmq"]["messagesSent"] > 0
+    assert found["sprocketmq"]["sendErrors"] == 0
+
+
 def run(one):
     import asyncio
 

@@ -3,9 +3,10 @@
 As in OMB's driver for RocketMQ, the producers of one worker share one client.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -15,6 +16,9 @@ from sprocketmq.errors import ConfigError, SendQueueFull, TopicNotFound
 from sprocketmq.net.tls import TlsConfig
 from sprocketmq.omb.driver import OnDone, OnReceived
 from sprocketmq.omb.plan import STAMP_BYTES
+
+# How soon a message for which there is not enough room is tried again.
+ROOM_S = 1e-3
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -32,6 +36,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     adaptive: bool = False
     max_in_flight: int = 10_000
     max_in_flight_bytes: int = 100 << 20
+    # As in OMB's drivers for Kafka, bodies are sent as they are.
+    compression: Literal["none", "zlib", "lz4", "zstd"] = "none"
     compress_over_bytes: int = 4096
     consumer_batch_max: int = 256
     max_cached: int = 1000
@@ -107,6 +113,7 @@ class SprocketDriver:
                 batching=batching,
                 max_in_flight=config.max_in_flight,
                 max_in_flight_bytes=config.max_in_flight_bytes,
+                compression=None if config.compression == "none" else config.compression,
                 compress_over_bytes=config.compress_over_bytes,
             )
             await self._producer.start()
@@ -140,9 +147,9 @@ class TopicProducer:
     """One topic of the shared producer."""
 
     def __init__(self, producer: Producer, topic: str) -> None:
+        self._producer = producer
         self._submit = producer.submit
         self._topic = topic
-        self.room = producer.room
         self.flush = producer.flush
 
     def send(self, key: bytes | None, payload: bytes, done: OnDone, tag: str | None = None) -> bool:
@@ -155,6 +162,13 @@ class TopicProducer:
         except SendQueueFull:
             return False
         return True
+
+    async def room(self) -> None:
+        """Wait until the producer has room."""
+        before = self._producer.in_flight
+        await self._producer.room()
+        if self._producer.in_flight >= before:  # it has some, but not for a large body
+            await asyncio.sleep(ROOM_S)
 
     async def close(self) -> None:
         """Do nothing: the driver closes the producer."""
