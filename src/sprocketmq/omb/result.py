@@ -22,10 +22,31 @@ MEASURED_PHASES = ("build", "drain", "measure")
 Result = dict[str, Any]
 
 
-def by_sample(reports: Mapping[str, Sequence[WorkerReport]], per_sample: int) -> list[list[WorkerReport]]:
-    """Return the reports of all workers in samples of ``per_sample`` reports each.
+def combined(reports: Sequence[WorkerReport]) -> WorkerReport:
+    """Return consecutive reports of one worker in one phase as one."""
+    if len(reports) == 1:
+        return reports[0]
+    return WorkerReport(
+        worker=reports[0].worker,
+        phase=reports[0].phase,
+        elapsed_s=sum(report.elapsed_s for report in reports),
+        sent=sum(report.sent for report in reports),
+        sent_bytes=sum(report.sent_bytes for report in reports),
+        send_errors=sum(report.send_errors for report in reports),
+        first_error=next((report.first_error for report in reports if report.first_error), ""),
+        received=sum(report.received for report in reports),
+        received_bytes=sum(report.received_bytes for report in reports),
+        publish=merged(report.publish for report in reports).encode(),
+        publish_delay=merged(report.publish_delay for report in reports).encode(),
+        end_to_end=merged(report.end_to_end for report in reports).encode(),
+        cpu_s=sum(report.cpu_s for report in reports),
+    )
 
-    The n-th reports of all workers cover the same time, as commands end the intervals of all; see ``sprocketmq.omb.plan``.
+
+def by_sample(reports: Mapping[str, Sequence[WorkerReport]]) -> list[list[WorkerReport]]:
+    """Return the reports of all workers, those that cover the same time together.
+
+    The n-th reports of all workers do, as commands end the intervals of all; see ``sprocketmq.omb.plan``.
     """
     samples: list[list[WorkerReport]] = []
     for of_worker in reports.values():
@@ -33,10 +54,10 @@ def by_sample(reports: Mapping[str, Sequence[WorkerReport]], per_sample: int) ->
         number = 0
         for index, report in enumerate(of_worker):
             if report.elapsed_s >= usual * _PARTIAL or index == 0:
-                sample = number // per_sample
+                sample = number
                 number += 1
             else:
-                sample = max(0, number - 1) // per_sample
+                sample = number - 1
             while len(samples) <= sample:
                 samples.append([])
             samples[sample].append(report)
@@ -52,10 +73,8 @@ def _rate(reports: Sequence[WorkerReport], count: Callable[[WorkerReport], int])
     return sum(counted / elapsed for counted, elapsed in totals.values() if elapsed)
 
 
-def make(
-    workload: Workload, driver: str, reports: Mapping[str, Sequence[WorkerReport]], before: Sequence[WorkerReport], per_sample: int
-) -> Result:
-    """Return the result of the measured ``reports`` of each worker; ``before`` are all earlier ones, which count for the backlog only."""
+def make(workload: Workload, driver: str, reports: Mapping[str, Sequence[WorkerReport]], before: Sequence[WorkerReport]) -> Result:
+    """Return the result of the measured ``reports`` of each worker, one a sample; ``before`` (earlier ones) counts for the backlog."""
     result: Result = {
         "workload": workload.name,
         "driver": driver,
@@ -71,7 +90,7 @@ def make(
     }
     copies = workload.subscriptions_per_topic if workload.consumer_per_subscription else 0
     backlog = sum(report.sent * copies - report.received for report in before)
-    samples = by_sample(reports, per_sample)
+    samples = by_sample(reports)
     for sample in samples:
         result["publishRate"].append(_rate(sample, lambda report: report.sent))
         result["publishErrorRate"].append(_rate(sample, lambda report: report.send_errors))

@@ -72,7 +72,11 @@ class Run:
         self._workload = workload
         self._settings = settings
         self._watch = watch
+        long = workload.measured_s >= SHORT_RUN_S or workload.consumer_backlog_size_gb > 0
+        self._sample_s = results.SAMPLE_S if long else REPORT_S
         self._reports: list[WorkerReport] = []
+        # Of each worker, the reports of the sample that is not complete: a day of reports would take gigabytes.
+        self._pending: dict[str, list[WorkerReport]] = {}
         self._latest: dict[str, WorkerReport] = {}
         self._workers: list[WorkerProcess] = []
         self._changed = asyncio.Event()
@@ -219,7 +223,7 @@ class Run:
 
     def _on_report(self, report: WorkerReport) -> None:
         if report.phase != "gone":
-            self._reports.append(report)
+            self._keep(report)
             self._latest[report.worker] = report
             self._sent += report.sent
             self._received += report.received
@@ -228,6 +232,19 @@ class Run:
         if now - self._shown >= REPORT_S / 2:
             self._shown = now
             self._watch(self._progress(now))
+
+    def _keep(self, report: WorkerReport) -> None:
+        pending = self._pending.setdefault(report.worker, [])
+        if pending and pending[0].phase != report.phase:
+            self._close_sample(pending)
+        pending.append(report)
+        if len(pending) >= self._sample_s / REPORT_S:
+            self._close_sample(pending)
+
+    def _close_sample(self, pending: list[WorkerReport]) -> None:
+        if pending:
+            self._reports.append(results.combined(pending))
+            pending.clear()
 
     def _progress(self, now: float) -> Progress:
         latest = [report for report in self._latest.values() if report.elapsed_s]
@@ -296,6 +313,8 @@ class Run:
         self._cpu_after = cpu_s(self._settings.server_pids)
 
     def _result(self, driver_name: str) -> results.Result | None:
+        for pending in self._pending.values():
+            self._close_sample(pending)
         measured = [report for report in self._reports if report.phase in results.MEASURED_PHASES]
         if not any(report.elapsed_s for report in measured):
             return None
@@ -304,12 +323,11 @@ class Run:
             by_worker.setdefault(report.worker, []).append(report)
         before = [report for report in self._reports if report.phase not in (*results.MEASURED_PHASES, "end")]
         seconds = max(sum(report.elapsed_s for report in of_worker) for of_worker in by_worker.values())
-        sample_s = REPORT_S if seconds < SHORT_RUN_S else results.SAMPLE_S
-        found = results.make(self._workload, driver_name, by_worker, before, round(sample_s / REPORT_S))
-        found["sprocketmq"] = self._extra(measured, seconds, sample_s)
+        found = results.make(self._workload, driver_name, by_worker, before)
+        found["sprocketmq"] = self._extra(measured, seconds)
         return found
 
-    def _extra(self, measured: Sequence[WorkerReport], seconds: float, sample_s: float) -> dict[str, Any]:
+    def _extra(self, measured: Sequence[WorkerReport], seconds: float) -> dict[str, Any]:
         """Return what OMB's results do not have."""
         sent, received = (sum(getattr(report, name) for report in measured) for name in ("sent", "received"))
         cpu = {kind: sum(report.cpu_s for report in measured if report.worker.startswith(kind)) for kind in (PRODUCERS, CONSUMERS)}
@@ -317,7 +335,7 @@ class Run:
         errors = [report.first_error for report in measured if report.first_error]
         return {
             "seconds": seconds,
-            "sampleSeconds": sample_s,
+            "sampleSeconds": self._sample_s,
             "stoppedEarly": self._stopped,
             "messagesSent": sent,
             "messagesReceived": received,

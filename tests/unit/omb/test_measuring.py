@@ -184,13 +184,27 @@ def test_samples_add_up_the_rates_of_all_workers_and_a_short_rest_belongs_to_the
         "producers-0": [report("producers-0", 100), report("producers-0", 300), report("producers-0", 10, elapsed=0.1)],
         "consumers-0": [report("consumers-0", 0, 90), report("consumers-0", 0, 200)],
     }
-    found = result.make(Workload(message_size=10), "d", reports, [report("producers-0", 7), report("consumers-0", 0, 5)], 1)
+    found = result.make(Workload(message_size=10), "d", reports, [report("producers-0", 7), report("consumers-0", 0, 5)])
     assert found["publishRate"] == [100, pytest.approx(310 / 1.1)]
     assert found["consumeRate"] == [90, 200]
     assert found["backlog"] == [12, 122]
     assert len(found["publishLatency99pct"]) == 2
-    of_two = result.make(Workload(message_size=10), "d", reports, [], 2)
-    assert of_two["publishRate"] == [pytest.approx(410 / 2.1)]
+
+
+def test_combined_reports_are_one_of_the_whole_time():
+    parts = []
+    for number in range(3):
+        tally = Tally("w")
+        tally.publish_ns.extend([1_000_000 * (number + 1)] * 10)
+        tally.on_received([time.time_ns() // 1000] * 4, 40)
+        tally.failed(ValueError(f"error {number}"))
+        parts.append(tally.report())
+    whole = result.combined(parts)
+    assert (whole.sent, whole.received, whole.received_bytes, whole.send_errors) == (30, 12, 120, 3)
+    assert whole.first_error == "ValueError: error 0"
+    assert whole.elapsed_s == pytest.approx(sum(part.elapsed_s for part in parts))
+    assert merged([whole.publish]).quantile(50) == merged([parts[1].publish]).quantile(50)
+    assert result.combined(parts[:1]) is parts[0]
 
 
 def test_pictures_of_one_and_of_several_results_are_drawn():
@@ -200,7 +214,7 @@ def test_pictures_of_one_and_of_several_results_are_drawn():
         WorkerReport(worker="p", sent=10 * i, received=9 * i, elapsed_s=1.0, publish=latencies.encode(), end_to_end=latencies.encode())
         for i in range(1, 5)
     ]
-    one = result.make(Workload(message_size=10, name="<title>"), "d", {"p": of_worker}, [], 1)
+    one = result.make(Workload(message_size=10, name="<title>"), "d", {"p": of_worker}, [])
     nothing = {"workload": "w", "driver": "omb", "publishRate": [], "consumeRate": []}
     for named in ([("a & b", one)], [("a", one), ("b", one), ("old", nothing)], [("old", nothing)]):
         root = ET.fromstring(charts.draw(named))
