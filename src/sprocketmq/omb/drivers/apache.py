@@ -43,7 +43,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     batch_max_delay_ms: int = 10
     max_in_flight: int = 10_000
     max_message_size: int = 4 << 20
-    compress_over_bytes: int = 4096
+    compress_over_bytes: int = 4 << 20
     sender_threads: int = 2
     consumer_batch_max: int = 256
     consume_threads: int = 20
