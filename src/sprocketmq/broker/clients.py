@@ -1,5 +1,6 @@
 """Connected clients: who produces and consumes in which group, over which connection (codes 34, 35, 38, 46, 203, 204, 328)."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,6 +34,10 @@ EXPIRY_S = 120.0
 # A client instance has a handful of groups; the limits keep one heartbeat from filling the tables.
 MAX_GROUPS_PER_CLIENT = 1_000
 MAX_SUBSCRIPTIONS_PER_GROUP = 10_000
+# The members of a large group are told of a change at once, and of those that follow within NOTICE_INTERVAL_S together: while n members
+# join one after the other, each of them would else be told up to n times. Small groups are told of each.
+LARGE_GROUP = 8
+NOTICE_INTERVAL_S = 0.1
 SQL_REFUSED = "The broker does not support consumer to filter message by SQL92"
 
 _LANGUAGES = {code.value: code.name for code in LanguageCode}
@@ -237,6 +242,9 @@ class ClientHandlers:
         self._clients = clients
         self._groups = groups
         self._topics = topics
+        # Groups whose members were told within NOTICE_INTERVAL_S, and those of them that have changed since.
+        self._told: set[str] = set()
+        self._changed_since: set[str] = set()
 
     def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
         return {
@@ -301,6 +309,22 @@ class ClientHandlers:
             self._tell_members(group.name)
 
     def _tell_members(self, name: str) -> None:
+        if name in self._told:
+            self._changed_since.add(name)
+            return
+        group = self._clients.consumers.get(name)
+        if group is not None and len(group.members) >= LARGE_GROUP:
+            self._told.add(name)
+            asyncio.get_running_loop().call_later(NOTICE_INTERVAL_S, self._tell_rest, name)
+        self._notify(name)
+
+    def _tell_rest(self, name: str) -> None:
+        self._told.discard(name)
+        if name in self._changed_since:
+            self._changed_since.discard(name)
+            self._tell_members(name)
+
+    def _notify(self, name: str) -> None:
         self._clients.log_rebalanced(name)
         group = self._clients.consumers.get(name)
         config = self._groups.get(name)

@@ -1,5 +1,7 @@
 """Heartbeats, groups that are online, and who is told when they change."""
 
+from sprocketmq.broker import clients
+from sprocketmq.broker.clients import LARGE_GROUP
 from sprocketmq.clock import ManualClock
 from sprocketmq.protocol.bodies import (
     CheckClientConfig,
@@ -164,3 +166,25 @@ async def test_nothing_is_left_of_clients_that_went(ask, broker, connect):
     await eventually(lambda: broker.connection_count == 1)
     assert (broker.clients.producers, broker.clients.consumers, broker.clients._of) == ({}, {}, {})
     assert isinstance(broker.clock, ManualClock)
+
+
+async def test_the_members_of_a_large_group_are_not_told_of_each_that_joins(broker, connect, monkeypatch):
+    monkeypatch.setattr(clients, "NOTICE_INTERVAL_S", 3600)
+    members = [await connect(broker) for _ in range(40)]
+    for number, member in enumerate(members):
+        await member.heartbeat(f"c{number}", consumers=["cg"])
+    assert len(await ids(members[0])) == 40
+    assert [len(member.pushed) for member in members] == [*range(LARGE_GROUP, 0, -1), *[0] * (40 - LARGE_GROUP)]
+
+
+async def test_what_changed_after_a_notice_is_told_a_little_later(broker, connect, monkeypatch):
+    monkeypatch.setattr(clients, "NOTICE_INTERVAL_S", 0.01)
+    members = [await connect(broker) for _ in range(40)]
+    for number, member in enumerate(members):
+        await member.heartbeat(f"c{number}", consumers=["cg"])
+    assert (await members[-1].next_push()).code == 40
+    for member in members:
+        member.pushed.clear()
+    await members.pop().close()
+    for member in members:
+        assert (await member.next_push()).code == 40
