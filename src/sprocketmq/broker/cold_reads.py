@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,8 @@ log = logging.getLogger(__name__)
 THREADS = 2
 # Pulls that wait for the disk; further ones are refused. Each needs at most 32 MiB of the page cache.
 MAX_PULLS = 1000
+# Of a busy loop's time, what answering them may take.
+SHARE = 0.2
 
 _P = TypeVar("_P")
 
@@ -22,8 +25,9 @@ _P = TypeVar("_P")
 class ColdReads(Generic[_P]):
     """The pulls that wait for the disk, oldest first. ``loaded(pull)`` is called in the loop when the data of a pull is cached.
 
-    It is called once in a turn of the loop, as answering a pull may take milliseconds, and sends are to come between. A pull that is
-    dropped meanwhile, since its connection ended or its topic was deleted, is read for nothing.
+    Answering a pull may take a millisecond, and sends are to come between: one is answered in a turn of the loop, or several when turns are
+    long, for up to ``SHARE`` of the time. A pull that is dropped meanwhile, since its connection ended or its topic was deleted, is read for
+    nothing.
     """
 
     def __init__(self, loaded: Callable[[_P], None]) -> None:
@@ -31,6 +35,8 @@ class ColdReads(Generic[_P]):
         self._waiting: dict[_P, None] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._cached: deque[_P] = deque()
+        self._serving = False
+        self._served_at = 0.0
         # By the parts that are being loaded, who waits for them: queues whose messages lie between each other's share their reads.
         self._loading: dict[tuple[tuple[str, int, int], ...], list[_P]] = {}
 
@@ -72,18 +78,27 @@ class ColdReads(Generic[_P]):
 
     def _line_up(self, pull: _P) -> None:
         self._cached.append(pull)
-        if len(self._cached) == 1:
+        if not self._serving:
+            self._serving = True
+            self._served_at = time.perf_counter()
             asyncio.get_running_loop().call_soon(self._serve)
 
     def _serve(self) -> None:
-        if not self._cached:
-            return
-        pull = self._cached.popleft()
-        if self._cached:
-            asyncio.get_running_loop().call_soon(self._serve)
-        if pull in self._waiting:
-            del self._waiting[pull]
-            self._loaded(pull)
+        began = time.perf_counter()
+        until = began + (began - self._served_at) * SHARE
+        try:
+            while self._cached:
+                pull = self._cached.popleft()
+                if pull in self._waiting:
+                    del self._waiting[pull]
+                    self._loaded(pull)
+                self._served_at = time.perf_counter()
+                if self._served_at >= until:
+                    break
+        finally:
+            self._serving = bool(self._cached)
+            if self._serving:
+                asyncio.get_running_loop().call_soon(self._serve)
 
     def drop(self, wanted: Callable[[_P], bool]) -> list[_P]:
         """Forget the pulls that are ``wanted``, and return them."""
