@@ -25,9 +25,9 @@ _P = TypeVar("_P")
 class ColdReads(Generic[_P]):
     """The pulls that wait for the disk, oldest first. ``loaded(pull)`` is called in the loop when the data of a pull is cached.
 
-    Answering a pull may take a millisecond, and sends are to come between: one is answered in a turn of the loop, or several when turns are
-    long, for up to ``SHARE`` of the time. A pull that is dropped meanwhile, since its connection ended or its topic was deleted, is read for
-    nothing.
+    Answering a pull may take a millisecond, and sends are to come between: one is answered in a turn of the loop, several when turns are
+    long, for up to ``SHARE`` of the time. A pull that is dropped meanwhile, because its connection ended or its topic was deleted, is read
+    in vain.
     """
 
     def __init__(self, loaded: Callable[[_P], None]) -> None:
