@@ -4,8 +4,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from isal.isal_zlib import crc32 as _crc32
-
 from sprocketmq.clock import Clock
 from sprocketmq.errors import InvalidMessage, MessageTooLarge, StoreFailed, StoreWriteFailed
 from sprocketmq.protocol.batch import BatchColumns, BatchEntry
@@ -16,7 +14,7 @@ from sprocketmq.protocol.codes import (
     SYSFLAG_TRANSACTION_COMMITTED,
     SYSFLAG_TRANSACTION_MASK,
 )
-from sprocketmq.protocol.hashing import tags_code_raw
+from sprocketmq.protocol.hashing import full_crc32, tags_code_raw
 from sprocketmq.protocol.layout import BLANK, COPY_OF_FIRST, HOST_V4_BYTES, INT16, MAGIC_V1, QUEUE_UNIT, RECORD_HEAD
 from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, find_property
 from sprocketmq.protocol.records import encode_record, pack_host
@@ -142,7 +140,7 @@ class Appender:
         head = _pack_head(
             size,
             MAGIC_V1,
-            _crc32(body) & 0x7FFFFFFF,
+            full_crc32(body) & 0x7FFFFFFF,
             queue_id,
             flag,
             offset,
@@ -278,7 +276,7 @@ class Appender:
                 prepared_offset=prepared_offset,
             )
         else:
-            crc = _crc32(body) & 0x7FFFFFFF
+            crc = full_crc32(body) & 0x7FFFFFFF
             rest = (born_timestamp_ms, born_host, now, store_host, reconsume_times, prepared_offset, len(body))
             head = _pack_head(size, MAGIC_V1, crc, queue_id, flag, offset, log_offset, sys_flag, *rest)
             record = b"".join((head, body, queue.topic_field, _pack_short(len(properties)), properties))

@@ -11,7 +11,6 @@ This module brings numpy; import it late.
 from typing import Any
 
 import numpy as np
-from isal.isal_zlib import crc32 as _crc32
 from numpy.typing import NDArray
 
 from sprocketmq.protocol.codes import (
@@ -20,7 +19,7 @@ from sprocketmq.protocol.codes import (
     SYSFLAG_TRANSACTION_COMMITTED,
     SYSFLAG_TRANSACTION_MASK,
 )
-from sprocketmq.protocol.hashing import java_hash
+from sprocketmq.protocol.hashing import full_crc32, java_hash
 from sprocketmq.protocol.layout import FIXED_OVERHEAD, INT32, MAGIC_V1, MAGIC_V2, RECORD_HEAD_BYTES, RECORD_LAYOUT
 from sprocketmq.protocol.names import SCHEDULE_TOPIC
 from sprocketmq.storage.bulk.property_tables import KeySeeds, PropertyLayout
@@ -126,7 +125,7 @@ class _Records:
             self.odd[row] = record
         body_pos = file_pos + RECORD_HEAD_BYTES
         body_end = np.where(good, topic_pos, body_pos)
-        crcs = [_crc32(view[a:b]) for a, b in zip(body_pos[:count].tolist(), body_end[:count].tolist(), strict=True)]
+        crcs = [full_crc32(view[a:b]) for a, b in zip(body_pos[:count].tolist(), body_end[:count].tolist(), strict=True)]
         same = (np.array(crcs, np.int64) & 0x7FFFFFFF) == heads["crc"][:count]
         count = _leading(same | (body[:count] <= 0) | odd[:count])
         # Sectors that were lost show in the last byte, except in the middle of long properties.

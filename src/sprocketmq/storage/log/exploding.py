@@ -8,10 +8,8 @@ from itertools import accumulate, repeat
 from struct import Struct
 from typing import Any, Protocol
 
-from isal.isal_zlib import crc32 as _crc32
-
 from sprocketmq.protocol.batch import BLOCK_ROWS, BatchColumns, rows_of
-from sprocketmq.protocol.hashing import tags_code_raw
+from sprocketmq.protocol.hashing import full_crc32, tags_code_raw
 from sprocketmq.protocol.layout import INT16, MAGIC_V1, QUEUE_UNIT_LAYOUT, RECORD_LAYOUT
 from sprocketmq.protocol.properties import find_property
 
@@ -49,7 +47,7 @@ def explode(queue: Target, columns: BatchColumns, queue_id: int, queue_offset: i
         sizes = [overhead + len(body) + len(properties) for body, properties in zip(bodies, strings, strict=True)]
         log_offsets = list(accumulate(sizes, initial=log_offset))
         end = log_offsets.pop()
-    own = ([crc & 0x7FFFFFFF for crc in map(_crc32, bodies)], columns.flags, range(queue_offset, queue_offset + count), log_offsets)
+    own = ([crc & 0x7FFFFFFF for crc in map(full_crc32, bodies)], columns.flags, range(queue_offset, queue_offset + count), log_offsets)
     if columns.lengths is not None:
         records = _equal_records(queue, columns, columns.lengths, sizes[0], queue_id, shared, own)
     else:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
-from isal.isal_zlib import crc32 as _crc32
 
 from sprocketmq.protocol.codes import (
     SYSFLAG_ANY_HOST_V6,
@@ -19,7 +18,7 @@ from sprocketmq.protocol.codes import (
     SYSFLAG_INNER_BATCH,
     SYSFLAG_STORE_HOST_V6,
 )
-from sprocketmq.protocol.hashing import crc32, tags_code_raw
+from sprocketmq.protocol.hashing import crc32, full_crc32, tags_code_raw
 from sprocketmq.protocol.layout import (
     FIXED_OVERHEAD,
     HOST_V4_BYTES,
@@ -275,7 +274,7 @@ def parse_records(data: bytes, log_offset: int, room: int, *, check_crc: bool) -
             return records, pos, 0
         if rest[topic_length] << 8 | rest[topic_length + 1] != len(rest) - props_at:
             return records, pos, 0
-        if check_crc and n and _crc32(view[pos + RECORD_HEAD_BYTES : topic_at - 1]) & 0x7FFFFFFF != crc:
+        if check_crc and n and full_crc32(view[pos + RECORD_HEAD_BYTES : topic_at - 1]) & 0x7FFFFFFF != crc:
             return records, pos, 0
         topic = rest[:topic_length]
         if topic != previous_topic:
