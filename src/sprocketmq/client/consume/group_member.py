@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Protocol
 
-from sprocketmq.client.consume.offset_store import ConsumeFrom, OffsetStore, from_where, start_offset
+from sprocketmq.client.consume.offset_store import ConsumeFrom, OffsetStore, from_where, quick_starts, start_offset
 from sprocketmq.client.consume.offsets import OffsetRequests
 from sprocketmq.client.consume.orderly import RENEW_S, RENEW_SOON_S, MemberLocks
 from sprocketmq.client.consume.process_queue import ProcessQueue
@@ -30,6 +30,8 @@ REBALANCE_RETRY_S = 1.0
 COMMIT_S = 5.0
 # Grace period for the previous owner of a queue, which learns of the change at the same moment, to commit its offset.
 HANDOVER_S = 0.2
+# How many topics are balanced at a time: each waits for answers, and for the previous owners of its queues.
+TOPICS_AT_A_TIME = 10
 
 
 class Puller(Protocol):
@@ -176,31 +178,46 @@ class GroupMember:
     async def _keep_balanced(self) -> None:
         while self._instance.state == OPEN:
             self._rebalance_now.clear()
+            held: dict[str, list[ProcessQueue]] = {topic: [] for topic in self.subscriptions}
+            for queue, pq in self.queues.items():
+                held[queue.topic].append(pq)
             balanced = True
-            for topic in self.subscriptions:
-                try:
-                    if await self._rebalance(topic):
-                        self._problems.pop(topic, None)
-                    else:
-                        balanced = False
-                except ClientClosed:
+            topics = list(held)
+            for first in range(0, len(topics), TOPICS_AT_A_TIME):
+                together = topics[first : first + TOPICS_AT_A_TIME]
+                balanced = all(await all_of(self._balance(topic, held[topic]) for topic in together)) and balanced
+                if self._instance.state != OPEN:
                     return
-                except AccessRefused as e:
-                    self._report(topic, str(e), self._instance.level_of(e))  # tried again after the usual time: brokers limit refusals
-                except SprocketError as e:
-                    self._report(topic, str(e), self._instance.level_of(e))
-                    balanced = False
-                except Exception as e:  # noqa: BLE001 - whatever is wrong with one topic, the others are balanced
-                    self._report(topic, f"{type(e).__name__}: {e}", logging.ERROR, e)
-                    balanced = False
             if balanced and self._has_peers:
                 await self.check.compare()
             timer = self._instance.timers.call_later(REBALANCE_S if balanced else REBALANCE_RETRY_S, self._rebalance_now.set)
             await self._rebalance_now.wait()
             timer.cancel()
 
-    async def _rebalance(self, topic: str) -> bool:
-        """Take over and release queues of ``topic`` as planned. Returns whether the member has what the plan gives it."""
+    async def _balance(self, topic: str, held: list[ProcessQueue]) -> bool:
+        """Balance one topic. Returns whether it need not be tried again soon; reports what went wrong."""
+        try:
+            balanced = await self._rebalance(topic, held)
+        except ClientClosed:
+            return False
+        except AccessRefused as e:
+            self._report(topic, str(e), self._instance.level_of(e))
+            return True  # tried again after the usual time: brokers limit refusals
+        except SprocketError as e:
+            self._report(topic, str(e), self._instance.level_of(e))
+            return False
+        except Exception as e:  # noqa: BLE001 - whatever is wrong with one topic, the others are balanced
+            self._report(topic, f"{type(e).__name__}: {e}", logging.ERROR, e)
+            return False
+        if balanced:
+            self._problems.pop(topic, None)
+        return balanced
+
+    async def _rebalance(self, topic: str, held: list[ProcessQueue]) -> bool:
+        """Take over and release queues of ``topic`` as planned. Returns whether the member has what the plan gives it.
+
+        ``held`` are the queues of the topic that the member had as the round began; only rounds add any.
+        """
         route = self._instance.routes.get(topic) or await self._instance.fetch_route(topic)
         if route is None:
             # The group's retry topic appears a moment after the first heartbeat.
@@ -219,19 +236,23 @@ class GroupMember:
             listed = me in members
             wanted = plan_assignment(everything, members, me, self._share)
             self._has_peers = len(members) > 1
-        going = [pq for queue, pq in self.queues.items() if queue.topic == topic and queue not in wanted]
+        chosen = set(wanted)
+        going = [pq for pq in held if pq.queue not in chosen and self.queues.get(pq.queue) is pq]
         await all_of(self._revoke(pq) for pq in going)
         coming = mine = [queue for queue in wanted if queue not in self.queues]
         if self._locks is not None:
             mine = await self._lock(self._locks, coming)
         elif coming and self._has_peers:
             await self._instance.timers.sleep(HANDOVER_S)
-        added = await all_of(self._take_over(queue) for queue in mine)
+        by_broker: dict[str, list[MessageQueue]] = {}
+        for queue in mine:
+            by_broker.setdefault(queue.broker_name, []).append(queue)
+        added = all(await all_of(self._take_over(queues) for queues in by_broker.values()))
         if not listed:
             await self._instance.heartbeat_now()
             return False
         # A queue that the plan gives back while it is being released is taken over again when that has ended.
-        return len(mine) == len(coming) and all(added) and not self._releases
+        return len(mine) == len(coming) and added and all(pq.queue.topic != topic for pq in self._releases)
 
     def _report(self, topic: str, problem: str, level: int = logging.WARNING, unexpected: BaseException | None = None) -> None:
         # A lasting problem comes up each second: only its first report is a warning.
@@ -263,7 +284,14 @@ class GroupMember:
             raise error
         return []
 
-    async def _take_over(self, queue: MessageQueue) -> bool:
+    async def _take_over(self, queues: Collection[MessageQueue]) -> bool:
+        """Begin with ``queues``, all of one broker, at their start offsets. Returns whether all of them have one."""
+        starts = await quick_starts(self._store, queues, self._consume_from)
+        for queue, offset in starts.items():
+            self._open(queue, offset)
+        return all(await all_of(self._take_over_one(queue) for queue in queues if queue not in starts)) and self._instance.state == OPEN
+
+    async def _take_over_one(self, queue: MessageQueue) -> bool:
         try:
             offset = await start_offset(self._store, self._offsets, queue, self._consume_from)
         except ClientClosed:
@@ -271,11 +299,13 @@ class GroupMember:
         except SprocketError as e:
             log.log(self._instance.level_of(e), "consumer group %s: no start offset for %s yet: %s", self.group, queue, e)
             return False
-        if self._instance.state != OPEN:
-            return False
-        pq = self.queues[queue] = self._open_queue(queue, offset)
-        self._puller.begin(pq)
+        self._open(queue, offset)
         return True
+
+    def _open(self, queue: MessageQueue, offset: int) -> None:
+        if self._instance.state == OPEN:
+            pq = self.queues[queue] = self._open_queue(queue, offset)
+            self._puller.begin(pq)
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the first message of ``queue`` stored at ``timestamp_ms`` or later; its end when there is none."""

@@ -167,6 +167,10 @@ class LocalOffsets:
         """Return the committed offset of ``queue``, None when there is none. ``zero_if_young`` has no effect here."""
         return None if self._file is None else self._file.get(queue)
 
+    async def committed_of(self, queues: Iterable[MessageQueue], *, zero_if_young: bool) -> dict[MessageQueue, int | None]:
+        """Return the committed offset of each of ``queues``; see ``committed``."""
+        return {queue: await self.committed(queue, zero_if_young=zero_if_young) for queue in queues}
+
     async def commit(self, pqs: Iterable[ProcessQueue]) -> None:
         """Write the offsets and return when they are on the disk. Raises OffsetsNotSaved."""
         if self._file is None:

@@ -1,7 +1,7 @@
 """Where a group's committed offsets are kept, and the offset at which a queue is started."""
 
 from collections.abc import Iterable
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from sprocketmq.client.consume.offsets import OffsetRequests
 from sprocketmq.client.consume.process_queue import ProcessQueue
@@ -13,6 +13,9 @@ from sprocketmq.protocol.command import to_ext
 from sprocketmq.protocol.headers import UpdateConsumerOffset
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import RETRY_PREFIX
+
+if TYPE_CHECKING:
+    from sprocketmq.net.client import Connection
 
 # How often a commit is repeated that an older one has overwritten.
 SETTLE_TRIES = 3
@@ -28,6 +31,8 @@ class OffsetStore(Protocol):
     async def close(self) -> None: ...
 
     async def committed(self, queue: MessageQueue, *, zero_if_young: bool) -> int | None: ...
+
+    async def committed_of(self, queues: Iterable[MessageQueue], *, zero_if_young: bool) -> dict[MessageQueue, int | None]: ...
 
     async def commit(self, pqs: Iterable[ProcessQueue]) -> None: ...
 
@@ -54,6 +59,10 @@ class GroupOffsets:
         """Return the committed offset of ``queue``, None when there is none; see ``OffsetRequests.committed``."""
         return await self._requests.committed(self._group, queue, zero_if_young=zero_if_young)
 
+    async def committed_of(self, queues: Iterable[MessageQueue], *, zero_if_young: bool) -> dict[MessageQueue, int | None]:
+        """Return the committed offsets of those of ``queues`` that can be asked at once; see ``OffsetRequests.committed_of``."""
+        return await self._requests.committed_of(self._group, queues, zero_if_young=zero_if_young)
+
     async def commit(self, pqs: Iterable[ProcessQueue]) -> None:
         """Commit what was consumed and return when the brokers have it. Raises the first error; the other queues are committed."""
         await all_of(self._commit(pq) for pq in pqs)
@@ -64,13 +73,18 @@ class GroupOffsets:
 
     async def commit_behind(self, pqs: Iterable[ProcessQueue]) -> None:
         """Commit without waiting for answers; the next commit replaces one that is lost."""
+        topic = broker_name = ""
+        conn: Connection | None = None
         for pq in pqs:
+            queue = pq.queue
+            if queue.topic != topic or queue.broker_name != broker_name:  # a member has its queues topic by topic
+                topic, broker_name = queue.topic, queue.broker_name
+                route = self._instance.routes.get(topic)
+                address = route.address(broker_name) if route else None
+                conn = self._instance.brokers.peek(address) if address else None
             offset = pq.commit_offset
-            route = self._instance.routes.get(pq.queue.topic)
-            address = route.address(pq.queue.broker_name) if route else None
-            conn = self._instance.brokers.peek(address) if address else None
             if conn is not None and (offset != pq.persisted or pq.persisted_at not in (None, conn.address)):
-                ext = to_ext(UpdateConsumerOffset(self._group, pq.queue.topic, pq.queue.queue_id, offset))
+                ext = to_ext(UpdateConsumerOffset(self._group, topic, queue.queue_id, offset))
                 conn.oneway(RequestCode.UPDATE_CONSUMER_OFFSET, ext=ext)
                 pq.persisted_at = conn.address
 
@@ -104,16 +118,31 @@ class ManualOffsets(GroupOffsets):
 
 async def start_offset(store: OffsetStore, requests: OffsetRequests, queue: MessageQueue, consume_from: ConsumeFrom) -> int:
     """Return where to start in ``queue``: the committed offset, otherwise by ``consume_from``. Raises what asking the brokers raises."""
-    at_time = not isinstance(consume_from, str)
-    # With a start time, the 0 of a young queue must not be mistaken for a committed offset.
-    offset = await store.committed(queue, zero_if_young=not at_time)
+    offset = _start(queue, await store.committed(queue, zero_if_young=_counts_young(consume_from)), consume_from)
     if offset is not None:
         return offset
-    if consume_from == "first" or queue.topic.startswith(RETRY_PREFIX):
-        return 0  # messages to be retried were consumed before: no start rule may skip them
     if isinstance(consume_from, str):
         return await requests.max_offset(queue)
     return await requests.offset_at(queue, round(consume_from * 1000))
+
+
+async def quick_starts(store: OffsetStore, queues: Iterable[MessageQueue], consume_from: ConsumeFrom) -> dict[MessageQueue, int]:
+    """Return what ``start_offset`` returns, for those of ``queues`` where one answer of a connected broker is enough."""
+    found = await store.committed_of(queues, zero_if_young=_counts_young(consume_from))
+    starts = {queue: _start(queue, offset, consume_from) for queue, offset in found.items()}
+    return {queue: offset for queue, offset in starts.items() if offset is not None}
+
+
+def _counts_young(consume_from: ConsumeFrom) -> bool:
+    """Return whether the 0 that a broker answers for a young queue may stand for a committed offset: not with a start time."""
+    return isinstance(consume_from, str)
+
+
+def _start(queue: MessageQueue, committed: int | None, consume_from: ConsumeFrom) -> int | None:
+    """Return where to start in ``queue``; None when that depends on where its messages are."""
+    if committed is None and (consume_from == "first" or queue.topic.startswith(RETRY_PREFIX)):
+        return 0  # messages to be retried were consumed before: no start rule may skip them
+    return committed
 
 
 def from_where(consume_from: ConsumeFrom) -> str:

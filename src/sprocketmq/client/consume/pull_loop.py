@@ -11,13 +11,14 @@ from functools import partial
 
 from sprocketmq.client.consume.consumer_stats import QueueStats
 from sprocketmq.client.consume.process_queue import ProcessQueue
-from sprocketmq.client.consume.pull_requests import PullResult, PullStatus, pull_header, read_pull, subscription_tags
+from sprocketmq.client.consume.pull_requests import PullResult, PullStatus, pull_template, read_pull, subscription_tags
 from sprocketmq.client.hook_calls import HookCalls
-from sprocketmq.client.instance import Instance, response_error
+from sprocketmq.client.instance import ASK_PAUSE_S, Instance, response_error
 from sprocketmq.client.outages import broker_label
-from sprocketmq.client.routes import MASTER_ID
+from sprocketmq.client.routes import MASTER_ID, Route
 from sprocketmq.client.stats import ConsumerCounts
-from sprocketmq.errors import AccessRefused, BrokerError, ClientClosed, RetriableError, SprocketError, TopicNotFound
+from sprocketmq.errors import AccessRefused, BrokerError, ClientClosed, ConnectionLost, RetriableError, SprocketError, TopicNotFound
+from sprocketmq.net.client import Connection
 from sprocketmq.net.tasks import Kept
 from sprocketmq.protocol.bodies import SubscriptionData
 from sprocketmq.protocol.codes import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, LanguageCode, RequestCode, ResponseCode
@@ -46,6 +47,10 @@ REFUSALS = 5
 _NOT_KNOWN_YET = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST}
 )
+_BUSY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.GO_AWAY})
+# A plain integer: formatting an enum member takes many times as long.
+_PULL_MESSAGE = int(RequestCode.PULL_MESSAGE)
+_NO_PERMISSION = int(ResponseCode.NO_PERMISSION)
 _FOR_GOOD = _NOT_KNOWN_YET | {ResponseCode.SUBSCRIPTION_PARSE_FAILED, ResponseCode.NO_PERMISSION, ResponseCode.REQUEST_CODE_NOT_SUPPORTED}
 
 
@@ -68,12 +73,34 @@ _FULL = {
 class _Loop:
     """The loop of one queue, and its state. Times are monotonic seconds."""
 
-    __slots__ = ("asking", "denials", "error", "failing", "idle_since", "kept", "lacking", "pq", "refusals", "room", "warned_s")
+    __slots__ = (
+        "asking",
+        "conn",
+        "denials",
+        "error",
+        "failing",
+        "flags",
+        "idle_since",
+        "kept",
+        "lacking",
+        "pq",
+        "refusals",
+        "room",
+        "route",
+        "template",
+        "warned_s",
+    )
 
     kept: Kept
 
     def __init__(self, pq: ProcessQueue, now: float) -> None:
         self.pq = pq
+        # The connection to the queue's master, while the topic's route stays the same and it is open.
+        self.conn: Connection | None = None
+        self.route: Route | None = None
+        # The header's text for all pulls with these flags.
+        self.template = b""
+        self.flags = -1
         # Whether a pull is in flight, or held by the broker.
         self.asking = False
         # The error of the last failed pull, and whether no pull has succeeded since.
@@ -187,9 +214,11 @@ class PullLoops:
             if loop.room is not None and not loop.room.done() and not pq.full:
                 log.error("consumer group %s: the pull loop of %s was not told that there is room; it continues", self._group, pq.queue)
                 self.go_on(pq)
-            why = self._why_idle(loop)
             idle_s = now - loop.idle_since
-            if why and not pq.paused and idle_s >= IDLE_S and idle_s >= min(2 * loop.warned_s, loop.warned_s + LONGEST_IDLE_PAUSE_S):
+            if idle_s < IDLE_S or pq.paused or idle_s < min(2 * loop.warned_s, loop.warned_s + LONGEST_IDLE_PAUSE_S):
+                continue
+            why = self._why_idle(loop)
+            if why:
                 log.warning("consumer group %s: %s idle for %.0f s: %s", self._group, pq.queue, idle_s, why)
                 loop.warned_s = idle_s
 
@@ -234,6 +263,8 @@ class PullLoops:
         queue = pq.queue
         who, broker = f"consumer group {self._group}", broker_label(queue)
         tags = subscription_tags(self._subscriptions[queue.topic])
+        topic = queue.topic
+        routes, login = self._instance.routes, self._instance.brokers.login
         broker_id = MASTER_ID
         restored = queue.topic.startswith(RETRY_PREFIX)
         loop.asking = False
@@ -250,7 +281,30 @@ class PullLoops:
             pq.pulled_at = self._instance.clock.monotonic()
             try:
                 loop.asking = True
-                response, address = await self._pull(pq, commit, broker_id)
+                # Most pulls go to a master that is connected: a queue then keeps one coroutine in memory, not five.
+                answer = None
+                conn = loop.conn
+                if broker_id != MASTER_ID:
+                    conn = None
+                elif conn is None or conn.closed or routes.get(topic) is not loop.route:
+                    conn = self._connect(loop)
+                if conn is not None:
+                    credentials = None if login is None else login.current
+                    try:
+                        answer = await conn.request(_PULL_MESSAGE, ext=self._header(loop, commit, broker_id), timeout_s=PULL_TIMEOUT_S)
+                    except ConnectionLost:
+                        pass
+                    else:
+                        address = conn.address
+                        if answer.code in _BUSY:
+                            answer = None
+                            await self._instance.timers.sleep(ASK_PAUSE_S)
+                        elif answer.code == _NO_PERMISSION and login is not None and login.current is not credentials:
+                            answer = None
+                if answer is None:
+                    conn = None
+                    answer, address = await self._pull(loop, commit, broker_id)
+                response, answer = answer, None
                 loop.asking = False
                 if response.code in _FOR_GOOD:
                     error = response_error(response, address)
@@ -306,7 +360,7 @@ class PullLoops:
             self._counts.pulled(len(messages), len(result.body))
             if self._hooks is not None:
                 self._hooks.pulled(queue, pq.pulled_at, messages=messages, body_bytes=len(result.body), address=address)
-            if self._is_master(queue, address):
+            if conn is not None or self._is_master(queue, address):
                 if commit and broker_id == MASTER_ID:
                     pq.persisted = max(pq.persisted, commit)
                     pq.persisted_at = address
@@ -328,21 +382,36 @@ class PullLoops:
                 await self._pause_unless_held(loop, result, address)
             del response, result, messages  # or they would stay in memory until the next pull is answered
 
-    async def _pull(self, pq: ProcessQueue, commit: int, broker_id: int) -> tuple[Command, str]:
-        queue = pq.queue
-        header = pull_header(
-            self._group,
-            queue,
-            pq.next_offset,
-            max_messages=self._size.messages,
-            max_bytes=self._size.size_bytes,
-            sys_flag=self._flags | (PULL_COMMIT_OFFSET if commit and broker_id == MASTER_ID else 0),
-            commit_offset=commit,
-            suspend_ms=SUSPEND_MS,
-            subscription=self._subscriptions[queue.topic],
-        )
+    def _connect(self, loop: _Loop) -> Connection | None:
+        """Look up the open connection to the master of the queue; None while there is none, which ``_pull`` looks after."""
+        queue = loop.pq.queue
+        route = loop.route = self._instance.routes.get(queue.topic)
+        loop.conn = None
+        if route is not None and (address := route.masters.get(queue.broker_name)) is not None and address not in route.away:
+            loop.conn = self._instance.brokers.peek(address)
+        return loop.conn
+
+    def _header(self, loop: _Loop, commit: int, broker_id: int) -> bytes:
+        """Return the header of the next pull as JSON text."""
+        flags = self._flags | (PULL_COMMIT_OFFSET if commit and broker_id == MASTER_ID else 0)
+        if flags != loop.flags:
+            queue = loop.pq.queue
+            loop.flags = flags
+            loop.template = pull_template(
+                self._group,
+                queue,
+                max_bytes=self._size.size_bytes,
+                sys_flag=flags,
+                suspend_ms=SUSPEND_MS,
+                subscription=self._subscriptions[queue.topic],
+            )
+        return loop.template % (loop.pq.next_offset, self._size.messages, commit)
+
+    async def _pull(self, loop: _Loop, commit: int, broker_id: int) -> tuple[Command, str]:
+        """Pull from whichever broker can be reached; see ``Instance.ask_broker``."""
+        queue, header = loop.pq.queue, self._header(loop, commit, broker_id)
         return await self._instance.ask_broker(
-            queue.topic, queue.broker_name, RequestCode.PULL_MESSAGE, ext=header, broker_id=broker_id, timeout_s=PULL_TIMEOUT_S
+            queue.topic, queue.broker_name, _PULL_MESSAGE, ext=header, broker_id=broker_id, timeout_s=PULL_TIMEOUT_S
         )
 
     def _is_master(self, queue: MessageQueue, address: str) -> bool:
