@@ -16,6 +16,7 @@ BENCHMARKS = (
     "benchmarks.micro.client",
     "benchmarks.load.engine",
     "benchmarks.load.scale",
+    "benchmarks.load.queues",
     "benchmarks.load.rebuild",
     "benchmarks.load.restart",
     "benchmarks.load.startup",
