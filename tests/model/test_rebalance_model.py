@@ -129,6 +129,9 @@ class MemoryInstance:
     async def ask_broker(self, topic: str, broker_name: str, code: int, *, ext: Any) -> tuple[Command, str]:
         return await self.ask(ADDRESS, code, ext=ext), ADDRESS
 
+    def request(self, code: int, *, ext: Any, timeout_s: float) -> "asyncio.Task[Command]":
+        return self.spawn(self.ask(ADDRESS, code, ext=ext, timeout_s=timeout_s), "request")
+
     def oneway(self, code: int, *, ext: Any) -> None:
         self._broker.answer(code, ext, b"")
 

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 from consuming import push, take
-from fake_cluster import FakeCluster, answer, hang_up
+from fake_cluster import FakeCluster, answer, hang_up, silence
 from tests.inside import held_messages, process_queues, run_due
 from tests.waiting import stays
 
@@ -445,3 +445,24 @@ async def test_a_concurrency_below_one_is_refused(cluster):
     async with push(cluster) as consumer:
         with pytest.raises(ConfigError):
             consumer.listen(print, concurrency=0)
+
+
+async def test_a_topic_without_an_answer_keeps_no_other_from_being_balanced(cluster):
+    topics = [f"many{number}" for number in range(12)]
+    for topic in topics:
+        cluster.put(topic)
+    cluster.broker.script(Q.GET_CONSUMER_LIST_BY_GROUP, silence)
+    async with push(cluster, topics) as consumer:
+        await eventually(lambda: len({queue.topic for queue in consumer.assignment}) >= 9)
+        await eventually(lambda: len(consumer.assignment) == 4 * len(topics))
+
+
+async def test_a_start_offset_that_is_refused_for_now_is_asked_for_again(cluster):
+    cluster.broker.offsets["cg", "t", 2] = 1
+    cluster.broker.script(Q.QUERY_CONSUMER_OFFSET, *[answer(R.SYSTEM_BUSY)] * 4)
+    async with Producer("pg", namesrv=cluster.namesrv.address) as producer:
+        for body in (b"consumed", b"next"):
+            await producer.send(Message("t", body, queue=MessageQueue("t", "broker-a", 2)))
+    async with push(cluster) as consumer:
+        assert await take(consumer, 1) == [b"next"]
+        await eventually(lambda: len(consumer.assignment) == 4)
