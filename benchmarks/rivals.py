@@ -16,6 +16,7 @@ from pathlib import Path
 from tests.interop import apache
 
 from benchmarks.load.sides import serve
+from sprocketmq.omb.cpu import cpu_s
 
 KAFKA_VERSION = "4.1.1"
 HERE = Path(__file__).parent / "java"
@@ -33,6 +34,10 @@ class Server:
     address: str
     pids: tuple[int, ...]
     store: Path
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds its processes have used so far, user and kernel."""
+        return cpu_s(self.pids) or 0.0
 
 
 def kafka_jars() -> Path:
@@ -74,6 +79,8 @@ class KafkaBroker(apache.JavaProcess):
             "transaction.state.log.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
             "auto.create.topics.enable": "false",
+            "log.segment.delete.delay.ms": "1000",
+            "broker.session.timeout.ms": "600000",  # a broker that is stopped while others are measured stays a member
         }
         config = home / "server.properties"
         config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
@@ -126,4 +133,8 @@ def ours(directory: Path) -> Iterator[Server]:
         yield Server("sprocketmq", address, (pid,), directory / "sprocketmq" / "store")
 
 
-SERVERS = {"sprocketmq": ours, "apache": rocketmq, "kafka": kafka}
+@contextlib.contextmanager
+def started(system: str, directory: Path, heap: str = HEAP) -> Iterator[Server]:
+    """Run the servers of one system: sprocketmq, apache or kafka."""
+    with ours(directory) if system == "sprocketmq" else {"apache": rocketmq, "kafka": kafka}[system](directory, heap) as server:
+        yield server

@@ -7,7 +7,7 @@ consumer has its own.
 
 import asyncio
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,9 @@ AHEAD = 8  # batches that a consumer's thread hands to the loop before it waits
 POLL_S = 0.001
 WAIT_S = 0.1
 ADMIN_TIMEOUT_S = 60.0
+# A controller refuses requests that make more than 10,000 records.
+PARTITIONS_AT_ONCE = 2000
+TOPICS_AT_ONCE = 10
 
 
 def create(config: Mapping[str, object]) -> "KafkaDriver":
@@ -92,18 +95,22 @@ class KafkaDriver:
     async def create_topics(self, topics: Sequence[str], partitions: int) -> None:
         """Create topics, and wait until the cluster knows all of them."""
         new = [self._kafka.admin.NewTopic(topic, partitions, self._replication) for topic in topics]
-        await self._all(self._admin.create_topics(new, operation_timeout=ADMIN_TIMEOUT_S, request_timeout=ADMIN_TIMEOUT_S))
+        await self._in_parts(self._admin.create_topics, new, max(1, PARTITIONS_AT_ONCE // partitions))
 
     async def delete_topics(self, topics: Sequence[str]) -> None:
-        """Delete topics with their messages."""
-        await self._all(self._admin.delete_topics(list(topics), operation_timeout=ADMIN_TIMEOUT_S, request_timeout=ADMIN_TIMEOUT_S))
+        """Delete topics with their messages; those that are not there are passed over."""
+        await self._in_parts(self._admin.delete_topics, topics, TOPICS_AT_ONCE)
 
-    async def _all(self, futures: Mapping[str, Any]) -> None:
-        for topic, future in futures.items():
-            try:
-                await asyncio.wrap_future(future)
-            except self._kafka.KafkaException as failed:
-                raise SprocketError(f"topic {topic}: {failed.args[0].str()}") from failed
+    async def _in_parts(self, change: Callable[..., Mapping[str, Any]], topics: Sequence[Any], size: int) -> None:
+        unknown = self._kafka.KafkaError.UNKNOWN_TOPIC_OR_PART
+        for start in range(0, len(topics), size):
+            futures = change(list(topics[start : start + size]), operation_timeout=ADMIN_TIMEOUT_S, request_timeout=ADMIN_TIMEOUT_S)
+            for topic, future in futures.items():
+                try:
+                    await asyncio.wrap_future(future)
+                except self._kafka.KafkaException as failed:
+                    if failed.args[0].code() != unknown:
+                        raise SprocketError(f"topic {topic}: {failed.args[0].str()}") from failed
 
     async def producer(self, topic: str) -> "KafkaProducer":
         """Return a producer to ``topic``."""
