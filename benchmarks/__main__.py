@@ -37,6 +37,8 @@ BENCHMARKS = (
     "benchmarks.load.spark_land",
     "benchmarks.load.spark_triggers",
     "benchmarks.load.spark_memory",
+    "benchmarks.load.omb",
+    "benchmarks.load.kafka",
     "benchmarks.load.demo",
     "benchmarks.charts",
 )
