@@ -1,8 +1,9 @@
 """Run workloads of the OpenMessaging benchmark with ours, Apache RocketMQ and Kafka in turns on this machine, and print them as a table.
 
 Each run is `sprocketmq bench omb` with one process of producers and one of consumers. The servers of one system run at a time, and run
-through all workloads of a round; who goes first changes from round to round. Both RocketMQs have topics with batch queues unless told
-otherwise, and AutoBatch with its defaults; confluent-kafka has its defaults. No client has more than 10,000 messages unanswered.
+through all workloads of a round, or until one fails; who goes first changes from round to round. Both RocketMQs have topics with batch
+queues unless told otherwise, and AutoBatch with its defaults; confluent-kafka has its defaults. No client has more than 10,000 messages
+unanswered.
 
 Rates, latencies and CPU time for a message (user and kernel) of producers, consumers and servers are medians of all rounds. Exits 1 when
 ours with 10,000 partitions misses its goals beside ours with 16, 2 when the machine cannot run the comparison.
@@ -186,6 +187,7 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     done: Done = {workload: {} for workload in workloads}
     found: dict[str, dict[str, Any]] = {}
+    failed = False
     for number in range(options.rounds):
         for system in systems if number % 2 == 0 else reversed(systems):
             with contextlib.ExitStack() as stack:
@@ -198,7 +200,12 @@ def main() -> int:
                 for workload in workloads:
                     drop_page_cache(server)
                     wait_until_quiet(options.settle)
-                    figures = figures_of(run(server, workload, home / f"{Path(workload).stem}.json", options))
+                    try:
+                        figures = figures_of(run(server, workload, home / f"{Path(workload).stem}.json", options))
+                    except RuntimeError as failure:
+                        failed = True
+                        print(failure, file=sys.stderr, flush=True)
+                        break
                     done[workload].setdefault(system, []).append(figures)
                     print(
                         f"round {number + 1}  {workload:32} {system:11} " + "  ".join(f"{name} {figures[name]:,.6g}" for name in figures),
@@ -209,7 +216,7 @@ def main() -> int:
     for name, one in found.items():
         goal = f" (goal {one['goal']:g}): {'reached' if one['reached'] else 'MISSED'}" if "goal" in one else ""
         print(f"{name}: {one['ratio']:.2f}{goal}")
-    return 0 if all(one.get("reached", True) for one in found.values()) else 1
+    return 1 if failed or not all(one.get("reached", True) for one in found.values()) else 0
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import queue
 import struct
 import sys
 import textwrap
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -131,6 +132,39 @@ class FakeClient:
 FAKE = SimpleNamespace(Producer=FakeClient, Consumer=FakeClient, KafkaException=FakeKafkaError)
 
 
+class FakeAdmin:
+    """A cluster that knows new topics at the second question, and refuses more than 20 topics at once."""
+
+    def __init__(self, settings: dict[str, object]) -> None:
+        self.topics: dict[str, SimpleNamespace] = {}
+        self.questions = 0
+
+    def create_topics(self, new: list[SimpleNamespace], **timeouts: float) -> dict[str, Future[None]]:
+        assert len(new) <= 20
+        for topic in new:
+            self.topics[topic.name] = SimpleNamespace(partitions={n: SimpleNamespace(leader=1) for n in range(topic.partitions)})
+        return {topic.name: answer(None) for topic in new}
+
+    def delete_topics(self, topics: list[str], **timeouts: float) -> dict[str, Future[None]]:
+        return {topic: answer(None if self.topics.pop(topic, None) else FakeKafkaError(UNKNOWN)) for topic in topics}
+
+    def list_topics(self, timeout: float) -> SimpleNamespace:
+        self.questions += 1
+        return SimpleNamespace(topics=self.topics if self.questions > 2 else {})
+
+
+UNKNOWN = SimpleNamespace(code=lambda: 3, str=lambda: "Broker: Unknown topic or partition")
+
+
+def answer(error: Exception | None) -> Future[None]:
+    future: Future[None] = Future()
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+    return future
+
+
 class Answers:
     def __init__(self) -> None:
         self.errors: list[object] = []
@@ -140,6 +174,27 @@ class Answers:
 
 
 class TestKafka:
+    async def test_topics_are_made_in_parts_and_ready_when_they_have_leaders(self) -> None:
+        made: list[FakeAdmin] = []
+
+        def admin(settings: dict[str, object]) -> FakeAdmin:
+            made.append(FakeAdmin(settings))
+            return made[-1]
+
+        new_topic = lambda name, partitions, replication: SimpleNamespace(name=name, partitions=partitions)  # noqa: E731
+        fake = SimpleNamespace(
+            admin=SimpleNamespace(AdminClient=admin, NewTopic=new_topic),
+            KafkaException=FakeKafkaError,
+            KafkaError=SimpleNamespace(UNKNOWN_TOPIC_OR_PART=3),
+        )
+        driver = kafka.KafkaDriver(fake, {})
+        await driver.start()
+        topics = [f"t{number}" for number in range(50)]
+        await driver.create_topics(topics, 100)
+        assert (len(made[0].topics), made[0].questions) == (50, 3)
+        await driver.delete_topics([*topics, "never made"])
+        assert made[0].topics == {}
+
     async def test_a_full_queue_is_said_and_has_room_after_answers(self) -> None:
         driver = kafka.KafkaDriver(FAKE, {})
         producer = await driver.producer("t")

@@ -28,6 +28,7 @@ WAIT_S = 0.1
 ADMIN_TIMEOUT_S = 60.0
 # A controller refuses requests that make more than 10,000 records.
 PARTITIONS_AT_ONCE = 2000
+LEADERS_S = 0.2
 TOPICS_AT_ONCE = 10
 
 
@@ -96,6 +97,24 @@ class KafkaDriver:
         """Create topics, and wait until the cluster knows all of them."""
         new = [self._kafka.admin.NewTopic(topic, partitions, self._replication) for topic in topics]
         await self._in_parts(self._admin.create_topics, new, max(1, PARTITIONS_AT_ONCE // partitions))
+        # A consumer that subscribes before the broker knows its topic asks again after minutes only.
+        deadline = asyncio.get_running_loop().time() + ADMIN_TIMEOUT_S
+        while missing := await self._without_leaders(topics, partitions):
+            if asyncio.get_running_loop().time() > deadline:
+                raise SprocketError(
+                    f"{missing} new topics have no leaders after {ADMIN_TIMEOUT_S:.0f} s: look for errors in the broker's log"
+                )
+            await asyncio.sleep(LEADERS_S)
+
+    async def _without_leaders(self, topics: Sequence[str], partitions: int) -> int:
+        """Return how many of the topics are not ready."""
+        known = (await asyncio.to_thread(self._admin.list_topics, timeout=ADMIN_TIMEOUT_S)).topics
+        ready = [
+            topic
+            for topic in topics
+            if topic in known and sum(partition.leader >= 0 for partition in known[topic].partitions.values()) == partitions
+        ]
+        return len(topics) - len(ready)
 
     async def delete_topics(self, topics: Sequence[str]) -> None:
         """Delete topics with their messages; those that are not there are passed over."""
