@@ -107,6 +107,8 @@ class GroupMember:
         # Queues being released. One of an orderly group stays in ``queues`` until its handler has ended.
         self._releases: dict[ProcessQueue, _Release] = {}
         self._rebalance_now = asyncio.Event()
+        # One topic at a time: a broker that has 32 MiB of unread answers for a connection has it pull again, which costs both a read each.
+        self._taking_over = asyncio.Lock()
 
     # --- life ---
 
@@ -247,7 +249,8 @@ class GroupMember:
         by_broker: dict[str, list[MessageQueue]] = {}
         for queue in mine:
             by_broker.setdefault(queue.broker_name, []).append(queue)
-        added = all(await all_of(self._take_over(queues) for queues in by_broker.values()))
+        async with self._taking_over:
+            added = all(await all_of(self._take_over(queues) for queues in by_broker.values()))
         if not listed:
             await self._instance.heartbeat_now()
             return False
