@@ -1,6 +1,7 @@
 """Workload files: the YAML keys of the OpenMessaging benchmark, checked, and the workloads that come with the package."""
 
 import difflib
+import logging
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal
@@ -10,6 +11,8 @@ import yaml
 
 from sprocketmq.errors import ConfigError
 from sprocketmq.omb.plan import STAMP_BYTES
+
+log = logging.getLogger(__name__)
 
 GIB = 1 << 30
 MAX_MESSAGE_BYTES = 4 << 20
@@ -86,8 +89,13 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "test_duration_minutes": (0, 60 * 24 * 7),
     "warmup_duration_minutes": (0, 60 * 24 * 7),
 }
-# Keys of OMB's that this harness does not need; a file that has them is still read.
-_IGNORED = frozenset({"logClientTrace", "producerStartRate", "acceptableBacklog"})
+# Keys of OMB's that have no effect here, and why: a warning names them.
+_NO_SEARCH = "no rate is searched for; producerRate 0 is the maximum"
+_WITHOUT_EFFECT = {
+    "logClientTrace": "clients write no trace to a log",
+    "producerStartRate": _NO_SEARCH,
+    "acceptableBacklog": _NO_SEARCH,
+}
 _NAMES = dict(zip(Workload.__struct_fields__, Workload.__struct_encode_fields__, strict=True))
 
 
@@ -125,7 +133,10 @@ def read(data: bytes, where: str) -> Workload:
         raise ConfigError(f"{where} is not YAML: {' '.join(str(e).split())}") from None
     if not isinstance(found, dict):
         raise ConfigError(f"{where} is not a workload: it must be lines such as 'messageSize: 1024'")
-    values = {str(key): value for key, value in found.items() if str(key) not in _IGNORED}
+    values = {str(key): value for key, value in found.items()}
+    for key in values.keys() & _WITHOUT_EFFECT.keys():
+        if values.pop(key):
+            log.warning("%s: %s has no effect: %s", where, key, _WITHOUT_EFFECT[key])
     for key in values:
         if key not in _NAMES.values():
             near = difflib.get_close_matches(key, _NAMES.values(), 1)

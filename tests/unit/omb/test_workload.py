@@ -35,6 +35,14 @@ logClientTrace: false
     assert (found.producer_rate, found.measured_s, found.warm_up_s) == (1_000_000, 900, 60)
 
 
+def test_keys_without_effect_are_named(caplog):
+    read(b"messageSize: 10\nacceptableBacklog: 5\nlogClientTrace: true\nproducerStartRate: 0", "w.yaml")
+    assert sorted(record.getMessage() for record in caplog.records) == [
+        "w.yaml: acceptableBacklog has no effect: no rate is searched for; producerRate 0 is the maximum",
+        "w.yaml: logClientTrace has no effect: clients write no trace to a log",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
