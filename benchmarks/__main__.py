@@ -21,6 +21,7 @@ BENCHMARKS = (
     "benchmarks.load.restart",
     "benchmarks.load.startup",
     "benchmarks.load.idle_connections",
+    "benchmarks.load.crowds",
     "benchmarks.load.cpu",
     "benchmarks.load.send",
     "benchmarks.load.batching",
