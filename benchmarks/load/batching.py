@@ -60,11 +60,11 @@ def lone(sides: Sequence[Side], options: argparse.Namespace) -> Figures:
 COMPARISON = Comparison(
     "load-batching",
     (
-        Workload("auto-batchcq", "load_submit", 1.7, {**SUBMIT, "auto_batch": True}, BATCH_QUEUES),
+        Workload("auto-batchcq", "load_submit", 3.0, {**SUBMIT, "auto_batch": True}, BATCH_QUEUES),
         Workload("adaptive-batchcq", "load_submit", None, {**SUBMIT, "adaptive": True}, BATCH_QUEUES, only="ours"),
-        Workload("auto-plain", "load_submit", 1.4, {**SUBMIT, "auto_batch": True}, PLAIN),
-        Workload("batch-4x100", "load_batch", 1.4, {"senders": 4, "batch": 100}, PLAIN),
-        Workload("auto-sync-256", "load_single", 1.5, {"senders": 256, "auto_batch": True}, PLAIN),
+        Workload("auto-plain", "load_submit", 2.2, {**SUBMIT, "auto_batch": True}, PLAIN),
+        Workload("batch-4x100", "load_batch", 2.5, {"senders": 4, "batch": 100}, PLAIN),
+        Workload("auto-sync-256", "load_single", 2.5, {"senders": 256, "auto_batch": True}, PLAIN),
         Workload("single", "load_submit", None, SUBMIT, PLAIN, only="ours"),
     ),
     (Topic(PLAIN, rounds.QUEUES), Topic(BATCH_QUEUES, rounds.QUEUES, batch_queues=True)),

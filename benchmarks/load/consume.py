@@ -39,8 +39,8 @@ def comparison(messages: int, *, raised: bool) -> Comparison:
     return Comparison(
         "load-consume-raised" if raised else "load-consume",
         (
-            Workload("consume-plain", "load_consume", 2.5, arguments, PLAIN),
-            Workload("consume-batchcq", "load_consume", 3.5, arguments, BATCH_QUEUES),
+            Workload("consume-plain", "load_consume", 8.0, arguments, PLAIN),
+            Workload("consume-batchcq", "load_consume", 8.0, arguments, BATCH_QUEUES),
         ),
         TOPICS,
         disk_bytes=max(12 << 30, 6 * messages * BODY_BYTES),
