@@ -60,6 +60,8 @@ def test_the_guide_says_which_commands_work(java: JavaClient, servers: Secured, 
                 command: str = case.command, arguments: list[str] = arguments, pattern: str = pattern, lacks: str = case.lacks
             ) -> bool:
                 printed = admin.mqadmin(command, "-n", servers.namesrv, *arguments)
+                if "RemotingConnectException" in printed:  # a TLS handshake took the tool more than its 3 s, on a busy machine
+                    printed = admin.mqadmin(command, "-n", servers.namesrv, *arguments)
                 if command == "sendMessage" and (sent := re.search(r"\b[0-9A-F]{32,}\b", printed)):
                     facts["msg_id"] = sent[0]
                 for left in re.findall(r"(?:is written to file|Message Body Path:) +(/\S+)", printed):

@@ -104,6 +104,8 @@ class GroupMember:
         # The last problem of each topic, to log it once.
         self._problems: dict[str, str] = {}
         self._has_peers = False
+        # Topics that other members had queues of, as of the last time that they were balanced.
+        self._shared: set[str] = set()
         # Queues being released. One of an orderly group stays in ``queues`` until its handler has ended.
         self._releases: dict[ProcessQueue, _Release] = {}
         self._rebalance_now = asyncio.Event()
@@ -229,7 +231,7 @@ class GroupMember:
             return False
         everything = route.subscribe_queues
         wanted = list(everything)
-        listed = True
+        listed, left = True, False
         if self._share is not None:
             members = await self._members(route)
             if not members:
@@ -237,14 +239,16 @@ class GroupMember:
             me = self._instance.client_id
             listed = me in members
             wanted = plan_assignment(everything, members, me, self._share)
-            self._has_peers = len(members) > 1
+            self._has_peers = has_peers = len(members) > 1
+            left = topic in self._shared and not has_peers
+            (self._shared.add if has_peers else self._shared.discard)(topic)
         chosen = set(wanted)
         going = [pq for pq in held if pq.queue not in chosen and self.queues.get(pq.queue) is pq]
         await all_of(self._revoke(pq) for pq in going)
         coming = mine = [queue for queue in wanted if queue not in self.queues]
         if self._locks is not None:
             mine = await self._lock(self._locks, coming)
-        elif coming and self._has_peers:
+        elif coming and (self._has_peers or left):
             await self._instance.timers.sleep(HANDOVER_S)
         by_broker: dict[str, list[MessageQueue]] = {}
         for queue in mine:
