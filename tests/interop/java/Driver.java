@@ -379,6 +379,13 @@ public final class Driver {
         return hurrying;
     }
 
+    /** The admin tool adds its commands to a static list with each call and takes the first of a name; some keep the client they made for it, which has ended. */
+    private static final class FreshCommands extends MQAdminStartup {
+        static void forget() {
+            SUB_COMMANDS.clear();
+        }
+    }
+
     /** Runs one command of the admin tool as its main method does, and returns what it printed to either stream. */
     private static String admin(String[] arguments) {
         ByteArrayOutputStream printed = new ByteArrayOutputStream();
@@ -389,6 +396,7 @@ public final class Driver {
         System.setErr(capture);
         Thread hurrying = hurry(Thread.currentThread());
         try {
+            FreshCommands.forget();
             MQAdminStartup.main0(arguments, null);
         } finally {
             hurrying.interrupt();
