@@ -34,10 +34,11 @@ EXPIRY_S = 120.0
 # A client instance has a handful of groups; the limits keep one heartbeat from filling the tables.
 MAX_GROUPS_PER_CLIENT = 1_000
 MAX_SUBSCRIPTIONS_PER_GROUP = 10_000
-# The members of a large group are told of a change at once, and of those that follow within NOTICE_INTERVAL_S together: while n members
-# join one after the other, each of them would else be told up to n times. Small groups are told of each.
+# The members of a large group are told of a change at once, and of those that follow within an interval together, which grows with the
+# group: while n members join one after the other, each of them would else be told up to n times. Small groups are told of each.
 LARGE_GROUP = 8
-NOTICE_INTERVAL_S = 0.1
+NOTICE_INTERVAL_PER_MEMBER_S = 0.02
+MAX_NOTICE_INTERVAL_S = 2.0
 SQL_REFUSED = "The broker does not support consumer to filter message by SQL92"
 
 _LANGUAGES = {code.value: code.name for code in LanguageCode}
@@ -242,7 +243,7 @@ class ClientHandlers:
         self._clients = clients
         self._groups = groups
         self._topics = topics
-        # Groups whose members were told within NOTICE_INTERVAL_S, and those of them that have changed since.
+        # Groups whose members were told within their interval, and those of them that have changed since.
         self._told: set[str] = set()
         self._changed_since: set[str] = set()
 
@@ -315,7 +316,8 @@ class ClientHandlers:
         group = self._clients.consumers.get(name)
         if group is not None and len(group.members) >= LARGE_GROUP:
             self._told.add(name)
-            asyncio.get_running_loop().call_later(NOTICE_INTERVAL_S, self._tell_rest, name)
+            interval = min(NOTICE_INTERVAL_PER_MEMBER_S * len(group.members), MAX_NOTICE_INTERVAL_S)
+            asyncio.get_running_loop().call_later(interval, self._tell_rest, name)
         self._notify(name)
 
     def _tell_rest(self, name: str) -> None:

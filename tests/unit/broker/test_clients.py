@@ -169,7 +169,8 @@ async def test_nothing_is_left_of_clients_that_went(ask, broker, connect):
 
 
 async def test_the_members_of_a_large_group_are_not_told_of_each_that_joins(broker, connect, monkeypatch):
-    monkeypatch.setattr(clients, "NOTICE_INTERVAL_S", 3600)
+    monkeypatch.setattr(clients, "NOTICE_INTERVAL_PER_MEMBER_S", 3600)
+    monkeypatch.setattr(clients, "MAX_NOTICE_INTERVAL_S", 3600)
     members = [await connect(broker) for _ in range(40)]
     for number, member in enumerate(members):
         await member.heartbeat(f"c{number}", consumers=["cg"])
@@ -178,7 +179,7 @@ async def test_the_members_of_a_large_group_are_not_told_of_each_that_joins(brok
 
 
 async def test_what_changed_after_a_notice_is_told_a_little_later(broker, connect, monkeypatch):
-    monkeypatch.setattr(clients, "NOTICE_INTERVAL_S", 0.01)
+    monkeypatch.setattr(clients, "NOTICE_INTERVAL_PER_MEMBER_S", 0.001)
     members = [await connect(broker) for _ in range(40)]
     for number, member in enumerate(members):
         await member.heartbeat(f"c{number}", consumers=["cg"])
