@@ -29,6 +29,10 @@ SWEEP_INTERVAL_S = 10.0
 # A peer that leaves this many bytes of responses unread is disconnected; until then its own requests are not read either.
 MAX_WRITE_BACKLOG = 64 << 20
 
+# The memory of one read, of one connection after the other. A batch of 256 KiB would seldom be whole in a read of as much, and a frame in
+# two parts is copied: 1 MiB takes a tenth of the broker's time from such batches to a plain topic.
+RECEIVE_BYTES = 1 << 20
+
 # Requests that are finished and answered together. With one write for everything a client has in flight, client and server would take
 # turns and one of them would be idle: 64 sends in flight reach 31,000/s that way, and 55,000/s in halves, at the same CPU time each.
 REQUESTS_PER_WRITE = 32
@@ -349,7 +353,7 @@ class RemotingServer:
         self._tls = tls
         self.connections: set[ServerConnection] = set()
         self.newcomers = Newcomers(newcomer_limits, self._newcomer_closed)
-        self.receive = ReceiveBuffer()
+        self.receive = ReceiveBuffer(RECEIVE_BYTES)
         self.peer_log = PeerLog(log, time.monotonic)
         self._rejections = PeerLog(log, time.monotonic, level=logging.INFO)
         self.broken_connections = self.refused_connections = self.failed_requests = 0
