@@ -82,7 +82,7 @@ def figures(messages: int, elapsed_s: float, cpu_s: float) -> dict[str, Any]:
 def our_batching(command: Command) -> Any:
     from sprocketmq import Batching
 
-    return Batching(TUNED_BYTES if command.get("tuned") else BATCH_BYTES, LINGER_MS)
+    return Batching(TUNED_BYTES if command.get("tuned") else None, LINGER_MS)
 
 
 async def our_submit(command: Command) -> dict[str, Any]:
@@ -201,7 +201,7 @@ async def our_fill(command: Command) -> dict[str, Any]:
     async with AdminClient(namesrv=command["address"]) as admin:
         await admin.create_topic(command["topic"], queues=command["partitions"], attributes=attributes)
     pool = itertools.cycle(bodies(command))
-    async with Producer("kafka_rival", namesrv=command["address"], batching=Batching(BATCH_BYTES, LINGER_MS)) as producer:
+    async with Producer("kafka_rival", namesrv=command["address"], batching=Batching(max_delay_ms=LINGER_MS)) as producer:
         left = command["count"]
         while left:
             burst = min(BURST, left, command["in_flight"] - producer.in_flight)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Generic, TypeVar
 
-from sprocketmq.client.send.batching import Batching, BatchingStats
+from sprocketmq.client.send.batching import BATCH_BYTES, BUSY_BATCH_BYTES, Batching, BatchingStats
 from sprocketmq.client.send.encoding import MAX_MERGED_KEYS_BYTES, MessageEncoder
 from sprocketmq.client.send.queue_choice import queue_of
 from sprocketmq.clock import Clock
@@ -129,7 +129,8 @@ class Accumulator(Generic[_M]):
         *,
         max_message_bytes: int,
     ) -> None:
-        self._max_bytes = min(batching.max_bytes, max_message_bytes)
+        self._max_bytes = min(batching.max_bytes or BATCH_BYTES, max_message_bytes)
+        self._busy_bytes = min(BUSY_BATCH_BYTES, max_message_bytes) if batching.max_bytes is None else self._max_bytes
         self._delay_s = batching.max_delay_ms / 1000
         self._total = batching.total_max_bytes
         self._adaptive = batching.adaptive
@@ -143,7 +144,8 @@ class Accumulator(Generic[_M]):
         self._latest = self._none
         self._eager: list[Batch[_M]] = []
         self._ready: deque[Batch[_M]] = deque()
-        self._in_flight: dict[BatchKey, int] = {}  # kept in adaptive mode only
+        # Bytes that have left and are not answered, of each key that has some.
+        self._in_flight: dict[BatchKey, int] = {}
         self.held_bytes = 0
         self._batches = self._messages = self._direct = 0
         self._sizes = [0] * 17
@@ -244,10 +246,9 @@ class Accumulator(Generic[_M]):
             self._check(topic, message.queue)
         entry = self._encoder.entry(message)
         size, head, body, prefix, merged = entry
-        limit = self._max_bytes
         held = self.held_bytes + size
         if (
-            size > limit
+            size > self._max_bytes
             or held > self._total
             or delayed
             or (batch is None and topic.startswith(RETRY_PREFIX))
@@ -258,7 +259,7 @@ class Accumulator(Generic[_M]):
                 self._leave(batch)
             return SEND_SINGLY
         added = QUEUED
-        if batch is not None and (batch.size + size > limit or (merged and batch.merged_keys_bytes + merged > MAX_MERGED_KEYS_BYTES)):
+        if batch is not None and (batch.size + size > batch.limit or (merged and batch.merged_keys_bytes + merged > MAX_MERGED_KEYS_BYTES)):
             self._leave(batch)
             batch = None
         if batch is None:
@@ -279,7 +280,7 @@ class Accumulator(Generic[_M]):
         batch.members.append(member)
         self.held_bytes = held
         batch.size = used = batch.size + size
-        if used + size > limit:
+        if used + size > batch.limit:
             self._leave(batch)
             return WAKE
         return added
@@ -290,8 +291,8 @@ class Accumulator(Generic[_M]):
     def lone(self, message: Message) -> Batch[_M]:
         """Record that a message leaves at once, after SEND_AT_ONCE; it counts as a batch of one until ``done``."""
         batch: Batch[_M] = Batch((message.topic, message.tag, message.wait_store_ok, queue_of(message)))
-        batch.size = len(message.body)
-        self._in_flight[batch.key] = self._in_flight.get(batch.key, 0) + 1
+        batch.size = BATCH_ENTRY_OVERHEAD + len(message.body)
+        self._in_flight[batch.key] = self._in_flight.get(batch.key, 0) + batch.size
         self.held_bytes += batch.size
         self._count(1, 0.0)
         return batch
@@ -332,13 +333,15 @@ class Accumulator(Generic[_M]):
 
     def done(self, batch: Batch[_M]) -> None:
         """Record that a batch was answered or has failed. In adaptive mode the open batch of its key is due when it was the last one."""
-        self.held_bytes -= batch.size
-        if not self._adaptive:
-            return
+        size = batch.size
+        self.held_bytes -= size
         key = batch.key
-        self._in_flight[key] -= 1
-        if not self._in_flight[key]:
-            del self._in_flight[key]
+        left = self._in_flight[key] - size
+        if left:
+            self._in_flight[key] = left
+            return
+        del self._in_flight[key]
+        if self._adaptive:
             waiting = self.open.get(key)
             if waiting is not None:
                 # At the end of the turn, as a task that was answered just now may send more.
@@ -358,9 +361,10 @@ class Accumulator(Generic[_M]):
 
     def _open(self, batch: Batch[_M]) -> None:
         batch.opened_at = self._now()
-        batch.limit = self._max_bytes
+        unanswered = self._in_flight.get(batch.key, 0)
+        batch.limit = min(max(self._max_bytes, unanswered), self._busy_bytes)
         self.open[batch.key] = batch
-        if self._adaptive and batch.key not in self._in_flight:
+        if self._adaptive and not unanswered:
             self._eager.append(batch)
 
     def _leave(self, batch: Batch[_M]) -> None:
@@ -371,8 +375,7 @@ class Accumulator(Generic[_M]):
                 following: Batch[_M] = Batch(batch.key)
                 following.prefix, following.overhead = batch.prefix, batch.overhead
                 self._latest = following
-        if self._adaptive:
-            self._in_flight[batch.key] = self._in_flight.get(batch.key, 0) + 1
+        self._in_flight[batch.key] = self._in_flight.get(batch.key, 0) + batch.size
         self._ready.append(batch)
         self._count(len(batch.members), self._now() - batch.opened_at)
 

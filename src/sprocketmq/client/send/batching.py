@@ -7,6 +7,10 @@ from sprocketmq.errors import ConfigError
 
 MAX_BATCH_BYTES = 2 << 20
 MAX_DELAY_MS = 30_000
+# RIP-27's default.
+BATCH_BYTES = 32 * 1024
+# A larger batch saves both sides requests. While as much of its key is unanswered it delays nothing: the broker has work meanwhile.
+BUSY_BATCH_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,21 +19,25 @@ class Batching:
 
     Messages of the same topic, tag and wait_store_ok (and queue, when they name one) travel together. A batch leaves when it has
     ``max_bytes`` of encoded messages (1 to 2 MiB; it never has more), or ``max_delay_ms`` (1 to 30,000) after its first message at the
-    latest. Messages that are larger, or that come while batches of ``total_max_bytes`` are not answered yet, are sent by themselves; a
-    batch of one travels as an ordinary message.
+    latest. The default, None, is 32 KiB, or as much as is unanswered of the messages that may travel together, up to 256 KiB: batches grow
+    while the brokers are behind.
+
+    Messages that are larger (with None: than 32 KiB), or that come while batches of ``total_max_bytes`` are not answered yet, are sent by
+    themselves; a batch of one travels as an ordinary message.
 
     By default every message waits for others, which suits many senders; a single task that awaits each send then sends one message every
     ``max_delay_ms``. With ``adaptive=True`` a message leaves at once while no message that could share its batch is in flight; under load,
     messages gather until the answer comes, the batch is full or the delay is over. Raises ConfigError for values out of bounds.
     """
 
-    max_bytes: int = 32 * 1024
+    max_bytes: int | None = None
     max_delay_ms: int = 10
     total_max_bytes: int = 32 << 20
     adaptive: bool = False
 
     def __post_init__(self) -> None:
-        _check("max_bytes", self.max_bytes, MAX_BATCH_BYTES)
+        if self.max_bytes is not None:
+            _check("max_bytes", self.max_bytes, MAX_BATCH_BYTES)
         _check("max_delay_ms", self.max_delay_ms, MAX_DELAY_MS)
         _check("total_max_bytes", self.total_max_bytes, None)
 

@@ -31,7 +31,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     batch_queues: bool = False
     # AutoBatch (RIP-27); without it each message is a request.
     auto_batch: bool = True
-    batch_max_bytes: int = 32 * 1024
+    batch_max_bytes: int | None = None
     batch_max_delay_ms: int = 10
     adaptive: bool = False
     max_in_flight: int = 10_000

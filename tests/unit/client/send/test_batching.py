@@ -12,6 +12,7 @@ from sprocketmq.clock import ManualClock
 from sprocketmq.errors import ConfigError, InvalidMessage, InvalidName
 from sprocketmq.protocol.batch import split_batch
 from sprocketmq.protocol.ids import MessageIdFactory
+from sprocketmq.protocol.layout import BATCH_ENTRY_OVERHEAD
 from sprocketmq.protocol.message import Message, MessageQueue
 from sprocketmq.protocol.names import check_send_topic
 from sprocketmq.protocol.properties import decode_properties
@@ -55,7 +56,7 @@ def taken(accumulator):
 
 
 def test_the_defaults_are_those_of_the_reference():
-    assert Batching() == Batching(max_bytes=32768, max_delay_ms=10, total_max_bytes=33554432, adaptive=False)
+    assert Batching() == Batching(max_bytes=None, max_delay_ms=10, total_max_bytes=33554432, adaptive=False)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_values_at_the_bounds_are_taken(options):
 
 
 @pytest.mark.parametrize("name", ["max_bytes", "max_delay_ms", "total_max_bytes"])
-@pytest.mark.parametrize("value", [0, -1, 1.5, "10", None, True])
+@pytest.mark.parametrize("value", [0, -1, 1.5, "10", True])
 def test_a_value_that_cannot_be_is_refused_by_name(name, value):
     with pytest.raises(ConfigError, match=name):
         Batching(**{name: value})
@@ -238,6 +239,36 @@ def test_a_batch_never_has_more_than_its_limit():
     assert all(batch.size <= 1000 for batch in batches)
 
 
+def gathered(accumulator, amount, *, key=KEY):
+    """Add ``amount`` KiB in messages of 1 KiB each, and return the batches that left."""
+    for _ in range(amount):
+        put(accumulator, bytes(1024 - OVERHEAD), key=key)
+    return taken(accumulator)
+
+
+def test_without_a_limit_of_ones_own_batches_grow_with_what_is_unanswered_of_their_key():
+    accumulator = gathering()
+    first = gathered(accumulator, 32)
+    assert [batch.size for batch in first] == [32 << 10]
+    assert [batch.size >> 10 for batch in gathered(accumulator, 32 + 64 + 128 + 3 * 256)] == [32, 64, 128, 256, 256, 256]
+    assert [batch.size >> 10 for batch in gathered(accumulator, 32, key=("other", None, True, None))] == [32]
+
+
+def test_batches_are_small_again_when_all_is_answered():
+    accumulator = gathering()
+    for batch in gathered(accumulator, 512):
+        accumulator.done(batch)
+    accumulator.flush()
+    for batch in taken(accumulator):
+        accumulator.done(batch)
+    assert [batch.size >> 10 for batch in gathered(accumulator, 32)] == [32]
+
+
+@pytest.mark.parametrize("options", [{"max_bytes": 32 << 10}, {"max_message_bytes": 32 << 10}])
+def test_batches_with_a_limit_do_not_grow(options):
+    assert {batch.size >> 10 for batch in gathered(gathering(**options), 512)} == {32}
+
+
 def test_a_batch_without_room_for_another_like_its_last_leaves_at_once():
     accumulator = gathering(max_bytes=3 * (OVERHEAD + 100))
     assert [put(accumulator, b"x" * 100) for _ in range(4)] == [WAKE, QUEUED, WAKE, WAKE]
@@ -378,7 +409,7 @@ def put_first(accumulator, body=b"x", *, key=KEY):
 def test_the_first_message_leaves_at_once_and_what_comes_meanwhile_gathers_until_its_answer():
     accumulator = gathering(adaptive=True)
     first = put_first(accumulator)
-    assert accumulator.held_bytes == 1
+    assert accumulator.held_bytes == BATCH_ENTRY_OVERHEAD + 1
     assert put(accumulator, member="b") == WAKE
     other = put_first(accumulator, key=("u", None, True, None))
     accumulator.end_turn()
