@@ -1,7 +1,6 @@
-"""Reading messages by queue offset or store time, and repairing damaged queue units from the log."""
+"""Reading messages by queue offset or store time."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
 
@@ -22,13 +21,11 @@ from sprocketmq.protocol.layout import (
     RECORD_LAYOUT,
 )
 from sprocketmq.storage.log.commit_log import CommitLog, Segment
-from sprocketmq.storage.log.recovery import LogScan, Scanned, parse_record
-from sprocketmq.storage.queues.batch_queue import COMPACTED, UNIT_COVERS, BatchConsumeQueue, BatchUnit
+from sprocketmq.storage.queues.batch_queue import UNIT_COVERS, BatchConsumeQueue
 from sprocketmq.storage.queues.consume_queue import ConsumeQueue
 from sprocketmq.storage.queues.queue_table import Queue, QueueTable
+from sprocketmq.storage.queues.repair import RECORD_IDENTITY, QueueRepair
 
-# The fields that identify a record.
-_IDENTITY = RECORD_LAYOUT.part("size", "magic", "queue_id", "queue_offset", "log_offset")
 _SYS_FLAG_AT = RECORD_LAYOUT.offset("sys_flag")
 _TIME_AT = RECORD_LAYOUT.offset("store_time_ms")
 _unpack_int32 = INT32.unpack_from
@@ -43,8 +40,6 @@ _LOWEST_TAG_CODE = -(1 << 31)
 _UNITS_AT_ONCE = 64
 # The cost of examining a unit of a batch queue relative to one of a plain queue: its record is examined as well.
 _BATCH_UNIT_WORK = 10
-# Repaired units are written this many at a time.
-_REPAIR_UNITS = 4096
 # A read that finds more contiguous ranges than this returns one joined copy: sending thousands of small pieces costs more than copying.
 MAX_BUFFERS = 64
 _NOTHING = memoryview(b"")
@@ -96,6 +91,7 @@ class QueueReader:
         self._log = log
         self._table = table
         self._queues = table.queues
+        self._repair = QueueRepair(log, table)
         self._filter_messages = max_filter_units
         self._filter_batched_messages = -(-max_filter_units * QUEUE_UNIT_BYTES // BATCH_UNIT_BYTES)
         self._written_from = _NEVER
@@ -170,7 +166,7 @@ class QueueReader:
         reach = max_count if tag_codes is None else max(self._filter_messages, max_count)
         stop = min(offset + (reach if max_units is None else min(reach, max_units)), high)
         log_offset = -1
-        identity = _IDENTITY.unpack_from
+        identity = RECORD_IDENTITY.unpack_from
         for log_offset, size, code in _queue_units(queue.read_units(offset, stop)):
             if tag_codes is not None and code not in tag_codes and code >= _LOWEST_TAG_CODE and size > 0:
                 next_offset += 1
@@ -199,7 +195,7 @@ class QueueReader:
                         and found != (size, MAGIC_V2, queue_id, next_offset, log_offset)
                     )
                 ):
-                    if self._repair(queue, next_offset, stop):
+                    if self._repair.repair_messages(queue, next_offset, stop):
                         return self._read_messages(queue, offset, max_count, max_bytes, tag_codes, disk, max_units)
                     missing = True
                     next_offset += 1
@@ -264,6 +260,7 @@ class QueueReader:
         max_units: int | None,
     ) -> ReadResult:
         low, high = queue.min_offset, queue.visible
+        batch_segment = self._repair.batch_segment
         number, units = self._find(queue, offset)
         # Like the reference, count the messages of the units, not the units.
         reach = max(self._filter_batched_messages, max_count)
@@ -284,9 +281,9 @@ class QueueReader:
                 if count and (count + covered > max_count or total + size > max_bytes or count >= stop_count):
                     full = True
                     break
-                segment = self._batch_segment(queue, unit)
+                segment = batch_segment(queue, unit)
                 if segment is None:
-                    if self._repair_batches(queue, number):
+                    if self._repair.repair_batches(queue, number):
                         return self._read_batches(queue, offset, max_count, max_bytes, stop_count, tag_codes, disk, max_units)
                     missing = True
                     number += 1
@@ -294,7 +291,7 @@ class QueueReader:
                 if base >= high or base - offset >= reach:  # committed but not visible yet; or beyond the reach of this read
                     full = True
                     break
-                if before >= 0 and not self._has_count(queue, before) and self._repair_batches(queue, before):
+                if before >= 0 and not self._repair.has_count(queue, before) and self._repair.repair_batches(queue, before):
                     return self._read_batches(queue, offset, max_count, max_bytes, stop_count, tag_codes, disk, max_units)
                 before = number
                 seen = True
@@ -311,7 +308,7 @@ class QueueReader:
                 else:
                     pieces.append((segment, log_offset, log_offset + size))
             units = b""
-        if before >= 0 and not self._has_count(queue, before) and self._repair_batches(queue, before):
+        if before >= 0 and not self._repair.has_count(queue, before) and self._repair.repair_batches(queue, before):
             return self._read_batches(queue, offset, max_count, max_bytes, stop_count, tag_codes, disk, max_units)
         if not count:
             status = ReadStatus.NO_MATCHED_MESSAGE if seen else ReadStatus.MESSAGE_WAS_REMOVING
@@ -333,13 +330,13 @@ class QueueReader:
             number, units = queue.locate(offset)
             base, covered = _unpack_covers(units)
             covers = base <= offset < base + covered
-            if covers and self._batch_segment(queue, _unpack_batch_unit(units)) is not None:
+            if covers and self._repair.batch_segment(queue, _unpack_batch_unit(units)) is not None:
                 return number, units
             # Either the record of the covering unit is lost, or no unit covers the offset. The latter is normal behind a lost record;
             # otherwise a damaged unit misled the bisection, and it is one of these.
             suspects = [n for n in ((number,) if covers else (number, number + 1)) if n < queue.end_unit]
-            damaged = [n for n in suspects if self._batch_segment(queue, queue.unit(n)) is None]
-            if not any(self._repair_batches(queue, n) for n in damaged):
+            damaged = [n for n in suspects if self._repair.batch_segment(queue, queue.unit(n)) is None]
+            if not any(self._repair.repair_batches(queue, n) for n in damaged):
                 return (number, units) if base + covered > offset else (number + 1, b"")
         return queue.end_unit, b""
 
@@ -368,7 +365,7 @@ class QueueReader:
             number = queue.find_time(timestamp_ms, upper=upper)
             suspects = [n for n in (number - 1, number, number + 1) if queue.min_unit <= n < queue.end_unit]
             damaged = [n for n in suspects if self._batch_time(queue, n) != queue.unit(n)[3]]
-            if not any(self._repair_batches(queue, n) for n in damaged):
+            if not any(self._repair.repair_batches(queue, n) for n in damaged):
                 base = queue.unit(number)[4]
                 if base >= queue.visible:  # committed but not visible yet: take the last visible one
                     base = queue.unit(self._find(queue, queue.visible - 1)[0])[4]
@@ -377,7 +374,7 @@ class QueueReader:
 
     def _batch_time(self, queue: BatchConsumeQueue, number: int) -> int:
         unit = queue.unit(number)
-        segment = self._batch_segment(queue, unit)
+        segment = self._repair.batch_segment(queue, unit)
         return -1 if segment is None else _store_time(segment, unit[0])
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
@@ -393,16 +390,16 @@ class QueueReader:
 
     def _message_time(self, queue: ConsumeQueue, offset: int) -> int:
         log_offset, size, _ = queue.unit(offset)
-        if not self._is_record(queue, offset, log_offset, size):
-            self._repair(queue, offset, offset + 1)
+        if not self._repair.is_record(queue, offset, log_offset, size):
+            self._repair.repair_messages(queue, offset, offset + 1)
             log_offset, size, _ = queue.unit(offset)
-            if not self._is_record(queue, offset, log_offset, size):
+            if not self._repair.is_record(queue, offset, log_offset, size):
                 return -1
         segment = self._log.locate(log_offset)
         assert segment is not None
         return _store_time(segment, log_offset)
 
-    # --- units and records ---
+    # --- units ---
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
         """Look up as ``MessageStore.units`` says."""
@@ -415,133 +412,6 @@ class QueueReader:
             end = min(offset + count, queue.visible)
             return [unit[:3] for unit in _batch_units(units) if unit[4] < end]
         return list(_queue_units(queue.read_units(offset, min(offset + count, queue.visible))))
-
-    def _is_record(self, queue: ConsumeQueue, offset: int, log_offset: int, size: int) -> bool:
-        """Return whether the log has the record of queue offset ``offset`` at ``log_offset`` with this size."""
-        segment = self._log.locate(log_offset)
-        if segment is None or size < queue.overhead or log_offset + size > segment.start + segment.size:
-            return False
-        return _identifies(segment, queue.queue_id, offset, log_offset, size)
-
-    def _batch_segment(self, queue: BatchConsumeQueue, unit: BatchUnit) -> Segment | None:
-        """Return the segment that holds the record of a unit; None when there is no such record."""
-        log_offset, size, _, _, base, covered, _, _ = unit
-        segment = self._log.locate(log_offset)
-        if segment is None or covered <= 0 or size < queue.overhead or log_offset + size > segment.start + segment.size:
-            return None
-        return segment if _identifies(segment, queue.queue_id, base, log_offset, size) else None
-
-    def _has_count(self, queue: BatchConsumeQueue, number: int) -> bool:
-        """Return whether a unit covers as many queue offsets as its record."""
-        unit = queue.unit(number)
-        segment = self._log.locate(unit[0])
-        record = parse_record(segment.view, segment.start, unit[0] - segment.start, check_crc=False) if segment else None
-        return record is not None and record.count == unit[5]
-
-    def _scan(self, queue: ConsumeQueue | BatchConsumeQueue, begin: int) -> Iterator[Scanned]:
-        """Yield the queue's records from log offset ``begin`` on."""
-        topic = queue.topic.encode()
-        begin = max(begin, self._log.min_offset, self._table.deleted.get(queue.topic, 0))
-        for records in LogScan(self._log, begin, check_crc=True, resync=True, stop=self._log.committed_end).batches():
-            for record in records:
-                if record.queue_id == queue.queue_id and record.topic == topic and self._table.has_unit(record):
-                    yield record
-
-    def _repair(self, queue: ConsumeQueue, offset: int, stop: int) -> bool:
-        """Derive the units of ``[offset, stop)`` from the log again and note those whose record is gone. True unless known before."""
-        if offset in queue.bad:
-            return False
-        begin = 0
-        step = 1
-        while offset - step >= queue.min_offset:  # the nearest earlier valid unit tells where in the log to begin
-            log_offset, size, _ = queue.unit(offset - step)
-            if self._is_record(queue, offset - step, log_offset, size):
-                begin = log_offset + size
-                break
-            step *= 2
-        found: dict[int, bytes] = {}
-        for record in self._scan(queue, begin):
-            if offset <= record.queue_offset < stop:
-                code = self._table.unit_code(record.topic, record.queue_id, record.tags_code)
-                found[record.queue_offset] = QUEUE_UNIT.pack(record.log_offset, record.size, code)
-            if record.queue_offset == stop - 1:
-                break
-        lost = []
-        for q in range(offset, stop):
-            log_offset, size, _ = queue.unit(q)
-            if self._is_record(queue, q, log_offset, size):
-                continue  # even if a record with a damaged queue offset claims this one
-            if q in found:
-                queue.rewrite(q, found[q])
-            else:
-                lost.append(q)
-        queue.bad |= frozenset(lost)
-        return True
-
-    def _repair_batches(self, queue: BatchConsumeQueue, number: int) -> bool:
-        """Derive a damaged unit and those behind it from the log again until they match the existing ones. True when anything changed."""
-        if number in queue.bad:
-            return False
-        first, begin, expected = queue.min_unit, 0, 0
-        step = 1
-        while number - step >= queue.min_unit:  # the nearest earlier valid unit tells where in the log to begin
-            unit = queue.unit(number - step)
-            if self._batch_segment(queue, unit) is not None:
-                first, begin, expected = number - step + 1, unit[0] + unit[1], unit[4] + 1
-                break
-            step *= 2
-        changed = False
-        next_unit = first
-        units = bytearray()
-        to_end = True
-        for record in _in_line(self._scan(queue, begin), expected):
-            derived = BATCH_UNIT.pack(
-                record.log_offset,
-                record.size,
-                record.tags_code,
-                record.store_time_ms,
-                record.queue_offset,
-                record.count,
-                COMPACTED,
-                0,
-            )
-            same = next_unit < queue.end_unit and queue.read_units(next_unit, next_unit + 1) == derived
-            if same and next_unit > number:
-                to_end = False
-                break
-            changed |= not same
-            units += derived
-            next_unit += 1
-            if next_unit - first >= _REPAIR_UNITS and next_unit <= queue.end_unit:
-                queue.replace_from(first, bytes(units), to_end=False)
-                first = next_unit
-                units.clear()
-        # Lost records have no unit any more: the units behind them moved up.
-        changed |= to_end and next_unit != queue.end_unit
-        queue.replace_from(first, bytes(units), to_end=to_end)
-        if not changed:
-            queue.bad |= {number}
-        return changed
-
-
-def _in_line(records: Iterator[Scanned], expected: int) -> Iterator[Scanned]:
-    """Drop records whose queue offset is damaged: below ``expected`` or an offset already yielded, or above that of the next record."""
-    held: Scanned | None = None
-    for record in records:
-        if record.queue_offset < expected:
-            continue
-        if held is not None and record.queue_offset >= held.queue_offset + held.count:
-            yield held
-            expected = held.queue_offset + held.count
-        held = record
-    if held is not None:
-        yield held
-
-
-def _identifies(segment: Segment, queue_id: int, offset: int, log_offset: int, size: int) -> bool:
-    """Return whether the record at ``log_offset`` has these identifying fields."""
-    own_size, magic, *rest = _IDENTITY.unpack_from(segment.view, log_offset - segment.start)
-    return own_size == size and magic in (MAGIC_V1, MAGIC_V2) and rest == [queue_id, offset, log_offset]
 
 
 def _store_time(segment: Segment, log_offset: int) -> int:
