@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sprocketmq.broker.delay_progress import DelayProgress, read_offsets
+from sprocketmq.broker.forward_clock import ForwardClock
+from sprocketmq.broker.parked_messages import parked_message
 from sprocketmq.broker.timer import Timers, due_of
 from sprocketmq.broker.topics import Topic, TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
@@ -37,7 +39,7 @@ from sprocketmq.protocol.properties import DELAY, REAL_QID, REAL_TOPIC, TIMER_OU
 from sprocketmq.protocol.records import ReceivedMessage, Record
 from sprocketmq.storage.config import MAX_DELAY_LEVELS
 from sprocketmq.storage.fs import Buffer
-from sprocketmq.storage.store import MessageStore, ReadStatus
+from sprocketmq.storage.store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -51,28 +53,6 @@ AGAIN_MS = 500
 
 # A delivered message as held pulls need to know it: topic, queue id, tag code.
 Arrival = tuple[Topic, int, int | None]
-
-
-class ForwardClock:
-    """Wall-clock milliseconds that never decrease: when the clock is set back, time goes on at the pace of the monotonic clock."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._ms = clock.time_ms()
-        self._since = clock.monotonic()
-
-    def now_ms(self) -> int:
-        now, wall_ms = self._clock.monotonic(), self._clock.time_ms()
-        passed_ms = int((now - self._since) * 1000)
-        if wall_ms > self._ms + passed_ms:
-            self._ms, self._since = wall_ms, now
-        else:  # fractions of a millisecond count as well: with calls less than a millisecond apart, time would stand still
-            self._ms, self._since = self._ms + passed_ms, self._since + passed_ms / 1000
-        return self._ms
-
-    def not_before(self, ms: int) -> None:
-        """Go on from ``ms`` when it is later."""
-        self._ms = max(self._ms, ms)
 
 
 class _Level:
@@ -421,7 +401,7 @@ class DelayService:
         for log_offset, _, code in units:
             if self._due(level, code) > now:
                 return
-            yield self._parked(SCHEDULE_TOPIC, level.queue_id, level.next, log_offset)
+            yield parked_message(self._store, SCHEDULE_TOPIC, level.queue_id, level.next, log_offset)
 
     def _timed(self, due_ms: int, offset: int) -> ReceivedMessage | None:
         """Return a timed message that is due; None when it is missing or damaged."""
@@ -430,7 +410,7 @@ class DelayService:
             log.error("timed message %d has left the log before its time", offset)
             self.timers.mark(offset)
         elif offset < high:
-            message = self._parked(TIMER_TOPIC, 0, offset, self._store.units(TIMER_TOPIC, 0, offset, 1)[0][0])
+            message = parked_message(self._store, TIMER_TOPIC, 0, offset, self._store.units(TIMER_TOPIC, 0, offset, 1)[0][0])
             if message is None:
                 self.timers.mark(offset)
             elif due_of(message) == due_ms and not self.timers.was_delivered(offset):
@@ -440,23 +420,6 @@ class DelayService:
             self.timers.add(due_ms, offset)  # written, and not on the disk yet
             self._timers_after_ms = self.time.now_ms() + AGAIN_MS
         return None
-
-    def _parked(self, topic: str, queue_id: int, offset: int, log_offset: int) -> ReceivedMessage | None:
-        """Return the message at a queue offset, whose unit points to ``log_offset``; None when it is damaged or gone."""
-        record = self._store.record_at(log_offset)
-        if record is None or not _is_parked(record, topic, queue_id, offset):
-            found = self._store.read(topic, queue_id, offset, max_count=1)  # which mends the unit
-            record = found.buffers[0] if found.status is ReadStatus.FOUND else None
-        if record is None or not _is_parked(record, topic, queue_id, offset):
-            log.error("delayed message %d of %s, queue %d, is gone from the log", offset, topic, queue_id)
-            return None
-        message = Record(record, 0, len(record))
-        try:
-            message.verify_crc()  # its copy would get a checksum that fits the damage
-        except RemoteProtocolError as e:
-            log.warning("delayed message %d of %s, queue %d, is not delivered: %s", offset, topic, queue_id, e)
-            return None
-        return message
 
     def _stage_delivery(self, parked: ReceivedMessage, arrivals: list[Arrival]) -> None:
         """Stage a parked message for its own topic. One that cannot be stored stays parked and readable."""
@@ -505,8 +468,3 @@ class DelayService:
         """Return how many messages of each level were delivered and parked, for levels that have any."""
         spans = {level.queue_id + 1: (level.next, self._span(level)[1]) for level in self._levels.values()}
         return {number: span for number, span in sorted(spans.items()) if span[1]}
-
-
-def _is_parked(record: memoryview, topic: str, queue_id: int, offset: int) -> bool:
-    message = Record(record, 0, len(record))
-    return message.queue_offset == offset and message.queue_id == queue_id and message.raw_topic == topic.encode()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sprocketmq.broker.delay import ForwardClock
+from sprocketmq.broker.forward_clock import ForwardClock
 from sprocketmq.errors import ConfigError
 from sprocketmq.protocol.records import Record, decode_records
 from sprocketmq.storage.config import DELAY_LEVELS, delay_levels_ms
