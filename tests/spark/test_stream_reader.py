@@ -13,11 +13,14 @@ from sprocketmq.client.consume.pull_requests import PullResult, PullStatus
 from sprocketmq.errors import BrokerBusy, ConnectFailed, NameserverUnavailable, TopicNotFound
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark.option_values import OptionError
-from sprocketmq.spark.source import data_source
+from sprocketmq.spark.source import partitions, stream_reader
 from sprocketmq.spark.source.access import FilterRefused
+from sprocketmq.spark.source.batch_reader import BatchReader
+from sprocketmq.spark.source.data_source import RocketMQDataSource
 from sprocketmq.spark.source.offsets import WrongCheckpoint, encode_offsets
 from sprocketmq.spark.source.options import parse_options
 from sprocketmq.spark.source.reading import DataLoss
+from sprocketmq.spark.source.stream_reader import StreamReader
 
 Q0, Q1, Q2 = (MessageQueue("T", "broker-a", i) for i in range(3))
 U0 = MessageQueue("U", "broker-b", 0)
@@ -91,7 +94,7 @@ class Clock:
 @pytest.fixture
 def cluster(monkeypatch):
     fake = FakeCluster()
-    monkeypatch.setattr(data_source, "cluster_access", lambda nameserver, group, client_options, security, patience_s: fake)
+    monkeypatch.setattr(partitions, "cluster_access", lambda nameserver, group, client_options, security, patience_s: fake)
     return fake
 
 
@@ -109,7 +112,7 @@ def parsed(streaming, **more):
 
 def stream(clock=None, **more):
     clock = clock or Clock()
-    return data_source.StreamReader(parsed(True, **more), monotonic=clock.monotonic, pause=clock.pause)
+    return StreamReader(parsed(True, **more), monotonic=clock.monotonic, pause=clock.pause)
 
 
 def offsets(**queues):
@@ -221,7 +224,7 @@ def test_a_query_that_runs_once_takes_all_there_is(cluster):
 
 
 def test_a_batch_takes_about_as_many_bytes_as_it_may(cluster, monkeypatch):
-    monkeypatch.setattr(data_source, "PulledRows", lambda body: type("Rows", (), {"offsets": range(32)}))
+    monkeypatch.setattr(partitions, "PulledRows", lambda body: type("Rows", (), {"offsets": range(32)}))
 
     def pull(queue, offset, max_messages, max_bytes, hold_ms):
         answer = Future()
@@ -284,7 +287,7 @@ def test_large_messages_are_shared_out_although_they_are_few(cluster, clock, mon
         return answer
 
     monkeypatch.setattr(cluster, "pull", pull)
-    monkeypatch.setattr(data_source, "PulledRows", lambda body: type("Rows", (), {"offsets": range(1)}))
+    monkeypatch.setattr(partitions, "PulledRows", lambda body: type("Rows", (), {"offsets": range(1)}))
     reader = stream(clock, maxPartitions="4")
     assert reader.latestOffset(offsets(q0=0, q1=5), ReadAllAvailable())["partitions"] == 4
     assert reader.latestOffset(offsets(q0=97, q1=25), ReadAllAvailable())["partitions"] == 2
@@ -314,7 +317,7 @@ def test_a_running_query_asks_for_the_route_now_and_then(cluster, clock):
         assert latest(reader, start) == start
     assert cluster.questions == 1
     cluster.low[Q2], cluster.high[Q2] = 0, 10
-    clock.now += data_source.ROUTE_REFRESH_S
+    clock.now += stream_reader.ROUTE_REFRESH_S
     assert latest(reader, start) == offsets(q0=100, q1=25, q2=0)
 
 
@@ -329,7 +332,7 @@ def test_an_idle_query_of_many_queues_does_not_ask_all_the_time(cluster, clock, 
     latest(reader, start)
     rested = clock.now
     latest(reader, start)
-    assert clock.now - rested == pytest.approx(0.006 * (1 + data_source.IDLE_REST))
+    assert clock.now - rested == pytest.approx(0.006 * (1 + stream_reader.IDLE_REST))
     cluster.high[Q0] = 150
     latest(reader, start)
     busy = clock.now
@@ -396,7 +399,7 @@ def test_a_query_for_what_is_there_ends_after_its_time_when_no_nameserver_answer
         assert len(tries) < 1000, "it pauses between its tries"
         raise NameserverUnavailable(["127.0.0.1:1"])
 
-    monkeypatch.setattr(data_source, "cluster_access", no_access)
+    monkeypatch.setattr(partitions, "cluster_access", no_access)
     with pytest.raises(NameserverUnavailable):
         stream(clock, pullTimeoutMs="10000").prepareForTriggerAvailableNow()
     assert 10 <= clock.now - 1000 < 12
@@ -413,7 +416,7 @@ def test_a_query_goes_on_by_the_queues_it_knows_while_the_nameserver_is_away(clu
     cluster.high[Q0] = 150
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            clock.now += data_source.ROUTE_REFRESH_S
+            clock.now += stream_reader.ROUTE_REFRESH_S
             assert latest(reader, offsets(q0=100, q1=25)) == offsets(q0=150, q1=25)
     assert caplog.text.count("going on with the queues known so far: no nameserver answered") == 1
     with pytest.raises(NameserverUnavailable):
@@ -559,7 +562,7 @@ def test_progress_is_noted_and_ends_with_the_query(cluster, monkeypatch):
         def close(self):
             noted.append("closed")
 
-    monkeypatch.setattr(data_source, "ProgressReporter", Reporter)
+    monkeypatch.setattr(stream_reader, "ProgressReporter", Reporter)
     reader = stream(progressTopic="reports")
     latest(reader, offsets(q0=90, q1=20))
     reader.stop()
@@ -609,7 +612,7 @@ def test_the_number_of_partitions_can_be_bounded_from_below_and_by_their_size(cl
 
 
 def batch(**more):
-    return data_source.BatchReader(parsed(False, **more))
+    return BatchReader(parsed(False, **more))
 
 
 def test_a_batch_read_plans_what_there_is(cluster):
@@ -670,13 +673,13 @@ def test_an_unknown_broker_is_named(cluster):
 
 
 def test_a_schema_of_the_user_s_own_is_refused(cluster):
-    made = data_source.RocketMQDataSource({"nameserver": "127.0.0.1:1", "subscribe": "T", "columns": "queueId"})
+    made = RocketMQDataSource({"nameserver": "127.0.0.1:1", "subscribe": "T", "columns": "queueId"})
     with pytest.raises(
         OptionError, match=r"the schema given is struct<number:int>, but the columns are queueId INT: leave .schema\(\) out"
     ):
         made.reader(StructType([StructField("number", IntegerType())]))
-    assert isinstance(made.reader(StructType([StructField("queueId", IntegerType())])), data_source.BatchReader)
-    assert isinstance(made.streamReader(StructType([StructField("queueId", IntegerType())])), data_source.StreamReader)
+    assert isinstance(made.reader(StructType([StructField("queueId", IntegerType())])), BatchReader)
+    assert isinstance(made.streamReader(StructType([StructField("queueId", IntegerType())])), StreamReader)
 
 
 def test_the_empty_partition_spark_makes_up_reads_nothing(cluster):

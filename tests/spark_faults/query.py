@@ -25,7 +25,8 @@ from pyspark.errors import StreamingQueryException
 
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark import session
-from sprocketmq.spark.source.data_source import RocketMQDataSource, StreamReader
+from sprocketmq.spark.source.data_source import RocketMQDataSource
+from sprocketmq.spark.source.stream_reader import StreamReader
 
 PLAN = "SPROCKETMQ_FAULT_PLAN"
 TOO_BUSY = "Python worker failed to connect back"

@@ -16,11 +16,11 @@ from sprocketmq.spark.jobs.land.table_writer import Step, TableWriter, no_step
 from sprocketmq.spark.jobs.land.write import LandTask, RunTasks, WriteSettings
 from sprocketmq.spark.jobs.progress import JobProgress, Report
 from sprocketmq.spark.option_values import OptionError
-from sprocketmq.spark.source.data_source import StreamReader
 from sprocketmq.spark.source.offsets import decode_offsets
 from sprocketmq.spark.source.options import parse_options
 from sprocketmq.spark.source.planning import ranges_between
 from sprocketmq.spark.source.schema import DEFAULT_COLUMNS
+from sprocketmq.spark.source.stream_reader import StreamReader
 
 
 def land_direct(
