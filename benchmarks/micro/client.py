@@ -17,7 +17,7 @@ import uvloop
 
 from benchmarks.report import spread, write_result
 from sprocketmq import Batching, Credentials, Message, Producer, sync
-from sprocketmq.client.instance import OPEN
+from sprocketmq.client.loop_bound import OPEN
 from sprocketmq.client.routes import read_route
 from sprocketmq.errors import SendQueueFull
 from sprocketmq.net.client import Connection

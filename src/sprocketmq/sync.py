@@ -31,8 +31,8 @@ from weakref import WeakSet
 from sprocketmq import client
 from sprocketmq.client.arguments import check_number
 from sprocketmq.client.consume.received_batch import ReceivedBatch
-from sprocketmq.client.instance import CLOSING, OPEN
 from sprocketmq.client.lifecycle import Client, instance_of, left_open
+from sprocketmq.client.loop_bound import CLOSING, OPEN
 from sprocketmq.client.send.batching import BatchingStats
 from sprocketmq.client.send.waiters import OnSent, Waiter, give_error
 from sprocketmq.client.stats import ProducerStats

@@ -20,7 +20,7 @@ from sprocketmq.client.consume.orderly import MemberLocks
 from sprocketmq.client.consume.process_queue import CacheLimits, ProcessQueue
 from sprocketmq.client.consume.rebalance import STRATEGIES
 from sprocketmq.client.consume.received_batch import ReceivedBatch
-from sprocketmq.client.instance import CLOSED, CLOSING, OPEN
+from sprocketmq.client.loop_bound import CLOSED, CLOSING, OPEN
 from sprocketmq.client.routes import Route
 from sprocketmq.client.timers import Timers
 from sprocketmq.clock import ManualClock

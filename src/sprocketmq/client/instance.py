@@ -8,14 +8,14 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from threading import get_ident
 from typing import Any
 
 from sprocketmq.client.away import AwayBrokers
 from sprocketmq.client.credentials import NO_SECURITY, ClientSecurity, access_error
 from sprocketmq.client.fork_guard import guard
+from sprocketmq.client.loop_bound import CLOSED, CLOSING, FORKED, NEW, OPEN, LoopBound
 from sprocketmq.client.nameservers import NAMESRV_BUDGET_S, Nameservers, namesrv_addresses
 from sprocketmq.client.outages import Outages
 from sprocketmq.client.routes import MASTER_ID, Route, read_route
@@ -28,12 +28,10 @@ from sprocketmq.errors import (
     ClientClosed,
     ConnectFailed,
     ConnectionLost,
-    ForkedClient,
     NameserverUnavailable,
     RetriableError,
     SprocketError,
     TopicNotFound,
-    WrongEventLoop,
 )
 from sprocketmq.net.client import Connection, ConnectionPool
 from sprocketmq.net.memory import keep_freed_memory
@@ -56,15 +54,9 @@ ASK_PAUSE_S = 0.2
 # Minimum interval between route refreshes of a topic that failed sends, or its creation, request.
 REFRESH_SOON_S = 1.0
 
-NEW, OPEN, CLOSING, CLOSED, FORKED = range(5)
-
 # Refusals that may pass.
 _PASSING_CODES = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY})
 _AWAY_CODES = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.GO_AWAY})
-
-
-def _never() -> bool:
-    return False
 
 
 def response_error(response: Command, address: str, topic: str = "") -> SprocketError:
@@ -78,7 +70,7 @@ def response_error(response: Command, address: str, topic: str = "") -> Sprocket
     return kind(code, response.remark, address=address)
 
 
-class Instance:
+class Instance(LoopBound):
     """The connections and routes of one client object.
 
     ``kind`` names the client in errors. ``security`` signs requests and encrypts connections, to nameservers and brokers alike.
@@ -96,7 +88,7 @@ class Instance:
         on_request: Callable[[Connection, Command], None] | None = None,
         on_route: Callable[[Route], None] | None = None,
     ) -> None:
-        self.kind = kind
+        super().__init__(kind)
         self.clock = clock
         self.timers = Timers(clock)
         self.outages = Outages(clock)
@@ -110,14 +102,6 @@ class Instance:
         self.client_id = ""
         # Held while the client starts or closes: a second call waits for the first.
         self.changing = asyncio.Lock()
-        # The thread and event loop of an open client. ``home`` is that thread's id while the client is open and its loop has not ended, and
-        # otherwise 0, which no thread has, so one comparison checks both.
-        self.home = 0
-        self.running: Callable[[], bool] = _never
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._witness: AsyncGenerator[None, None] | None = None
-        self._thread = 0
-        self._state = NEW
         self.on_route = on_route
         self._lookups: dict[str, asyncio.Task[Route | None]] = {}
         self._background = Background(kind)
@@ -136,60 +120,10 @@ class Instance:
 
     # --- life ---
 
-    @property
-    def state(self) -> int:
-        """NEW, OPEN, CLOSING, CLOSED or FORKED. A client that becomes OPEN belongs to the running event loop."""
-        return self._state
-
-    @state.setter
-    def state(self, state: int) -> None:
-        self._state = state
-        if state == OPEN:
-            self._loop = asyncio.get_running_loop()
-            self._thread = get_ident()
-            self.running = self._loop.is_running
-        self.home = self._thread if state == OPEN else 0
-
     def forked(self) -> None:
         """Mark this as the copy in a forked child (``fork_guard``)."""
         self.state = FORKED
         self.changing = asyncio.Lock()  # its holder does not exist in the child
-
-    def refuse(self) -> None:
-        """Raise the reason why the client cannot be used: ForkedClient, ClientClosed or WrongEventLoop."""
-        if self.state == FORKED:
-            raise ForkedClient(self.kind)
-        if self.state == NEW:
-            raise ClientClosed(f"this {self.kind} is not started: use 'async with', or await start() first")
-        if self.state == OPEN:
-            raise WrongEventLoop(self.kind, ended=self._loop is None or self._loop.is_closed())
-        raise ClientClosed(f"this {self.kind} is closed: make a new one")
-
-    def check(self) -> None:
-        """Raise when the client is not open, or used outside the event loop that it was started on.
-
-        Getting the running loop costs a system call on Python 3.11. On the loop's own thread, no other loop can run while it does.
-        """
-        if get_ident() != self.home or not self.running():
-            self.refuse()
-
-    @property
-    def here(self) -> bool:
-        """Whether the caller is on the client's event loop; true for a client that was never open."""
-        return self._loop is None or (get_ident() == self._thread and self._loop.is_running())
-
-    def check_loop(self) -> None:
-        """Raise WrongEventLoop when a client that has not ended is used outside the event loop that it was started on."""
-        if self.state in (OPEN, CLOSING) and not self.here:
-            raise WrongEventLoop(self.kind, ended=self._loop is None or self._loop.is_closed())
-
-    def soon(self, action: Callable[..., object], *arguments: object) -> None:
-        """Call ``action`` on the client's loop in its next turn, from any thread; not if the loop has ended."""
-        if self._loop is not None:
-            try:
-                self._loop.call_soon_threadsafe(action, *arguments)
-            except RuntimeError:
-                return  # closed
 
     async def start(self) -> None:
         """Find a nameserver that answers, then refresh routes and send heartbeats.
@@ -209,8 +143,7 @@ class Instance:
             raise
         self.client_id = f"{self.namesrv.local_ip}@{os.getpid()}#{time.monotonic_ns()}"
         self.state = OPEN
-        self._witness = self._watch_loop()
-        await anext(self._witness)
+        await self.watch_loop()
         keep_freed_memory()
         self.every(ROUTE_REFRESH_S, self.refresh_routes, "route refresh")
         self.every(HEARTBEAT_S, self.heartbeat, "heartbeats")
@@ -220,13 +153,6 @@ class Instance:
         response = await self.namesrv.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=to_ext(RouteRequest(DEFAULT_TOPIC)))
         if response.code == ResponseCode.NO_PERMISSION:
             raise response_error(response, ";".join(self.namesrv.addresses))
-
-    async def _watch_loop(self) -> AsyncGenerator[None, None]:
-        """Notice the end of the loop: ``asyncio.run`` closes open generators, this one among them."""
-        try:
-            yield
-        finally:
-            self.home = 0
 
     async def close(self) -> None:
         """Unregister the groups, end background work, close connections. Harmless when closed already, or in a forked child.
@@ -251,8 +177,7 @@ class Instance:
         await self._background.close()
         await self.brokers.close()
         await self.namesrv.pool.close()
-        if self._witness is not None:
-            await self._witness.aclose()
+        await self.end_watch()
 
     def dropped(self, client: object, description: str, warn: Callable[..., None] = warnings.warn) -> None:
         """Warn about a client that was dropped while open, and have its loop free its resources."""

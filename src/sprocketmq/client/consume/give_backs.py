@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from sprocketmq.client.consume.process_queue import ProcessQueue
 from sprocketmq.client.consume.received_batch import BROKER_DECIDES, DEAD_LETTER
 from sprocketmq.client.hook_calls import HookCalls
-from sprocketmq.client.instance import OPEN, Instance, response_error
+from sprocketmq.client.instance import Instance, response_error
+from sprocketmq.client.loop_bound import OPEN
 from sprocketmq.client.stats import ConsumerCounts
 from sprocketmq.errors import BrokerError, ConnectFailed, ConnectionLost, RequestTimeout, SprocketError
 from sprocketmq.protocol import headers

@@ -12,7 +12,8 @@ from sprocketmq.client.consume.orderly import RENEW_S, RENEW_SOON_S, MemberLocks
 from sprocketmq.client.consume.process_queue import ProcessQueue
 from sprocketmq.client.consume.rebalance import Share, plan_assignment
 from sprocketmq.client.consume.subscription_check import SubscriptionCheck
-from sprocketmq.client.instance import OPEN, Instance, response_error
+from sprocketmq.client.instance import Instance, response_error
+from sprocketmq.client.loop_bound import OPEN
 from sprocketmq.client.routes import Route
 from sprocketmq.errors import AccessRefused, ClientClosed, SprocketError
 from sprocketmq.net.tasks import all_of, settled

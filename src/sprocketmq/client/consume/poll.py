@@ -14,7 +14,8 @@ from sprocketmq.client.consume.pull_loop import PullLoops, PullSize
 from sprocketmq.client.consume.rebalance import Share
 from sprocketmq.client.consume.received_batch import ReceivedBatch
 from sprocketmq.client.hook_calls import HookCalls
-from sprocketmq.client.instance import OPEN, Instance
+from sprocketmq.client.instance import Instance
+from sprocketmq.client.loop_bound import OPEN
 from sprocketmq.client.stats import ConsumerCounts
 from sprocketmq.errors import AccessRefused, ConfigError, SprocketError
 from sprocketmq.net.tasks import all_of

@@ -29,8 +29,9 @@ from sprocketmq.client.consume.rebalance import Rebalance, read_strategy
 from sprocketmq.client.credentials import CredentialsArgument, resolve
 from sprocketmq.client.hook_calls import check_hooks, hook_calls
 from sprocketmq.client.hooks import ClientHooks
-from sprocketmq.client.instance import CLOSING, OPEN, Instance
+from sprocketmq.client.instance import Instance
 from sprocketmq.client.lifecycle import Client
+from sprocketmq.client.loop_bound import CLOSING, OPEN
 from sprocketmq.client.routes import Route
 from sprocketmq.client.send.producer import trace_producer
 from sprocketmq.client.stats import ConsumerCounts

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from sprocketmq.client.consume.process_queue import ProcessQueue
 from sprocketmq.client.consume.received_batch import ReceivedBatch
-from sprocketmq.client.instance import OPEN, Instance
+from sprocketmq.client.instance import Instance
+from sprocketmq.client.loop_bound import OPEN
 from sprocketmq.errors import SprocketError
 
 log = logging.getLogger(__name__)

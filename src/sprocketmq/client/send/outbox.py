@@ -10,7 +10,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sprocketmq.client.hook_calls import HookCalls, SendCall
-from sprocketmq.client.instance import OPEN, Instance
+from sprocketmq.client.instance import Instance
+from sprocketmq.client.loop_bound import OPEN
 from sprocketmq.client.send.queue_choice import Publisher, Publishers, Target
 from sprocketmq.client.send.requests import SendRequest, read_failure
 from sprocketmq.client.send.results import STATUSES, read_receipt

@@ -14,8 +14,9 @@ from sprocketmq.client.arguments import Compression, check_number, check_timeout
 from sprocketmq.client.credentials import CredentialsArgument, resolve
 from sprocketmq.client.hook_calls import check_hooks, hook_calls
 from sprocketmq.client.hooks import ClientHooks
-from sprocketmq.client.instance import CLOSING, OPEN, Instance
+from sprocketmq.client.instance import Instance
 from sprocketmq.client.lifecycle import Client
+from sprocketmq.client.loop_bound import CLOSING, OPEN
 from sprocketmq.client.send.accumulator import QUEUED, SEND_AT_ONCE, SEND_SINGLY, WAKE, Accumulator, Added
 from sprocketmq.client.send.batching import Batching, BatchingStats
 from sprocketmq.client.send.encoding import MessageEncoder

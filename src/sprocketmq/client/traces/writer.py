@@ -11,7 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from sprocketmq.client.instance import CLOSING, OPEN, Instance
+from sprocketmq.client.instance import Instance
+from sprocketmq.client.loop_bound import CLOSING, OPEN
 from sprocketmq.client.traces.config import TraceConfig, TraceStats
 from sprocketmq.errors import SprocketError
 from sprocketmq.protocol.message import Message, SendResult

@@ -14,7 +14,7 @@ from sprocketmq.client import AdminClient, Producer, PushConsumer
 from sprocketmq.client import instance as instance_module
 from sprocketmq.client.consume import group_member as member_module
 from sprocketmq.client.consume import orderly as orderly_module
-from sprocketmq.client.instance import CLOSED
+from sprocketmq.client.loop_bound import CLOSED
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.protocol.message import Message, MessageQueue
 

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from sprocketmq.client.instance import CLOSED, CLOSING, OPEN, Instance
+from sprocketmq.client.instance import Instance
+from sprocketmq.client.loop_bound import CLOSED, CLOSING, OPEN
 from sprocketmq.client.traces.config import TraceConfig, TraceStats, trace_config
 from sprocketmq.client.traces.cpu_budget import MAX_CREDIT_S, CpuBudget
 from sprocketmq.client.traces.writer import MAX_BODY_CHARS, MAX_IN_FLIGHT, MAX_KEYS_BYTES, WARNING_S, TraceWriter
