@@ -20,23 +20,22 @@ from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.copies import CopyTable, remember
 from sprocketmq.broker.delay import DelayService
 from sprocketmq.broker.flushing import Flusher
+from sprocketmq.broker.following import Following
 from sprocketmq.broker.groups import GroupTable
 from sprocketmq.broker.offsets import OffsetTable
 from sprocketmq.broker.outgoing import Outgoing
 from sprocketmq.broker.pull import PullHandlers
 from sprocketmq.broker.registration import Registrar
-from sprocketmq.broker.replication.follower import Follower, FollowerState, Master
+from sprocketmq.broker.replication.follower import Follower, FollowerState
 from sprocketmq.broker.replication.master import ReplicationMaster, SlaveState
-from sprocketmq.broker.replication.master_log import ask_master
 from sprocketmq.broker.replication.metadata import MetadataSync
-from sprocketmq.broker.replication.promotion import Promotion, RoleRefused, epoch_of, epochs_of, tell
+from sprocketmq.broker.replication.promotion import Promotion, RoleRefused, epochs_of, tell
 from sprocketmq.broker.replication.role_file import RoleFile
 from sprocketmq.broker.replication.roles import MASTER_ID, BrokerRole, Role
-from sprocketmq.broker.replication.stream import MasterLog
 from sprocketmq.broker.send import SendHandlers, Stored
-from sprocketmq.broker.topics import Topic, TopicTable
+from sprocketmq.broker.topics import TopicTable
 from sprocketmq.clock import Clock
-from sprocketmq.errors import ConnectFailed, SprocketError, StoreWriteFailed
+from sprocketmq.errors import SprocketError
 from sprocketmq.events import event
 from sprocketmq.net.address import format_address, parse_address
 from sprocketmq.net.tasks import Background
@@ -108,35 +107,32 @@ class Replication:
         self._address = address
         self._changed = changed
         self._progress_taken = progress_taken
-        self._failed = failed
         self._threads = threads
         self._background = background
         self._clock = clock
         self._name = f"broker {config.broker_name}"
         self._changing = asyncio.Lock()
         self._stopped = False
-        # How often the follower has looked for its master: it does so when a connection has ended.
-        self._looks = 0
-        # The end of each queue at which its held pulls were woken last.
-        self._woken: dict[tuple[str, int], int] = {}
-        # The master that took this broker's place, as it was told.
-        self._successor = ""
         self.master: ReplicationMaster | None = None
-        self.follower: Follower | None = None
         self.replicates = config.ha_port is not None or config.role is Role.SLAVE
-        self.metadata = MetadataSync(
+        self.following = Following(
+            config,
             role,
+            role_file,
+            store,
             topics,
             groups,
             offsets,
             delays.progress,
             outgoing,
-            broker_name=config.broker_name,
-            reached=self._reached,
-            master_end=lambda: self.follower.master_end if self.follower is not None else 0,
-            topic_gone=self._topic_gone,
+            flusher=flusher,
+            pulls=pulls,
+            registrar=registrar,
             progress_taken=progress_taken,
+            failed=failed,
+            threads=threads,
             background=background,
+            clock=clock,
         )
         self.promotion = Promotion(
             role,
@@ -158,6 +154,16 @@ class Replication:
         if self.master is None:
             return ""
         return format_address(parse_address(self._address())[0], self.master.port)
+
+    @property
+    def follower(self) -> Follower | None:
+        """What follows the master; None when this broker is the master."""
+        return self.following.follower
+
+    @property
+    def metadata(self) -> MetadataSync:
+        """The copying of the master's tables."""
+        return self.following.metadata
 
     @property
     def slaves(self) -> list[SlaveState]:
@@ -198,7 +204,7 @@ class Replication:
         """Do what the role asks for; the store is open, and the broker listens. Raises PortInUse or ConfigError for the HA port."""
         role = self._role
         if role.is_slave:
-            self._follow()
+            self.following.start()
         else:
             self._flusher.acks.agreed(self._store.commitlog_max_offset)
             self._wait_for_replicas()
@@ -223,8 +229,8 @@ class Replication:
                 log_end=self._store.commitlog_max_offset,
                 ha=self.ha_address,
             )
-            self._background.every(WATCH_INTERVAL_S, self._watch, "watch over replication")
-            self._background.every(SEARCH_INTERVAL_S, self._search, "search for the master")
+            self._background.every(WATCH_INTERVAL_S, self.following.watch, "watch over replication")
+            self._background.every(SEARCH_INTERVAL_S, self.following.search, "search for the master")
 
     async def settle(self, timeout_s: float) -> None:
         """Return when a slave follows its master, or after ``timeout_s``; at once on a master."""
@@ -235,7 +241,7 @@ class Replication:
     async def stop(self) -> None:
         """Neither serve slaves nor follow any more; may be called twice."""
         self._stopped = True
-        await self._end_following()
+        await self.following.stop()
         if self.master is not None:
             await self.master.stop()
         self._flusher.replicas = self.master = None
@@ -274,131 +280,6 @@ class Replication:
         self._store.hold_back(acks.waits)
         self._sends.mode_changed()
 
-    # --- slave ---
-
-    def _follow(self) -> None:
-        config = self._config
-        self._offsets.follow()
-        self._woken.clear()
-        self._looks = 0
-        self.follower = Follower(
-            self._store,
-            self._store.follow(),
-            find=self._find,
-            ask=self._ask,
-            name=self._name,
-            secret=config.replication_secret,
-            tls=self._outgoing.tls,
-            server_name=self._outgoing.server_name,
-            heartbeat_s=config.ha_heartbeat_s,
-            housekeeping_s=config.ha_housekeeping_s,
-            appended=self._appended,
-            dispatched=self._dispatched,
-            failed=self._failed,
-            clock=self._clock,
-        )
-        self.metadata.start()
-        self.follower.start()
-
-    async def _end_following(self) -> None:
-        if self.follower is not None:
-            await self.follower.stop()
-            self.follower = None
-        await self.metadata.stop()
-
-    async def _find(self) -> Master | None:
-        """Return where the master is. Raises SprocketError when it must not, or cannot, be followed."""
-        role = self._role
-        if self._looks:
-            self._registrar.renew()  # the connection was lost: the nameserver may know another one
-            self._topics.adopt(self._store)
-        self._looks += 1
-        if self._config.ha_master_address is not None:
-            return Master(self._config.ha_master_address, role.master_address)
-        if not role.master_address:
-            return None
-        if not role.master_ha_address:
-            raise ConnectFailed(role.master_address, "master", "it does not listen for slaves: give it ha_port")
-        epoch = await epoch_of(self._outgoing, role.master_address, self._config.broker_name) if role.epoch else None
-        if epoch is not None and epoch < role.epoch:
-            await self._refuse_older(role.master_address, epoch)
-        await self.metadata.copy_topics(role.master_address)
-        return Master(role.master_ha_address, role.master_address)
-
-    async def _ask(self, address: str) -> MasterLog:
-        """Ask the master about its log, and remember how many copies it waits for: promoted, this broker waits for as many.
-
-        Raises RoleRefused when it has been replaced: it may not have answered when it was looked for.
-        """
-        master = await ask_master(self._outgoing, address)
-        if master.epochs and master.epochs[-1].number < self._role.epoch:
-            await self._refuse_older(address, master.epochs[-1].number)
-        copies, config = master.copies, self._config
-        if config.role is Role.SLAVE and config.in_sync_replicas is None and copies is not None and copies != self._role.copies:
-            self._role.copies = copies
-            try:
-                await self._in_thread(self._role_file.save_copies, copies)
-            except OSError as e:
-                raise StoreWriteFailed(str(self._store.config.root), e.strerror or str(e)) from None
-        return master
-
-    async def _refuse_older(self, former: str, epoch: int) -> None:
-        """Tell a master of an older epoch that it was replaced, as it did not hear of it, and raise RoleRefused."""
-        current = self._role.epoch
-        try:
-            await tell(self._outgoing, former, self._successor, current)
-        except SprocketError as e:
-            log.warning("%s: the former master at %s is not told of epoch %d: %s", self._name, former, current, e)
-        raise RoleRefused(f"the broker at {former} is master of epoch {epoch}, and epoch {current} has begun")
-
-    def master_learned(self) -> None:
-        """Take note that a nameserver told of another master, or of none."""
-        if self.follower is not None:
-            if self._role.master_ha_address:
-                self.follower.reconnect(f"its master is at {self._role.master_address} now")
-            self.metadata.soon()
-
-    def _appended(self) -> None:
-        flusher = self._flusher
-        if flusher.flushed_end > self._store.commitlog_max_offset:  # the log was cut
-            flusher.flushed_end = self._store.commitlog_flushed_offset
-        if flusher.acks.withheld is not None:
-            flusher.acks.agreed(self._store.commitlog_max_offset)
-        flusher.wrote()
-
-    def _dispatched(self) -> None:
-        """Let readers see records that were flushed before they were dispatched, and wake their pulls."""
-        self._flusher.show()
-
-    def wake_pulls(self) -> None:
-        """Wake the held pulls whose queues have more that is visible."""
-        if self._pulls.held_count:
-            for topic in self._topics:
-                for queue_id in list(topic.held):
-                    end = self._store.max_offset(topic.name, queue_id)
-                    if self._woken.get((topic.name, queue_id)) != end:
-                        self._woken[topic.name, queue_id] = end
-                        self._pulls.arrived(topic, queue_id, None)
-        self.metadata.take_progress()
-
-    def _reached(self, log_offset: int) -> bool:
-        return self._store.commitlog_max_offset >= log_offset and self.follower is not None
-
-    def _topic_gone(self, topic: Topic) -> None:
-        self._store.delete_topic(topic.name)
-        self._pulls.topic_deleted(topic)
-
-    def _watch(self) -> None:
-        if self.follower is not None and self.follower.state is FollowerState.FOLLOWING:
-            self._role.epoch = max(self._role.epoch, self._store.epochs.last.number)
-            if self._flusher.acks.withheld is not None:  # the master has all of it, and sends nothing new
-                self._flusher.acks.agreed(self._store.commitlog_max_offset)
-                self._flusher.show()
-
-    def _search(self) -> None:
-        if self._role.is_slave and not self._role.master_address:
-            self._registrar.renew()  # a nameserver that was started again may know the master by now
-
     # --- changes ---
 
     async def promote(self, epoch: int) -> None:
@@ -424,7 +305,7 @@ class Replication:
         """
         follower = self.follower
         if former:
-            looks = self._looks
+            looks = self.following.looks
             try:
                 refusal = await tell(self._outgoing, former, self._address(), epoch, timeout_s=FREEZE_TIMEOUT_S)
             except SprocketError as e:
@@ -433,7 +314,7 @@ class Replication:
                 if refusal:
                     log.warning("%s: the former master at %s goes on: %s", self._name, former, refusal)
                 for _ in range(FREEZE_POLLS):
-                    if follower is None or self._looks != looks or follower.state is not FollowerState.FOLLOWING:
+                    if follower is None or self.following.looks != looks or follower.state is not FollowerState.FOLLOWING:
                         break
                     await asyncio.sleep(FREEZE_S / FREEZE_POLLS)
         others = [address for address in await self._registrar.members() if address not in (self._address(), former)]
@@ -461,7 +342,7 @@ class Replication:
     async def _lead(self, epoch: int) -> None:
         role, store = self._role, self._store
         behind = self.follower.behind_bytes if self.follower is not None else 0
-        await self._end_following()
+        await self.following.stop()
         replica = store.follow()
         try:
             replica.settle()
@@ -469,7 +350,7 @@ class Replication:
             await self._save_role(role.as_master, MASTER_ID, epoch)
             store.lead()
         except (SprocketError, OSError):
-            self._follow()
+            self.following.start()
             raise
         self._offsets.lead(store.max_offset)
         for topic in self._topics:
@@ -524,7 +405,7 @@ class Replication:
         role = self._role
         was_master = not role.is_slave
         role.epoch = max(role.epoch, epoch)
-        self._successor = master_address
+        self.following.successor = master_address
         if was_master:
             role.take(Role.SLAVE, max(1, self._config.broker_id))
             self._changed()
@@ -565,7 +446,7 @@ class Replication:
             await self._save_role(role.role, role.broker_id, role.epoch)
             await self._registrar.register()  # the answers tell where the master listens for slaves
             if was_master and not self._stopped:
-                self._follow()
+                self.following.start()
 
     async def _save_role(self, role: Role, broker_id: int, epoch: int) -> None:
         await self._in_thread(self._role_file.save, role, broker_id, epoch, self._role.copies)

@@ -672,7 +672,7 @@ class Broker:
     def _published(self, end: int) -> None:
         self.sends.published(end)
         if self.role.is_slave:
-            self.replication.wake_pulls()
+            self.replication.following.wake_pulls()
 
     def _settle_sends(self) -> None:
         self.sends.finish()
@@ -689,7 +689,7 @@ class Broker:
         self.replication.promotion.outranked(rival)
 
     def _master_learned(self) -> None:
-        self.replication.master_learned()
+        self.replication.following.master_learned()
 
     # --- topics and groups that changed ---
 

@@ -23,7 +23,8 @@ class Parts(Protocol):
     @property
     def slaves(self) -> Sequence[SlaveState]: ...
 
-    follower: Follower | None
+    @property
+    def follower(self) -> Follower | None: ...
 
 
 class StatusHandlers:
