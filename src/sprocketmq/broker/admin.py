@@ -10,7 +10,7 @@ from sprocketmq.broker.metrics.windows import Windows
 from sprocketmq.broker.offsets import OffsetTable
 from sprocketmq.broker.pull import PullHandlers
 from sprocketmq.broker.queue_offsets import first_since
-from sprocketmq.broker.send import SendHandlers
+from sprocketmq.broker.staged_sends import StagedSends
 from sprocketmq.broker.topics import Topic, TopicRefused, TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import RemoteProtocolError
@@ -73,7 +73,7 @@ class AdminHandlers:
         windows: Windows,
         *,
         address: Callable[[], str],
-        sends: SendHandlers,
+        sends: StagedSends,
         pulls: PullHandlers,
         topics_settled: Callable[[], Coroutine[Any, Any, None]],
         background: Background,

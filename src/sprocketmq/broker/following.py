@@ -20,7 +20,7 @@ from sprocketmq.broker.replication.promotion import RoleRefused, epoch_of, tell
 from sprocketmq.broker.replication.role_file import RoleFile
 from sprocketmq.broker.replication.roles import BrokerRole, Role
 from sprocketmq.broker.replication.stream import MasterLog
-from sprocketmq.broker.send import Stored
+from sprocketmq.broker.staged_sends import Stored
 from sprocketmq.broker.topics import Topic, TopicTable
 from sprocketmq.clock import Clock
 from sprocketmq.errors import ConnectFailed, SprocketError, StoreWriteFailed

@@ -32,7 +32,7 @@ from sprocketmq.broker.replication.metadata import MetadataSync
 from sprocketmq.broker.replication.promotion import Promotion, RoleRefused, epochs_of, tell
 from sprocketmq.broker.replication.role_file import RoleFile
 from sprocketmq.broker.replication.roles import MASTER_ID, BrokerRole, Role
-from sprocketmq.broker.send import SendHandlers, Stored
+from sprocketmq.broker.staged_sends import StagedSends, Stored
 from sprocketmq.broker.topics import TopicTable
 from sprocketmq.clock import Clock
 from sprocketmq.errors import SprocketError
@@ -80,7 +80,7 @@ class Replication:
         outgoing: Outgoing,
         *,
         flusher: Flusher[Stored],
-        sends: SendHandlers,
+        sends: StagedSends,
         pulls: PullHandlers,
         registrar: Registrar,
         address: Callable[[], str],

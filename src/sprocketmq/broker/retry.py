@@ -21,8 +21,8 @@ from sprocketmq.broker.delay import DelayService
 from sprocketmq.broker.groups import GroupRefused, GroupTable
 from sprocketmq.broker.metrics.counters import BrokerCounters
 from sprocketmq.broker.offsets import OffsetTable
-from sprocketmq.broker.send import SendHandlers
 from sprocketmq.broker.send_rules import SendRefused
+from sprocketmq.broker.staged_sends import StagedSends
 from sprocketmq.broker.topics import FAQ, Topic, TopicRefused, TopicTable
 from sprocketmq.errors import FatalError, InvalidMessage, MessageTooLarge, ProtocolError, RetriableError
 from sprocketmq.net.server import ServerConnection
@@ -104,7 +104,7 @@ class RetryHandlers:
         store: MessageStore,
         topics: TopicTable,
         rules: RetryRules,
-        sends: SendHandlers,
+        sends: StagedSends,
         delays: DelayService,
         offsets: OffsetTable,
         copies: CopyTable,
@@ -176,7 +176,7 @@ class RetryHandlers:
         copy = self._copy(group.group_name, topic.name, log_offset, uniq, dead=dead)
         if copy is not None:
             if waits and copy >= self._store.commitlog_flushed_offset:
-                self._sends.staged(
+                self._sends.stage_answer(
                     conn, command, None, 0, 0, size=0, waits=True
                 )  # nothing new, but the answer is as good as the first one's
             else:
@@ -195,12 +195,12 @@ class RetryHandlers:
             tag = tags_code(properties.get("TAGS"))
             placed = self._store.stage_copy(topic.name, 0, body, encode_properties(properties), tags_code=tag, **more)
             size = self._store.commitlog_staged_offset - placed[1]
-            self._sends.staged(conn, command, topic, 0, tag, size=size, waits=waits)
+            self._sends.stage_answer(conn, command, topic, 0, tag, size=size, waits=waits)
         else:
             level = header.delay_level or FIRST_LEVEL + times
             placed = self._delays.stage(level, topic.name, random.randrange(group.retry_queue_nums), body, properties, **more)
             size = self._store.commitlog_staged_offset - placed[1]
-            self._sends.staged(conn, command, None, 0, 0, size=size, waits=waits)
+            self._sends.stage_answer(conn, command, None, 0, 0, size=size, waits=waits)
         self._copies.note(topic.name, log_offset, uniq, placed[1])
         given_back = self._counters.of_group(self._topics.get(properties[RETRY_TOPIC]) or topic, group.group_name)
         given_back.sent_back += 1

@@ -10,7 +10,7 @@ from sprocketmq.broker.delay import DelayService
 from sprocketmq.broker.flushing import Flusher
 from sprocketmq.broker.metrics.counters import Histogram
 from sprocketmq.broker.pull import PullHandlers
-from sprocketmq.broker.send import SendHandlers, Stored
+from sprocketmq.broker.staged_sends import StagedSends, Stored
 from sprocketmq.broker.stats import Stats
 from sprocketmq.broker.store_facts import store_facts
 from sprocketmq.clock import Clock
@@ -40,7 +40,7 @@ class RuntimeHandlers:
         stats: Stats,
         *,
         server: RemotingServer,
-        sends: SendHandlers,
+        sends: StagedSends,
         pulls: PullHandlers,
         acks: Acks[Stored],
         flusher: Flusher[Stored],

@@ -49,6 +49,7 @@ NOT_DONE = {
     MULTI_DISPATCH: "this broker puts a message into one queue, send it without the property INNER_MULTI_DISPATCH",
 }
 NO_RECALL = "this broker does not recall delayed messages, send the message without the property TIMER_DEL_UNIQKEY"
+OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
 DELAYED_MEMBER = "message %d of the batch asks to be delivered later, which a batch cannot do: send it by itself"
 
 

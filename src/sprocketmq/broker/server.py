@@ -11,6 +11,7 @@ from typing import Any
 
 from sprocketmq.broker.acks import Acks
 from sprocketmq.broker.admin import AdminHandlers
+from sprocketmq.broker.arrivals import Arrivals
 from sprocketmq.broker.attributes import BATCH_QUEUES, QUEUE_TYPE
 from sprocketmq.broker.cleaning import Cleaning
 from sprocketmq.broker.clients import ClientHandlers, ClientRegistry
@@ -48,7 +49,8 @@ from sprocketmq.broker.saving import SavedFile
 from sprocketmq.broker.scraping.collector import Collector
 from sprocketmq.broker.scraping.endpoint import MetricsEndpoint
 from sprocketmq.broker.scraping.sources import Sources
-from sprocketmq.broker.send import SendHandlers, Stored
+from sprocketmq.broker.send import SendHandlers
+from sprocketmq.broker.staged_sends import StagedSends, Stored
 from sprocketmq.broker.stats import Stats
 from sprocketmq.broker.time_spans import TimeSpanHandlers
 from sprocketmq.broker.topics import TopicTable
@@ -175,17 +177,27 @@ class Broker:
         self.timers_file = self._saved_file("timers", self.delays.progress.timers_snapshot)
         self._files = (self.topics_file, self.groups_file, self.offsets_file, self.timers_file, self.delays_file, self.settings_file)
         rules = RetryRules(self.topics, self.groups)
+        self.arrivals = Arrivals(self.store, self.pulls.arrived)
+        self.staged = StagedSends(
+            config,
+            self.store,
+            self.topics,
+            self.counters,
+            flusher=self.flusher,
+            room=self.cleaning,
+            arrivals=self.arrivals,
+        )
         self.sends = SendHandlers(
             config,
             self.store,
             self.topics,
             self.groups,
             self.counters,
+            self.staged,
             flusher=self.flusher,
             room=self.cleaning,
             delays=self.delays,
             dead_letter=rules.dead_letter,
-            arrived=self.pulls.arrived,
             saved=self.topics_file.saving,
         )
         self.replication = Replication(
@@ -204,7 +216,7 @@ class Broker:
             self.copies,
             outgoing,
             flusher=self.flusher,
-            sends=self.sends,
+            sends=self.staged,
             pulls=self.pulls,
             registrar=self.registrar,
             address=lambda: self.address,
@@ -242,7 +254,7 @@ class Broker:
             self.offsets,
             self.windows,
             address=lambda: self.address,
-            sends=self.sends,
+            sends=self.staged,
             pulls=self.pulls,
             topics_settled=self._topic_changes_settled,
             background=self._background,
@@ -253,7 +265,7 @@ class Broker:
             self.store,
             self.stats,
             server=self._server,
-            sends=self.sends,
+            sends=self.staged,
             pulls=self.pulls,
             acks=self.acks,
             flusher=self.flusher,
@@ -300,7 +312,7 @@ class Broker:
             **queries.handlers(),
             **self.cleaning.handlers(),
             **RetryHandlers(
-                self.store, self.topics, rules, self.sends, self.delays, self.offsets, self.copies, self.counters, allows=allows
+                self.store, self.topics, rules, self.staged, self.delays, self.offsets, self.copies, self.counters, allows=allows
             ).handlers(),
             **self._to_slaves.handlers(),
             **status.handlers(),
@@ -338,7 +350,7 @@ class Broker:
             role=self.role,
             servers=(self._server, self._fast_server),
             address=lambda: self.address,
-            sends=self.sends,
+            new_topics=self.sends.new_topics,
             pulls=self.pulls,
             acks=self.acks,
             flusher=self.flusher,
@@ -516,7 +528,7 @@ class Broker:
             await asyncio.wait(saves)
         await self._background.close()
         self.delays.stop()
-        self.sends.close()
+        self.staged.close()
         await self.flusher.drain()
         await self.replication.stop()
         if self.metrics is not None:
@@ -640,7 +652,7 @@ class Broker:
             handler(conn, command)
 
     def on_batch_end(self, conn: ServerConnection) -> None:  # noqa: ARG002 - the signature of every server
-        self.sends.finish()
+        self.staged.finish()
 
     def on_disconnect(self, conn: ServerConnection) -> None:
         self.counters.connections_closed += 1
@@ -667,18 +679,18 @@ class Broker:
     # --- from flusher and delayed messages to the sends ---
 
     def _answer_sends(self, sends: list[Stored], code: int) -> None:
-        self.sends.answer(sends, code)
+        self.staged.answer(sends, code)
 
     def _published(self, end: int) -> None:
-        self.sends.published(end)
+        self.arrivals.published(end)
         if self.role.is_slave:
             self.replication.following.wake_pulls()
 
     def _settle_sends(self) -> None:
-        self.sends.finish()
+        self.staged.finish()
 
     def _committed(self, arrivals: list[Arrival], size: int, timed: int) -> None:
-        self.sends.committed(arrivals, size, timed)
+        self.staged.committed(arrivals, size, timed)
 
     # --- from the registration to replication, which is made later ---
 

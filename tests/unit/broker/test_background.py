@@ -35,7 +35,7 @@ def errors(caplog) -> list[str]:
 
 async def test_delayed_messages_come_after_their_service_has_failed(broker, ask, clock, caplog, monkeypatch):
     assert (await ask.send("orders", b"late", properties="DELAY\x011\x02")).code == 0
-    monkeypatch.setattr(broker.sends, "finish", fails_once(Broken("x"), broker.sends.finish))
+    monkeypatch.setattr(broker.staged, "finish", fails_once(Broken("x"), broker.staged.finish))
     clock.advance(1)
     broker.delays.fire()
     assert broker.delays.armed
@@ -176,9 +176,9 @@ async def test_who_waits_for_a_save_that_is_cancelled_is_told_so(saving):
 
 async def test_sends_that_wait_for_their_topic_are_answered_when_its_save_is_cancelled(broker, ask, monkeypatch):
     saving = asyncio.get_running_loop().create_future()
-    monkeypatch.setattr(broker.sends, "_saved", lambda: saving)
+    monkeypatch.setattr(broker.sends.new_topics, "_saved", lambda: saving)
     sent = asyncio.ensure_future(ask.send("never_seen", b"x"))
-    await eventually(lambda: broker.sends.parked)
+    await eventually(lambda: broker.sends.new_topics.parked)
     saving.cancel()
     answer = await sent
     assert answer.code == 14
@@ -187,9 +187,9 @@ async def test_sends_that_wait_for_their_topic_are_answered_when_its_save_is_can
 
 async def test_sends_that_wait_for_their_topic_are_answered_when_one_of_them_fails(broker, ask, monkeypatch, caplog):
     saving = asyncio.get_running_loop().create_future()
-    monkeypatch.setattr(broker.sends, "_saved", lambda: saving)
+    monkeypatch.setattr(broker.sends.new_topics, "_saved", lambda: saving)
     sent = [asyncio.ensure_future(ask.send("never_seen", b"%d" % i)) for i in range(2)]
-    await eventually(lambda: len(broker.sends.parked.get("never_seen", ())) == 2)
+    await eventually(lambda: len(broker.sends.new_topics.parked.get("never_seen", ())) == 2)
     monkeypatch.setattr(broker.store, "stage_message", fails_once(Broken("x"), broker.store.stage_message))
     saving.set_result(None)
     assert sorted([(await one).code for one in sent]) == [0, 14]
@@ -198,7 +198,7 @@ async def test_sends_that_wait_for_their_topic_are_answered_when_one_of_them_fai
 
 async def test_a_flush_whose_answers_cannot_be_given_keeps_nobody_waiting_at_the_stop(start_broker, connect, monkeypatch, caplog):
     broker = await start_broker(store={"flush_disk_type": "SYNC_FLUSH"})
-    monkeypatch.setattr(broker.sends, "answer", fails_once(Broken("x"), broker.sends.answer))
+    monkeypatch.setattr(broker.staged, "answer", fails_once(Broken("x"), broker.staged.answer))
     ask = await connect(broker)
     lost = asyncio.ensure_future(ask.send("orders"))
     await eventually(lambda: errors(caplog))

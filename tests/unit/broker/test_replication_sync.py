@@ -38,7 +38,7 @@ async def start(start_broker, disk, connect):
         slaves = broker.flusher.replicas = Slaves()
         broker.acks.replicas = required
         broker.store.hold_back(broker.acks.waits)
-        broker.sends.mode_changed()
+        broker.staged.mode_changed()
         broker.topics.create_internal("orders", 4)
         return broker, slaves, await connect(broker)
 

@@ -420,12 +420,12 @@ async def test_a_first_message_with_long_field_names_creates_its_topic(ask):
 
 
 async def test_bodies_that_wait_for_new_topics_are_bounded(ask, broker, monkeypatch):
-    from sprocketmq.broker import send
+    from sprocketmq.broker import new_topics
 
-    monkeypatch.setattr(send, "MAX_PARKED_BYTES", 100)
+    monkeypatch.setattr(new_topics, "MAX_PARKED_BYTES", 100)
     answers = await asyncio.gather(*(ask.request(310, ask.send_ext("fresh"), bytes(40)) for _ in range(4)))
     assert [answer.code for answer in answers] == [0, 0, 2, 2]
-    assert broker.sends.parked_bytes == 0
+    assert broker.sends.new_topics.parked_bytes == 0
 
 
 async def test_a_client_that_leaves_before_its_topic_is_there_is_forgotten(ask, broker, connect):
@@ -436,7 +436,7 @@ async def test_a_client_that_leaves_before_its_topic_is_there_is_forgotten(ask, 
     other.conn.abort("gone")
     await asyncio.gather(lost, return_exceptions=True)
     assert (await ask.send("fresh", b"stays")).code == 0
-    assert broker.sends.parked == {}
+    assert broker.sends.new_topics.parked == {}
 
 
 async def test_a_store_that_cannot_stage_answers_each_send_by_itself(ask, broker, monkeypatch):

@@ -369,7 +369,7 @@ async def test_a_broker_that_stops_answers_everything_that_waits_and_takes_nothi
     waiting = [send(ask) for _ in range(3)]
     await eventually(lambda: broker.acks.waiting == 3)
     stopping = asyncio.ensure_future(broker.stop())
-    await eventually(lambda: broker.sends.closing)
+    await eventually(lambda: broker.staged.closing)
     answer = await send(ask, b"too late")
     assert (answer.code, answer.remark) == (14, "service not available now. It may be caused by: the broker is stopping")
     assert not stopping.done()

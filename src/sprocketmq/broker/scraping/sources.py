@@ -13,12 +13,13 @@ from sprocketmq.broker.groups import GroupTable
 from sprocketmq.broker.metrics.counters import BrokerCounters, TopicCounters
 from sprocketmq.broker.metrics.latencies import Latencies
 from sprocketmq.broker.metrics.loop_lag import LoopLag
+from sprocketmq.broker.new_topics import NewTopics
 from sprocketmq.broker.offsets import OffsetTable
 from sprocketmq.broker.pull import PullHandlers
 from sprocketmq.broker.replicating import Replication
 from sprocketmq.broker.replication.roles import BrokerRole
 from sprocketmq.broker.scraping.lags import Lag
-from sprocketmq.broker.send import SendHandlers, Stored
+from sprocketmq.broker.staged_sends import Stored
 from sprocketmq.broker.topics import TopicTable
 from sprocketmq.clock import Clock
 from sprocketmq.net.server import RemotingServer
@@ -42,7 +43,7 @@ class Sources:
     role: BrokerRole
     servers: tuple[RemotingServer, ...]
     address: Callable[[], str]
-    sends: SendHandlers
+    new_topics: NewTopics
     pulls: PullHandlers
     acks: Acks[Stored]
     flusher: Flusher[Stored]
