@@ -362,7 +362,7 @@ class AdminHandlers:
                 offsets[queue_id] = first_since(self._store, topic.name, queue_id, request.timestamp_ms)
         for queue_id, offset in offsets.items():
             self._offsets.reset(request.group, topic.name, queue_id, offset)
-            self._pulls.offset_reset(request.group, topic, queue_id, offset)
+            self._pulls.held.offset_reset(request.group, topic, queue_id, offset)
         event(
             log,
             logging.INFO,

@@ -1,11 +1,4 @@
-"""Pulls (codes 11 and 361), answered at once or held until a message arrives.
-
-A pull that finds nothing and may wait is held: an arrival in its queue that its tags let through wakes it, else its deadline. Held
-pulls share one timer; none has a task of its own.
-
-A pull for a rare tag may find a long stretch of other messages before it when it wakes. It is read piece by piece, and in one turn of the
-event loop held pulls are given no more than about a millisecond together; they go on in the next turn, one piece each, after everybody
-else's requests.
+"""Pulls (codes 11 and 361), answered at once or held until a message arrives (``held_pulls``).
 
 A pull of messages that are not in the page cache waits until another thread has read them (``cold_reads``).
 """
@@ -13,22 +6,21 @@ A pull of messages that are not in the page cache waits until another thread has
 import asyncio
 import logging
 import os
-from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
-from math import ceil
 
+from sprocketmq.broker.checked_pull import Pull, PullRefused, from_the_asked_offset, response_code
 from sprocketmq.broker.clients import SQL_REFUSED, ClientRegistry, tag_filter
 from sprocketmq.broker.cold_reads import ColdReads
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.groups import GroupRefused, GroupTable
+from sprocketmq.broker.held_pulls import HeldPulls
 from sprocketmq.broker.metrics.counters import BrokerCounters
 from sprocketmq.broker.offsets import OffsetTable
-from sprocketmq.broker.query import members_of
 from sprocketmq.broker.replication.roles import MASTER_ID, BrokerRole
 from sprocketmq.broker.topics import FAQ, NO_LITE_TOPICS, Topic, TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
-from sprocketmq.errors import FatalError, InvalidName
+from sprocketmq.errors import InvalidName
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.protocol.bodies import SubscriptionGroupConfig, build_subscription
 from sprocketmq.protocol.codes import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, RequestCode, ResponseCode
@@ -38,14 +30,8 @@ from sprocketmq.storage.store import DiskLimits, MessageStore, ReadResult, ReadS
 
 log = logging.getLogger(__name__)
 
-TICK_S = 0.1
-MAX_SUSPEND_S = 120.0
 # Unread bytes of a connection above which it gets no more data; a client that pulls without reading is told to ask again.
 MAX_UNREAD_BYTES = 32 << 20
-# What held pulls may use of one turn of the loop, in looks at a queue unit (80 ns), and the fixed cost of a read and its answer in that
-# unit. Less than 1.5 ms; the last read may exceed it by what one read may look at.
-TURN_WORK = 16_000
-READ_WORK = 200
 
 # A pull waits for its queue's units, then for its messages; after that many waits it is answered from wherever the data is.
 MAX_LOADS = 3
@@ -55,23 +41,10 @@ BEHIND_S = 5.0
 # The group that tools read with.
 TOOLS_GROUP = "TOOLS_CONSUMER"
 
-_EXT = b'{"suggestWhichBrokerId":"%d","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d","topicSysFlag":"%d","groupSysFlag":"%d"}'
 _FOUND = ReadStatus.FOUND
-_NO_MATCH = ReadStatus.NO_MATCHED_MESSAGE
-_AT_END = ReadStatus.OFFSET_OVERFLOW_ONE
-_EMPTY = ReadStatus.NO_MESSAGE_IN_QUEUE
 _MOVED = {ReadStatus.OFFSET_TOO_SMALL, ReadStatus.OFFSET_OVERFLOW_BADLY, ReadStatus.NO_MESSAGE_IN_QUEUE}
-_AGAIN = {ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING}
 
-
-class PullRefused(FatalError):
-    """A pull that is answered with an error code and no queue data."""
-
-    def __init__(self, code: int, remark: str, *, forbidden_type: int | None = None) -> None:
-        super().__init__(remark)
-        self.code = code
-        self.remark = remark
-        self.forbidden_type = forbidden_type
+_EXT = b'{"suggestWhichBrokerId":"%d","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d","topicSysFlag":"%d","groupSysFlag":"%d"}'
 
 
 def _read_forbidden(group: str, topic: str) -> PullRefused:
@@ -79,84 +52,9 @@ def _read_forbidden(group: str, topic: str) -> PullRefused:
     return PullRefused(ResponseCode.NO_PERMISSION, remark, forbidden_type=5)
 
 
-class Pull:
-    """One checked pull: what to read, and whom to answer.
-
-    It may be held for ``suspend_s`` seconds. ``max_units`` limits a read to what was loaded from the disk in ``loads`` steps. ``tick``,
-    ``held``, ``due`` and ``woken`` are for a held one.
-    """
-
-    __slots__ = (
-        "command",
-        "conn",
-        "due",
-        "group",
-        "held",
-        "loads",
-        "max_bytes",
-        "max_count",
-        "max_units",
-        "offset",
-        "own_subscription",
-        "queue_id",
-        "since",
-        "suspend_s",
-        "tag_codes",
-        "tick",
-        "topic",
-        "woken",
-    )
-
-    held: bool
-    due: bool  # its time is over: the next read answers it, whatever that finds
-    woken: bool  # it is among those that are to be read again
-
-    def __init__(
-        self,
-        conn: ServerConnection,
-        command: Command,
-        group: SubscriptionGroupConfig,
-        topic: Topic,
-        queue_id: int,
-        offset: int,
-        max_count: int,
-        max_bytes: int,
-        tag_codes: frozenset[int] | None,
-        *,
-        own_subscription: bool,
-        suspend_s: float,
-    ) -> None:
-        self.conn = conn
-        self.command = command
-        self.group = group
-        self.topic = topic
-        self.queue_id = queue_id
-        self.offset = offset
-        self.max_count = max_count
-        self.max_bytes = max_bytes
-        self.tag_codes = tag_codes
-        self.own_subscription = own_subscription
-        self.suspend_s = suspend_s
-        self.since = 0.0  # when its handling began, once it waits
-        self.loads = 0
-        self.max_units: int | None = None
-        self.tick = 0
-
-
 @lru_cache(maxsize=4096)
 def _parse_expression(topic: str, expression: str) -> frozenset[int] | None:
     return tag_filter(build_subscription(topic, expression, 0))
-
-
-def response_code(status: ReadStatus, offset: int) -> int:
-    """Return the code that answers a read of ``offset`` that ended with ``status``."""
-    if status is _FOUND:
-        return ResponseCode.SUCCESS
-    if status in _AGAIN:
-        return ResponseCode.PULL_RETRY_IMMEDIATELY
-    if status is _AT_END or (status is _EMPTY and offset == 0):
-        return ResponseCode.PULL_NOT_FOUND
-    return ResponseCode.PULL_OFFSET_MOVED
 
 
 def memory_bytes() -> int:
@@ -165,20 +63,6 @@ def memory_bytes() -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
         return 1 << 62
-
-
-def _from_the_asked_offset(pull: Pull, result: ReadResult) -> ReadResult:
-    """Return what was read without the messages before the asked one, where that lies inside a batch.
-
-    Consumers get batches whole and skip what they did not ask for; tools show the first message they get. Raises RemoteProtocolError for a
-    batch that cannot be taken apart.
-    """
-    size = int.from_bytes(result.buffers[0][:4], "big")
-    members = members_of(result.buffers[0][:size], first_offset=pull.offset)[: pull.max_count]
-    if not members:
-        return result
-    offset = pull.offset + len(members)
-    return ReadResult(_FOUND, offset, result.min_offset, result.max_offset, [memoryview(b"".join(members))], len(members))
 
 
 class PullHandlers:
@@ -208,12 +92,8 @@ class PullHandlers:
         self.take_settings(config)
         self._host = config.host
         self._unread: dict[ServerConnection, int] = {}
-        self.held_count = 0
-        self.deadlines: dict[int, dict[Pull, None]] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_tick = 0
-        self._work = 0  # of this turn of the loop
-        self._woken: deque[Pull] = deque()
+        self.held = HeldPulls(clock, read=self._read, answer=self._answer, moved=self._answer_held_moved)
+        self.arrived = self.held.arrived
         self._cold: ColdReads[Pull] = ColdReads(self._loaded)
         # Queues with a reader that is behind, and until when that is assumed (monotonic s).
         self._behind: dict[tuple[str, int], float] = {}
@@ -318,14 +198,19 @@ class PullHandlers:
         result = self._read(pull)
         if result.status is _FOUND:
             if pull.topic.batch_queues and pull.group.group_name == TOOLS_GROUP:
-                result = _from_the_asked_offset(pull, result)
+                result = from_the_asked_offset(pull, result)
         elif pull.suspend_s > 0 and self._may_hold and response_code(result.status, pull.offset) == ResponseCode.PULL_NOT_FOUND:
-            if self.held_count >= self._max_held:
+            if self.held.count >= self._max_held:
                 # Answering "nothing found" would make the client ask again at once; an error makes it wait.
                 raise PullRefused(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while")
-            self._hold(pull, pull.suspend_s)
+            self.held.hold(pull, pull.suspend_s)
             return
         self._answer(pull, result)
+
+    @property
+    def held_count(self) -> int:
+        """How many pulls wait for messages."""
+        return self.held.count
 
     @property
     def cold_count(self) -> int:
@@ -483,133 +368,10 @@ class PullHandlers:
         ext = _EXT % (MASTER_ID, offset, low, high, topic.config.topic_sys_flag, group.group_sys_flag)
         conn.respond(command, ResponseCode.PULL_OFFSET_MOVED, ext=ext, remark="OFFSET_RESET")
 
-    # --- waiting ---
+    def _answer_held_moved(self, pull: Pull, offset: int) -> None:
+        self._answer_moved(pull.conn, pull.command, pull.topic, pull.group, pull.queue_id, offset)
 
-    def _hold(self, pull: Pull, seconds: float) -> None:
-        # Not needed any more, and a view of it would keep the receive buffer alive.
-        pull.command.body = b""
-        pull.since = pull.since or pull.conn.handling_since
-        pull.tick = tick = ceil((self._clock.monotonic() + min(seconds, MAX_SUSPEND_S)) / TICK_S)
-        pull.held = True
-        pull.due = pull.woken = False
-        pull.topic.held.setdefault(pull.queue_id, {})[pull] = None
-        pull.conn.attachment.add(pull)
-        self.held_count += 1
-        self.deadlines.setdefault(tick, {})[pull] = None
-        if self._timer is None or tick < self._timer_tick:
-            self._schedule(tick)
-
-    def _release(self, pull: Pull) -> None:
-        pull.held = False
-        waiting = pull.topic.held.get(pull.queue_id)
-        if waiting is not None:
-            waiting.pop(pull, None)
-            if not waiting:
-                del pull.topic.held[pull.queue_id]
-        pull.conn.attachment.discard(pull)
-        same_tick = self.deadlines.get(pull.tick)
-        if same_tick is not None:
-            same_tick.pop(pull, None)
-            if not same_tick:
-                del self.deadlines[pull.tick]
-        self.held_count -= 1
-
-    def _schedule(self, tick: int) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_tick = tick
-        delay = max(0.0, tick * TICK_S - self._clock.monotonic())
-        self._timer = asyncio.get_running_loop().call_later(delay, self._deadline)
-
-    def _deadline(self) -> None:
-        self._timer = None
-        try:
-            self.expire()
-        finally:
-            if self.deadlines:
-                self._schedule(min(self.deadlines))
-
-    def expire(self) -> None:
-        """Answer the held pulls whose time is over."""
-        now = self._clock.monotonic() / TICK_S
-        for tick in [tick for tick in self.deadlines if tick <= now]:
-            for pull in self.deadlines.pop(tick):
-                pull.due = True
-                self._wake(pull)
-
-    def _wake(self, pull: Pull) -> None:
-        """Read for a held pull now, or in the next turn of the loop when this one has done enough."""
-        if pull.woken:
-            return
-        if self._work < TURN_WORK:
-            self._serve(pull)
-        else:
-            pull.woken = True
-            self._woken.append(pull)
-
-    def _serve(self, pull: Pull) -> None:
-        """Read for a held pull, and answer it unless it has to go on waiting or reading."""
-        if not self._work:
-            asyncio.get_running_loop().call_soon(self._next_turn)
-        try:
-            self._read_on(pull)
-        except Exception as e:  # the other held pulls are served all the same
-            log.exception("a held pull of topic %s, queue %d, cannot be answered", pull.topic.name, pull.queue_id)
-            if pull.held:
-                self._release(pull)
-            pull.conn.respond(pull.command, ResponseCode.SYSTEM_ERROR, ext={}, remark=f"internal error: {type(e).__name__}: {e}")
-
-    def _read_on(self, pull: Pull) -> None:
-        result = self._read(pull)
-        self._work += READ_WORK + result.work
-        if not pull.due:
-            if result.status is _NO_MATCH:
-                # Only messages with other tags: go on after them. The answer at the deadline tells the client how far the scan got.
-                pull.offset = result.next_offset
-                if result.next_offset < result.max_offset:
-                    pull.woken = True
-                    self._woken.append(pull)
-                return
-            if response_code(result.status, pull.offset) == ResponseCode.PULL_NOT_FOUND:
-                return
-        self._release(pull)
-        self._answer(pull, result)
-
-    def _next_turn(self) -> None:
-        """Continue the woken pulls that were not read to the end, one read for each."""
-        self._work = 0
-        woken = self._woken
-        while woken and self._work < TURN_WORK:
-            pull = woken.popleft()
-            pull.woken = False
-            if pull.held:  # else it was answered, or its connection ended
-                self._serve(pull)
-
-    def arrived(self, topic: Topic, queue_id: int, tags_code: int | None) -> None:
-        """Wake the pulls on a queue whose filter matches ``tags_code``; None stands for several tags."""
-        for pull in list(topic.held.get(queue_id, ())):
-            codes = pull.tag_codes
-            if codes is not None and tags_code is not None and tags_code not in codes:
-                continue
-            self._wake(pull)
-
-    def offset_reset(self, group: str, topic: Topic, queue_id: int, offset: int) -> None:
-        """Tell the members that wait on a queue that their group goes on at ``offset``.
-
-        Several pulls may wait, as a former owner of the queue cannot take its pull back. None of them counts as told: the next pull is told
-        again.
-        """
-        for pull in list(topic.held.get(queue_id, ())):
-            if pull.group.group_name == group and pull.offset != offset:
-                self._release(pull)
-                self._answer_moved(pull.conn, pull.command, topic, pull.group, queue_id, offset)
-
-    def ends_at(self, topic: Topic, queue_id: int, end: int) -> None:
-        """Tell the members that wait behind the end of a queue, of which the former master had more, to go on at its end."""
-        for pull in list(topic.held.get(queue_id, ())):
-            if pull.offset > end:
-                self._release(pull)
-                self._answer_moved(pull.conn, pull.command, topic, pull.group, queue_id, end)
+    # --- pulls that wait ---
 
     def reading_forbidden(self, group: str, name: str) -> None:
         """Refuse the waiting pulls of a group that may no longer read a topic, except those that bring their own subscription."""
@@ -618,7 +380,7 @@ class PullHandlers:
             self._refuse(pull.conn, pull.command, _read_forbidden(group, name))
         for waiting in list(topic.held.values()) if topic is not None else ():
             for pull in [pull for pull in waiting if pull.group.group_name == group and not pull.own_subscription]:
-                self._release(pull)
+                self.held.release(pull)
                 self._refuse(pull.conn, pull.command, _read_forbidden(group, name))
 
     def access_changed(self, refusal: Callable[[ServerConnection, Command], str]) -> None:
@@ -628,14 +390,14 @@ class PullHandlers:
         self._cold.drop(lambda pull: pull in refused)
         for pull, remark in refused.items():
             if pull in pull.topic.held.get(pull.queue_id, ()):
-                self._release(pull)
+                self.held.release(pull)
             self._refuse(pull.conn, pull.command, PullRefused(ResponseCode.NO_PERMISSION, remark))
 
     def topic_deleted(self, topic: Topic) -> None:
         """Answer the pulls that wait on a deleted topic."""
         waiting = [pull for pulls in topic.held.values() for pull in pulls]
         for pull in waiting:
-            self._release(pull)
+            self.held.release(pull)
         for queue_id in range(topic.read_queues):
             self._behind.pop((topic.name, queue_id), None)
         for pull in waiting + self._cold.drop(lambda pull: pull.topic is topic):
@@ -644,16 +406,12 @@ class PullHandlers:
 
     def disconnected(self, conn: ServerConnection) -> None:
         """Forget the pulls of a connection that ended."""
-        for pull in list(conn.attachment):
-            self._release(pull)
+        self.held.disconnected(conn)
         if len(self._cold):
             self._cold.drop(lambda pull: pull.conn is conn)
         self._unread.pop(conn, None)
 
     def close(self) -> None:
         """Stop the timer and the threads; pulls that wait end with their connections."""
-        self._woken.clear()
+        self.held.close()
         self._cold.close()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None

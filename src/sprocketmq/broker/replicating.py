@@ -355,7 +355,7 @@ class Replication:
         self._offsets.lead(store.max_offset)
         for topic in self._topics:
             for queue_id in list(topic.held):
-                self._pulls.ends_at(topic, queue_id, store.max_offset(topic.name, queue_id))
+                self._pulls.held.ends_at(topic, queue_id, store.max_offset(topic.name, queue_id))
         self._flusher.acks.agreed(store.commitlog_max_offset)
         self._flusher.show()
         role.take(role.as_master, MASTER_ID)

@@ -63,7 +63,7 @@ async def test_a_held_pull_that_cannot_be_answered_keeps_no_other_waiting(broker
     await eventually(lambda: broker.pulls.held_count == 2)
     monkeypatch.setattr(broker.store, "read", fails_once(Broken("x"), broker.store.read))
     clock.advance(5)
-    broker.pulls.expire()
+    broker.pulls.held.expire()
     answers = [await pull for pull in waiting]
     assert sorted(answer.code for answer in answers) == [1, 19]
     assert "internal error: Broken: x" in [answer.remark for answer in answers]

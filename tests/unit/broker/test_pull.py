@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 from tests.inside import queue_of
 
-from sprocketmq.broker import pull
-from sprocketmq.broker.pull import response_code
+from sprocketmq.broker import held_pulls
+from sprocketmq.broker.checked_pull import response_code
 from sprocketmq.errors import ConnectionLost
 from sprocketmq.protocol.hashing import java_hash
 from sprocketmq.protocol.records import decode_records
@@ -224,7 +224,7 @@ async def test_a_batch_of_other_tags_does_not_wake_and_the_deadline_tells_how_fa
     await ask.send_batch("orders", [b"a", b"b"], each=b"TAGS\x01theirs\x02")
     assert not waiting.done()
     clock.advance(1.2)
-    broker.pulls.expire()
+    broker.pulls.held.expire()
     assert fields(await waiting) == (19, "OFFSET_OVERFLOW_ONE", 2, 0, 2)
 
 
@@ -240,15 +240,15 @@ async def test_a_pull_waits_until_its_deadline_and_no_longer(ask, broker, clock)
     long = ask.pull("orders", 0, queue=1, wait_ms=5000)
     await held(broker, 2)
     clock.advance(0.9)
-    broker.pulls.expire()
+    broker.pulls.held.expire()
     await asyncio.sleep(0)
     assert not short.done()
     clock.advance(0.3)
-    broker.pulls.expire()
+    broker.pulls.held.expire()
     assert fields(await short) == (19, "NO_MESSAGE_IN_QUEUE", 0, 0, 0)
     assert not long.done()
     clock.advance(4.0)
-    broker.pulls.expire()
+    broker.pulls.held.expire()
     assert (await long).code == 19
     assert broker.pulls.held_count == 0
 
@@ -269,7 +269,7 @@ async def test_a_wait_has_an_upper_limit(ask, broker, clock):
     waiting = ask.pull("orders", 0, wait_ms=2**62)
     await held(broker, 1)
     clock.advance(121)
-    broker.pulls.expire()
+    broker.pulls.held.expire()
     assert (await waiting).code == 19
 
 
@@ -291,7 +291,7 @@ async def test_a_lost_connection_takes_its_pulls_along(ask, broker, connect):
     await asyncio.gather(*lost, return_exceptions=True)
     await ask.send("orders")
     assert (await stays).code == 0
-    assert broker.pulls.deadlines == {}
+    assert broker.pulls.held.deadlines == {}
     assert broker.topics.get("orders").held == {}
 
 
@@ -317,11 +317,11 @@ async def test_the_number_of_waiting_pulls_is_bounded(start_broker, connect):
 async def test_many_waiting_pulls_share_one_timer(ask, broker):
     waiting = [ask.pull("orders", 0, queue=n % 4, wait_ms=1000 + n * 10) for n in range(100)]
     await held(broker, 100)
-    assert len(broker.pulls.deadlines) <= 12
+    assert len(broker.pulls.held.deadlines) <= 12
     for queue in range(4):
         await ask.send("orders", queue=queue)
     assert {(await pull).code for pull in waiting} == {0}
-    assert broker.pulls.deadlines == {}
+    assert broker.pulls.held.deadlines == {}
 
 
 async def test_a_client_that_does_not_read_gets_no_more_data(start_broker, connect):
@@ -375,7 +375,7 @@ class Turns:
 
         def counted(*arguments, **options):
             result = read(*arguments, **options)
-            self.work[self.now] += result.work + pull.READ_WORK
+            self.work[self.now] += result.work + held_pulls.READ_WORK
             self.reads[self.now] += 1
             return result
 
@@ -390,8 +390,8 @@ class Turns:
 @pytest.fixture
 async def narrow(start_broker, monkeypatch):
     """A broker that looks at 4 units a read and at about 20 a turn, with topic ``rare`` of one queue."""
-    monkeypatch.setattr(pull, "TURN_WORK", 20)
-    monkeypatch.setattr(pull, "READ_WORK", 1)
+    monkeypatch.setattr(held_pulls, "TURN_WORK", 20)
+    monkeypatch.setattr(held_pulls, "READ_WORK", 1)
     broker = await start_broker("narrow", store={"max_filter_units": 4})
     broker.topics.create_internal("rare", 1)
     return broker
@@ -515,7 +515,7 @@ async def test_a_deadline_during_a_scan_answers_with_where_it_got_to(narrow, con
     waiting = await wait_for_mine(client, narrow, 5000)
     wake(narrow)
     clock.advance(31)
-    narrow.pulls.expire()
+    narrow.pulls.held.expire()
     answer = await waiting
     assert answer.code == 20
     assert 0 < int(answer.ext["nextBeginOffset"]) < 5000
@@ -528,7 +528,7 @@ async def test_thousands_of_deadlines_are_answered_over_several_turns(narrow, co
     await held(narrow, 300)
     turns = Turns(narrow, monkeypatch)
     clock.advance(31)
-    narrow.pulls.expire()
+    narrow.pulls.held.expire()
     assert {(await answer).code for answer in pulls} == {19}
     assert max(turns.reads.values()) <= 20
     assert narrow.pulls.held_count == 0

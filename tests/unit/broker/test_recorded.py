@@ -140,7 +140,7 @@ async def test_a_long_poll_ends_like_the_recorded_one(reference, clock):
         waiting = asyncio.ensure_future(replay(reference, f"pull-long-poll-timeout.{kind}"))
         await eventually(lambda: reference.pulls.held_count)
         clock.advance(1.2)
-        reference.pulls.expire()
+        reference.pulls.held.expire()
         answer, expected = await waiting, recorded(f"pull-long-poll-timeout.{kind}")
         assert (answer.code, answer.remark, answer.ext) == (expected.code, expected.remark, expected.ext)
 
