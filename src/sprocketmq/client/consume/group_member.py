@@ -112,6 +112,9 @@ class GroupMember:
         self._rebalance_now = asyncio.Event()
         # One topic at a time: a broker that has 32 MiB of unread answers for a connection has it pull again, which costs both a read each.
         self._taking_over = asyncio.Lock()
+        # What brokers answered to the question for the group's members, for the topics that are balanced together.
+        self._listed: dict[str, list[str] | SprocketError] = {}
+        self._listing = asyncio.Lock()
 
     # --- life ---
 
@@ -190,6 +193,7 @@ class GroupMember:
             topics = list(held)
             for first in range(0, len(topics), TOPICS_AT_A_TIME):
                 together = topics[first : first + TOPICS_AT_A_TIME]
+                self._listed.clear()
                 balanced = all(await all_of(self._balance(topic, held[topic]) for topic in together)) and balanced
                 if self._instance.state != OPEN:
                     return
@@ -270,26 +274,37 @@ class GroupMember:
         log.log(level, "consumer group %s: %s not balanced: %s", self.group, topic, problem, exc_info=unexpected)
 
     async def _members(self, route: Route) -> list[str]:
-        ext = to_ext(ConsumerGroupRequest(self.group))
         error: SprocketError | None = None
         for name in route.addresses:
             address = route.address(name)
             if address is None:
                 continue
-            try:
-                response = await self._instance.ask(address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext=ext)
-            except SprocketError as e:
-                error = e
-                continue
-            if response.code == ResponseCode.SUCCESS:
-                return ConsumerIdList.decode(response.body).consumer_id_list
-            if response.code == ResponseCode.NO_PERMISSION:
-                error = response_error(response, address)
-                continue
-            # The broker knows no member of the group: our heartbeat has not arrived.
-            await self._instance.heartbeat_now()
+            async with self._listing:
+                listed = self._listed.get(address)
+                if listed is None:
+                    listed = self._listed[address] = await self._ask_members(address)
+            if isinstance(listed, SprocketError):
+                error = listed
+            elif listed:
+                return listed
         if error is not None:
             raise error
+        return []
+
+    async def _ask_members(self, address: str) -> list[str] | SprocketError:
+        """Return the client ids of the group that a broker knows, or why it does not tell."""
+        try:
+            response = await self._instance.ask(
+                address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext=to_ext(ConsumerGroupRequest(self.group))
+            )
+        except SprocketError as e:
+            return e
+        if response.code == ResponseCode.SUCCESS:
+            return ConsumerIdList.decode(response.body).consumer_id_list
+        if response.code == ResponseCode.NO_PERMISSION:
+            return response_error(response, address)
+        # The broker knows no member of the group: our heartbeat has not arrived.
+        await self._instance.heartbeat_now()
         return []
 
     async def _take_over(self, queues: Collection[MessageQueue]) -> bool:

@@ -86,10 +86,10 @@ def plan_assignment(queues: Iterable[MessageQueue], members: Iterable[str], me: 
     not arrived) gets no queues, nor do surplus members of an even share. Raises RebalanceFailed when ``share`` raises, or returns a queue
     that is not among ``queues``.
     """
-    everyone = sorted(set(members), key=_java_order)
+    everyone = _sorted(set(members))
     if me not in everyone:
         return []
-    every_queue = sorted(set(queues), key=lambda queue: (_java_order(queue.topic), _java_order(queue.broker_name), queue.queue_id))
+    every_queue = _sorted_queues(set(queues))
     known = set(every_queue)
     try:
         mine = set(share(every_queue, everyone, me))
@@ -101,8 +101,18 @@ def plan_assignment(queues: Iterable[MessageQueue], members: Iterable[str], me: 
 
 
 def _java_order(text: str) -> bytes:
-    """Return a sort key that orders text as Java does, by UTF-16 units."""
+    """Return a sort key that orders text as Java does, by UTF-16 units. ASCII text needs none."""
     return text.encode("utf-16-be", "surrogatepass")
+
+
+def _sorted(texts: Collection[str]) -> list[str]:
+    return sorted(texts) if all(map(str.isascii, texts)) else sorted(texts, key=_java_order)
+
+
+def _sorted_queues(queues: Collection[MessageQueue]) -> list[MessageQueue]:
+    if all(map(str.isascii, {queue.topic for queue in queues} | {queue.broker_name for queue in queues})):
+        return sorted(queues)
+    return sorted(queues, key=lambda queue: (_java_order(queue.topic), _java_order(queue.broker_name), queue.queue_id))
 
 
 def _java_text(queue: MessageQueue) -> str:

@@ -447,14 +447,19 @@ async def test_a_concurrency_below_one_is_refused(cluster):
             consumer.listen(print, concurrency=0)
 
 
-async def test_a_topic_without_an_answer_keeps_no_other_from_being_balanced(cluster):
-    topics = [f"many{number}" for number in range(12)]
+async def test_the_members_are_asked_for_once_for_topics_that_are_balanced_together(cluster):
+    topics = [f"many{number}" for number in range(20)]
     for topic in topics:
         cluster.put(topic)
-    cluster.broker.script(Q.GET_CONSUMER_LIST_BY_GROUP, silence)
-    async with push(cluster, topics) as consumer:
-        await eventually(lambda: len({queue.topic for queue in consumer.assignment}) >= 9)
+    async with push(cluster, topics, clock=ManualClock()) as consumer:
         await eventually(lambda: len(consumer.assignment) == 4 * len(topics))
+        assert cluster.broker.count(Q.GET_CONSUMER_LIST_BY_GROUP) < len(topics)
+
+
+async def test_a_list_of_members_that_does_not_come_is_asked_for_again(cluster):
+    cluster.broker.script(Q.GET_CONSUMER_LIST_BY_GROUP, silence)
+    async with push(cluster) as consumer:
+        await eventually(lambda: len(consumer.assignment) == 4)
 
 
 async def test_a_start_offset_that_is_refused_for_now_is_asked_for_again(cluster):
