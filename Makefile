@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # The tests start hundreds of Python processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-long test-repeat lint interop interop-long browser screenshots bench profile fuzz crash-long simulate faults-long replication-long spark-faults-long clean
+.PHONY: help demo docs test test-long test-repeat lint interop interop-long browser screenshots bench profile fuzz crash-long simulate faults-long replication-long spark-faults-long clean
 
 help:
 	@echo "make demo      run the main job: 336,776 flights through the broker and Spark into a table"
@@ -14,6 +14,7 @@ help:
 	@echo "make test SEED=...  the same tests in the order of an earlier run, which printed this seed"
 	@echo "make test-long the tests of the Spark suite that take longest: clusters, many kills, a first session's archive"
 	@echo "make test-repeat  make test RUNS=10 times in a row, each in a random order, beside two busy processes"
+	@echo "make docs      build the documentation site, English and Chinese, into build/site"
 	@echo "make lint      ruff, mypy --strict, import-linter"
 	@echo "make interop   test against Apache RocketMQ 5.5.0 (needs Java 17 and Maven)"
 	@echo "make interop-long  the rest of these: stores that move between the brokers, in more ways"
@@ -63,6 +64,15 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# A broken link, a missing page or a wrong anchor ends the build.
+DOCS_STAMP := $(VENV)/.installed-docs
+$(DOCS_STAMP): $(STAMP)
+	@$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	@touch $(DOCS_STAMP)
+
+docs: $(DOCS_STAMP)
+	$(BIN)/python -m docs.tools.site
 
 interop: $(STAMP)
 	$(PYTEST) -n 2 --dist loadfile -m "interop and not long" --timeout=600 --durations=20 tests/interop
