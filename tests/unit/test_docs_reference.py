@@ -1,0 +1,29 @@
+"""The reference pages that are made from the code are those of this code, and the pages of the API show every public name."""
+
+import re
+
+import pytest
+from docs.tools.reference import GENERATED, PAGES
+
+import sprocketmq
+import sprocketmq.embedded
+import sprocketmq.otel
+import sprocketmq.spark
+import sprocketmq.sync
+import sprocketmq.testing
+
+SHOWN = {name for page in PAGES.glob("api-*.md") for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)}
+PACKAGES = (sprocketmq, sprocketmq.sync, sprocketmq.embedded, sprocketmq.testing, sprocketmq.spark, sprocketmq.otel)
+# Modules, and names with a page of their own.
+ELSEWHERE = {"sprocketmq.__version__", "sprocketmq.errors", "sprocketmq.sync", "sprocketmq.SprocketError"}
+
+
+@pytest.mark.parametrize("page", GENERATED)
+def test_a_generated_page_is_up_to_date(page):
+    assert (PAGES / page).read_text(encoding="utf-8") == GENERATED[page](), "run python -m docs.tools.reference and commit its pages"
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
+def test_the_api_pages_show_every_public_name(package):
+    public = {f"{package.__name__}.{name}" for name in package.__all__}
+    assert public - SHOWN - ELSEWHERE == set()
