@@ -20,6 +20,7 @@ from sprocketmq.cli.commands import app
 from sprocketmq.cli.config import data_directory
 from sprocketmq.embedded import LocalCluster
 
+HERE = str(data_directory())  # of this machine
 PAGES = Path(__file__).parents[1] / "reference"
 SERVING = {verb: serving_options.parser(verb) for verb in ("serve", "namesrv", "broker")} | {"dashboard": dashboard.parser()}
 
@@ -73,7 +74,7 @@ def sentence(text: str | None) -> str:
 
 def at_home(text: str) -> str:
     """Return a help text with the data directory of a usual Linux system."""
-    return text.replace(str(data_directory()), "~/.local/share/sprocketmq")
+    return text.replace(HERE, "~/.local/share/sprocketmq")
 
 
 def argparse_row(action: argparse.Action) -> tuple[str, str, str]:
