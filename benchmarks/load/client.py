@@ -1,12 +1,14 @@
 """Put load on a broker with our client: one JSON command a line on standard input, one JSON answer a line on standard output.
 
-Arguments: the address of the nameserver, and with TLS the file of the authority to trust. The counterpart of tests/interop/java/Load.java, with the same arguments and answers.
+Arguments: the address of the nameserver, and with TLS the file of the authority to trust. The counterpart of tests/interop/java/Load.java,
+with the same arguments and answers.
 """
 
 import asyncio
 import contextlib
 import itertools
 import json
+import struct
 import sys
 import time
 from array import array
@@ -15,6 +17,7 @@ from typing import Any
 
 import uvloop
 
+from benchmarks.load.cpu_client import Load
 from sprocketmq import AdminClient, Batching, Message, Producer, PushConsumer, SendResult, TlsConfig, TraceConfig
 
 Call = Callable[[], Awaitable[int]]
@@ -24,6 +27,9 @@ Command = dict[str, Any]
 SAMPLE_EVERY = 64
 # Such bursts in one turn of the loop.
 BURSTS = 4
+# When a message was due, in front of the body of those whose delivery is timed; and how long after the last send they may come.
+DUE = struct.Struct(">d")
+DELIVERY_PATIENCE_S = 10.0
 
 _groups = itertools.count(1)
 
@@ -94,6 +100,16 @@ async def closed_loop(command: Command, call: Call) -> dict[str, Any]:
     return window.describe()
 
 
+def messages(command: Command) -> Callable[[], Message]:
+    """Return what makes the next message: bodies of one length, or with ``mixed`` of 512 to 1,536 bytes with a tag and a key."""
+    topic = command["topic"]
+    if not command.get("mixed"):
+        body = b"x" * command["body_bytes"]
+        return lambda: Message(topic, body)
+    load, numbers = Load(topic, mixed=True), itertools.count()
+    return lambda: load.message(next(numbers))
+
+
 async def submit(command: Command, producer: Producer) -> dict[str, Any]:
     """Submit with a callback, at most ``in_flight`` messages unanswered."""
     clock = time.perf_counter
@@ -141,8 +157,8 @@ async def open_loop(command: Command, producer: Producer) -> dict[str, Any]:
     A send that has to wait for a slow one counts as slow as well (no coordinated omission); so does one that this loop begins late.
     """
     clock = time.perf_counter
+    message, interval_s = messages(command), 1 / command["rate"]
     window = Window(command)
-    topic, body, interval_s = command["topic"], b"x" * command["body_bytes"], 1 / command["rate"]
     started = clock()
 
     def answer_of(due: float) -> Callable[[SendResult | None, BaseException | None], None]:
@@ -158,12 +174,62 @@ async def open_loop(command: Command, producer: Producer) -> dict[str, Any]:
     number = 0
     while (due := started + number * interval_s) < window.end:
         while due <= clock():
-            producer.submit(Message(topic, body), answer_of(due))
+            producer.submit(message(), answer_of(due))
             number += 1
             due = started + number * interval_s
         await asyncio.sleep(max(0.0, min(due, window.end) - clock()))
     await producer.flush()
     return window.describe()
+
+
+class Delivery:
+    """A push consumer that stays from round to round; it takes the time that passed since a message was due."""
+
+    def __init__(self, consumer: PushConsumer) -> None:
+        self._consumer = consumer
+        self._window: Window | None = None
+
+    async def run(self) -> None:
+        clock = time.perf_counter
+        async for batch in self._consumer.batches():
+            window, now = self._window, clock()
+            for message in batch:
+                (due,) = DUE.unpack_from(message.body)
+                if window is not None and window.begin <= due < window.end:
+                    window.messages += 1
+                    window.latencies.append(now - due)
+
+    async def measure(self, command: Command, producer: Producer) -> dict[str, Any]:
+        """Send at a fixed rate and return the times from when a message was due until the consumer got it.
+
+        What has not come 10 s after the last send counts as failed.
+        """
+        clock = time.perf_counter
+        message, interval_s = messages(command), 1 / command["rate"]
+        self._window = window = Window(command)
+        started = clock()
+        sent = number = 0
+
+        def answered(_: SendResult | None, error: BaseException | None) -> None:
+            if error is not None:
+                window.failed(error)
+
+        while (due := started + number * interval_s) < window.end:
+            while due <= clock():
+                one = message()
+                one.body = DUE.pack(due) + one.body[DUE.size :]
+                producer.submit(one, answered)
+                sent += window.begin <= due < window.end
+                number += 1
+                due = started + number * interval_s
+            await asyncio.sleep(max(0.0, min(due, window.end) - clock()))
+        await producer.flush()
+        patience = clock() + DELIVERY_PATIENCE_S
+        while window.messages < sent - window.errors and clock() < patience:
+            await asyncio.sleep(0.005)
+        if window.messages < sent - window.errors:
+            window.failed(TimeoutError(f"{window.messages} of {sent} messages were received"))
+        return window.describe()
 
 
 async def lone(command: Command, plain: Producer, adaptive: Producer) -> dict[str, Any]:
@@ -236,6 +302,7 @@ class Client:
         self._tls = tls
         self._stack = stack
         self._producers: dict[tuple[str, int, float], Producer] = {}
+        self._deliveries: dict[str, Delivery] = {}
 
     async def producer(self, batching: str = "", in_flight: int = 10_000, traced: float = 0.0) -> Producer:
         """Return the producer without batching, with it (``"auto"``) or with its adaptive mode (``"adaptive"``).
@@ -250,6 +317,16 @@ class Client:
             self._producers[batching, in_flight, traced] = await self._stack.enter_async_context(producer)
         return producer
 
+    async def delivery(self, topic: str) -> Delivery:
+        """Return the consumer of ``topic`` whose deliveries are timed, running."""
+        delivery = self._deliveries.get(topic)
+        if delivery is None:
+            consumer = PushConsumer(f"load_delivery_{next(_groups)}", {topic: "*"}, namesrv=self._namesrv, tls=self._tls)
+            self._deliveries[topic] = delivery = Delivery(await self._stack.enter_async_context(consumer))
+            running = asyncio.create_task(delivery.run())
+            self._stack.callback(running.cancel)
+        return delivery
+
     async def run(self, command: Command) -> Any:
         """Carry out one command."""
         topic = command["topic"]
@@ -260,11 +337,11 @@ class Client:
                     await admin.create_topic(topic, queues=command["queues"], attributes=command["attributes"])
                 return None
             case "load_single":
-                body = b"x" * command["body_bytes"]
+                message = messages(command)
                 producer = await self.producer(batching)
 
                 async def single() -> int:
-                    await producer.send(Message(topic, body))
+                    await producer.send(message())
                     return 1
 
                 return await closed_loop(command, single)
@@ -282,6 +359,8 @@ class Client:
                 return await submit(command, await self.producer(batching, command["in_flight"], command.get("traced", 0.0)))
             case "load_open":
                 return await open_loop(command, await self.producer())
+            case "load_delivery":
+                return await (await self.delivery(topic)).measure(command, await self.producer())
             case "load_lone":
                 return await lone(command, await self.producer(), await self.producer("adaptive"))
             case "load_consume":

@@ -79,7 +79,7 @@ def one_round(side: Side, sides: Sequence[Side], workload: Workload, warm_s: flo
     with contextlib.ExitStack() as still:
         for other in sides:
             if other is not side:
-                still.enter_context(other.paused())
+                still.enter_context(other.paused(besides=side.pids))
         began, own, busy = time.monotonic(), side.cpu_s(), busy_cpu_s()
         figures: Figures = side.client.call(workload.op, **{**arguments, **workload.arguments})
         foreign_s = (busy_cpu_s() - busy) - (side.cpu_s() - own)

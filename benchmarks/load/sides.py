@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,7 +29,10 @@ class Client(Protocol):
 
 @dataclass(frozen=True)
 class Side:
-    """One running cluster with its client process; ``pids`` are all processes of the side, ``store`` is where its broker keeps messages."""
+    """One running cluster with its client process.
+
+    ``pids`` are all processes of the side, the client last; ``store`` is where its broker keeps messages.
+    """
 
     name: str
     namesrv: str
@@ -46,14 +49,18 @@ class Side:
         give_back((self.store / "commitlog").iterdir())
 
     @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Stop the side's processes while the block runs: even a JVM with nothing to do takes a tenth of a core from the other side."""
-        for pid in self.pids:
+    def paused(self, *, besides: Collection[int] = ()) -> Iterator[None]:
+        """Stop the side's processes while the block runs, but for those of ``besides``, which belong to another side too.
+
+        Even a JVM with nothing to do takes a tenth of a core from the other side.
+        """
+        pids = [pid for pid in self.pids if pid not in besides]
+        for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         try:
             yield
         finally:
-            for pid in self.pids:
+            for pid in pids:
                 os.kill(pid, signal.SIGCONT)
 
     def cpu_s(self) -> float:
@@ -151,6 +158,13 @@ def theirs(directory: Path, settings: Mapping[str, str]) -> Iterator[Side]:
         running.callback(broker.kill)
         client = running.enter_context(apache.JavaClient(directory / "client", flags=apache.MEASURED_CLIENT))
         yield Side("theirs", namesrv.address, client, (namesrv.process.pid, broker.process.pid, client.process.pid), broker.store)
+
+
+@contextlib.contextmanager
+def java_on(side: Side, directory: Path) -> Iterator[Side]:
+    """Run a Java client of its own on the broker of ``side``."""
+    with apache.JavaClient(directory, flags=apache.MEASURED_CLIENT) as client:
+        yield Side("java", side.namesrv, client, (*side.pids[:-1], client.process.pid), side.store)
 
 
 def busy_cpu_s() -> float:

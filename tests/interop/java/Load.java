@@ -1,9 +1,11 @@
 import com.alibaba.fastjson2.JSONObject;
+import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Random;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
@@ -28,11 +30,46 @@ final class Load {
 
     private static final Map<String, DefaultMQProducer> PRODUCERS = new HashMap<>();
 
+    private static final Map<String, Delivery> DELIVERIES = new HashMap<>();
+
+    /** Bodies of mixed messages: one of so many is sent after the other. */
+    private static final int MIXED_BODIES = 1021;
+    private static final int MIXED_LEAST = 512;
+    private static final int MIXED_MOST = 1536;
+    private static final String[] TAGS = {"created", "paid", "shipped", "cancelled"};
+
     private static int groups = 0;
 
     private interface Send {
         /** Sends, waits for the answer and returns how many messages were sent. */
         int once() throws Exception;
+    }
+
+    /** Makes the messages of a command: bodies of one length, or with `mixed` of 512 to 1,536 bytes with a tag and a key. */
+    private static final class Messages {
+        private final String topic;
+        private final boolean mixed;
+        private final byte[][] bodies;
+        private final AtomicLong number = new AtomicLong();
+
+        Messages(JSONObject command) {
+            topic = command.getString("topic");
+            mixed = command.getBooleanValue("mixed");
+            bodies = new byte[mixed ? MIXED_BODIES : 1][];
+            Random random = new Random(7);
+            for (int i = 0; i < bodies.length; i++) {
+                bodies[i] = new byte[mixed ? random.nextInt(MIXED_LEAST, MIXED_MOST + 1) : command.getIntValue("body_bytes")];
+                random.nextBytes(bodies[i]);
+            }
+        }
+
+        Message next() {
+            if (!mixed) {
+                return new Message(topic, bodies[0]);
+            }
+            long n = number.getAndIncrement();
+            return new Message(topic, TAGS[(int) (n % TAGS.length)], "order-" + n, bodies[(int) (n % MIXED_BODIES)]);
+        }
     }
 
     private Load() {
@@ -48,6 +85,8 @@ final class Load {
                 return submit(command);
             case "load_open":
                 return open(command);
+            case "load_delivery":
+                return delivery(command);
             case "load_consume":
                 return consume(command);
             default:
@@ -57,6 +96,7 @@ final class Load {
 
     static void shutdown() {
         PRODUCERS.values().forEach(DefaultMQProducer::shutdown);
+        DELIVERIES.values().forEach(delivery -> delivery.consumer.shutdown());
     }
 
     private static DefaultMQProducer producer(JSONObject command) throws Exception {
@@ -82,10 +122,9 @@ final class Load {
     /** Synchronous sends, one after the other in each of the threads. */
     private static JSONObject single(JSONObject command) throws Exception {
         DefaultMQProducer producer = producer(command);
-        String topic = command.getString("topic");
-        byte[] body = body(command);
+        Messages messages = new Messages(command);
         return closedLoop(command, () -> {
-            producer.send(new Message(topic, body));
+            producer.send(messages.next());
             return 1;
         });
     }
@@ -201,35 +240,130 @@ final class Load {
      */
     private static JSONObject open(JSONObject command) throws Exception {
         DefaultMQProducer producer = producer(command);
-        String topic = command.getString("topic");
-        byte[] body = body(command);
+        Messages messages = new Messages(command);
         Window window = new Window(command);
+        AtomicLong answered = new AtomicLong();
+        onThreads(command.getIntValue("senders"), onTime(command, window, (due, taken) -> {
+            try {
+                producer.send(messages.next());
+            } catch (Exception failure) {
+                window.failed(failure);
+            }
+            if (due >= window.begin) {
+                taken.add(System.nanoTime() - due);
+                answered.incrementAndGet();
+            }
+        }));
+        return window.describe(answered.get());
+    }
+
+    private interface DueSend {
+        void send(long due, Latencies taken) throws Exception;
+    }
+
+    /** Returns the work of threads that share a timetable: each takes the next send, waits until it is due, and does it. */
+    private static Work onTime(JSONObject command, Window window, DueSend due) {
         double intervalNs = 1e9 / command.getDoubleValue("rate");
         long started = System.nanoTime();
         AtomicLong next = new AtomicLong();
-        AtomicLong messages = new AtomicLong();
-        onThreads(command.getIntValue("senders"), thread -> {
+        return thread -> {
             Latencies taken = window.latencies();
             while (true) {
-                long due = started + (long) (next.getAndIncrement() * intervalNs);
-                if (due >= window.end) {
+                long time = started + (long) (next.getAndIncrement() * intervalNs);
+                if (time >= window.end) {
                     return;
                 }
-                for (long wait = due - System.nanoTime(); wait > 0; wait = due - System.nanoTime()) {
+                for (long wait = time - System.nanoTime(); wait > 0; wait = time - System.nanoTime()) {
                     LockSupport.parkNanos(wait);
                 }
-                try {
-                    producer.send(new Message(topic, body));
-                } catch (Exception failure) {
-                    window.failed(failure);
-                }
-                if (due >= window.begin) {
-                    taken.add(System.nanoTime() - due);
-                    messages.incrementAndGet();
-                }
+                due.send(time, taken);
             }
-        });
-        return window.describe(messages.get());
+        };
+    }
+
+    /** A push consumer that stays from round to round; it takes the time that passed since a message was due. */
+    private static final class Delivery {
+        final DefaultMQPushConsumer consumer;
+        private volatile Window window;
+        private volatile Latencies taken;
+        private int inWindow;
+
+        Delivery(JSONObject command) throws Exception {
+            consumer = new DefaultMQPushConsumer("load_delivery_java_" + ++groups);
+            consumer.setNamesrvAddr(command.getString("namesrv"));
+            consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET);
+            consumer.subscribe(command.getString("topic"), "*");
+            consumer.registerMessageListener((MessageListenerConcurrently) (batch, context) -> {
+                long now = System.nanoTime();
+                for (MessageExt message : batch) {
+                    note(ByteBuffer.wrap(message.getBody()).getLong(), now);
+                }
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+            consumer.start();
+            // As in consume: the heartbeat that tells the broker of the subscription may have been swallowed.
+            Thread.sleep(1500);
+            consumer.getDefaultMQPushConsumerImpl().getmQClientFactory().sendHeartbeatToAllBrokerWithLock();
+        }
+
+        synchronized void begin(Window begun) {
+            window = begun;
+            taken = begun.latencies();
+            inWindow = 0;
+        }
+
+        private synchronized void note(long due, long now) {
+            if (window != null && due >= window.begin && due < window.end) {
+                taken.add(now - due);
+                inWindow++;
+            }
+        }
+
+        synchronized int received() {
+            return inWindow;
+        }
+    }
+
+    /**
+     * Synchronous sends at a fixed rate, and the time from when each was due until the listener of a push consumer got it. What has not come
+     * 10 s after the last send counts as failed.
+     */
+    private static JSONObject delivery(JSONObject command) throws Exception {
+        DefaultMQProducer producer = producer(command);
+        Messages messages = new Messages(command);
+        String key = command.getString("namesrv") + " " + command.getString("topic");
+        Delivery delivery = DELIVERIES.get(key);
+        if (delivery == null) {
+            delivery = new Delivery(command);
+            DELIVERIES.put(key, delivery);
+        }
+        Window window = new Window(command);
+        delivery.begin(window);
+        AtomicLong sent = new AtomicLong();
+        onThreads(command.getIntValue("senders"), onTime(command, window, (due, taken) -> {
+            Message message = messages.next();
+            byte[] body = message.getBody().clone();
+            ByteBuffer.wrap(body).putLong(due);
+            message.setBody(body);
+            try {
+                producer.send(message);
+                if (due >= window.begin) {
+                    sent.incrementAndGet();
+                }
+            } catch (Exception failure) {
+                window.failed(failure);
+            }
+        }));
+        long patience = System.nanoTime() + TimeUnit.SECONDS.toNanos(10);
+        while (delivery.received() < sent.get() && System.nanoTime() < patience) {
+            Thread.sleep(5);
+        }
+        if (delivery.received() < sent.get()) {
+            window.failed(new IllegalStateException(delivery.received() + " of " + sent + " messages were received"));
+        }
+        synchronized (delivery) {
+            return window.describe(delivery.received());
+        }
     }
 
     /** Consumes so many messages from the first offset with a new push consumer, touching each body; counts from the first message on. */
