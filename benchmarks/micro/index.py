@@ -20,6 +20,7 @@ from sprocketmq.storage.index.index_format import FileShape
 from sprocketmq.storage.index.key_index import KeyIndex
 from sprocketmq.storage.index.record_keys import key_string
 from sprocketmq.storage.index.staging import StagedSend, plain_entries
+from sprocketmq.storage.log.exploding import Strings
 
 ROUNDS = 5
 IN_BATCH = 32
@@ -40,8 +41,8 @@ def batches(first: int, count: int) -> list[StagedSend]:
     return [
         (
             "orders",
-            [properties(n) for n in range(begin, begin + IN_BATCH)],
-            [n * RECORD_BYTES for n in range(begin, begin + IN_BATCH)],
+            Strings(b"".join(properties(n) for n in range(begin, begin + IN_BATCH)), len(properties(begin))),
+            range(begin * RECORD_BYTES, (begin + IN_BATCH) * RECORD_BYTES, RECORD_BYTES),
             1_700_000_000_000 + begin,
         )
         for begin in range(first, first + count, IN_BATCH)

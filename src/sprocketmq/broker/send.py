@@ -19,7 +19,6 @@ from sprocketmq.broker.staged_sends import Room, StagedSends, Stored
 from sprocketmq.broker.topics import Topic, TopicRefused, TopicTable
 from sprocketmq.errors import FatalError, InvalidMessage, MessageTooLarge, ProtocolError, RemoteProtocolError, RetriableError
 from sprocketmq.net.server import ServerConnection
-from sprocketmq.protocol.batch import scan_batch, split_columns
 from sprocketmq.protocol.codes import (
     FLAG_ONEWAY,
     SYSFLAG_COMPRESSED,
@@ -32,6 +31,7 @@ from sprocketmq.protocol.headers import SendHeader, SendMessageV1, SendMessageV2
 from sprocketmq.protocol.ids import MessageIdFactory
 from sprocketmq.protocol.names import DLQ_PREFIX, MAX_TOPIC_LENGTH, RETRY_PREFIX, TIMER_TOPIC
 from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, decode_properties, encode_properties
+from sprocketmq.storage.splitting import scan, split
 from sprocketmq.storage.store import MessageStore
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ class SendHandlers:
         if uniq and topic.batch_queues:
             # One record for the whole batch; its readers take it apart.
             try:
-                count, strings = scan_batch(body)
+                count, strings = scan(body)
             except RemoteProtocolError as e:
                 raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, f"{self._too_large} {e}") from None
             if b"M" in strings or b"L" in strings:
@@ -276,8 +276,8 @@ class SendHandlers:
             size = self._store.commitlog_staged_offset - log_offset
             sends.append((conn, command, topic, queue_id, queue_offset, log_offset, uniq, tag, count, message_type, size, waits))
         else:
-            columns = split_columns(body)
-            strings = b"".join(columns.properties)
+            columns = split(body)
+            strings = columns.text
             if b"M" in strings or b"L" in strings:
                 self._rules.check_members(strings, body)
             queue_offset, log_offsets = self._store.stage_batch(

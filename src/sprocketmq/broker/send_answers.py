@@ -1,5 +1,6 @@
 """The fields of an answer to a send, as ready JSON text."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from struct import Struct
 
@@ -25,7 +26,7 @@ class SendAnswers:
         text = json_text(uniq)
         return self._inner % (queue_id, text, text, log_offset, queue_offset)
 
-    def several(self, queue_id: int, uniq: str | None, log_offsets: list[int], queue_offset: int) -> bytes:
+    def several(self, queue_id: int, uniq: str | None, log_offsets: Sequence[int], queue_offset: int) -> bytes:
         """Return the fields for a batch stored as single messages."""
         # The ids differ in their last 16 digits only.
         offsets = _offsets_of(len(log_offsets)).pack(*log_offsets).hex(",", 8).upper()

@@ -6,6 +6,7 @@ it, as the mode says (acks.py): never before its bytes are in the log.
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -57,11 +58,11 @@ class Stored(NamedTuple):
     since: float
 
 
-# A staged send: connection, request, topic, queue id, queue offset, log offset (a list for a batch stored as single messages), unique key,
+# A staged send: connection, request, topic, queue id, queue offset, log offset (several for a batch stored as single messages), unique key,
 # tag code (None for several), number of messages of an inner batch (else 0; negative for an answer without fields), type of the message
 # and bytes of its records (0: nothing new is stored), whether the answer waits for disk or replicas. A tuple, because one is made for
 # every send.
-StagedSend = tuple[ServerConnection, Command, Topic, int, int, int | list[int], str | None, int | None, int, str, int, bool]
+StagedSend = tuple[ServerConnection, Command, Topic, int, int, int | Sequence[int], str | None, int | None, int, str, int, bool]
 
 
 class StagedSends:

@@ -8,15 +8,17 @@ columns by ``spark/sink/batch_entries.py``. Callers that send many messages keep
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import repeat
+from itertools import pairwise, repeat
 from struct import Struct
 from typing import Any, NamedTuple
 
 from sprocketmq.errors import RemoteProtocolError
 from sprocketmq.protocol.layout import BATCH_ENTRY_HEAD_BYTES, BATCH_ENTRY_LAYOUT, BATCH_ENTRY_OVERHEAD, INT16, INT32
 
-# Rows that one Struct packs or unpacks; it takes about 32 bytes of memory for each of their fields.
+# Rows that one Struct packs or unpacks; it takes about 32 bytes of memory for each of their fields. What is left of a batch is divided at a
+# multiple of SMALL_BLOCK_ROWS, so that batches of any count need few Structs.
 BLOCK_ROWS = 128
+SMALL_BLOCK_ROWS = 16
 # The 16-bit INNER_NUM of the reference is the tightest bound a batch meets on its way.
 MAX_BATCH_COUNT = 32767
 
@@ -43,7 +45,7 @@ class BatchEntry(NamedTuple):
 
 
 class BatchColumns(NamedTuple):
-    """The inner messages of a batch: their flags, bodies and property strings.
+    """The inner messages of a batch: their flags, bodies and property strings, and ``text``, these strings one after the other.
 
     ``lengths`` are those of a body and of a property string when all messages share them and the bodies are bytes; else None.
     """
@@ -51,6 +53,7 @@ class BatchColumns(NamedTuple):
     flags: Sequence[int]
     bodies: Sequence[bytes | memoryview]
     properties: Sequence[bytes]
+    text: bytes
     lengths: tuple[int, int] | None = None
 
 
@@ -85,7 +88,7 @@ def split_batch(data: bytes | memoryview) -> list[BatchEntry]:
     Raises RemoteProtocolError when a size is below 22 or runs past the end, when the lengths inside an entry do not add up to its
     size, or when there are more than 32,767 entries. An empty body gives an empty list.
     """
-    flags, bodies, properties, _ = _walked_columns(data)
+    flags, bodies, properties, *_ = _walked_columns(data)
     return list(map(tuple.__new__, repeat(BatchEntry), zip(flags, bodies, properties, strict=True)))
 
 
@@ -124,12 +127,18 @@ def _walked_columns(data: bytes | memoryview) -> BatchColumns:
         )
     if len(flags) > MAX_BATCH_COUNT:
         raise RemoteProtocolError(f"a batch has {len(flags)} messages, the limit is {MAX_BATCH_COUNT}")
-    return BatchColumns(flags, bodies, strings)
+    return BatchColumns(flags, bodies, strings, b"".join(strings))
+
+
+def strings_of_rows(data: bytes | memoryview, size: int, start: int, length: int) -> Sequence[bytes]:
+    """Return the ``length`` bytes from ``start`` on of each row of ``size`` bytes."""
+    column: Sequence[bytes] = _columns(data, size, f"{start}x{length}s{size - start - length}x", 1)[0]
+    return column
 
 
 def _equal_columns(data: bytes | memoryview) -> BatchColumns | None:
     """Return the inner messages when there are several with the same lengths, else None."""
-    lengths = _likely_lengths(data, 0, len(data))
+    lengths = likely_lengths(data, 0, len(data))
     if lengths is None:
         return None
     size, n, p = lengths
@@ -137,20 +146,20 @@ def _equal_columns(data: bytes | memoryview) -> BatchColumns | None:
     count = len(sizes)
     if sizes.count(size) != count or body_lengths.count(n) != count or property_lengths.count(p) != count:
         return None
-    return BatchColumns(flags, bodies, strings, (n, p))
+    return BatchColumns(flags, bodies, strings, b"".join(strings), (n, p))
 
 
 def _columns(data: bytes | memoryview, size: int, entry: str, width: int) -> list[Sequence[Any]]:
     """Return the ``width`` columns of entries of ``size`` bytes each, unpacked with the format of one."""
-    total = len(data)
-    step = BLOCK_ROWS * size
-    if total <= step:
-        values = rows_of(entry, total // size).unpack(data)
+    blocks = blocks_of(len(data) // size)
+    if len(blocks) == 1:
+        values = rows_of(entry, blocks[0][1]).unpack(data)
         return [values[i::width] for i in range(width)]
     columns: list[list[Any]] = [[] for _ in range(width)]
-    for start in range(0, total, step):
-        for i, part in enumerate(_columns(data[start : start + step], size, entry, width)):
-            columns[i] += part
+    for start, stop in blocks:
+        values = rows_of(entry, stop - start).unpack(data[start * size : stop * size])
+        for i in range(width):
+            columns[i] += values[i::width]
     return list(columns)
 
 
@@ -161,10 +170,10 @@ def common_lengths(data: bytes | memoryview, start: int = 0, stop: int | None = 
     """
     if type(data) is not bytes:
         data = data[start:stop]
-        lengths = _likely_lengths(data, 0, len(data))
+        lengths = likely_lengths(data, 0, len(data))
         return lengths if lengths is not None and set(_lengths_of(*lengths[1:]).iter_unpack(data)) == {lengths} else None
     stop = len(data) if stop is None else stop
-    lengths = _likely_lengths(data, start, stop)
+    lengths = likely_lengths(data, start, stop)
     if lengths is None:
         return None
     size, n, p = lengths
@@ -204,7 +213,7 @@ def scan_batch(data: bytes | memoryview) -> tuple[int, bytes]:
 
     Checks all of the body as ``split_batch`` does. Raises RemoteProtocolError.
     """
-    lengths = _likely_lengths(data, 0, len(data))
+    lengths = likely_lengths(data, 0, len(data))
     if lengths is not None:
         size, n, p = lengths
         sizes, body_lengths, property_lengths, properties = _columns(data, size, _lengths_format(n, p), 4)
@@ -237,7 +246,7 @@ def scan_batch(data: bytes | memoryview) -> tuple[int, bytes]:
     return len(strings), b"".join(strings)
 
 
-def _likely_lengths(data: bytes | memoryview, start: int, stop: int) -> tuple[int, int, int] | None:
+def likely_lengths(data: bytes | memoryview, start: int, stop: int) -> tuple[int, int, int] | None:
     """Return the lengths of the first entry, its body and its properties, when there may be more with the same; else None."""
     total = stop - start
     if total < 2 * BATCH_ENTRY_OVERHEAD:
@@ -263,6 +272,15 @@ def _entry_format(n: int, p: int) -> str:
 def _lengths_format(n: int, p: int) -> str:
     """Return the format of such an entry without flag and body."""
     return f"{_SIZE_LENGTH.format[1:]}{n}xh{p}s"
+
+
+@lru_cache(maxsize=1024)
+def blocks_of(count: int) -> list[tuple[int, int]]:
+    """Return begin and end of the blocks that ``count`` rows are packed or unpacked in; up to BLOCK_ROWS // 2 rows are one block."""
+    if count <= BLOCK_ROWS // 2:
+        return [(0, count)]
+    ends = [*range(0, count + 1, BLOCK_ROWS), count - count % SMALL_BLOCK_ROWS, count]
+    return [(start, stop) for start, stop in pairwise(ends) if start < stop]
 
 
 @lru_cache(maxsize=256)

@@ -22,7 +22,7 @@ from sprocketmq.storage.config import StoreConfig
 from sprocketmq.storage.fs import Buffer
 from sprocketmq.storage.index.index_follower import StoreIndex
 from sprocketmq.storage.log.commit_log import CommitLog
-from sprocketmq.storage.log.exploding import BATCH_SHARED, explode
+from sprocketmq.storage.log.exploding import BATCH_SHARED, Rows, explode
 from sprocketmq.storage.queues.batch_queue import MAX_COUNT, BatchConsumeQueue
 from sprocketmq.storage.queues.queue_table import Queue, QueueTable
 
@@ -36,7 +36,6 @@ _MAX_V1_TOPIC_FIELD = 128
 # A segment keeps room for a BLANK behind its last record.
 _BLANK_BYTES = BLANK.size
 _HOSTS_V4_BYTES = 2 * HOST_V4_BYTES
-_EMPTY = BatchColumns((), (), ())
 _pack_short = INT16.pack
 _pack_head = RECORD_HEAD.pack
 _pack_unit = QUEUE_UNIT.pack
@@ -336,36 +335,37 @@ class Appender:
         self,
         topic: str,
         queue_id: int,
-        entries: Sequence[BatchEntry] | BatchColumns,
+        entries: list[BatchEntry] | BatchColumns | Rows,
         *,
         sys_flag: int,
         born_timestamp_ms: int,
         born_host: bytes,
         reconsume_times: int = 0,
-    ) -> tuple[int, list[int]]:
+    ) -> tuple[int, Sequence[int]]:
         """Prepare each message of a batch as a record of its own and return the first queue offset and the records' log offsets.
 
-        ``entries`` is the result of ``split_columns``, which is faster, or of ``split_batch``. Each message keeps its flag, body and
-        properties; the tag codes come from the properties. A batch never spans two segments. Raises what ``stage_message`` raises;
-        MessageTooLarge also when the batch would not fit an empty segment.
+        ``entries`` is the result of ``split``, which is fastest, of ``split_columns``, or of ``split_batch``. Each message keeps its flag,
+        body and properties; the tag codes come from the properties. A batch never spans two segments. Raises what ``stage_message``
+        raises; MessageTooLarge also when the batch would not fit an empty segment.
         """
         queue = self._queues.get((topic, queue_id)) or self._table.create(topic, queue_id)
         first = queue.next
-        columns = entries if isinstance(entries, BatchColumns) else BatchColumns(*zip(*entries, strict=True)) if entries else _EMPTY
-        if not columns.bodies:
+        batch = _columns_of(entries) if isinstance(entries, list) else entries
+        if isinstance(batch, BatchColumns) and not batch.bodies:
             return first, []
         store_host = self.store_host
         if queue.unusual or len(born_host) + len(store_host) != _HOSTS_V4_BYTES or sys_flag & _UNUSUAL:
+            columns = batch if isinstance(batch, BatchColumns) else batch.columns()
             rows = list(zip(columns.flags, columns.bodies, columns.properties, strict=True))
             return self._stage_unusual_batch(queue, rows, sys_flag, born_timestamp_ms, born_host, reconsume_times)
         self._last_ms = now = max(self._time_ms(), self._last_ms)
         shared = _pack_shared(sys_flag, born_timestamp_ms, born_host, now, store_host, reconsume_times, 0)
         log = self._log
         start = log.staged_end
-        record_bytes, properties, log_offsets, end, units = explode(queue, columns, queue_id, first, start, shared)
+        record_bytes, properties, log_offsets, end, units = explode(queue, batch, queue_id, first, start, shared)
         if end + _BLANK_BYTES > log.limit:
             start = self._roll(end - start)
-            record_bytes, properties, log_offsets, end, units = explode(queue, columns, queue_id, first, start, shared)
+            record_bytes, properties, log_offsets, end, units = explode(queue, batch, queue_id, first, start, shared)
         log.pieces.append(record_bytes)
         log.staged_end = end
         self._last_log_offset = log_offsets[-1]
@@ -495,6 +495,11 @@ class Appender:
         if self._staged_sends:
             self._staged_sends.clear()
         self._last_log_offset = self.committed[1]
+
+
+def _columns_of(entries: list[BatchEntry]) -> BatchColumns:
+    flags, bodies, strings = zip(*entries, strict=True) if entries else ((), (), ())
+    return BatchColumns(flags, bodies, strings, b"".join(strings))
 
 
 def _record_size(queue: Queue, body: Buffer, properties: bytes, born_host: bytes, store_host: bytes) -> int:

@@ -45,30 +45,41 @@ def entries_of_topics(
     properties: Sequence[bytes],
     log_offsets: NDArray[np.int64],
     times_ms: NDArray[np.int64],
-    lengths: NDArray[np.int64] | None = None,
 ) -> KeyEntries:
     """Return the index entries of records of several topics, from their property strings, log offsets and store times.
 
     Record i is of ``topics[owners[i]]``. Entries are in the order of the records, and of each record its UNIQ_KEY, the words of its KEYS,
-    its tag. Records of rolled back transactions have no entries; the caller leaves them out. ``lengths`` are those of the property strings,
-    for callers that have them.
+    its tag. Records of rolled back transactions have no entries; the caller leaves them out.
     """
-    if lengths is None:
-        lengths = np.fromiter(map(len, properties), np.int64, len(properties))
-    texts = [topic.decode("utf-8", "replace") for topic in topics]
-    plain = np.array([java_hash(text + "#") & 0xFFFFFFFF for text in texts], np.uint32)[owners]
-    tagged = np.array([java_hash(text + "#T#") & 0xFFFFFFFF for text in texts], np.uint32)[owners]
-    parts = list(_hashed(properties, lengths, plain, tagged))
-    counts = np.zeros(len(properties), np.int64)
-    for rows, each, _ in parts:
-        counts[rows] = each
-    if len(parts) == 1 and len(parts[0][0]) == len(properties):
-        hashes = parts[0][2]  # already in order
+    lengths = np.fromiter(map(len, properties), np.int64, len(properties))
+    return entries_of_text(topics, owners, b"".join(properties), lengths, log_offsets, times_ms)
+
+
+def entries_of_text(
+    topics: Sequence[bytes],
+    owners: NDArray[np.int64],
+    text: bytes,
+    lengths: NDArray[np.int64],
+    log_offsets: NDArray[np.int64],
+    times_ms: NDArray[np.int64],
+) -> KeyEntries:
+    """Return what ``entries_of_topics`` returns, from property strings one after the other in ``text`` and their lengths."""
+    names = [topic.decode("utf-8", "replace") for topic in topics]
+    plain = np.array([java_hash(name + "#") & 0xFFFFFFFF for name in names], np.uint32)[owners]
+    tagged = np.array([java_hash(name + "#T#") & 0xFFFFFFFF for name in names], np.uint32)[owners]
+    parts = list(_hashed(text, lengths, plain, tagged))
+    if len(parts) == 1 and len(parts[0][0]) == len(lengths):
+        _, counts, hashes = parts[0]  # already in order
     else:
+        counts = np.zeros(len(lengths), np.int64)
+        for rows, each, _ in parts:
+            counts[rows] = each
         hashes = np.empty(int(counts.sum()), np.int32)
         begins = np.cumsum(counts) - counts
         for rows, each, some in parts:
             hashes[np.repeat(begins[rows] - (np.cumsum(each) - each), each) + np.arange(len(some))] = some
+    if len(hashes) == len(counts) and (counts == 1).all():  # only unique keys
+        return KeyEntries(hashes, log_offsets, times_ms)
     return KeyEntries(hashes, np.repeat(log_offsets, counts), np.repeat(times_ms, counts))
 
 
@@ -76,25 +87,33 @@ def entries_of_topics(
 _Part = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]
 
 
-def _hashed(
-    properties: Sequence[bytes], lengths: NDArray[np.int64], plain: NDArray[np.uint32], tagged: NDArray[np.uint32]
-) -> Iterator[_Part]:
+def _hashed(text: bytes, lengths: NDArray[np.int64], plain: NDArray[np.uint32], tagged: NDArray[np.uint32]) -> Iterator[_Part]:
     """Yield the key hashes of all records; ``plain`` and ``tagged`` are each record's hash of ``TOPIC#`` and ``TOPIC#T#``."""
-    order = np.argsort(lengths, kind="stable")
-    ordered = lengths[order]
+    units = np.frombuffer(text, np.uint8)
+    starts = np.cumsum(lengths) - lengths
+    if len(lengths) and (lengths == lengths[0]).all():
+        groups = [np.arange(len(lengths))]
+    else:
+        order = np.argsort(lengths, kind="stable")
+        ordered = lengths[order]
+        groups = np.split(order, np.flatnonzero(ordered[1:] != ordered[:-1]) + 1)
     left = []
-    for group in np.split(order, np.flatnonzero(ordered[1:] != ordered[:-1]) + 1):
+    for group in groups:
         rows = group
         if len(rows) >= _MIN_ALIKE and (length := int(lengths[rows[0]])):
-            strings = properties if len(rows) == len(properties) else [properties[row] for row in rows.tolist()]
-            table = np.frombuffer(b"".join(strings), np.uint8).reshape(len(rows), length)
+            if len(groups) == 1:
+                table = units.reshape(len(rows), length)
+            else:
+                table = np.ndarray((len(units) - length + 1, length), np.uint8, units, 0, (1, 1))[starts[rows]]
             alike, hashes = _hash_alike(table, plain[rows], tagged[rows])
             yield rows[alike], np.full(len(alike), hashes.shape[1]), hashes.reshape(-1)
-            rows = np.delete(rows, alike)
+            rows = np.delete(rows, alike) if len(alike) < len(rows) else rows[:0]
         left.append(rows)
-    rows = np.sort(np.concatenate(left)) if left else order
+    rows = np.sort(np.concatenate(left)) if left else np.empty(0, np.int64)
     if len(rows):
-        each, hashes = _hash_any([properties[row] for row in rows.tolist()], plain[rows], tagged[rows])
+        begins, ends = starts[rows], starts[rows] + lengths[rows]
+        strings = [text[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+        each, hashes = _hash_any(strings, plain[rows], tagged[rows])
         yield rows, each, hashes
 
 

@@ -1,10 +1,11 @@
 """From what sends stored to entries of the index, with numpy for many messages and without it for few."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING
 
 from sprocketmq.storage.index.record_keys import ROLLED_BACK, key_hash, record_keys
+from sprocketmq.storage.log.exploding import Strings
 from sprocketmq.storage.log.recovery import Scanned
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 # What one send stored: topic, property string, log offset of the record, store time in ms; for a batch on a plain queue the property
 # strings and log offsets of all its records.
-StagedSend = tuple[str, bytes | list[bytes], int | list[int], int]
+StagedSend = tuple[str, bytes | Strings, int | Sequence[int], int]
 
 # Property strings hashed at once: hostile ones have a key in every second byte, and a key takes about 100 bytes of arrays.
 _SLICE_BYTES = 1 << 19
@@ -20,7 +21,7 @@ _SLICE_BYTES = 1 << 19
 
 def message_count(send: StagedSend) -> int:
     """Return how many messages a send stored."""
-    return 1 if isinstance(send[1], bytes) else len(send[1])
+    return 1 if isinstance(send[2], int) else len(send[2])
 
 
 def first_log_offset(send: StagedSend) -> int:
@@ -41,27 +42,53 @@ def key_entries(staged: Sequence[StagedSend]) -> "Iterator[KeyEntries]":
     """Yield the entries of some sends (at least one) in log order, several thousand at a time."""
     import numpy as np
 
-    from sprocketmq.storage.index.key_hashing import entries_of_topics
+    from sprocketmq.storage.index.key_hashing import entries_of_text
 
     topics, strings, offsets, times = zip(*staged, strict=True)
-    properties: Sequence[bytes] = strings
     numbers = {topic: number for number, topic in enumerate(dict.fromkeys(topics))}
     names = [topic.encode() for topic in numbers]
     owners = np.fromiter(map(numbers.__getitem__, topics), np.int64, len(staged))
     times_ms = np.array(times, np.int64)
-    if list in set(map(type, strings)):
-        several = [[one] if isinstance(one, bytes) else one for one in strings]
-        counts = np.fromiter(map(len, several), np.int64, len(several))
+    kinds = set(map(type, offsets))
+    if kinds == {int}:
+        lengths = np.fromiter(map(len, strings), np.int64, len(staged))
+        log_offsets = np.array(offsets, np.int64)
+        text = b"".join(strings)
+    else:
+        counts = np.fromiter(map(message_count, staged), np.int64, len(staged))
         owners, times_ms = np.repeat(owners, counts), np.repeat(times_ms, counts)
-        properties = list(chain.from_iterable(several))
-        offsets = tuple(chain.from_iterable([one] if isinstance(one, int) else one for one in offsets))
-    log_offsets = np.fromiter(offsets, np.int64, len(properties))
-    lengths = np.fromiter(map(len, properties), np.int64, len(properties))
+        total = int(counts.sum())
+        if kinds == {range}:  # batches whose messages have the same lengths
+            starts, steps, each = np.array([(o.start, o.step, s.lengths) for o, s in zip(offsets, strings, strict=True)], np.int64).T
+            lengths = np.repeat(each, counts)
+            number_in_batch = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+            log_offsets = np.repeat(starts, counts) + np.repeat(steps, counts) * number_in_batch
+        else:
+            lengths = np.fromiter(chain.from_iterable(map(_lengths, staged)), np.int64, total)
+            log_offsets = np.fromiter(chain.from_iterable([o] if isinstance(o, int) else o for o in offsets), np.int64, total)
+        text = b"".join([s if isinstance(s, bytes) else s.text for s in strings])
     ends = np.cumsum(lengths)
     borders = np.searchsorted(ends, np.arange(_SLICE_BYTES, ends[-1], _SLICE_BYTES), "right")
-    for begin, end in pairwise([0, *np.unique(borders).tolist(), len(properties)]):
+    for begin, end in pairwise([0, *np.unique(borders).tolist(), len(lengths)]):
         part = slice(begin, end)
-        yield entries_of_topics(names, owners[part], properties[part], log_offsets[part], times_ms[part], lengths[part])
+        piece = text[ends[begin] - lengths[begin] : ends[end - 1]]
+        yield entries_of_text(names, owners[part], piece, lengths[part], log_offsets[part], times_ms[part])
+
+
+def _lengths(send: StagedSend) -> list[int]:
+    """Return the lengths of the property strings of a send."""
+    strings = send[1]
+    if isinstance(strings, bytes):
+        return [len(strings)]
+    return [strings.lengths] * message_count(send) if isinstance(strings.lengths, int) else strings.lengths
+
+
+def _strings(send: StagedSend) -> list[bytes]:
+    """Return the property strings of a send."""
+    strings = send[1]
+    if isinstance(strings, bytes):
+        return [strings]
+    return [strings.text[start:stop] for start, stop in pairwise(accumulate(_lengths(send), initial=0))]
 
 
 def plain_entries(staged: Sequence[StagedSend], newest_record: tuple[int, int]) -> tuple[list[tuple[int, int, int]], tuple[int, int]]:
@@ -72,9 +99,9 @@ def plain_entries(staged: Sequence[StagedSend], newest_record: tuple[int, int]) 
     newest, known = newest_record
     entries = []
     seen = 0
-    for topic, strings, offsets, time_ms in staged:
-        several = [strings] if isinstance(strings, bytes) else strings
-        for log_offset, properties in zip([offsets] if isinstance(offsets, int) else offsets, several, strict=True):
+    for send in staged:
+        topic, _, offsets, time_ms = send
+        for log_offset, properties in zip([offsets] if isinstance(offsets, int) else offsets, _strings(send), strict=True):
             if log_offset > newest:
                 newest, known = log_offset, 0
                 seen = 0

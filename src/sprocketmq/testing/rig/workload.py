@@ -13,6 +13,8 @@ from sprocketmq.testing.rig.simulated_disk import SimFileSystem
 from sprocketmq.testing.rig.small_store import BATCH_TOPIC, HOST, QUEUES, ROOT, TOPICS, open_store
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sprocketmq.storage.store import MessageStore
 
 
@@ -76,7 +78,7 @@ class Workload:
         common: dict[str, Any] = {"born_timestamp_ms": 1, "born_host": HOST}
         if size == 1:
             offset, physical = store.stage_message(*key, bodies[0], texts[0], tags_code=tags_code(tag), **common)
-            places = [physical]
+            places: Sequence[int] = [physical]
         else:
             batch = encode_batch([(0, body, text) for body, text in zip(bodies, texts, strict=True)])
             if key[0] == BATCH_TOPIC and rng.random() < 0.8:

@@ -26,6 +26,7 @@ from sprocketmq.storage.index.key_hashing import entries_of_topics
 from sprocketmq.storage.index.key_index import KeyIndex
 from sprocketmq.storage.index.record_keys import key_hash, key_string, record_keys
 from sprocketmq.storage.index.staging import StagedSend
+from sprocketmq.storage.log.exploding import Strings
 from sprocketmq.storage.log.recovery import Scanned
 
 SLOTS, ENTRIES = 7, 12
@@ -195,11 +196,17 @@ def test_a_process_without_numpy_writes_the_same(box: Box, without_arrays: None)
     assert box.files() == Reference().put_all(records).files
 
 
+def strings_of(several: list[bytes]) -> Strings:
+    return Strings(b"".join(several), list(map(len, several)))
+
+
 def test_offered_sends_are_indexed_in_order(box: Box) -> None:
     records = make_records(40)
     single = [(t, p, at, time) for t, p, at, time in records[:10]]
+    expected = [*single, *(("topic", p, at, records[10 + i // 10 * 10][3]) for i, (_, p, at, _) in enumerate(records[10:]))]
     batches: list[StagedSend] = [
-        ("topic", [p for _, p, _, _ in records[at : at + 10]], [r[2] for r in records[at : at + 10]], records[at][3]) for at in (10, 20, 30)
+        ("topic", strings_of([p for _, p, _, _ in records[at : at + 10]]), [r[2] for r in records[at : at + 10]], records[at][3])
+        for at in (10, 20, 30)
     ]
     box.index.offer(single, 1000)
     box.index.offer(batches, 4000)
@@ -207,7 +214,27 @@ def test_offered_sends_are_indexed_in_order(box: Box) -> None:
     assert box.index.lag() == (4000, 250)
     state = box.index.sync()
     assert (state.indexed_end, box.index.lag()) == (4000, (0, 0))
-    expected = single + [("topic", p, at, batch[3]) for batch in batches for p, at in zip(batch[1], batch[2], strict=True)]
+    assert box.files() == Reference().put_all(expected).files
+
+
+@pytest.mark.parametrize("arrays", [True, False])
+@pytest.mark.parametrize("alone", [True, False])
+def test_batches_of_messages_with_the_same_lengths_are_indexed_in_order(
+    box: Box, arrays: bool, alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_module, "arrays_loaded", lambda: arrays)
+    batches: list[StagedSend] = []
+    expected = []
+    for topic, first, count, step in (("a", 0, 5, 100), ("b", 500, 70, 130), ("a", 9600, 1, 90)):
+        strings = [b"UNIQ_KEY\x01%s%04d\x02KEYS\x01k%04d\x02" % (topic.encode(), i, i) for i in range(count)]
+        log_offsets = range(first, first + count * step, step)
+        batches.append((topic, Strings(b"".join(strings), len(strings[0])), log_offsets, 5_000 + first))
+        expected += [(topic, text, at, 5_000 + first) for text, at in zip(strings, log_offsets, strict=True)]
+    if not alone:
+        batches.append(("a", b"KEYS\x01last\x02", 9700, 15_000))
+        expected.append(("a", b"KEYS\x01last\x02", 9700, 15_000))
+    box.index.offer(batches, 9800)
+    box.index.sync()
     assert box.files() == Reference().put_all(expected).files
 
 
@@ -605,7 +632,7 @@ def test_a_commit_indexes_only_several_thousand_messages_at_a_time(box: Box, mon
     monkeypatch.setattr(index_module, "MAX_PENDING_BYTES", 1000)
     monkeypatch.setattr(index_module, "INLINE_MESSAGES", 8)
     records = make_records(40)
-    box.index.offer([("t", [r[1] for r in records[:5]], [r[2] for r in records[:5]], 1000), *records[5:30]], 3000)
+    box.index.offer([("t", strings_of([r[1] for r in records[:5]]), [r[2] for r in records[:5]], 1000), *records[5:30]], 3000)
     assert box.index.indexed_end == 800
     box.index.offer(records[30:], 4000)
     assert box.index.indexed_end == 1600
