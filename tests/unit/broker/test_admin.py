@@ -109,7 +109,7 @@ async def test_groups_are_put_looked_up_listed_and_deleted(ask, broker, tmp_path
     assert table.subscription_group_table["billing"] == group
     page = SubscriptionGroupTable.decode((await ask(201, {"groupSeq": "7", "maxGroupNum": "5"})).body)
     assert len(page.subscription_group_table) == 2
-    await broker.groups_file.saved()
+    await broker.files.groups.saved()
     assert '"retryMaxTimes":3' in (tmp_path / "store/config/subscriptionGroup.json").read_text()
     assert (await ask(207, {"groupName": "billing", "cleanOffset": "true"})).code == 0
     assert "billing" not in broker.groups
@@ -127,7 +127,7 @@ async def test_a_group_can_be_kept_from_reading_a_topic(ask, broker, tmp_path):
     assert (await forbid(ask, "other", readable="false"))["readable"] is False
     assert (await forbid(ask))["readable"] is False
     assert SubscriptionGroupTable.decode((await ask(201)).body).forbidden_table == {"cg": {"orders": 4, "other": 4}}
-    await broker.groups_file.saved()
+    await broker.files.groups.saved()
     saved = ConfigFile(tmp_path / "store/config/subscriptionGroup.json").load()
     assert saved["forbiddenTable"] == {"cg": {"orders": 4, "other": 4}}
     assert (await forbid(ask, readable="true"))["readable"] is True

@@ -308,8 +308,8 @@ async def test_a_killed_broker_repeats_nothing_that_it_delivered(restarted, cloc
                 assert broker.delays.progress.note()
             else:
                 broker.delays.progress.finish()
-            broker.delays_file.touch()
-            await broker.delays_file.saved()
+            broker.files.delays.touch()
+            await broker.files.delays.saved()
         later(broker, clock, 0.7)
     before = sorted(await ask.bodies("orders"))
     assert len(before) == 10

@@ -57,9 +57,9 @@ class Model:
         if self.rng.random() < 0.7:
             self.broker.store.publish(self.broker.store.flush_log())
         if self.broker.delays.progress.note():
-            self.broker.save_delays()
-            await self.broker.delays_file.saved()
-            await self.broker.timers_file.saved()
+            self.broker.files.save_delays()
+            await self.broker.files.delays.saved()
+            await self.broker.files.timers.saved()
 
     async def check(self):
         self.broker.store.publish(self.broker.store.flush_log())
@@ -99,7 +99,7 @@ async def test_lost_power_loses_and_repeats_nothing_of_a_broker_that_syncs(start
             disk=disk, store={"flush_disk_type": "SYNC_FLUSH", "commitlog_segment_bytes": 1 << 20}, register_interval_s=60.0
         )
         broker.topics.create_internal("orders", 1)
-        await broker.topics_file.saved()
+        await broker.files.topics.saved()
         ask = await connect(broker)
         for _ in range(25):
             if rng.random() < 0.6:
@@ -110,9 +110,9 @@ async def test_lost_power_loses_and_repeats_nothing_of_a_broker_that_syncs(start
                 clock.advance(rng.choice((0.3, 2)))
                 fire(broker)
             if rng.random() < 0.2:
-                broker.save_offsets()
-                await broker.delays_file.saved()
-                await broker.timers_file.saved()
+                broker.files.save_offsets()
+                await broker.files.delays.saved()
+                await broker.files.timers.saved()
         disk = disk.crash(rng, mode)
         await broker.abort()
     broker = await start_broker(disk=disk, store={"flush_disk_type": "SYNC_FLUSH", "commitlog_segment_bytes": 1 << 20})

@@ -84,8 +84,8 @@ async def test_offsets_are_saved_in_the_references_layout(ask, broker, start_bro
 async def test_offsets_are_saved_while_the_broker_runs(ask, broker, tmp_path):
     broker.groups.find("cg")
     await ask(15, commit_ext(7))
-    broker.save_offsets()
-    await broker.offsets_file.saved()
+    broker.files.save_offsets()
+    await broker.files.offsets.saved()
     assert "0:7" in (tmp_path / "store/config/consumerOffset.json").read_text()
     assert not broker.offsets.dirty
 

@@ -454,7 +454,7 @@ async def test_a_send_to_the_retry_topic_of_no_group(start_broker, connect):
 async def test_what_was_given_back_survives_the_broker(broker, clock, ask, start_broker, connect):
     for number in range(5):
         await give_back(ask, await sent(ask, b"%d" % number, properties=KEY.format(number)), level=1 + number % 2)
-    await broker.topics_file.saved()  # the retry topic's entry, which a member's heartbeat makes again
+    await broker.files.topics.saved()  # the retry topic's entry, which a member's heartbeat makes again
     await broker.abort()
     broker = await start_broker()
     ask = await connect(broker)

@@ -60,7 +60,7 @@ async def test_offsets_committed_at_a_slave_without_a_master_are_handed_over(pai
     for queue_id, offset in ((0, 7), (1, 3)):
         ext = {"consumerGroup": "billing", "topic": "orders", "queueId": str(queue_id), "commitOffset": str(offset)}
         assert (await at_slave(15, ext)).code == 0
-    slave.save_offsets()
+    slave.files.save_offsets()
     await slave.stop()
     again = await start_broker("master", like=master)
     slave = await start_broker("slave", like=slave)
@@ -74,7 +74,7 @@ async def test_a_master_that_lost_offsets_gets_them_back_from_its_slave(pair, st
     master, slave = await pair(save_offsets_interval_s=3600.0)
     master.groups.put(SubscriptionGroupConfig("billing"))
     master.offsets.commit("billing", "orders", 0, 5)
-    await master.offsets_file.touch()
+    await master.files.offsets.touch()
     master.offsets.commit("billing", "orders", 0, 50)
     await eventually(lambda: slave.offsets.get("billing", "orders", 0) == 50)
     await master.abort()

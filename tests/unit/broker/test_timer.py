@@ -112,8 +112,8 @@ async def test_a_killed_broker_repeats_nothing_that_it_delivered(restarted, cloc
         if passed == saved_after:
             broker.store.flush_log()
             broker.delays.progress.finish()
-            broker.save_delays()
-            await broker.timers_file.saved()
+            broker.files.save_delays()
+            await broker.files.timers.saved()
         later(broker, clock, 1)
     assert len(await ask.bodies("orders")) == 5
     await broker.abort()
