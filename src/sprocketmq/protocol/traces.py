@@ -287,18 +287,19 @@ def _number(text: str) -> int:
     return int(text)
 
 
+_Heading = tuple[int, str, str, str, str, str, str, str]
+
+
+def _heading(fields: Sequence[str]) -> _Heading:
+    """Return what the records of a producer begin with, from the timestamp to the store host."""
+    return _number(fields[1]), fields[2], fields[3], fields[4], fields[5], fields[6], fields[7], fields[8]
+
+
 def _pub(fields: Sequence[str]) -> PubTrace:
     # 13 fields: a version without offsetMsgId; 15: with the client's host.
     offset_msg_id, success = ("", fields[12]) if len(fields) == 13 else (fields[12], fields[13])
     return PubTrace(
-        timestamp_ms=_number(fields[1]),
-        region=fields[2],
-        group=fields[3],
-        topic=fields[4],
-        msg_id=fields[5],
-        tags=fields[6],
-        keys=fields[7],
-        store_host=fields[8],
+        *_heading(fields),
         body_bytes=_number(fields[9]),
         cost_ms=_number(fields[10]),
         message_type=_number(fields[11]),
@@ -320,14 +321,7 @@ def _sub_after(fields: Sequence[str]) -> SubAfterTrace:
 
 def _end_transaction(fields: Sequence[str]) -> EndTransactionTrace:
     return EndTransactionTrace(
-        timestamp_ms=_number(fields[1]),
-        region=fields[2],
-        group=fields[3],
-        topic=fields[4],
-        msg_id=fields[5],
-        tags=fields[6],
-        keys=fields[7],
-        store_host=fields[8],
+        *_heading(fields),
         message_type=_number(fields[9]),
         transaction_id=fields[10],
         state=fields[11],
