@@ -144,25 +144,49 @@ class DelayService:
         if waiting is not None:
             starts.append(max(self._timers_log_offset, waiting))
         if starts:
-            self._skip_delivered(min(starts))
+            self._skip_delivered(min(starts), redeliver=log_offset is not None)
             self._store.flush_log()  # before saving offsets that refer to it
         self.timers.load()
         for level in self._levels.values():
             self._look(level)
         self.progress.finish()
 
-    def _skip_delivered(self, log_offset: int) -> None:
-        """Read the log from log offset ``log_offset`` on, and skip the parked messages whose delivered copies it has."""
+    def _skip_delivered(self, log_offset: int, *, redeliver: bool) -> None:
+        """Read the log from log offset ``log_offset`` on, and skip the parked messages whose delivered copies it has.
+
+        With ``redeliver``, parked messages before those are delivered: lost power may have taken their copies and left later ones.
+        """
+        delivered: dict[int, set[int]] = {}
         for _, source in self._store.deliveries_since(log_offset):
             record = self._store.record_at(source)
             if record is None:
                 continue
             parked = Record(record, 0, len(record))
-            level = self._levels.get(parked.queue_id)
             if parked.raw_topic == TIMER_TOPIC.encode():
                 self.timers.mark(parked.queue_offset)
-            elif level is not None and parked.raw_topic == SCHEDULE_TOPIC.encode():
-                level.next = min(max(level.next, parked.queue_offset + 1), level.end)
+            elif parked.raw_topic == SCHEDULE_TOPIC.encode():
+                delivered.setdefault(parked.queue_id, set()).add(parked.queue_offset)
+        for queue_id, offsets in delivered.items():
+            level = self._levels.get(queue_id)
+            if level is not None:
+                end = min(max(level.next, max(offsets) + 1), level.end)
+                lost = [offset for offset in range(level.next, end) if offset not in offsets] if redeliver else []
+                level.next = end if not lost or self._redelivered(level, lost) else lost[0]
+
+    def _redelivered(self, level: _Level, lost: list[int]) -> bool:
+        """Deliver parked messages at a start. False when the disk refuses: they, and those behind them, are delivered when due."""
+        try:
+            for offset in lost:
+                unit = self._store.units(SCHEDULE_TOPIC, level.queue_id, offset, 1)[0]
+                message = parked_message(self._store, SCHEDULE_TOPIC, level.queue_id, offset, unit[0])
+                if message is not None:
+                    self._stage_delivery(message, [])
+            self._store.commit()
+        except (SprocketError, OSError) as e:
+            self._store.discard()
+            log.warning("%d delayed messages of level %d have to wait: %s", len(lost), level.queue_id + 1, e)
+            return False
+        return True
 
     def start(self) -> None:
         """Begin to deliver, on the running loop."""

@@ -285,11 +285,11 @@ class MessageStore:
     def deliveries_since(self, log_offset: int) -> Iterator[tuple[int, int]]:
         """Yield the log offset of each delivered record from ``log_offset`` on, and that of the parked record ``stage_copy`` made it from.
 
-        Reads the log from there to its end. A delivered record is one of an ordinary topic that still has the property REAL_TOPIC.
+        Reads the log from there to its end, without damaged records. A delivered one is of an ordinary topic and still has REAL_TOPIC.
         """
         log = self._log
         begin = max(log_offset, log.min_offset)
-        for records in LogScan(log, begin, check_crc=False, resync=True, stop=log.committed_end).batches():
+        for records in LogScan(log, begin, check_crc=True, resync=True, stop=log.committed_end).batches():
             for record in records:
                 if b"REAL_TOPIC\x01" in record.properties:
                     view = record_view(log, record.log_offset, log.committed_end)

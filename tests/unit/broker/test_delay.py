@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from sprocketmq.broker.forward_clock import ForwardClock
-from sprocketmq.errors import ConfigError
+from sprocketmq.errors import ConfigError, StoreWriteFailed
 from sprocketmq.protocol.records import Record, decode_records
+from sprocketmq.storage.appender import Appender
 from sprocketmq.storage.config import DELAY_LEVELS, delay_levels_ms
 from sprocketmq.storage.store import StoreConfig
 
@@ -335,6 +336,52 @@ async def test_a_broker_that_is_killed_again_and_again_delivers_each_once(restar
     broker, ask = await restarted()
     later(broker, clock, 5)
     assert await ask.bodies("orders", count=100) == sent
+
+
+async def deliver_and_damage(broker, ask, clock, tmp_path, lost):
+    """Have five messages delivered, kill the broker before it saves that, and damage the copies of some."""
+    for number in range(5):
+        await delayed(ask, 1, b"%d" % number)
+    later(broker, clock, 1)
+    copies = [broker.store.units("orders", 0, number, 1)[0][0] for number in range(5)]
+    await broker.abort()
+    (segment,) = (path for path in (tmp_path / "store/commitlog").iterdir() if path.name.isdigit())
+    with segment.open("r+b") as file:
+        for number in lost:
+            file.seek(copies[number] + 88)
+            file.write(b"X")
+
+
+async def test_a_copy_that_lost_power_took_is_made_again_and_those_behind_it_are_not(restarted, clock, tmp_path):
+    broker, ask = await restarted()
+    await deliver_and_damage(broker, ask, clock, tmp_path, [1, 2])
+    for _ in range(2):
+        broker, ask = await restarted()
+        later(broker, clock, 60)
+        assert sorted(await ask.bodies("orders", count=100)) == [b"0", b"1", b"2", b"3", b"4"]
+        assert broker.delays.offsets() == {1: (5, 5)}
+        await broker.abort()
+
+
+async def test_copies_that_a_full_disk_does_not_take_at_a_start_are_made_when_there_is_room(
+    restarted, clock, tmp_path, monkeypatch, caplog
+):
+    broker, ask = await restarted()
+    await deliver_and_damage(broker, ask, clock, tmp_path, [3])
+
+    full, stage_copy = True, Appender.stage_copy
+
+    def stage(*arguments, **options):
+        if full:
+            raise StoreWriteFailed("store", "no space left on device")
+        return stage_copy(*arguments, **options)
+
+    monkeypatch.setattr(Appender, "stage_copy", stage)
+    broker, ask = await restarted()
+    full = False
+    assert "1 delayed messages of level 1 have to wait" in caplog.text
+    later(broker, clock, 60)
+    assert set(await ask.bodies("orders", count=100)) == {b"0", b"1", b"2", b"3", b"4"}
 
 
 async def test_the_first_record_of_a_log_is_delivered_once_too(restarted, clock):
