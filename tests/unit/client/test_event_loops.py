@@ -15,6 +15,7 @@ from sprocketmq import AdminClient, Batching, Message, MessageQueue, Producer, P
 from sprocketmq.client.consume.batches import Batches
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import ClientClosed, NameserverUnavailable, WrongEventLoop
+from sprocketmq.sync import faces
 from sprocketmq.testing import wait_until
 
 QUEUE = MessageQueue("t", "broker-a", 0)
@@ -313,7 +314,7 @@ def test_a_blocking_producer_that_is_dropped_warns_and_still_sends(mq):
     (text,) = forgotten(lambda: results.extend(program()))
     assert text.startswith("unclosed sync.Producer of group 'pg' with ")
     assert {future.result(5).topic for future in results} == {"t"}
-    wait_until(lambda: not sync.dropped and threading.active_count() <= before)
+    wait_until(lambda: not faces.dropped and threading.active_count() <= before)
 
 
 @pytest.mark.parametrize("kind", [sync.PullConsumer, sync.PushConsumer])
@@ -323,7 +324,7 @@ def test_a_blocking_consumer_that_is_dropped_warns(mq, kind):
 
     (text,) = forgotten(program)
     assert text.startswith(f"unclosed sync.{kind.__name__} of group 'cg-drop'")
-    wait_until(lambda: not sync.dropped and sync.shared_thread.thread is None)
+    wait_until(lambda: not faces.dropped and faces.shared_thread.thread is None)
 
 
 def test_what_a_dropped_blocking_producer_took_is_sent_at_exit(mq):

@@ -21,6 +21,7 @@ from sprocketmq.errors import (
 )
 from sprocketmq.protocol.codes import RequestCode as Q
 from sprocketmq.protocol.message import Message, MessageQueue
+from sprocketmq.sync import consumers
 from sprocketmq.testing import wait_until
 
 QUEUE = MessageQueue("t", "broker-a", 0)
@@ -329,7 +330,7 @@ def test_batches_ends_when_another_thread_closes_the_consumer(running):
 
 
 def test_a_fast_loop_is_handed_several_batches_at_once_and_gives_all_it_did_not_handle_back(running, monkeypatch):
-    monkeypatch.setattr(sync, "AHEAD_S", 1000.0)
+    monkeypatch.setattr(consumers, "AHEAD_S", 1000.0)
     fill(running, 12)
     with sync.PushConsumer("cg", "t", namesrv=running.namesrv.address, consume_from="first", batch_max=1) as consumer:
         wait_until(lambda: held_messages(consumer, QUEUE) == 12)
@@ -349,7 +350,7 @@ def test_a_fast_loop_is_handed_several_batches_at_once_and_gives_all_it_did_not_
 
 
 def test_a_slow_loop_is_handed_one_batch_at_a_time(running, monkeypatch):
-    monkeypatch.setattr(sync, "AHEAD_S", 0.0)
+    monkeypatch.setattr(consumers, "AHEAD_S", 0.0)
     fill(running, 4)
     with sync.PushConsumer("cg", "t", namesrv=running.namesrv.address, consume_from="first", batch_max=1) as consumer:
         wait_until(lambda: held_messages(consumer, QUEUE) == 4)

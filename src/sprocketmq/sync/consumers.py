@@ -1,0 +1,204 @@
+"""The consumers for blocking code."""
+
+import asyncio
+import contextvars
+import functools
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from sprocketmq import client
+from sprocketmq.client.arguments import check_number
+from sprocketmq.client.consume.received_batch import ReceivedBatch
+from sprocketmq.client.lifecycle import instance_of
+from sprocketmq.client.loop_bound import CLOSING, OPEN
+from sprocketmq.client.traces.config import TraceStats
+from sprocketmq.errors import ConfigError
+from sprocketmq.net.loops import Inbox
+from sprocketmq.protocol.message import MessageQueue
+from sprocketmq.sync.faces import Face, arguments_of, blocking, on_loop
+
+# A thread that iterates over batches gets as many at a time as it handles in AHEAD_S, at most MAX_AHEAD.
+AHEAD_S = 0.005
+MAX_AHEAD = 16
+
+_Consumer = TypeVar("_Consumer", bound=client.PullConsumer | client.PushConsumer)
+
+
+class _ConsumerFace(Face[_Consumer]):
+    """What both consumers have."""
+
+    @property
+    def trace_stats(self) -> TraceStats:
+        """What became of the traces so far; all zero without ``trace``."""
+        return self._client.trace_stats
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that this consumer reads now, sorted."""
+        return self._client.assignment
+
+
+class PullConsumer(_ConsumerFace[client.PullConsumer]):
+    """``sprocketmq.PullConsumer`` for blocking code; takes the same arguments."""
+
+    @arguments_of(client.PullConsumer)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(client.PullConsumer(*args, **kwargs))
+
+    queues = blocking(client.PullConsumer.queues)
+    pull = blocking(client.PullConsumer.pull)
+    min_offset = blocking(client.PullConsumer.min_offset)
+    max_offset = blocking(client.PullConsumer.max_offset)
+    offset_at = blocking(client.PullConsumer.offset_at)
+    committed = blocking(client.PullConsumer.committed)
+    commit = blocking(client.PullConsumer.commit)
+    subscribe = blocking(client.PullConsumer.subscribe)
+    assign = blocking(client.PullConsumer.assign)
+    poll = blocking(client.PullConsumer.poll)
+    seek_to_time = blocking(client.PullConsumer.seek_to_time)
+    seek = on_loop(client.PullConsumer.seek)
+    position = on_loop(client.PullConsumer.position)
+    pause = on_loop(client.PullConsumer.pause)
+    resume = on_loop(client.PullConsumer.resume)
+    stats = on_loop(client.PullConsumer.stats)
+
+
+class PushConsumer(_ConsumerFace[client.PushConsumer]):
+    """``sprocketmq.PushConsumer`` for blocking code; takes the same arguments."""
+
+    @arguments_of(client.PushConsumer)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(client.PushConsumer(*args, **kwargs))
+        self._pools: list[ThreadPoolExecutor] = []
+        # Knows the client, not this face: in a reference cycle a dropped consumer would not be closed at once.
+        self._acks: Inbox[ReceivedBatch] = Inbox(functools.partial(_acknowledge_all, self._client))
+
+    commit = blocking(client.PushConsumer.commit)
+    seek_to_time = blocking(client.PushConsumer.seek_to_time)
+    seek = on_loop(client.PushConsumer.seek)
+    pause = on_loop(client.PushConsumer.pause)
+    resume = on_loop(client.PushConsumer.resume)
+    stats = on_loop(client.PushConsumer.stats)
+
+    @property
+    def paused(self) -> list[MessageQueue]:
+        """The queues that are paused, sorted."""
+        return self._client.paused
+
+    def batches(self) -> Iterator[ReceivedBatch]:
+        """Iterate over batches, waiting for each; ends when the consumer is closed (by another thread).
+
+        A batch counts as consumed when the loop comes back for the next one; see the async ``batches``. Several threads may iterate. A loop
+        that takes less than a millisecond a batch is given a few at a time, worth 5 ms of its work at most.
+        """
+        self._open_thread()
+        amount = 1
+        while self._thread is not None:
+            taken = self._call(self._take(amount))
+            if not taken:
+                return
+            asked, started = len(taken), time.monotonic()
+            batch: ReceivedBatch | None = None
+            hooks, call = self._client.hooks, None
+            try:
+                while taken and self._instance.state == OPEN:
+                    batch = taken.popleft()
+                    if hooks is not None:
+                        call = hooks.handling(batch.queue, batch.delivered, batch.size_bytes, batch.attempts, iterated=True)
+                    yield batch
+                    if hooks is not None and call is not None:
+                        hooks.handled(call, retried=batch.retried(), timed_out=batch.timed_out)
+                    self._ack(batch)
+                    batch = None
+            finally:
+                if batch is not None:
+                    if hooks is not None and call is not None:
+                        hooks.handled(call, retried=batch.retried(), timed_out=batch.timed_out, left=not batch.acknowledged)
+                    taken.appendleft(batch)
+                if taken:
+                    self._give_back(taken)
+            spent = time.monotonic() - started
+            amount = min(MAX_AHEAD, 1 + int(AHEAD_S * asked / max(spent, 1e-6)))
+
+    async def _take(self, amount: int) -> deque[ReceivedBatch]:
+        """Wait for a batch and return it with up to ``amount`` - 1 more that are there; none when the consumer is closed."""
+        taken: deque[ReceivedBatch] = deque()
+        batch = await self._client.ready.take()
+        while batch is not None:
+            batch.on_ack = self._ack
+            taken.append(batch)
+            batch = self._client.ready.take_ready() if len(taken) < amount else None
+        return taken
+
+    def listen(self, handler: Callable[[ReceivedBatch], object], *, concurrency: int = 20) -> "Future[None]":
+        """Have ``handler(batch)`` called for every batch, in up to ``concurrency`` threads of its own.
+
+        Starts at once; the future ends when the consumer is closed, and raises what ended it earlier.
+        """
+        thread = self._open_thread()
+        check_number("concurrency", concurrency, least=1, whole=True)
+        if not callable(handler):
+            raise ConfigError(f"the handler must be a function of a batch, not {handler!r}")
+        pool = ThreadPoolExecutor(concurrency, thread_name_prefix="sprocketmq-handler")
+        self._pools.append(pool)
+
+        def call(batch: ReceivedBatch) -> object:
+            try:
+                return handler(batch)
+            except BaseException as e:
+                if isinstance(e, Exception) and not isinstance(e, StopIteration):
+                    raise
+                # SystemExit would end the event loop that all clients share, and a future cannot hold a StopIteration.
+                raise RuntimeError(
+                    f"the handler raised {type(e).__name__}, which ends nothing but its batch: close the consumer to stop"
+                ) from e
+
+        async def run() -> None:
+            loop = asyncio.get_running_loop()
+
+            async def in_thread(batch: ReceivedBatch) -> object:
+                batch.on_ack = self._ack
+                if self._client.hooks is None:
+                    return await loop.run_in_executor(pool, call, batch)
+                # Hooks may have set context variables that the handler is to see.
+                return await loop.run_in_executor(pool, contextvars.copy_context().run, call, batch)
+
+            await self._client.listen(in_thread, concurrency=concurrency)
+
+        return thread.submit(run())
+
+    def run(self, handler: Callable[[ReceivedBatch], object], *, concurrency: int = 20) -> None:
+        """Do what ``listen`` does, and return when the consumer is closed, by another thread; raises what ended it earlier."""
+        self.listen(handler, concurrency=concurrency).result()
+
+    def _leave(self) -> None:
+        super()._leave()
+        pools, self._pools = self._pools, []
+        for pool in pools:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _give_back(self, batches: deque[ReceivedBatch]) -> None:
+        thread = self._thread
+        if thread is not None and not thread.forked:
+            thread.call_soon(_give_back_all, self._client, batches)
+
+    def _ack(self, batch: ReceivedBatch) -> None:
+        thread = self._thread
+        if thread is not None and not thread.forked:
+            self._acks.put(batch, thread.loop)
+
+
+def _acknowledge_all(consumer: client.PushConsumer, batches: deque[ReceivedBatch]) -> None:
+    if instance_of(consumer).state not in (OPEN, CLOSING):
+        batches.clear()  # their queues belong to other members of the group now
+    while batches:
+        consumer.outcomes.acknowledge(batches.popleft())
+
+
+def _give_back_all(consumer: client.PushConsumer, batches: deque[ReceivedBatch]) -> None:
+    if instance_of(consumer).state in (OPEN, CLOSING):
+        for batch in batches:
+            consumer.outcomes.give_back(batch)
