@@ -7,10 +7,11 @@ and storage that is not a file system, use Spark's writer and a checkpoint (``by
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from sprocketmq.errors import ConfigError
 from sprocketmq.spark.jobs.land.by_spark import FormatMissing, check_target, land_by_spark
@@ -30,67 +31,7 @@ __all__ = ["FormatMissing", "LandPlan", "LandSummary", "compact", "land", "lande
 
 DEFAULT_BATCH_MESSAGES = 1_000_000
 
-
-def land(
-    spark: "SparkSession",
-    topics: str | Sequence[str],
-    to: str | os.PathLike[str],
-    *,
-    nameserver: str,
-    secure: Secure | None = None,
-    format: str = "parquet",  # noqa: A002 - Spark's word
-    writer: str | None = None,
-    columns: str | Sequence[str] | None = None,
-    partition_by: str | Sequence[str] | None = None,
-    batch_messages: int = DEFAULT_BATCH_MESSAGES,
-    every_s: float | None = None,
-    compact_after: int | None = None,
-    file_bytes: int = WriteSettings.file_bytes,
-    compression: str = WriteSettings.compression,
-    sync: bool = False,
-    checkpoint: str | None = None,
-    options: Mapping[str, str] | None = None,
-    stop: threading.Event | None = None,
-    progress: Report | None = None,
-) -> LandSummary:
-    """Land the messages of ``topics`` into the table ``to``, each exactly once. The next call continues where this one ended.
-
-    With ``every_s`` None it lands the messages available at the time of the call and returns. A number makes it check again every so many
-    seconds until ``stop`` is set, and finish the current batch then. A batch has at most ``batch_messages``.
-
-    ``format`` is parquet, delta or iceberg (``to`` is then a table name). ``writer`` is "direct", the default for parquet in a directory
-    shared by the driver and all workers, or "spark" for everything else, with its progress in ``checkpoint`` (default ``to/_checkpoint``).
-    The first landing fixes the topics, ``columns`` (default: those of the source) and ``partition_by`` (any of "topic" and "date", the UTC
-    day of storeTimestamp). ``options`` go to the source: ``startingOffsets`` (default here: earliest), ``filterExpression``,
-    ``failOnDataLoss`` ... ``secure`` is a directory with credentials and trusted certificate that the driver and all workers have, or a
-    mapping with options such as ``credentials.file``.
-
-    ``compact_after`` merges small files whenever that many batches have them; ``file_bytes`` is the size files grow to; ``compression`` is
-    snappy, zstd, lz4, gzip or none. ``sync`` flushes each batch to the disk before it counts; without it a power failure may lose the last
-    batches.
-
-    Raises ConfigError (OptionError, FormatMissing, NotALandingTable, TableMismatch) before anything is read, TableBusy, TableNotWritable,
-    and the errors of the source and Spark; the table then has the earlier batches, and nothing of the failed one.
-    """
-    plan = plan_landing(
-        topics,
-        to,
-        nameserver=nameserver,
-        secure=secure,
-        format=format,
-        writer=writer,
-        columns=columns,
-        partition_by=partition_by,
-        batch_messages=batch_messages,
-        every_s=every_s,
-        compact_after=compact_after,
-        file_bytes=file_bytes,
-        compression=compression,
-        sync=sync,
-        checkpoint=checkpoint,
-        options=options,
-    )
-    return plan.run(spark, stop=stop, progress=progress)
+_P = ParamSpec("_P")
 
 
 @dataclass(frozen=True)
@@ -103,11 +44,13 @@ class LandPlan:
     every_s: float | None
     compact_after: int | None
     checkpoint: str | None
+    stop: threading.Event | None = None
+    progress: Report | None = None
 
     def run(self, spark: "SparkSession", *, stop: threading.Event | None = None, progress: Report | None = None) -> LandSummary:
-        """Run the landing. Raises what ``land`` raises."""
-        report = progress or no_report
-        stop = stop or threading.Event()
+        """Run the landing; ``stop`` and ``progress`` take the place of those it was planned with. Raises what ``land`` raises."""
+        report = progress or self.progress or no_report
+        stop = stop or self.stop or threading.Event()
         wanted = self.wanted.with_tasks(spark)
         if self.writer == "spark":
             return land_by_spark(
@@ -148,6 +91,8 @@ def plan_landing(
     sync: bool = False,
     checkpoint: str | None = None,
     options: Mapping[str, str] | None = None,
+    stop: threading.Event | None = None,
+    progress: Report | None = None,
 ) -> LandPlan:
     """Check the arguments and the target of ``land`` without Spark and without a broker. Raises what ``land`` raises for them."""
     wanted = Wanted(
@@ -178,7 +123,45 @@ def plan_landing(
             if given:
                 raise ConfigError(f"{name} is for writer=direct; Spark's writer cannot do it: leave it out")
         checkpoint = check_target(wanted, checkpoint)
-    return LandPlan(wanted, chosen, settings, every_s, compact_after, checkpoint)
+    return LandPlan(wanted, chosen, settings, every_s, compact_after, checkpoint, stop, progress)
+
+
+def _takes_arguments_of(
+    plan: Callable[_P, LandPlan],
+) -> Callable[[Callable[..., LandSummary]], Callable[Concatenate["SparkSession", _P], LandSummary]]:
+    """Give ``land`` the arguments of ``plan`` behind its session, for type checkers and ``help``."""
+
+    def decorate(land: Callable[..., LandSummary]) -> Callable[Concatenate["SparkSession", _P], LandSummary]:
+        own, planned = signature(land), signature(plan)
+        parameters = [own.parameters["spark"], *planned.parameters.values()]
+        land.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return land
+
+    return decorate
+
+
+@_takes_arguments_of(plan_landing)
+def land(spark: "SparkSession", *arguments: Any, **options: Any) -> LandSummary:
+    """Land the messages of ``topics`` into the table ``to``, each exactly once. The next call continues where this one ended.
+
+    With ``every_s`` None it lands the messages available at the time of the call and returns. A number makes it check again every so many
+    seconds until ``stop`` is set, and finish the current batch then. A batch has at most ``batch_messages``.
+
+    ``format`` is parquet, delta or iceberg (``to`` is then a table name). ``writer`` is "direct", the default for parquet in a directory
+    shared by the driver and all workers, or "spark" for everything else, with its progress in ``checkpoint`` (default ``to/_checkpoint``).
+    The first landing fixes the topics, ``columns`` (default: those of the source) and ``partition_by`` (any of "topic" and "date", the UTC
+    day of storeTimestamp). ``options`` go to the source: ``startingOffsets`` (default here: earliest), ``filterExpression``,
+    ``failOnDataLoss`` ... ``secure`` is a directory with credentials and trusted certificate that the driver and all workers have, or a
+    mapping with options such as ``credentials.file``.
+
+    ``compact_after`` merges small files whenever that many batches have them; ``file_bytes`` is the size files grow to; ``compression`` is
+    snappy, zstd, lz4, gzip or none. ``sync`` flushes each batch to the disk before it counts; without it a power failure may lose the last
+    batches.
+
+    Raises ConfigError (OptionError, FormatMissing, NotALandingTable, TableMismatch) before anything is read, TableBusy, TableNotWritable,
+    and the errors of the source and Spark; the table then has the earlier batches, and nothing of the failed one.
+    """
+    return plan_landing(*arguments, **options).run(spark)
 
 
 def landed(spark: "SparkSession", path: str | os.PathLike[str]) -> "DataFrame":
