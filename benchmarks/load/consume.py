@@ -24,9 +24,14 @@ TIMEOUT_S = 60.0
 OUR_LIMITS = {"maxTransferCountOnMessageInMemory": "4096", "maxTransferBytesOnMessageInMemory": str(4 << 20)}
 
 
+def reading(name: str, goal: float | None, messages: int, topic: str) -> Workload:
+    """Return the workload that reads a topic of so many messages."""
+    arguments = {"count": messages, "batch_max": BATCH_MAX, "pull_bytes": PULL_BYTES, "max_cached": MAX_CACHED, "timeout_s": TIMEOUT_S}
+    return Workload(name, "load_consume", goal, arguments, topic)
+
+
 def comparison(messages: int, *, raised: bool) -> Comparison:
     """Return the benchmark for so many messages in each topic; with ``raised``, against an Apache broker with our limits."""
-    arguments = {"count": messages, "batch_max": BATCH_MAX, "pull_bytes": PULL_BYTES, "max_cached": MAX_CACHED, "timeout_s": TIMEOUT_S}
 
     def fill(side: Side) -> None:
         client = OurClient(side.namesrv)
@@ -39,8 +44,8 @@ def comparison(messages: int, *, raised: bool) -> Comparison:
     return Comparison(
         "load-consume-raised" if raised else "load-consume",
         (
-            Workload("consume-plain", "load_consume", 8.0, arguments, PLAIN),
-            Workload("consume-batchcq", "load_consume", 8.0, arguments, BATCH_QUEUES),
+            reading("consume-plain", 8.0, messages, PLAIN),
+            reading("consume-batchcq", 8.0, messages, BATCH_QUEUES),
         ),
         TOPICS,
         disk_bytes=max(12 << 30, 6 * messages * BODY_BYTES),

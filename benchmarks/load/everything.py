@@ -14,7 +14,6 @@ import json
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -26,13 +25,14 @@ from tests.interop.apache import free_ports
 
 from benchmarks.load import rounds
 from benchmarks.load.replication import cpu_s
-from benchmarks.load.rounds import QUEUES, Workload, one_round, verdict, wait_until_quiet
+from benchmarks.load.rounds import QUEUES, Workload, one_round, store_directory, turns, verdict, wait_until_quiet
 from benchmarks.load.sides import OurClient, Side, Topic, create_topic, serve
 from benchmarks.report import write_result
 
 GOAL = 1.05
 OFF, ON = "off", "on"
 TRACED = 0.01
+DISK_BYTES = 16 << 30
 SCRAPE_S, PAGE_S = 2.0, 5.0
 TOPICS = {"plain": Topic("Plain", QUEUES), "batch queues": Topic("Batches", QUEUES, batch_queues=True)}
 PARTS = ("client_us", "broker_us", "dashboard_us")
@@ -151,12 +151,11 @@ def measure(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
                 create_topic(side, topic)
                 one_round(side, sides, Workload("warm", "load_submit", None, AUTO, topic.name), rounds.OUR_FIRST_WARM_S, 1.0)
         for number in range(options.rounds):
-            for kind, topic in TOPICS.items():
-                for side in sides if number % 2 == 0 else reversed(sides):
-                    found = figures_of(side, sides, topic, options)
-                    done[kind][side.name].append(found)
-                    parts = "   ".join(f"{part} {found[part]:.2f}" for part in PARTS)
-                    print(f"round {number + 1}  {kind:12} {side.name:3} {found['messages_per_s']:>9,} messages/s   {parts}", flush=True)
+            for (kind, topic), side in turns(number, TOPICS.items(), sides):
+                found = figures_of(side, sides, topic, options)
+                done[kind][side.name].append(found)
+                parts = "   ".join(f"{part} {found[part]:.2f}" for part in PARTS)
+                print(f"round {number + 1}  {kind:12} {side.name:3} {found['messages_per_s']:>9,} messages/s   {parts}", flush=True)
     verdicts = {}
     for kind, taken in done.items():
         cost = {name: statistics.median(one["client_us"] + one["broker_us"] for one in found) for name, found in taken.items()}
@@ -176,8 +175,8 @@ def main() -> int:
     parser.add_argument("--settle", type=float, default=10.0, help="seconds to wait at most for other load to end, before each figure (10)")
     parser.add_argument("--directory", type=Path, help="where the stores go (a temporary directory)")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="sprocketmq-load-", dir=options.directory, ignore_cleanup_errors=True) as temporary:
-        result = measure(options, Path(temporary))
+    with store_directory(options.directory, DISK_BYTES) as directory:
+        result = measure(options, directory)
     setting = {"traced": TRACED, "scrape_interval_s": SCRAPE_S, "page_interval_s": PAGE_S, "measure_s": options.seconds, "queues": QUEUES}
     write_result("load-everything", {"setting": setting, **result})
     print(json.dumps(result["verdicts"]))

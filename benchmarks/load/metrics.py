@@ -12,9 +12,7 @@ the machine cannot run the comparison.
 
 import argparse
 import contextlib
-import shutil
 import sys
-import tempfile
 import threading
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -24,16 +22,27 @@ from pathlib import Path
 from tests.interop.apache import free_ports
 
 from benchmarks.load import rounds
-from benchmarks.load.consume import BATCH_MAX, FILL_BATCH, MAX_CACHED, PULL_BYTES, TIMEOUT_S
+from benchmarks.load.consume import FILL_BATCH, reading
 from benchmarks.load.replication import cpu_s
-from benchmarks.load.rounds import BODY_BYTES, QUEUES, Figures, Workload, one_round, verdict, wait_until_quiet
+from benchmarks.load.rounds import (
+    AUTO,
+    BODY_BYTES,
+    QUEUES,
+    Figures,
+    Workload,
+    one_round,
+    report_verdicts,
+    store_directory,
+    turns,
+    verdict,
+    wait_until_quiet,
+)
 from benchmarks.load.sides import OurClient, Side, Topic, create_topic, serve
 from benchmarks.report import spread, write_result
 from sprocketmq import Message, sync
 
 SENT = Topic("LoadTest", QUEUES, batch_queues=True)
 FILLED = Topic("ConsumeTest", QUEUES, batch_queues=True)
-AUTO = Workload("auto-batchcq", "load_submit", None, {"senders": 2, "in_flight": 4096, "auto_batch": True})
 OFF, ON = "off", "on"
 GOAL = 0.97
 DISK_BYTES = 16 << 30
@@ -126,8 +135,7 @@ def summary(done: dict[str, list[Figures]]) -> Figures:
 
 def measure(options: argparse.Namespace, directory: Path) -> dict[str, Figures]:
     """Run all rounds and return figures and verdicts."""
-    arguments = {"count": options.messages, "batch_max": BATCH_MAX, "pull_bytes": PULL_BYTES, "max_cached": MAX_CACHED}
-    workloads = (AUTO, Workload("consume-batchcq", "load_consume", None, {**arguments, "timeout_s": TIMEOUT_S}, FILLED.name))
+    workloads = (AUTO, reading("consume-batchcq", None, options.messages, FILLED.name))
     done: dict[str, dict[str, list[Figures]]] = {w.name: {} for w in workloads}
     with contextlib.ExitStack() as running:
         sides = [running.enter_context(ours(directory / name, name)) for name in (OFF, ON)]
@@ -139,12 +147,11 @@ def measure(options: argparse.Namespace, directory: Path) -> dict[str, Figures]:
             for workload in workloads:
                 one_round(side, sides, workload, rounds.OUR_FIRST_WARM_S, 1.0)
         for number in range(options.rounds):
-            for workload in workloads:
-                for side in sides if number % 2 == 0 else reversed(sides):
-                    figures = measured(side, sides, workload, options)
-                    done[workload.name].setdefault(side.name, []).append(figures)
-                    cpu = f"CPU us a message: broker {figures['broker_cpu_us']:.2f}"
-                    print(f"round {number + 1}  {rounds.line(workload, side, figures)}   {cpu}", flush=True)
+            for workload, side in turns(number, workloads, sides):
+                figures = measured(side, sides, workload, options)
+                done[workload.name].setdefault(side.name, []).append(figures)
+                cpu = f"CPU us a message: broker {figures['broker_cpu_us']:.2f}"
+                print(f"round {number + 1}  {rounds.line(workload, side, figures)}   {cpu}", flush=True)
     result: dict[str, Figures] = {name: summary(figures) for name, figures in done.items()}
     found: dict[str, Figures] = {}
     for name, one in result.items():
@@ -169,11 +176,8 @@ def main() -> int:
     p.add_argument("--directory", type=Path, help="where the stores go (a temporary directory)")
     p.add_argument("--dry", action="store_true", help="print the figures only: write no JSON")
     options = p.parse_args()
-    with tempfile.TemporaryDirectory(prefix="sprocketmq-load-", dir=options.directory, ignore_cleanup_errors=True) as temporary:
-        if (free := shutil.disk_usage(temporary).free) < DISK_BYTES:
-            print(f"{temporary} has {free >> 30} GiB free; the stores of this run may need {DISK_BYTES >> 30} GiB", file=sys.stderr)
-            return 2
-        result = measure(options, Path(temporary))
+    with store_directory(options.directory, DISK_BYTES) as directory:
+        result = measure(options, directory)
     setting = {
         **{name: getattr(options, name) for name in ("rounds", "topics")},
         "scrape_interval_s": options.scrape,
@@ -185,9 +189,7 @@ def main() -> int:
     }
     if not options.dry:
         write_result("load-metrics", {"setting": setting, **result})
-    for name, one in result["verdicts"].items():
-        print(f"{name}: {one['ratio']:.3f} (goal {one['goal']:g}): {'reached' if one['reached'] else 'MISSED'}")
-    return 0 if all(one["reached"] for one in result["verdicts"].values()) else 1
+    return 0 if report_verdicts(result["verdicts"]) else 1
 
 
 if __name__ == "__main__":

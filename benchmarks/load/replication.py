@@ -20,12 +20,10 @@ import argparse
 import contextlib
 import mmap
 import os
-import shutil
 import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -37,13 +35,25 @@ from typing import Any
 from tests.interop import apache
 
 from benchmarks.load import rounds
-from benchmarks.load.rounds import BODY_BYTES, QUEUES, Figures, Workload, one_round, verdict, wait_until_quiet
+from benchmarks.load.rounds import (
+    AUTO,
+    BODY_BYTES,
+    QUEUES,
+    Figures,
+    Workload,
+    one_round,
+    report_verdicts,
+    require_apache,
+    store_directory,
+    turns,
+    verdict,
+    wait_until_quiet,
+)
 from benchmarks.load.sides import READY_TIMEOUT_S, OurClient, Side, Topic, create_topic
 from benchmarks.load.stores import give_back
 from benchmarks.report import spread, write_result
 
 TOPIC = Topic("LoadTest", QUEUES, batch_queues=True)
-AUTO = Workload("auto-batchcq", "load_submit", None, {"senders": 2, "in_flight": 4096, "auto_batch": True})
 SINGLE = Workload("sync-64", "load_single", None, {"senders": 64})
 ALONE, OURS, THEIRS = "alone", "ours", "theirs"
 MODES = ("ASYNC_MASTER", "SYNC_MASTER")
@@ -301,7 +311,7 @@ def measure(mode: str, options: argparse.Namespace, directory: Path, save: Calla
 
         def turn(number: int, workload: Workload) -> None:
             concerned = [side for side in sides if workload is AUTO or side.name != ALONE]
-            for side in concerned if number % 2 == 0 else reversed(concerned):
+            for _, side in turns(number, [workload], concerned):
                 figures = measured(side, sides, workload, options)
                 done.setdefault(workload.name, {}).setdefault(side.name, []).append(figures)
                 cpu = "".join(
@@ -339,12 +349,7 @@ def main() -> int:
     p.add_argument("--only-ours", action="store_true", help="without Apache's side; no ratios to it then")
     p.add_argument("--directory", type=Path, help="where the stores go (a temporary directory)")
     options = p.parse_args()
-    if not options.only_ours:
-        try:
-            apache.require()
-        except apache.ApacheUnavailable as missing:
-            print(f"cannot compare: {missing}", file=sys.stderr)
-            return 2
+    require_apache(not options.only_ours)
     setting: dict[str, Any] = {
         "rounds": options.rounds,
         "measure_s": options.seconds,
@@ -363,15 +368,9 @@ def main() -> int:
         write_result("load-replication" + ("-ours" if options.only_ours else ""), {"setting": setting, "modes": modes})
 
     for mode in MODES if options.mode is None else (options.mode,):
-        with tempfile.TemporaryDirectory(prefix="sprocketmq-load-", dir=options.directory, ignore_cleanup_errors=True) as temporary:
-            if (free := shutil.disk_usage(temporary).free) < DISK_BYTES:
-                print(f"{temporary} has {free >> 30} GiB free; the stores of this run may need {DISK_BYTES >> 30} GiB", file=sys.stderr)
-                return 2
-            save(mode, measure(mode, options, Path(temporary), partial(save, mode)))
-        reached = reached and modes[mode]["logs_equal"]
-        for name, one in modes[mode]["verdicts"].items():
-            print(f"{mode} {name}: {one['ratio']:.2f} (goal {one['goal']:g}): {'reached' if one['reached'] else 'MISSED'}")
-            reached = reached and one["reached"]
+        with store_directory(options.directory, DISK_BYTES) as directory:
+            save(mode, measure(mode, options, directory, partial(save, mode)))
+        reached &= report_verdicts(modes[mode]["verdicts"], f"{mode} ") and modes[mode]["logs_equal"]
     return 0 if reached else 1
 
 

@@ -12,10 +12,10 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.interop import apache
 
@@ -29,6 +29,8 @@ QUIET = 0.15
 # A JVM keeps getting faster for this long; a Python process has nothing to compile, only files and connections to open.
 OUR_FIRST_WARM_S = 3.0
 
+W = TypeVar("W")
+S = TypeVar("S")
 Figures = dict[str, Any]
 Rounds = dict[str, dict[str, list[Figures]]]
 
@@ -46,6 +48,10 @@ class Workload:
 
     def runs_on(self, side: Side) -> bool:
         return self.only is None or self.only == side.name
+
+
+# Submitted messages through AutoBatch.
+AUTO = Workload("auto-batchcq", "load_submit", None, {"senders": 2, "in_flight": 4096, "auto_batch": True})
 
 
 @dataclass(frozen=True)
@@ -117,6 +123,16 @@ def wait_until_quiet(limit_s: float) -> None:
         time.sleep(1)
         if (busy_cpu_s() - busy) / (os.cpu_count() or 1) < QUIET:
             return
+
+
+def turns(number: int, workloads: Iterable[W], sides: Sequence[S]) -> Iterator[tuple[W, S]]:
+    """Yield each workload with each side, as round ``number`` takes them.
+
+    Who goes first changes from round to round: the second finds a warmer, or more throttled, machine.
+    """
+    for workload in workloads:
+        for side in sides if number % 2 == 0 else reversed(sides):
+            yield workload, side
 
 
 def first_warm(sides: Sequence[Side], workloads: Sequence[Workload], options: argparse.Namespace) -> None:
@@ -211,13 +227,11 @@ def measure(comparison: Comparison, options: argparse.Namespace, directory: Path
         first_warm(sides, workloads, options)
         result: Figures = {}
         for number in range(options.rounds):
-            for workload in workloads:
-                # Who goes first changes from round to round: the second finds a warmer, or more throttled, machine.
-                for side in sides if number % 2 == 0 else reversed(sides):
-                    if workload.runs_on(side):
-                        figures = settled_round(side, sides, workload, options, drop_page_cache=comparison.writes)
-                        rounds[workload.name][side.name].append(figures)
-                        print(f"round {number + 1}  {line(workload, side, figures)}", flush=True)
+            for workload, side in turns(number, workloads, sides):
+                if workload.runs_on(side):
+                    figures = settled_round(side, sides, workload, options, drop_page_cache=comparison.writes)
+                    rounds[workload.name][side.name].append(figures)
+                    print(f"round {number + 1}  {line(workload, side, figures)}", flush=True)
             result = {w.name: summary(w, rounds[w.name]) for w in workloads}
             write_result(file, {"setting": setting, "workloads": result})
         if comparison.conclude is not None:
@@ -259,18 +273,36 @@ def parser(
     return p
 
 
-def main(comparison: Comparison, options: argparse.Namespace, run: Callable[[Comparison, argparse.Namespace, Path], bool] = measure) -> int:
-    """Run a comparison and return the exit code: 0 when every goal was reached, 1 when not, 2 when the machine cannot run it."""
-    if options.only != "ours":
+def require_apache(needed: bool) -> None:
+    """End the program with exit code 2 when Apache's side is ``needed`` and this machine cannot run it."""
+    if needed:
         try:
             apache.require()
         except apache.ApacheUnavailable as missing:
             print(f"cannot compare: {missing}", file=sys.stderr)
-            return 2
-    with tempfile.TemporaryDirectory(prefix="sprocketmq-load-", dir=options.directory, ignore_cleanup_errors=True) as temporary:
-        free = shutil.disk_usage(temporary).free
-        if free < comparison.disk_bytes:
-            needed = comparison.disk_bytes >> 30
-            print(f"{temporary} has {free >> 30} GiB free; the stores of this run may need {needed} GiB", file=sys.stderr)
-            return 2
-        return 0 if run(comparison, options, Path(temporary)) else 1
+            raise SystemExit(2) from None
+
+
+@contextlib.contextmanager
+def store_directory(parent: Path | None, disk_bytes: int) -> Iterator[Path]:
+    """Make a directory for stores, for as long as the block runs; end the program with exit code 2 when the disk has too little room."""
+    with tempfile.TemporaryDirectory(prefix="sprocketmq-load-", dir=parent, ignore_cleanup_errors=True) as directory:
+        free = shutil.disk_usage(directory).free
+        if free < disk_bytes:
+            print(f"{directory} has {free >> 30} GiB free; the stores of this run may need {disk_bytes >> 30} GiB", file=sys.stderr)
+            raise SystemExit(2)
+        yield Path(directory)
+
+
+def report_verdicts(verdicts: Mapping[str, Figures], prefix: str = "") -> bool:
+    """Print each ratio with its goal, and return whether all goals were reached."""
+    for name, one in verdicts.items():
+        print(f"{prefix}{name}: {one['ratio']:.3f} (goal {one['goal']:g}): {'reached' if one['reached'] else 'MISSED'}")
+    return all(one["reached"] for one in verdicts.values())
+
+
+def main(comparison: Comparison, options: argparse.Namespace, run: Callable[[Comparison, argparse.Namespace, Path], bool] = measure) -> int:
+    """Run a comparison and return the exit code: 0 when every goal was reached, 1 when not. Exits with 2 when the machine cannot run it."""
+    require_apache(options.only != "ours")
+    with store_directory(options.directory, comparison.disk_bytes) as directory:
+        return 0 if run(comparison, options, directory) else 1

@@ -7,30 +7,21 @@
 """
 
 import argparse
-import asyncio
-import gc
-import multiprocessing
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
 import uvloop
 
-from benchmarks.load.rounds import BODY_BYTES, verdict
-from benchmarks.load.stores import give_back
+from benchmarks.load.child_servers import ChildServers, child_servers, send_all
+from benchmarks.load.rounds import turns, verdict
 from benchmarks.report import write_result
-from sprocketmq import AdminClient, Credentials, Message, Producer, PushConsumer, TlsConfig
-from sprocketmq.broker.config import BrokerConfig
-from sprocketmq.broker.server import Broker
-from sprocketmq.errors import SendQueueFull
-from sprocketmq.namesrv.server import NameServer, NameServerConfig
+from sprocketmq import Credentials, Producer, PushConsumer, TlsConfig
 from sprocketmq.net.server_tls import ServerTls, TlsMode
 from sprocketmq.security.directory import create
-from sprocketmq.storage.config import StoreConfig
 
 TOPIC = "Secured"
 QUEUES = 8
@@ -38,29 +29,6 @@ IN_FLIGHT = 4096
 CREDENTIALS = Credentials("alice", "a secret of thirty-two characters")
 KINDS = ("plain", "tls", "signed", "both")
 GOALS = {"auto": {"tls": 0.5, "signed": 0.85}, "consume": {"tls": 0.6}}
-
-
-async def serve(directory: Path, pipe: Pipe) -> None:
-    """Run a nameserver and a broker that take both kinds of connections, until the pipe says that it is enough."""
-    tls = ServerTls(TlsMode.PERMISSIVE, directory / "secure" / "server.pem", directory / "secure" / "server.key")
-    namesrv = NameServer(NameServerConfig(port=0, tls=tls))
-    await namesrv.start()
-    store = StoreConfig(root=directory / "store")
-    broker = Broker(BrokerConfig(store=store, port=0, namesrv=(namesrv.address,), tls=tls))
-    await broker.start()
-    pipe.send(namesrv.address)
-    while True:
-        await asyncio.to_thread(pipe.poll, None)
-        if pipe.recv() is None:
-            break
-        pipe.send(time.process_time())
-    await broker.stop()
-    await namesrv.stop()
-
-
-def serving(directory: Path, pipe: Pipe) -> None:
-    """Be the process of the servers."""
-    uvloop.run(serve(directory, pipe))
 
 
 def security(kind: str, directory: Path) -> dict[str, object]:
@@ -74,25 +42,10 @@ def security(kind: str, directory: Path) -> dict[str, object]:
 
 async def auto(namesrv: str, count: int, options: Mapping[str, object]) -> float:
     """Send ``count`` messages after a tenth of them, and return the seconds they took."""
-    body = bytes(range(256)) * (BODY_BYTES // 256)
-
-    def done(result: object, error: BaseException | None) -> None:
-        if error is not None:
-            raise error
-
-    async def send(amount: int) -> None:
-        for _ in range(amount):
-            try:
-                producer.submit(Message(TOPIC, body), done)
-            except SendQueueFull:
-                await producer.room()
-                producer.submit(Message(TOPIC, body), done)
-        await producer.flush()
-
     async with Producer("pg", namesrv=namesrv, auto_batch=True, max_in_flight=IN_FLIGHT, **options) as producer:  # type: ignore[arg-type]
-        await send(count // 10)
+        await send_all(producer, TOPIC, count // 10)
         began = time.perf_counter()
-        await send(count)
+        await send_all(producer, TOPIC, count)
         return time.perf_counter() - began
 
 
@@ -113,17 +66,13 @@ async def consume(namesrv: str, count: int, options: Mapping[str, object]) -> fl
 WORKLOADS = {"auto": auto, "consume": consume}
 
 
-def one(name: str, kind: str, namesrv: str, directory: Path, count: int, pipe: Pipe) -> dict[str, float]:
+def one(name: str, kind: str, servers: ChildServers, directory: Path, count: int) -> dict[str, float]:
     """Take one figure."""
-    gc.collect()
-    if name != "consume":
-        give_back((directory / "store" / "commitlog").iterdir())
-    pipe.send("time")
-    server_s, client_s = pipe.recv(), time.process_time()
-    elapsed = uvloop.run(WORKLOADS[name](namesrv, count, security(kind, directory)))
+    servers.rest(drop_page_cache=name != "consume")
+    server_s, client_s = servers.cpu_s(), time.process_time()
+    elapsed = uvloop.run(WORKLOADS[name](servers.namesrv, count, security(kind, directory)))
     client_s = time.process_time() - client_s
-    pipe.send("time")
-    server_s = pipe.recv() - server_s
+    server_s = servers.cpu_s() - server_s
     return {
         "messages_per_s": round(count / elapsed),
         "client_us": round(client_s / count / 1.1e-6, 3),
@@ -134,40 +83,22 @@ def one(name: str, kind: str, namesrv: str, directory: Path, count: int, pipe: P
 def measure(directory: Path, options: argparse.Namespace) -> dict[str, object]:
     """Take all figures and return them with their ratios."""
     create(directory / "secure", ["127.0.0.1"])
-    pipe, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=serving, args=(directory, theirs))
-    process.start()
-    try:
-        namesrv = pipe.recv()
-        uvloop.run(make_topic(namesrv))
-        figures: dict[str, object] = {}
+    tls = ServerTls(TlsMode.PERMISSIVE, directory / "secure" / "server.pem", directory / "secure" / "server.key")
+    figures: dict[str, object] = {}
+    with child_servers(directory / "store", TOPIC, tls=tls) as servers:
         for name in WORKLOADS:
             taken: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
             for number in range(options.rounds):
-                for kind in KINDS if number % 2 else KINDS[::-1]:
-                    found = one(name, kind, namesrv, directory, options.count, pipe)
+                for _, kind in turns(number, [name], KINDS):
+                    found = one(name, kind, servers, directory, options.count)
                     taken[kind].append(found)
-                    print(
-                        f"{name:8} {kind:7} {found['messages_per_s']:10,.0f} messages/s   client {found['client_us']:5.2f} us   server {found['server_us']:5.2f} us",
-                        flush=True,
-                    )
+                    us = f"client {found['client_us']:5.2f} us   server {found['server_us']:5.2f} us"
+                    print(f"{name:8} {kind:7} {found['messages_per_s']:10,.0f} messages/s   {us}", flush=True)
             rates = {kind: statistics.median(one["messages_per_s"] for one in found) for kind, found in taken.items()}
             ratios = {kind: verdict(rates[kind] / rates["plain"], GOALS[name].get(kind, 0.0)) for kind in KINDS if kind != "plain"}
             figures[name] = {"rounds": taken, "ratios": ratios}
             print(f"{name:8} " + "   ".join(f"{kind} / plain {ratio['ratio']:.2f}" for kind, ratio in ratios.items()), flush=True)
-        pipe.send(None)
-    except BaseException:
-        process.terminate()
-        raise
-    finally:
-        process.join()
     return figures
-
-
-async def make_topic(namesrv: str) -> None:
-    """Create the topic."""
-    async with AdminClient(namesrv=namesrv, tls=False) as admin:
-        await admin.create_topic(TOPIC, queues=QUEUES)
 
 
 def main() -> int:

@@ -12,10 +12,8 @@ per message is counted from the begin of a round to its end. Exits 1 when a goal
 
 import argparse
 import contextlib
-import shutil
 import ssl
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,15 +24,27 @@ from tests.interop import apache
 from tests.interop.secured import tls_client, tls_server
 
 from benchmarks.load import rounds
-from benchmarks.load.consume import BATCH_MAX, FILL_BATCH, MAX_CACHED, PULL_BYTES, TIMEOUT_S
+from benchmarks.load.consume import FILL_BATCH, reading
 from benchmarks.load.replication import cpu_s
-from benchmarks.load.rounds import BODY_BYTES, QUEUES, Figures, Workload, one_round, verdict, wait_until_quiet
+from benchmarks.load.rounds import (
+    AUTO,
+    BODY_BYTES,
+    QUEUES,
+    Figures,
+    Workload,
+    one_round,
+    report_verdicts,
+    require_apache,
+    store_directory,
+    turns,
+    verdict,
+    wait_until_quiet,
+)
 from benchmarks.load.sides import OurClient, Side, Topic, create_topic, serve
 from benchmarks.report import spread, write_result
 
 SENT = Topic("LoadTest", QUEUES, batch_queues=True)
 FILLED = Topic("ConsumeTest", QUEUES, batch_queues=True)
-AUTO = Workload("auto-batchcq", "load_submit", None, {"senders": 2, "in_flight": 4096, "auto_batch": True})
 PLAIN, TLS, THEIRS = "plain", "tls", "theirs"
 # The least ratios of rates: with TLS to without, and ours to Apache's.
 OF_PLAIN = {"auto-batchcq": 0.5, "consume-batchcq": 0.6}
@@ -140,9 +150,7 @@ def measure(options: argparse.Namespace, directory: Path) -> dict[str, Figures]:
     """Run all rounds and return figures and verdicts."""
     authority = Authority(directory / "certificates")
     certificate = authority.issue("server")
-    arguments = {"count": options.messages, "batch_max": BATCH_MAX, "pull_bytes": PULL_BYTES, "max_cached": MAX_CACHED}
-    consume = Workload("consume-batchcq", "load_consume", None, {**arguments, "timeout_s": TIMEOUT_S}, FILLED.name)
-    workloads = (AUTO, consume)
+    workloads = (AUTO, reading("consume-batchcq", None, options.messages, FILLED.name))
     done: dict[str, dict[str, list[Figures]]] = {w.name: {} for w in workloads}
     with contextlib.ExitStack() as running:
         sides = [running.enter_context(ours(directory / name, name, authority, certificate)) for name in (PLAIN, TLS)]
@@ -157,12 +165,11 @@ def measure(options: argparse.Namespace, directory: Path) -> dict[str, Figures]:
             for workload in workloads:
                 one_round(side, sides, workload, warm_s, 1.0)
         for number in range(options.rounds):
-            for workload in workloads:
-                for side in sides if number % 2 == 0 else reversed(sides):
-                    figures = measured(side, sides, workload, options)
-                    done[workload.name].setdefault(side.name, []).append(figures)
-                    cpu = f"CPU us a message: broker {figures['broker_cpu_us']:.2f} client {figures['client_cpu_us']:.2f}"
-                    print(f"round {number + 1}  {rounds.line(workload, side, figures)}   {cpu}", flush=True)
+            for workload, side in turns(number, workloads, sides):
+                figures = measured(side, sides, workload, options)
+                done[workload.name].setdefault(side.name, []).append(figures)
+                cpu = f"CPU us a message: broker {figures['broker_cpu_us']:.2f} client {figures['client_cpu_us']:.2f}"
+                print(f"round {number + 1}  {rounds.line(workload, side, figures)}   {cpu}", flush=True)
     result: dict[str, Figures] = {name: summary(figures) for name, figures in done.items()}
     found: dict[str, Figures] = {}
     for workload in workloads:
@@ -182,17 +189,9 @@ def main() -> int:
     p.add_argument("--only-ours", action="store_true", help="without Apache's side; no ratios to it then")
     p.add_argument("--directory", type=Path, help="where the stores go (a temporary directory)")
     options = p.parse_args()
-    if not options.only_ours:
-        try:
-            apache.require()
-        except apache.ApacheUnavailable as missing:
-            print(f"cannot compare: {missing}", file=sys.stderr)
-            return 2
-    with tempfile.TemporaryDirectory(prefix="sprocketmq-load-", dir=options.directory, ignore_cleanup_errors=True) as temporary:
-        if (free := shutil.disk_usage(temporary).free) < DISK_BYTES:
-            print(f"{temporary} has {free >> 30} GiB free; the stores of this run may need {DISK_BYTES >> 30} GiB", file=sys.stderr)
-            return 2
-        result = measure(options, Path(temporary))
+    require_apache(not options.only_ours)
+    with store_directory(options.directory, DISK_BYTES) as directory:
+        result = measure(options, directory)
     setting: dict[str, Any] = {
         "rounds": options.rounds,
         "measure_s": options.seconds,
@@ -203,9 +202,7 @@ def main() -> int:
         "apache_version": None if options.only_ours else apache.VERSION,
     }
     write_result("load-tls" + ("-ours" if options.only_ours else ""), {"setting": setting, **result})
-    for name, one in result["verdicts"].items():
-        print(f"{name}: {one['ratio']:.2f} (goal {one['goal']:g}): {'reached' if one['reached'] else 'MISSED'}")
-    return 0 if all(one["reached"] for one in result["verdicts"].values()) else 1
+    return 0 if report_verdicts(result["verdicts"]) else 1
 
 
 if __name__ == "__main__":

@@ -9,28 +9,20 @@ Exits 1 when a cost misses its goal.
 
 import argparse
 import asyncio
-import gc
-import multiprocessing
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine
-from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import uvloop
 
-from benchmarks.load.rounds import BODY_BYTES, verdict
-from benchmarks.load.stores import give_back
+from benchmarks.load.child_servers import ChildServers, child_servers, send_all
+from benchmarks.load.rounds import turns, verdict
 from benchmarks.report import write_result
-from sprocketmq import AdminClient, Message, Producer, PushConsumer, TraceConfig, TraceStats
-from sprocketmq.broker.config import BrokerConfig
-from sprocketmq.broker.server import Broker
-from sprocketmq.errors import SendQueueFull
-from sprocketmq.namesrv.server import NameServer, NameServerConfig
-from sprocketmq.storage.config import StoreConfig
+from sprocketmq import Producer, PushConsumer, TraceConfig, TraceStats
 
 TOPIC = "Traced"
 QUEUES = 8
@@ -48,48 +40,12 @@ class Measured(NamedTuple):
     stats: TraceStats
 
 
-async def serve(root: Path, pipe: Pipe) -> None:
-    """Run a nameserver and a broker until the pipe says that it is enough."""
-    namesrv = NameServer(NameServerConfig(port=0))
-    await namesrv.start()
-    broker = Broker(BrokerConfig(store=StoreConfig(root=root), port=0, namesrv=(namesrv.address,), trace_topic_enable=True))
-    await broker.start()
-    pipe.send(namesrv.address)
-    while True:
-        await asyncio.to_thread(pipe.poll, None)
-        if pipe.recv() is None:
-            break
-        pipe.send(time.process_time())
-    await broker.stop()
-    await namesrv.stop()
-
-
-def serving(root: Path, pipe: Pipe) -> None:
-    """Be the process of the servers."""
-    uvloop.run(serve(root, pipe))
-
-
 async def submit(namesrv: str, count: int, trace: bool | TraceConfig, *, auto_batch: bool) -> Measured:
     """Send ``count`` messages after a tenth of them."""
-    body = bytes(range(256)) * (BODY_BYTES // 256)
-
-    def done(result: object, error: BaseException | None) -> None:
-        if error is not None:
-            raise error
-
-    async def send(amount: int) -> None:
-        for _ in range(amount):
-            try:
-                producer.submit(Message(TOPIC, body), done)
-            except SendQueueFull:
-                await producer.room()
-                producer.submit(Message(TOPIC, body), done)
-        await producer.flush()
-
     async with Producer("pg", namesrv=namesrv, auto_batch=auto_batch, max_in_flight=IN_FLIGHT, trace=trace) as producer:
-        await send(count // 10)
+        await send_all(producer, TOPIC, count // 10)
         began, cpu = time.perf_counter(), time.process_time()
-        await send(count)
+        await send_all(producer, TOPIC, count)
         elapsed_s, client_s = time.perf_counter() - began, time.process_time() - cpu
     return Measured(elapsed_s, client_s, producer.trace_stats)
 
@@ -130,16 +86,12 @@ Workload = Callable[[str, int, bool | TraceConfig], Coroutine[Any, Any, Measured
 WORKLOADS: dict[str, Workload] = {"auto": auto, "single": single, "consume": consume}
 
 
-def one(name: str, kind: str, namesrv: str, directory: Path, count: int, pipe: Pipe) -> dict[str, float]:
+def one(name: str, kind: str, servers: ChildServers, count: int) -> dict[str, float]:
     """Take one figure."""
-    gc.collect()
-    if name != "consume":
-        give_back((directory / "store" / "commitlog").iterdir())
-    pipe.send("time")
-    server_s = pipe.recv()
-    elapsed_s, client_s, stats = uvloop.run(WORKLOADS[name](namesrv, count, KINDS[kind]))
-    pipe.send("time")
-    server_s = pipe.recv() - server_s
+    servers.rest(drop_page_cache=name != "consume")
+    server_s = servers.cpu_s()
+    elapsed_s, client_s, stats = uvloop.run(WORKLOADS[name](servers.namesrv, count, KINDS[kind]))
+    server_s = servers.cpu_s() - server_s
     messages = count * 1.1 / (5 if name == "single" else 1)
     records = stats.written + stats.dropped
     return {
@@ -163,35 +115,18 @@ def costs(taken: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, objec
 
 def measure(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Take all figures and return them with the costs."""
-    pipe, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=serving, args=(directory / "store", theirs))
-    process.start()
-    try:
-        namesrv = pipe.recv()
-        uvloop.run(make_topic(namesrv))
-        figures: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
+    with child_servers(directory / "store", TOPIC, trace_topic_enable=True) as servers:
         for name in WORKLOADS:
             taken: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
             for number in range(options.rounds):
-                for kind in KINDS if number % 2 else reversed(KINDS):
-                    found = one(name, kind, namesrv, directory, options.count, pipe)
+                for _, kind in turns(number, [name], list(KINDS)):
+                    found = one(name, kind, servers, options.count)
                     taken[kind].append(found)
                     print(f"{name:8} {kind:4} " + "   ".join(f"{what} {value:,}" for what, value in found.items()), flush=True)
             figures[name] = {"rounds": taken, "costs": costs(taken)}
             print(f"{name:8} " + "   ".join(f"{kind}: {cost['ratio']:+.1%}" for kind, cost in figures[name]["costs"].items()), flush=True)
-        pipe.send(None)
-    except BaseException:
-        process.terminate()
-        raise
-    finally:
-        process.join()
     return figures
-
-
-async def make_topic(namesrv: str) -> None:
-    """Create the topic."""
-    async with AdminClient(namesrv=namesrv) as admin:
-        await admin.create_topic(TOPIC, queues=QUEUES)
 
 
 def main() -> int:
