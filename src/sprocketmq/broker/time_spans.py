@@ -1,4 +1,4 @@
-"""When the messages of a topic were stored, and how far a group has got in them, in times instead of offsets (303)."""
+"""Request 303: the store times of a topic's messages, and how far a group has read, as times instead of offsets."""
 
 import time
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from sprocketmq.storage.store import MessageStore
 
 
 class TimeSpanHandlers:
-    """Answer 303, by queue."""
+    """Answers request 303, queue by queue."""
 
     def __init__(
         self, broker_name: str, store: MessageStore, topics: TopicTable, offsets: OffsetTable, *, clock: Clock = SYSTEM_CLOCK
@@ -30,7 +30,7 @@ class TimeSpanHandlers:
         return {RequestCode.QUERY_CONSUME_TIME_SPAN: self.time_spans}
 
     def time_spans(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 303: of each queue that can be written, its span of store times and how long the group's next message has waited."""
+        """Answer with each writable queue's span of store times, and how long the group's next message has waited."""
         request = command.header(GroupTopicRequest)
         topic = self._topics.get(request.topic)
         if topic is None:

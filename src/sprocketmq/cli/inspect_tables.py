@@ -14,7 +14,7 @@ _TEXT_COLUMN = 40
 
 
 def field_text(name: str, value: Any) -> str:
-    """Return a field's value for people."""
+    """Return a field's value as text to read."""
     if name.endswith(("timestamp_ms", "_at_ms")) and isinstance(value, int):
         return f"{value} ({time_text(value)})" if value else "0"
     if name == "sys_flag":
@@ -26,7 +26,7 @@ def field_text(name: str, value: Any) -> str:
 
 
 def time_text(ms: int) -> str:
-    """Return a time in epoch milliseconds as local date and time; "-" when it is no plausible time."""
+    """Return a time in epoch milliseconds as local date and time; "-" for one that is not plausible."""
     if not 0 < ms < 1 << 46:
         return "-"
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000)) + f".{ms % 1000:03d}"

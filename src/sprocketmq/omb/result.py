@@ -1,4 +1,4 @@
-"""The result of a run in the shape of OMB's ``TestResult``, so that its charts draw ours. Latencies are in milliseconds, delays in us."""
+"""The result of a run, in the JSON of OMB's ``TestResult``, which OMB's charts can draw. Latencies are in milliseconds, delays in us."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -44,9 +44,9 @@ def combined(reports: Sequence[WorkerReport]) -> WorkerReport:
 
 
 def by_sample(reports: Mapping[str, Sequence[WorkerReport]]) -> list[list[WorkerReport]]:
-    """Return the reports of all workers, those that cover the same time together.
+    """Return the reports of all workers, grouped by the time they cover.
 
-    The n-th reports of all workers do, as commands end the intervals of all; see ``sprocketmq.omb.plan``.
+    A command ends an interval on all workers at once, so their n-th reports cover the same time; see ``sprocketmq.omb.plan``.
     """
     samples: list[list[WorkerReport]] = []
     for of_worker in reports.values():
@@ -74,7 +74,7 @@ def _rate(reports: Sequence[WorkerReport], count: Callable[[WorkerReport], int])
 
 
 def make(workload: Workload, driver: str, reports: Mapping[str, Sequence[WorkerReport]], before: Sequence[WorkerReport]) -> Result:
-    """Return the result of the measured ``reports`` of each worker, one a sample; ``before`` (earlier ones) counts for the backlog."""
+    """Return the result of the measured ``reports`` of each worker. The earlier ones, ``before``, count only for the backlog."""
     result: Result = {
         "workload": workload.name,
         "driver": driver,

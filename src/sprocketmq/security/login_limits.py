@@ -1,7 +1,7 @@
-"""How often a peer may fail to log in: its answers are delayed, then its connections are closed.
+"""Limits on the failed logins of a peer: first its answers are delayed, then its connections are closed.
 
-Requests that are signed correctly pass whatever others behind the same address did. The limits save work and log lines; what protects
-secrets is their length.
+Correctly signed requests pass, however often others behind the same address failed. The limits save work and log lines; secrets are
+protected by their length.
 """
 
 from collections.abc import Callable
@@ -9,11 +9,11 @@ from enum import Enum
 from ipaddress import ip_address
 
 WINDOW_S = 60.0
-# Failures of one address in a window that are answered at once, and those that are answered at all.
+# Failures of one address in a window that are answered at once, and that are answered at all, the later ones after DELAY_S.
 PROMPT = 10
 ANSWERED = 50
 DELAY_S = 1.0
-# Answers that wait together; beyond it connections are closed instead.
+# Delayed answers that may wait at a time; beyond that, connections are closed instead.
 MAX_DELAYED = 1000
 MAX_ADDRESSES = 4096
 
@@ -27,7 +27,7 @@ class Penalty(Enum):
 
 
 class LoginLimits:
-    """Counts the failures of each address. Of the addresses beyond MAX_ADDRESSES the one that failed first is forgotten."""
+    """Counts the failures of each address. Beyond MAX_ADDRESSES, the address whose window began first is forgotten."""
 
     def __init__(self, time: Callable[[], float]) -> None:
         self._time = time
@@ -41,7 +41,7 @@ class LoginLimits:
         network, now = _network(host), self._time()
         ends, count = self._failures.get(network, (0.0, 0))
         if now >= ends:
-            self._failures.pop(network, None)  # a new window stands at the end of the table
+            self._failures.pop(network, None)  # so that its new window goes to the end of the table
             if len(self._failures) >= MAX_ADDRESSES:
                 del self._failures[next(iter(self._failures))]
             ends, count = now + WINDOW_S, 0
@@ -52,7 +52,7 @@ class LoginLimits:
 
 
 def _network(host: str) -> str:
-    """Return what counts as one address: of IPv6 the network of 64 bits, as one machine has all of it."""
+    """Return what counts as one address: for IPv6 the /64 network, as one machine can use all of it."""
     if ":" not in host:
         return host
     try:

@@ -1,7 +1,7 @@
 """Checks on a directory before a store opens in it. They run first, so that nothing is changed when the directory is refused.
 
-Derived files are simply rebuilt. Refused is what this engine would lose or cannot read: a directory with other files, queues and settings
-in a RocksDB database, messages that exist only in tiered storage or a compacted log, a newer format, a missing log.
+Derived files need no check: they are rebuilt. A directory is refused when this engine would lose its data or cannot read it: other files,
+queues and settings in a RocksDB database, messages that exist only in tiered storage or a compacted log, a newer format, a missing log.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ STORE_NAMES = frozenset(
         *("lock", "damaged", "rebuilding", "rocksdbstore", "timerwheel", "timerlog", "compaction", DISPATCHED, f"{DISPATCHED}.tmp"),
     }
 )
-# Names that may be in an empty directory: a disk's root directory has this one.
+# Names that do not count: the root directory of a file system has this one.
 _HARMLESS_NAMES = frozenset({"lost+found"})
 # A RocksDB database has this file in its directory.
 _ROCKSDB_MARK = "CURRENT"
@@ -139,7 +139,7 @@ def check_version(fs: FileSystem, root: str) -> Snapshot | None:
     snapshot = Snapshot.decode(data)
     if snapshot is None and len(data) > _MAGIC_AND_VERSION.size + INT32.size:
         magic, version = _MAGIC_AND_VERSION.unpack_from(data)
-        # Only if the checksum is right was this version written; otherwise the file is damaged.
+        # The version counts only if the checksum is right; otherwise the file is damaged.
         if magic == b"SPMQ" and version > DISPATCHED_VERSION and crc32(data[: -INT32.size]) == INT32.unpack(data[-INT32.size :])[0]:
             raise StoreNotSupported(
                 path,

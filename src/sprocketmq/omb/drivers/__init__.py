@@ -1,4 +1,4 @@
-"""The drivers: one module a messaging system, each with ``create(config)``."""
+"""The drivers: one module for each messaging system, with ``create(config)``."""
 
 import importlib
 import pkgutil

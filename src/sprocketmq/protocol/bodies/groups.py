@@ -11,7 +11,7 @@ from sprocketmq.protocol.ranges import Int32, Int64
 
 
 class SubscriptionData(Body):
-    """What one consumer group wants of one topic: ``code_set`` has the tag codes of ``tags_set``."""
+    """The subscription of one consumer group to one topic: ``code_set`` has the tag codes of ``tags_set``."""
 
     topic: str
     sub_string: str = "*"
@@ -25,7 +25,7 @@ class SubscriptionData(Body):
 def build_subscription(topic: str, expression: str, version: int) -> SubscriptionData:
     """Return the subscription to ``topic`` for ``"*"`` (or ``""``) or ``"tag || tag"``, as of ``version`` (wall-clock ms).
 
-    Raises InvalidName when the expression is no text, or holds no tag at all.
+    Raises InvalidName when the expression is not a string, or names no tag.
     """
     if not isinstance(expression, str):
         raise InvalidName("subscription", expression, "it must be text: '*' for everything, or 'a || b'")

@@ -1,4 +1,4 @@
-"""The stored record: what a commit log holds and what a pull returns (docs/internals/messages.md). ``layout.py`` draws it."""
+"""The stored record, in a commit log and in the answer to a pull (docs/internals/messages.md); ``protocol/layout.py`` draws its bytes."""
 
 from sprocketmq.protocol.records.encoding import encode_record, pack_host, unpack_host, walk_records
 from sprocketmq.protocol.records.locating import LocatedMessages, decode_records, locate_records

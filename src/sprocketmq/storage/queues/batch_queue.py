@@ -106,8 +106,8 @@ class BatchConsumeQueue(UnitQueue):
     def find_time(self, timestamp_ms: int, *, upper: bool) -> int:
         """Return the number of the first unit stored at ``timestamp_ms`` or later, the last unit when there is none.
 
-        With ``upper`` of the last one stored then or earlier, the first unit when there is none. The queue must not be empty. As in the
-        reference, from the last unit's own time on the answer is the last unit.
+        With ``upper`` the last one stored then or earlier, the first unit when there is none. The queue must not be empty. As in the
+        reference, a time at or after that of the last unit gives the last unit.
         """
         number, _ = self._last_at_most(timestamp_ms, _TIME_POS)
         if upper or number == self._end_unit - 1:
