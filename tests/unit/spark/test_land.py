@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
@@ -252,7 +253,7 @@ def test_topics_and_days_are_partitions_and_no_columns_of_the_files(tmp_path):
     text = pa.string()
     table = pq.read_table(
         tmp_path / "t",
-        partitioning=pa.dataset.partitioning(pa.schema([("batch", pa.int32()), ("topic", text), ("date", text)]), flavor="hive"),
+        partitioning=ds.partitioning(pa.schema([("batch", pa.int32()), ("topic", text), ("date", text)]), flavor="hive"),
     )
     got = sorted(zip(table["topic"].to_pylist(), table["queueOffset"].to_pylist(), table["date"].to_pylist(), strict=True))
     day = [str(np.datetime64(BEGAN_US + offset * HOUR_US, "us").astype("datetime64[D]")) for offset in range(40)]
