@@ -337,7 +337,10 @@ def resident(view: memoryview, begin: int, end: int) -> bool:
 
 def cached_part(file: File, begin: int, end: int) -> bool:
     """Tell whether the first and the last byte of ``[begin, end)`` of a file are in the page cache; true where the system cannot tell."""
-    return not isinstance(file, RealFile) or (file.is_cached(begin) and file.is_cached(end - 1))
+    if not isinstance(file, RealFile):
+        return True
+    same_page = begin // mmap.PAGESIZE == (end - 1) // mmap.PAGESIZE
+    return file.is_cached(begin) and (same_page or file.is_cached(end - 1))
 
 
 def read_through(path: str, begin: int, end: int) -> None:

@@ -5,8 +5,7 @@ far apart, per run of records. Blocks that are cached as a whole, and parts of q
 two seconds, so that a consumer that reads on costs a look-up now and then.
 """
 
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterator, Sequence
 
 from sprocketmq.clock import Clock
 from sprocketmq.protocol.layout import BATCH_UNIT, QUEUE_UNIT
@@ -37,6 +36,7 @@ AHEAD_BATCH_UNITS = 64
 _MAX_REMEMBERED = 4096
 
 _Part = tuple[str, int, int]
+_Record = tuple[int, int]
 
 
 class ColdRead:
@@ -66,6 +66,8 @@ class ColdFinder:
         self._clock = clock
         # Blocks of the log that were in the page cache as a whole, and until when that is believed (monotonic s).
         self._fresh: dict[int, float] = {}
+        # Blocks that were not, and until when records in them are looked up one by one.
+        self._partial: dict[int, float] = {}
         # Parts of queues whose units and records were in the page cache: first queue offset, the one behind the last, until when that is
         # believed, and whether it is a batch queue.
         self._cached: dict[tuple[str, int], tuple[int, int, float, bool]] = {}
@@ -100,31 +102,33 @@ class ColdFinder:
         missing = self._missing_units(queue, first, stop, end)
         if missing:
             return ColdRead(missing, max_units)
-        start = queue.unit(first)[0]
+        records = _records(queue, first, stop)
+        start = records[0][0]
         if start >= log.committed_end - TAIL_BYTES:
             return None
         far = min(first + ahead, end)
-        if far > stop and not self._missing_units(queue, first, far, end) and self._span_is_cached(queue, start, far):
-            self._remember(queue, offset, far)
+        if far > stop and not self._missing_units(queue, first, far, end):
+            log_offset, size = queue.unit(far - 1)[:2]
+            if self._span_is_cached(start, log_offset + size):
+                self._remember(queue, offset, far)
+                return None
+        if self._span_is_cached(start, sum(records[-1])):
             return None
-        if self._span_is_cached(queue, start, stop):
-            return None
-        return self._find_blocks(queue, start, first, stop) or self._find_runs(queue, first, stop)
+        return self._find_blocks(records) or self._find_runs(records)
 
-    def _find_blocks(self, queue: Queue, start: int, first: int, stop: int) -> ColdRead | None:
-        """Return the blocks of the log from ``start`` to the record of the last unit, if it has many records and they lie close."""
-        log_offset, size = queue.unit(stop - 1)[:2]
-        units, length = stop - first, log_offset + size - start
-        if units < DENSE_UNITS or not 0 < length <= min(MAX_READ_BYTES, units * DENSE_BYTES):
+    def _find_blocks(self, records: Sequence[_Record]) -> ColdRead | None:
+        """Return the blocks of the log from the first to the last of ``records``, if these are many and lie close."""
+        start, stop = records[0][0], sum(records[-1])
+        units = len(records)
+        if units < DENSE_UNITS or not 0 < stop - start <= min(MAX_READ_BYTES, units * DENSE_BYTES):
             return None
         begin = max(start - start % BLOCK_BYTES, self._log.min_offset)
-        end = min(-(-(log_offset + size) // BLOCK_BYTES) * BLOCK_BYTES, self._log.committed_end)
+        end = min(-(-stop // BLOCK_BYTES) * BLOCK_BYTES, self._log.committed_end)
         return ColdRead(list(self._parts(begin, end)), units)
 
-    def _span_is_cached(self, queue: Queue, start: int, stop: int) -> bool:
-        """Return whether the log is cached from ``start`` to the record of the last unit before ``stop``, and these are not far apart."""
-        log_offset, size = queue.unit(stop - 1)[:2]
-        return 0 < log_offset + size - start <= SPAN_BYTES and self._blocks_are_cached(start, log_offset + size)
+    def _span_is_cached(self, start: int, stop: int) -> bool:
+        """Return whether the log is cached from ``start`` to ``stop``, and these are not far apart."""
+        return 0 < stop - start <= SPAN_BYTES and self._blocks_are_cached(start, stop)
 
     def _remember(self, queue: Queue, offset: int, stop: int) -> None:
         """Remember that the queue is cached from ``offset`` to the last unit before ``stop``."""
@@ -170,11 +174,13 @@ class ColdFinder:
             begin = stop
         return True
 
-    def _find_runs(self, queue: Queue, first: int, stop: int) -> ColdRead | None:
+    def _find_runs(self, records: Sequence[_Record]) -> ColdRead | None:
         """Look at the records one by one, and join those that are close."""
+        if self._all_in_cached_blocks(records):
+            return None
         runs: list[list[int]] = []
         total = units = 0
-        for log_offset, size in _records(queue, first, stop):
+        for log_offset, size in records:
             if runs and 0 <= log_offset - runs[-1][1] <= GAP_BYTES:
                 more = log_offset + size - runs[-1][1]
                 if total + more > MAX_READ_BYTES:
@@ -191,7 +197,24 @@ class ColdFinder:
         for begin, end in runs:
             if not self._is_cached(begin, end):
                 parts += self._parts(begin, end)
-        return ColdRead(parts, units) if parts or units < stop - first else None
+        return ColdRead(parts, units) if parts or units < len(records) else None
+
+    def _all_in_cached_blocks(self, records: Sequence[_Record]) -> bool:
+        """Return whether each record lies in blocks that are cached as a whole: the queues of many topics share these blocks."""
+        low, high, now = self._log.min_offset, self._log.committed_end, self._clock.monotonic()
+        blocks = {log_offset // BLOCK_BYTES for log_offset, _ in records} | {(sum(record) - 1) // BLOCK_BYTES for record in records}
+        if len(blocks) > MAX_RUNS or min(blocks) < low // BLOCK_BYTES or max(blocks) > (high - 1) // BLOCK_BYTES:
+            return False
+        for block in blocks:
+            if self._partial.get(block, 0.0) > now:
+                return False
+            begin = block * BLOCK_BYTES
+            if not self._blocks_are_cached(max(begin, low), min(begin + BLOCK_BYTES, high)):
+                if len(self._partial) >= _MAX_REMEMBERED:
+                    self._partial.clear()
+                self._partial[block] = now + FRESH_S
+                return False
+        return True
 
     def _parts(self, begin: int, end: int) -> Iterator[_Part]:
         while begin < end:
@@ -203,8 +226,7 @@ class ColdFinder:
             begin = stop
 
 
-def _records(queue: Queue, first: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Yield log offset and size of the records of units; damaged units may name any."""
+def _records(queue: Queue, first: int, stop: int) -> list[_Record]:
+    """Return log offset and size of the records of units; damaged units may name any."""
     unit = BATCH_UNIT if isinstance(queue, BatchConsumeQueue) else QUEUE_UNIT
-    for log_offset, size, *_ in islice(unit.iter_unpack(queue.read_units(first, stop)), stop - first):
-        yield log_offset, max(0, size)
+    return [(log_offset, max(0, size)) for log_offset, size, *_ in unit.iter_unpack(queue.read_units(first, stop))]
