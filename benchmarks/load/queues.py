@@ -80,13 +80,13 @@ def messages(topics: list[str], body_bytes: int, *, mixed: bool) -> Iterator[Mes
 
 
 async def create(namesrv: str, shape: tuple[int, int], attributes: dict[str, str]) -> None:
-    """Create the topics and send a message to every queue."""
+    """Create the topics and send a message to every queue, as large as those that follow: pulls of equal messages cost less."""
     async with AdminClient(namesrv=namesrv) as admin, Producer("queues", namesrv=namesrv) as producer:
         ((_, (broker,)),) = (await admin.cluster()).cluster_addr_table.items()
         for topic in topic_names(shape[0]):
             await admin.create_topic(topic, queues=shape[1], attributes=attributes)
             places = [MessageQueue(topic, broker, number) for number in range(shape[1])]
-            await asyncio.gather(*(producer.send(Message(topic, b"first", queue=place)) for place in places))
+            await asyncio.gather(*(producer.send(Message(topic, b"x" * BODY_BYTES, queue=place)) for place in places))
 
 
 class Worker:

@@ -3,20 +3,19 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from sprocketmq.client.consume.offsets import OffsetRequests
+from sprocketmq.client.consume.offsets import OffsetRequests, queue_header
 from sprocketmq.client.consume.process_queue import ProcessQueue
 from sprocketmq.client.instance import Instance
 from sprocketmq.errors import ConfigError
 from sprocketmq.net.tasks import all_of
 from sprocketmq.protocol.codes import RequestCode
-from sprocketmq.protocol.command import to_ext
-from sprocketmq.protocol.headers import UpdateConsumerOffset
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from sprocketmq.net.client import Connection
 
+_UPDATE_CONSUMER_OFFSET = int(RequestCode.UPDATE_CONSUMER_OFFSET)
 # How often a commit is repeated that an older one has overwritten.
 SETTLE_TRIES = 3
 
@@ -74,6 +73,7 @@ class GroupOffsets:
     async def commit_behind(self, pqs: Iterable[ProcessQueue]) -> None:
         """Commit without waiting for answers; the next commit replaces one that is lost."""
         topic = broker_name = ""
+        header = b""
         conn: Connection | None = None
         for pq in pqs:
             queue = pq.queue
@@ -82,10 +82,11 @@ class GroupOffsets:
                 route = self._instance.routes.get(topic)
                 address = route.address(broker_name) if route else None
                 conn = self._instance.brokers.peek(address) if address else None
+                header = queue_header(self._group, topic)
             offset = pq.commit_offset
             if conn is not None and (offset != pq.persisted or pq.persisted_at not in (None, conn.address)):
-                ext = to_ext(UpdateConsumerOffset(self._group, topic, queue.queue_id, offset))
-                conn.oneway(RequestCode.UPDATE_CONSUMER_OFFSET, ext=ext)
+                ext = b'%b%d","commitOffset":"%d"}' % (header, queue.queue_id, offset)
+                conn.oneway(_UPDATE_CONSUMER_OFFSET, ext=ext)
                 pq.persisted_at = conn.address
 
     async def _commit(self, pq: ProcessQueue) -> None:
@@ -134,8 +135,11 @@ async def quick_starts(store: OffsetStore, queues: Iterable[MessageQueue], consu
 
 
 def _counts_young(consume_from: ConsumeFrom) -> bool:
-    """Return whether the 0 that a broker answers for a young queue may stand for a committed offset: not with a start time."""
-    return isinstance(consume_from, str)
+    """Return whether the 0 that a broker answers for a young queue may stand for a committed offset.
+
+    Not with a start time; and those who read from the first message anyway need not have the broker look whether it is still there.
+    """
+    return consume_from == "last"
 
 
 def _start(queue: MessageQueue, committed: int | None, consume_from: ConsumeFrom) -> int | None:

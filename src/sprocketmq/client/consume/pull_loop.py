@@ -28,8 +28,12 @@ from sprocketmq.protocol.names import RETRY_PREFIX
 
 log = logging.getLogger(__name__)
 
+# How long a broker may hold a pull. Ours may hold the next one twice as long when a queue has had no messages for that time, up to what
+# it allows: an idle queue then costs both sides a pull each two minutes.
 SUSPEND_MS = 15_000
-PULL_TIMEOUT_S = 30.0
+LONGEST_SUSPEND_MS = 120_000
+# How long an answer may take beyond that.
+ANSWER_S = 15.0
 PULL_PAUSE_S = 1.0
 # The pause doubles while the broker refuses this client, up to this: brokers close connections that fail to log in too often.
 LONGEST_DENIED_PAUSE_S = 15.0
@@ -87,6 +91,7 @@ class _Loop:
         "refusals",
         "room",
         "route",
+        "suspend_ms",
         "template",
         "warned_s",
     )
@@ -98,8 +103,9 @@ class _Loop:
         # The connection to the queue's master, while the topic's route stays the same and it is open.
         self.conn: Connection | None = None
         self.route: Route | None = None
-        # The header's text for all pulls with these flags.
+        # The header's text for all pulls with these flags that may be held this long.
         self.template = b""
+        self.suspend_ms = SUSPEND_MS
         self.flags = -1
         # Whether a pull is in flight, or held by the broker.
         self.asking = False
@@ -168,6 +174,7 @@ class PullLoops:
         self._denied = denied
         self._may_take = may_take
         self._commits = commits
+        self._tags = {topic: subscription_tags(subscription) for topic, subscription in subscriptions.items()}
         self._flags = PULL_SUSPEND | (PULL_SUBSCRIPTION if sends_subscription else 0)
         self._loops: dict[MessageQueue, _Loop] = {}
 
@@ -262,7 +269,7 @@ class PullLoops:
         pq = loop.pq
         queue = pq.queue
         who, broker = f"consumer group {self._group}", broker_label(queue)
-        tags = subscription_tags(self._subscriptions[queue.topic])
+        tags = self._tags[queue.topic]
         topic = queue.topic
         routes, login = self._instance.routes, self._instance.brokers.login
         broker_id = MASTER_ID
@@ -291,7 +298,8 @@ class PullLoops:
                 if conn is not None:
                     credentials = None if login is None else login.current
                     try:
-                        answer = await conn.request(_PULL_MESSAGE, ext=self._header(loop, commit, broker_id), timeout_s=PULL_TIMEOUT_S)
+                        header = self._header(loop, commit, broker_id)
+                        answer = await conn.request(_PULL_MESSAGE, ext=header, timeout_s=loop.suspend_ms / 1000 + ANSWER_S)
                     except ConnectionLost:
                         pass
                     else:
@@ -340,6 +348,7 @@ class PullLoops:
                     level = logging.DEBUG if expected else logging.WARNING
                     log.log(level, "%s: pull of %s failed, retrying every %g s: %s", who, queue, PULL_PAUSE_S, e)
                 loop.error, loop.failing = e, True
+                self._suspend(loop, SUSPEND_MS)
                 self._counts.pull_failures.add(e)
                 if self._hooks is not None:
                     self._hooks.pulled(queue, pq.pulled_at, error=e)
@@ -377,8 +386,12 @@ class PullLoops:
             pq.broker_is_ours = response.language == OWN_LANGUAGE
             pq.put(messages, len(result.body), result.next_offset)
             if messages:
+                if loop.suspend_ms != SUSPEND_MS:
+                    self._suspend(loop, SUSPEND_MS)
                 self._found(pq)
             elif result.status is not PullStatus.FOUND and result.next_offset == result.offset:
+                if pq.broker_is_ours and loop.idle_since - pq.pulled_at >= loop.suspend_ms / 1000:
+                    self._suspend(loop, min(2 * loop.suspend_ms, LONGEST_SUSPEND_MS))
                 await self._pause_unless_held(loop, result, address)
             del response, result, messages  # or they would stay in memory until the next pull is answered
 
@@ -391,6 +404,10 @@ class PullLoops:
             loop.conn = self._instance.brokers.peek(address)
         return loop.conn
 
+    @staticmethod
+    def _suspend(loop: _Loop, suspend_ms: int) -> None:
+        loop.suspend_ms, loop.flags = suspend_ms, -1  # the template is made again
+
     def _header(self, loop: _Loop, commit: int, broker_id: int) -> bytes:
         """Return the header of the next pull as JSON text."""
         flags = self._flags | (PULL_COMMIT_OFFSET if commit and broker_id == MASTER_ID else 0)
@@ -402,7 +419,7 @@ class PullLoops:
                 queue,
                 max_bytes=self._size.size_bytes,
                 sys_flag=flags,
-                suspend_ms=SUSPEND_MS,
+                suspend_ms=loop.suspend_ms,
                 subscription=self._subscriptions[queue.topic],
             )
         return loop.template % (loop.pq.next_offset, self._size.messages, commit)
@@ -411,7 +428,7 @@ class PullLoops:
         """Pull from whichever broker can be reached; see ``Instance.ask_broker``."""
         queue, header = loop.pq.queue, self._header(loop, commit, broker_id)
         return await self._instance.ask_broker(
-            queue.topic, queue.broker_name, _PULL_MESSAGE, ext=header, broker_id=broker_id, timeout_s=PULL_TIMEOUT_S
+            queue.topic, queue.broker_name, _PULL_MESSAGE, ext=header, broker_id=broker_id, timeout_s=loop.suspend_ms / 1000 + ANSWER_S
         )
 
     def _is_master(self, queue: MessageQueue, address: str) -> bool:

@@ -214,11 +214,10 @@ def pull_template(
     group: str, queue: MessageQueue, *, max_bytes: int, sys_flag: int, suspend_ms: int = 0, subscription: SubscriptionData
 ) -> bytes:
     """Return a template for the headers of successive pulls; ``%`` fills in offset, number of messages and commit offset."""
-    return _template(
+    before, behind = _template(
         group,
         queue.topic,
         queue.broker_name,
-        queue.queue_id,
         max_bytes,
         sys_flag,
         suspend_ms,
@@ -226,6 +225,7 @@ def pull_template(
         subscription.sub_version,
         subscription.expression_type,
     )
+    return b"%b%d%b" % (before, queue.queue_id, behind)
 
 
 @lru_cache(maxsize=1024)
@@ -233,21 +233,19 @@ def _template(
     group: str,
     topic: str,
     broker_name: str,
-    queue_id: int,
     max_bytes: int,
     sys_flag: int,
     suspend_ms: int,
     expression: str | None,
     version: int,
     expression_type: str,
-) -> bytes:
-    return (
-        b'{"consumerGroup":%b,"topic":%b,"queueId":"%d","queueOffset":"%%d","maxMsgNums":"%%d","sysFlag":"%d","commitOffset":"%%d",'
+) -> tuple[bytes, bytes]:
+    """Return the template's text before and behind the queue id."""
+    before = b'{"consumerGroup":%b,"topic":%b,"queueId":"' % (_quote(group), _quote(topic))
+    behind = (
+        b'","queueOffset":"%%d","maxMsgNums":"%%d","sysFlag":"%d","commitOffset":"%%d",'
         b'"suspendTimeoutMillis":"%d",%b"subVersion":"%d","expressionType":%b,"maxMsgBytes":"%d","bname":%b}'
     ) % (
-        _quote(group),
-        _quote(topic),
-        queue_id,
         sys_flag,
         suspend_ms,
         b"" if expression is None else b'"subscription":%b,' % _quote(expression),
@@ -256,6 +254,7 @@ def _template(
         max_bytes,
         _quote(broker_name),
     )
+    return before, behind
 
 
 def _quote(text: str) -> bytes:

@@ -202,7 +202,7 @@ class ColdFinder:
     def _all_in_cached_blocks(self, records: Sequence[_Record]) -> bool:
         """Return whether each record lies in blocks that are cached as a whole: the queues of many topics share these blocks."""
         low, high, now = self._log.min_offset, self._log.committed_end, self._clock.monotonic()
-        blocks = {log_offset // BLOCK_BYTES for log_offset, _ in records} | {(sum(record) - 1) // BLOCK_BYTES for record in records}
+        blocks = {begin // BLOCK_BYTES for begin, _ in records} | {(begin + size - 1) // BLOCK_BYTES for begin, size in records}
         if len(blocks) > MAX_RUNS or min(blocks) < low // BLOCK_BYTES or max(blocks) > (high - 1) // BLOCK_BYTES:
             return False
         for block in blocks:

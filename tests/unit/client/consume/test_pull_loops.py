@@ -95,6 +95,18 @@ def pulls(cluster, queue: int) -> int:
     return sum(header.queue_id == queue for header in asked)
 
 
+def last_pull(cluster) -> PullRequest:
+    return [command.header(PullRequest) for command in cluster.broker.seen if command.code == Q.PULL_MESSAGE][-1]
+
+
+def end_held(cluster) -> None:
+    """Answer the pulls that wait as a broker does when their time is over."""
+    held, cluster.broker.held = cluster.broker.held, []
+    ext = {"suggestWhichBrokerId": "0", "nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0"}
+    for conn, command in held:
+        conn.respond(command, R.PULL_NOT_FOUND, ext=ext)
+
+
 def said(caplog, level: int = logging.WARNING) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= level]
 
@@ -150,6 +162,33 @@ async def test_a_pull_that_waits_at_its_broker_is_not_idle(cluster, caplog):
         assert said(caplog) == []
         stats = loops.stats(pq)
         assert (stats.idle_s, stats.why_idle, stats.last_error) == (0.0, "", "")
+
+
+async def test_an_idle_queues_pulls_are_held_longer_and_longer_until_a_message_comes(cluster):
+    clock = ManualClock()
+    async with pulling(cluster, clock) as loops:
+        loops.open(0)
+        for seconds in (15, 30, 60, 120, 120):
+            await eventually(lambda: cluster.broker.held)
+            assert last_pull(cluster).suspend_timeout_ms == seconds * 1000
+            clock.advance(seconds)
+            asked = pulls(cluster, 0)
+            end_held(cluster)
+            await eventually(lambda asked=asked: pulls(cluster, 0) == asked + 1)
+        await fill(cluster, 1)
+        await eventually(lambda: last_pull(cluster).queue_offset == 1)
+        assert last_pull(cluster).suspend_timeout_ms == 15_000
+
+
+async def test_pulls_that_end_early_are_not_held_longer(cluster):
+    clock = ManualClock()
+    async with pulling(cluster, clock) as loops:
+        loops.open(0)
+        await eventually(lambda: cluster.broker.held)
+        clock.advance(14)
+        end_held(cluster)
+        await eventually(lambda: pulls(cluster, 0) == 2)
+        assert last_pull(cluster).suspend_timeout_ms == 15_000
 
 
 async def test_a_queue_that_was_paused_is_idle_and_nobody_is_warned(cluster, caplog):
