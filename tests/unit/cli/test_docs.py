@@ -1,4 +1,4 @@
-"""The code blocks of docs/guide run as they are printed: page by page, from top to bottom, in an empty directory, beside ``sprocketmq serve``.
+"""The code blocks of the documentation run as they are printed: page by page, from top to bottom, in an empty directory, beside ``sprocketmq serve``.
 
 Two things differ from what a reader types: servers listen on free ports, and programs get the address of the one that runs instead of
 ``127.0.0.1:9876``. ``rebuild`` needs a stopped broker, so the server is stopped around it. A block that cannot run this way says so on the
@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-GUIDE = ROOT / "docs/guide"
+FOLDERS = [ROOT / "docs" / name for name in ("tutorial", "guide", "concepts", "reference")]
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 MARK = re.compile(r"\*(Needs|Fragment)\b[^*]+\*$")
 COMMAND = re.compile(r"(\$ )?(sprocketmq|mqadmin|pip|python|make) ")
@@ -48,10 +48,16 @@ def blocks(page):
         above = text[: match.start()].rstrip().rpartition("\n")[2].strip()
         mark = MARK.match(above)
         body = "".join(line.removeprefix(indent) for line in body.splitlines(keepends=True))
-        yield Block(page.name, text.count("\n", 0, match.start()) + 1, language, body, mark[1] if mark else "")
+        yield Block(f"{page.parent.name}/{page.name}", text.count("\n", 0, match.start()) + 1, language, body, mark[1] if mark else "")
 
 
-PAGES = {page.stem: list(blocks(page)) for page in GUIDE.glob("*.md")}
+# A Chinese page, PAGE.zh.md, has the blocks of its English one: tests/unit/test_docs_chinese.py.
+PAGES = {
+    f"{folder.name}/{page.stem}": list(blocks(page))
+    for folder in FOLDERS
+    for page in folder.glob("*.md")
+    if not page.name.endswith(".zh.md")
+}
 BLOCKS = [block for page in PAGES.values() for block in page]
 # tests/spark/test_examples.py runs the README's program for Spark.
 README = [block for block in blocks(ROOT / "README.md") if block.language in ("console", "python") and "sprocketmq.spark" not in block.text]
@@ -146,7 +152,7 @@ class Reader:
                 self.process(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "test_page.py")
             case "python":
                 self.process(sys.executable, "-W", "error", "-c", self.here(block.text))
-            case "toml" | "conf" | "yaml":
+            case "toml" | "conf" | "yaml" | "ini" | "dockerfile":
                 (self.home / block.text.splitlines()[0].removeprefix("# ")).write_text(block.text, encoding="utf-8")
             case other:
                 pytest.fail(f"{block}: a {other} block needs a mark")
@@ -191,7 +197,7 @@ def test_the_blocks_of_a_page_run_in_their_order(page, tmp_path):
 def test_a_program_that_is_no_fragment_defines_every_name_it_uses(tmp_path):
     for block in BLOCKS:
         if block.language == "python" and block.mark != "Fragment":
-            (tmp_path / f"{Path(block.page).stem}_{block.line}.py").write_text(block.text, encoding="utf-8")
+            (tmp_path / f"{block.page.replace('/', '_').removesuffix('.md')}_{block.line}.py").write_text(block.text, encoding="utf-8")
     ruff = shutil.which("ruff", path=str(Path(sys.executable).parent)) or shutil.which("ruff")
     assert ruff, "ruff is among the development tools"
     command = [ruff, "check", "--isolated", "--no-cache", "--select", "E9,F821,F401", str(tmp_path)]
@@ -205,7 +211,7 @@ def test_a_command_is_in_a_block_with_a_language():
 
 # The numbers of today: a page may get more whole programs, not more fragments.
 FRAGMENTS = 5
-RUNS = 33
+RUNS = 66
 
 
 def test_few_blocks_are_left_out():
