@@ -6,6 +6,7 @@ Many such messages become the rows of an array (``exploding_rows``) once numpy i
 
 from collections.abc import Sequence
 from itertools import accumulate, repeat
+from operator import contains
 from struct import Struct
 from typing import Any, NamedTuple, Protocol
 
@@ -26,6 +27,7 @@ pack_size_magic = RECORD_LAYOUT.part("size", "magic").pack
 pack_queue_flag = RECORD_LAYOUT.part("queue_id", "flag", start="queue_id").pack
 pack_unit_end = QUEUE_UNIT_LAYOUT.part("size", "tags_code", start="size").pack
 _UNIT_OF_EQUALS = f"q{QUEUE_UNIT_BYTES - 8}s"
+_END = 2  # behind every property
 _pack_short = INT16.pack
 _pack_int = INT32.pack
 
@@ -161,14 +163,28 @@ def tags_codes(text: bytes, strings: Sequence[bytes]) -> int | list[int]:
     """Return the tag code of all property strings when they share it, else that of each; ``text`` are the strings joined."""
     if b"TAGS\x01" not in text:
         return 0
-    first = strings[0]
-    if first.startswith(b"TAGS\x01"):  # a client that makes batches for each tag, and writes the tag first
-        field = first[: first.find(b"\x02") + 1]
-        if field and all(map(bytes.startswith, strings, repeat(field))):
-            return tags_code_raw(field[5:-1]) if len(field) > 6 else 0
+    field = first_tag(strings[0])
+    if field and (
+        all(map(bytes.startswith, strings, repeat(field)))
+        if field[0] != _END
+        else text.count(b"TAGS\x01") == len(strings) and all(map(contains, strings, repeat(field)))
+    ):
+        return code_of(field)
     tags = [
         (properties[5:] if properties[:5] == b"TAGS\x01" else properties.partition(b"\x02TAGS\x01")[2]).partition(b"\x02")[0]
         for properties in strings
     ]
     codes = {tag: tags_code_raw(tag) if tag else 0 for tag in set(tags)}
     return [codes[tag] for tag in tags]
+
+
+def first_tag(properties: bytes) -> bytes:
+    """Return name and value of the first tag in a property string, with the 0x02 on both sides, or behind it where the string begins."""
+    start = 0 if properties[:5] == b"TAGS\x01" else properties.find(b"\x02TAGS\x01")
+    return properties[start : properties.find(b"\x02", start + 1) + 1] if start >= 0 else b""
+
+
+def code_of(field: bytes) -> int:
+    """Return the tag code of a field that ``first_tag`` returned."""
+    tag = field[field.index(b"\x01") + 1 : -1]
+    return tags_code_raw(tag) if tag else 0

@@ -18,7 +18,7 @@ from sprocketmq.protocol.layout import (
     RECORD_HEAD_BYTES,
 )
 from sprocketmq.storage.layout_arrays import QUEUE_UNIT_DTYPE, RECORD_HEAD_DTYPE
-from sprocketmq.storage.log.exploding import Exploded, Strings, Target, pack_queue_flag, pack_size_magic, tags_codes
+from sprocketmq.storage.log.exploding import Exploded, Strings, Target, code_of, first_tag, pack_queue_flag, pack_size_magic, tags_codes
 
 _unpack_flag = BATCH_ENTRY_LAYOUT.part("flag").unpack_from
 
@@ -93,8 +93,11 @@ class BatchRows:
         if b"TAGS\x01" not in text:
             return 0
         first = text[:p]
-        if first.startswith(b"TAGS\x01"):
-            field = first[: first.find(b"\x02") + 1]
-            if field and self._rows[:, -p : len(field) - p or None].tobytes() == field * len(self._rows):
-                return tags_codes(field, [field])
+        field = first_tag(first)
+        if field:
+            start = first.index(field) + self._rows.shape[1] - p
+            same = self._rows[:, start : start + len(field)].tobytes() == field * self.count
+            # With one tag in each, none stands before the one that is compared.
+            if same and (field.startswith(b"TAGS") or text.count(b"TAGS\x01") == self.count):
+                return code_of(field)
         return tags_codes(text, [text[at : at + p] for at in range(0, len(text), p)])

@@ -61,6 +61,9 @@ def one_by_one(messages: Messages, log_offset: int) -> Outcome:
         [b"TAGS\x01a\x02TAGS\x01b\x02"] * 2,
         [b"TAGS\x01\x02TAGS\x01b\x02"] * 2,
         [b"TAGS\x01a", b"TAGS\x01b"],
+        [b"K\x011\x02TAGS\x01a\x02L\x011\x02", b"K\x012\x02TAGS\x01a\x02L\x012\x02"],
+        [b"K\x01abcd\x02TAGS\x01a\x02", b"TAGS\x01b\x02TAGS\x01a\x02"],
+        [b"K\x01v\x02TAGS\x01a\x02TAGS\x01a\x02", b"K\x01v\x02L\x01v\x02M\x01v\x02N\x01v\x02"],
     ],
 )
 @pytest.mark.parametrize("lengths", ["equal", "mixed"])
@@ -86,6 +89,9 @@ ROWS = {
     "one tag": lambda i: b"TAGS\x01tag\x02KEYS\x01%05d\x02" % i,
     "a tag each": lambda i: b"TAGS\x01%05d\x02" % (i % 7),
     "tags behind keys": lambda i: b"KEYS\x01%05d\x02TAGS\x01%d\x02" % (i, i % 3),
+    "one tag behind keys": lambda i: b"KEYS\x01%05d\x02TAGS\x01a\x02WAIT\x01true\x02" % i,
+    "one tag behind another": lambda i: b"TAGS\x01b\x02K\x01\x02TAGS\x01a\x02" if i % 2 else b"K\x01abcdefg\x02TAGS\x01a\x02",
+    "no tag": lambda _: b"TAGS\x01\x02",
     "tags at several places": lambda i: b"TAGS\x01a\x02K\x01b\x02" if i % 2 else b"K\x01b\x02TAGS\x01a\x02",
     "no properties": lambda _: b"",
 }
