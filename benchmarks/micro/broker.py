@@ -24,6 +24,8 @@ BODY = bytes(range(256)) * 4
 QUEUES = 8
 IN_FLIGHT = 64
 IN_BATCH = 100
+# As many messages of 1 KiB as a batch of AutoBatch has at most while the broker is behind.
+IN_GROWN_BATCH = 240
 ROUNDS = 5
 
 
@@ -54,12 +56,16 @@ def single(number: int) -> bytes:
     return encode_command(Command(310, opaque=number, ext=to_ext(header), body=BODY))
 
 
-def batch(number: int, topic: str = "bench") -> bytes:
-    each = [f"UNIQ_KEY\x017F000001516DE40737036832F5A0{n:04X}\x02WAIT\x01true\x02TAGS\x01TagA\x02".encode() for n in range(IN_BATCH)]
+def batch(number: int, topic: str = "bench", *, count: int = IN_BATCH, mixed: bool = False) -> bytes:
+    """Return a send of a batch; ``mixed``: bodies of 512 to 1,536 bytes, and keys of several lengths."""
+    messages = []
+    for n in range(count):
+        key = f"KEYS\x01order-{n * 37}\x02" if mixed else ""
+        body = (BODY + BODY)[: 512 + (n * 389 + number * 57) % 1025] if mixed else BODY
+        messages.append((0, body, f"{key}UNIQ_KEY\x017F000001516DE40737036832F5A0{n:04X}\x02WAIT\x01true\x02TAGS\x01TagA\x02".encode()))
     properties = "UNIQ_KEY\x017F000001516DE40737036832F5A0FFFF\x02WAIT\x01true\x02"
     header = SendMessageV2("pg", topic, number % QUEUES, 1_700_000_000_000, properties=properties, batch=True)
-    body = encode_batch([(0, BODY, one) for one in each])
-    return encode_command(Command(320, opaque=number, ext=to_ext(header), body=body))
+    return encode_command(Command(320, opaque=number, ext=to_ext(header), body=encode_batch(messages)))
 
 
 def pull(number: int, count: int, topic: str = "bench") -> bytes:
@@ -105,6 +111,8 @@ async def measure(directory: Path) -> dict[str, Any]:
         ("send_64_in_flight", b"".join(map(single, range(IN_FLIGHT))), IN_FLIGHT, 400),
         ("send_batch_of_100", b"".join(map(batch, range(4))), 4 * IN_BATCH, 60),
         ("send_inner_batch_of_100", b"".join(batch(n, "inner") for n in range(4)), 4 * IN_BATCH, 200),
+        ("send_batch_of_240", b"".join(batch(n, count=IN_GROWN_BATCH) for n in range(4)), 4 * IN_GROWN_BATCH, 30),
+        ("send_mixed_batch_of_240", b"".join(batch(n, count=IN_GROWN_BATCH, mixed=True) for n in range(4)), 4 * IN_GROWN_BATCH, 30),
         ("pull_32", b"".join(pull(n, 32) for n in range(16)), 16 * 32, 100),
         ("pull_4096", b"".join(pull(n, 2048) for n in range(1)), 2048, 100),
         ("pull_inner_4096", b"".join(pull(n, 2000, "inner") for n in range(1)), 2000, 100),
