@@ -8,14 +8,14 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import msgspec
 
-from sprocketmq import AdminClient
-from sprocketmq.errors import ConfigError, TopicNotFound
+from sprocketmq.errors import ConfigError
 from sprocketmq.net.tasks import Background
+from sprocketmq.omb.drivers._topics import TopicDriver
 from sprocketmq.omb.plan import WorkerCommand, WorkerPlan, WorkerReport, from_line, to_line
 
 PROGRAM = Path(__file__).with_name("Omb.java")
@@ -83,7 +83,7 @@ def jars_of(config: Config) -> Path:
     return Path(named)
 
 
-class ApacheDriver:
+class ApacheDriver(TopicDriver):
     """Makes topics, and runs the Java program."""
 
     name = "apache"
@@ -92,34 +92,7 @@ class ApacheDriver:
         self._config = config
         self._java = java
         self._jars = jars
-        self._admin: AdminClient | None = None
-
-    async def start(self) -> None:
-        """Connect to the nameserver, and check that it knows a broker."""
-        self._admin = AdminClient(namesrv=self._config.namesrv)
-        await self._admin.start()
-        if not (await self._admin.cluster()).broker_addr_table:
-            raise ConfigError(f"the nameserver {self._config.namesrv} knows no broker: start one, then measure again")
-
-    async def create_topics(self, topics: Sequence[str], partitions: int) -> None:
-        """Create topics with ``partitions`` queues in all, spread over the masters."""
-        assert self._admin is not None
-        masters = max(1, len((await self._admin.cluster()).broker_addr_table))
-        attributes = {"queue.type": "BatchCQ"} if self._config.batch_queues else {}
-        for topic in topics:
-            await self._admin.create_topic(topic, queues=max(1, -(-partitions // masters)), attributes=attributes)
-
-    async def delete_topics(self, topics: Sequence[str]) -> None:
-        """Delete topics; those that are not there are passed over."""
-        assert self._admin is not None
-        for topic in topics:
-            with contextlib.suppress(TopicNotFound):
-                await self._admin.delete_topic(topic)
-
-    async def stop(self) -> None:
-        """Disconnect."""
-        if self._admin is not None:
-            await self._admin.close()
+        super().__init__(config.namesrv, {"namesrv": config.namesrv}, batch_queues=config.batch_queues)
 
     async def run_worker(self, plan: WorkerPlan, commands: "asyncio.Queue[WorkerCommand]") -> AsyncIterator[WorkerReport]:
         """Run the Java program with all settings in its plan, hand it the commands and yield what it reports."""

@@ -4,17 +4,18 @@ As in OMB's driver for RocketMQ, the producers of one worker share one client.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from sprocketmq import AdminClient, Batching, Message, Producer, PushConsumer, ReceivedBatch
-from sprocketmq.errors import ConfigError, SendQueueFull, TopicNotFound
+from sprocketmq import Batching, Message, Producer, PushConsumer, ReceivedBatch
+from sprocketmq.errors import ConfigError, SendQueueFull
 from sprocketmq.net.tls import TlsConfig
 from sprocketmq.omb.driver import OnDone, OnReceived
+from sprocketmq.omb.drivers._topics import TopicDriver
 from sprocketmq.omb.plan import STAMP_BYTES
 
 # How soon a message for which there is not enough room is tried again.
@@ -66,40 +67,15 @@ def create(config: Mapping[str, object]) -> "SprocketDriver":
         raise ConfigError(f"driver sprocketmq: {str(e).replace('`', '')}: its settings are {known}") from None
 
 
-class SprocketDriver:
+class SprocketDriver(TopicDriver):
     """Topics, producers and consumers of RocketMQ."""
 
     name = "sprocketmq"
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._admin: AdminClient | None = None
+        super().__init__(config.namesrv, config.client_options, batch_queues=config.batch_queues)
         self._producer: Producer | None = None
-
-    async def start(self) -> None:
-        """Connect to the nameserver, and check that it knows a broker."""
-        self._admin = AdminClient(**self._config.client_options)
-        await self._admin.start()
-        cluster = await self._admin.cluster()
-        if not cluster.broker_addr_table:
-            raise ConfigError(f"the nameserver {self._config.namesrv} knows no broker: start one, then measure again")
-
-    async def create_topics(self, topics: Sequence[str], partitions: int) -> None:
-        """Create topics with ``partitions`` queues in all, spread over the masters."""
-        assert self._admin is not None
-        masters = max(1, len((await self._admin.cluster()).broker_addr_table))
-        attributes = {"queue.type": "BatchCQ"} if self._config.batch_queues else {}
-        for topic in topics:
-            await self._admin.create_topic(topic, queues=max(1, -(-partitions // masters)), attributes=attributes)
-
-    async def delete_topics(self, topics: Sequence[str]) -> None:
-        """Delete topics; those that are not there are passed over."""
-        assert self._admin is not None
-        for topic in topics:
-            try:
-                await self._admin.delete_topic(topic)
-            except TopicNotFound:
-                continue
 
     async def producer(self, topic: str) -> "TopicProducer":
         """Return a producer for ``topic``; all share one client."""
@@ -137,8 +113,7 @@ class SprocketDriver:
         """Close all clients."""
         if self._producer is not None:
             await self._producer.close()
-        if self._admin is not None:
-            await self._admin.close()
+        await super().stop()
 
 
 class TopicProducer:
