@@ -110,6 +110,10 @@ class GroupMember:
         # Queues being released. One of an orderly group stays in ``queues`` until its handler has ended.
         self._releases: dict[ProcessQueue, _Release] = {}
         self._rebalance_now = asyncio.Event()
+        # The queues of each topic that the last plan gave this member and that it has not taken over, and since when (monotonic s).
+        self._coming: dict[str, dict[MessageQueue, float]] = {}
+        # Rounds that wait for previous owners to commit.
+        self._pauses: set[asyncio.Future[None]] = set()
         # One topic at a time: a broker that has 32 MiB of unread answers for a connection has it pull again, which costs both a read each.
         self._taking_over = asyncio.Lock()
         # What brokers answered to the question for the group's members, for the topics that are balanced together.
@@ -169,8 +173,11 @@ class GroupMember:
     # --- balance ---
 
     def rebalance_soon(self) -> None:
-        """Balance the queues again now, without waiting for the period to end."""
+        """Balance the queues again now, without waiting for the period to end, or for the previous owners of queues that are coming."""
         self._rebalance_now.set()
+        for pause in self._pauses:
+            if not pause.done():
+                pause.set_result(None)
 
     def _describe(self) -> list[ConsumerData]:
         return [
@@ -253,8 +260,8 @@ class GroupMember:
         coming = mine = [queue for queue in wanted if queue not in self.queues]
         if self._locks is not None:
             mine = await self._lock(self._locks, coming)
-        elif coming and (self._has_peers or left):
-            await self._instance.timers.sleep(HANDOVER_S)
+        elif not await self._handed_over(topic, coming, HANDOVER_S if self._has_peers or left else 0.0):
+            return False
         by_broker: dict[str, list[MessageQueue]] = {}
         for queue in mine:
             by_broker.setdefault(queue.broker_name, []).append(queue)
@@ -265,6 +272,31 @@ class GroupMember:
             return False
         # A queue that the plan gives back while it is being released is taken over again when that has ended.
         return len(mine) == len(coming) and added and all(pq.queue.topic != topic for pq in self._releases)
+
+    async def _handed_over(self, topic: str, coming: list[MessageQueue], grace_s: float) -> bool:
+        """Wait until ``coming`` have been this member's for ``grace_s``. Returns False, at once, when there may be another plan by now.
+
+        The round that makes it may have to release queues, whose next owners wait no longer than this member would.
+        """
+        if not coming:
+            self._coming.pop(topic, None)
+            return True
+        now = self._instance.clock.monotonic
+        before = self._coming.get(topic, {})
+        self._coming[topic] = since = {queue: before.get(queue, now()) for queue in coming}
+        rest = max(since.values()) + grace_s - now()
+        if rest <= 0:
+            return True
+        if not self._rebalance_now.is_set():
+            pause: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            timer = self._instance.timers.call_later(rest, lambda: None if pause.done() else pause.set_result(None))
+            self._pauses.add(pause)
+            try:
+                await pause
+            finally:
+                self._pauses.discard(pause)
+                timer.cancel()
+        return not self._rebalance_now.is_set()
 
     def _report(self, topic: str, problem: str, level: int = logging.WARNING, unexpected: BaseException | None = None) -> None:
         # A lasting problem comes up each second: only its first report is a warning.

@@ -106,6 +106,29 @@ async def test_offsets_are_committed_when_a_queue_is_given_up(cluster):
                 assert cluster.broker.offsets["cg", "t", queue.queue_id] == 2
 
 
+async def test_a_queue_is_released_while_others_wait_for_their_previous_owner(cluster):
+    await fill(cluster, 4)
+    async with push(cluster, clock=ManualClock()) as consumer:
+        await take(consumer, 4)
+        members = cluster.broker.groups["cg"]
+        (own_id,) = members
+
+        def are_now(*others):
+            members.update(dict.fromkeys(others, members[own_id]))
+            for gone in members.keys() - {own_id, *others}:
+                del members[gone]
+            cluster.broker.notify("cg")
+
+        are_now("x")
+        await eventually(lambda: [queue.queue_id for queue in consumer.assignment] == [0, 1])
+        asked = cluster.broker.count(Q.GET_CONSUMER_LIST_BY_GROUP)
+        are_now()  # the clock stands still, so that two queues are waited for until the members change again
+        await cluster.broker.until(lambda: cluster.broker.count(Q.GET_CONSUMER_LIST_BY_GROUP) > asked)
+        are_now("x", "y", "z")
+        await eventually(lambda: [queue.queue_id for queue in consumer.assignment] == [0])
+        await eventually(lambda: cluster.broker.offsets.get(("cg", "t", 1)) == 1)
+
+
 async def test_a_topic_that_does_not_exist_yet_is_waited_for(cluster, caplog):
     with caplog.at_level(logging.WARNING):
         async with push(cluster, ["later"]) as consumer:
