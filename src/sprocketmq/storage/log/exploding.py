@@ -92,6 +92,8 @@ def explode(queue: Target, batch: BatchColumns | Rows, queue_id: int, queue_offs
     else:
         records = _any_records(queue, columns, property_lengths, sizes, queue_id, shared, own)  # type: ignore[arg-type]
     units = _units(log_offsets, sizes, codes, equal=columns.lengths is not None)
+    if columns.lengths is not None:  # a range takes no memory until the key index has it
+        return records, Strings(columns.text, property_lengths), range(log_offset, end, sizes[0]), end, units
     return records, Strings(columns.text, property_lengths), log_offsets, end, units
 
 
