@@ -107,6 +107,7 @@ EXPECTED = {
         "rates",
         "silent clients",
         "settling",
+        "unmapping",
         "scan for silent brokers",
         "sweep of idle connections",
     },

@@ -324,6 +324,23 @@ def will_need(view: memoryview, begin: int, end: int) -> None:
         mapped.madvise(mmap.MADV_WILLNEED, first, min(end, len(view)) - first)
 
 
+def unmap_pages(view: memoryview, begin: int, end: int) -> None:
+    """Take the pages of ``[begin, end)`` of a mapping out of this process; they stay in the page cache. Ignores other views."""
+    mapped = view.obj
+    if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        first = begin - begin % mmap.PAGESIZE
+        mapped.madvise(mmap.MADV_DONTNEED, first, min(end, len(view)) - first)
+
+
+def mapped_file_bytes() -> int:
+    """Return how much of mapped files counts as resident memory of this process; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123 - several times a second
+            return int(file.read().split()[2]) * mmap.PAGESIZE
+    except OSError:
+        return 0
+
+
 def resident(view: memoryview, begin: int, end: int) -> bool:
     """Tell whether bytes ``[begin, end)`` of a mapping are in the page cache; true where the system cannot tell, and for other views."""
     mapped = view.obj

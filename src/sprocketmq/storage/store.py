@@ -31,6 +31,7 @@ from sprocketmq.storage.index.index_follower import StoreIndex
 from sprocketmq.storage.lock import DirectoryLock
 from sprocketmq.storage.log.commit_log import CommitLog
 from sprocketmq.storage.log.recovery import DamagedRange, LogScan, RecoveryReport, record_view
+from sprocketmq.storage.log.unmapping import unmap_in_steps
 from sprocketmq.storage.maintenance import Maintenance
 from sprocketmq.storage.queues.cold_reads import ColdFinder, ColdRead
 from sprocketmq.storage.queues.queue_table import QueueTable
@@ -262,6 +263,10 @@ class MessageStore:
         Call ``load`` of the result in another thread, then ask again, then read at most its ``max_units``.
         """
         return self._cold.find(topic, queue_id, offset, max_units, max_count)
+
+    def unmap_in_steps(self) -> Iterator[None]:
+        """Take all but the end of the mapped log out of this process's memory; see ``log.unmapping``."""
+        return unmap_in_steps(self._log)
 
     def declare_batch_topic(self, topic: str) -> None:
         """Let the queues of a topic without messages be batch queues. Raises FatalError when it already has plain queues.

@@ -18,7 +18,7 @@ from typing import Any
 
 from sprocketmq.errors import StoreFailed, StoreWriteFailed
 from sprocketmq.protocol.layout import BLANK, MAGIC_BLANK
-from sprocketmq.storage.fs import Buffer, File, FileSystem, RealFileSystem
+from sprocketmq.storage.fs import Buffer, File, FileSystem, RealFileSystem, unmap_pages
 from sprocketmq.storage.log.preallocation import Preallocator
 from sprocketmq.storage.log.segments import check_row, segment_entries, segment_name, segment_size_of
 
@@ -53,6 +53,11 @@ class Segment:
         if self._view is None:
             self._view = self.file.map(self.size)
         return self._view
+
+    def unmap_pages(self, begin: int, end: int) -> None:
+        """Take a part of the segment out of this process's memory, if it is mapped; the next read of it maps its pages again."""
+        if self._view is not None:
+            unmap_pages(self._view, begin, end)
 
     def close(self) -> None:
         self._view = None  # the mapping goes when the last buffer cut from it goes
