@@ -1,9 +1,12 @@
-"""Measure crowds: 10,000 idle connections beside an honest sender, and 5,000 consumers of 100 groups that divide queues among themselves.
+"""Measure crowds: idle connections beside an honest sender, consumers that divide queues among themselves, and consumers that wait.
 
 connections   10,000 clients connect, send one heartbeat each and fall silent; a sender has 1,000 messages/s, each due at its time, alone and
               beside them. Goals: the broker's process takes at most 200 MB in all, and the sender's p99 is at most 1.2 times that alone.
 members       5,000 push consumers, 50 in each of 100 groups, start on a topic of 100 queues; then a tenth of them leaves. Goals: 30 s after
               the first started, and 30 s after the last left, every queue has one owner in each group, and no member two more than another.
+waiting       1,000 push consumers, 10 in each of 100 groups, wait for messages in 100 topics of 100 queues: 10,000 held pulls, a heartbeat and
+              a route look-up each 30 s, a rebalance each 20 s. It is measured when pulls are held for two minutes. Goals: the server's process,
+              broker and nameserver, takes at most 2 % of a core, and 600 MB.
 
 Consumers have an instance each, as programs on many machines do, in four processes. Exits 1 when a goal is missed.
 """
@@ -24,7 +27,9 @@ from typing import Any
 import uvloop
 
 from benchmarks.load.idle_connections import broker_address, heartbeat
+from benchmarks.load.queues import cpu_s
 from benchmarks.load.rounds import verdict
+from benchmarks.load.scale import process_facts
 from benchmarks.load.sides import OurClient, serve
 from benchmarks.report import spread, write_result
 from sprocketmq import AdminClient, PushConsumer
@@ -36,6 +41,9 @@ TOPIC = "Crowd"
 GROUPS, QUEUES = 100, 100
 WORKERS = 4
 MEMORY_MB, P99_RATIO, BALANCE_S = 200, 1.2, 30.0
+WAITING_MEMBERS, WAITING_CORES, WAITING_MB = 1000, 0.02, 600
+# After 15, 30 and 60 s without a message pulls are held for 120 s.
+HELD_LONGEST_S, HOLD_S = 110.0, 120.0
 # Clients that connect or start at the same time in one process.
 AT_ONCE = 64
 GIVE_UP_S = 180.0
@@ -54,9 +62,9 @@ async def make_topic(namesrv: str) -> None:
         await admin.create_topic(TOPIC, queues=QUEUES)
 
 
-async def each(count: int, work: Any) -> list[Any]:
-    """Call ``work(number)`` for each number, AT_ONCE at a time."""
-    room = asyncio.Semaphore(AT_ONCE)
+async def each(count: int, work: Any, at_once: int = AT_ONCE) -> list[Any]:
+    """Call ``work(number)`` for each number, ``at_once`` at a time."""
+    room = asyncio.Semaphore(at_once)
 
     async def one(number: int) -> Any:
         async with room:
@@ -237,6 +245,84 @@ def measure_members(options: argparse.Namespace) -> dict[str, Any]:
     return {"members": options.members, "groups": GROUPS, "queues": QUEUES, **figures, "verdicts": found}
 
 
+# --- waiting ---
+
+
+async def be_waiting(namesrv: str, numbers: Sequence[int], pipe: Pipe) -> None:
+    """Run the members with these numbers until told to end; those of a group share the queues of its topic."""
+    loop = asyncio.get_running_loop()
+    members: list[PushConsumer] = []
+
+    async def start(at: int) -> None:
+        number = numbers[at] % GROUPS
+        consumer = PushConsumer(f"waiting_{number}", f"{TOPIC}_{number}", namesrv=namesrv)
+        await consumer.start()
+        consumer.listen(lambda _: None)
+        members.append(consumer)
+
+    await each(len(numbers), start, at_once=4)
+    pipe.send(None)
+    while await loop.run_in_executor(None, pipe.recv):
+        pipe.send(sum(len(member.assignment) for member in members))
+    await each_closed(members)
+
+
+def waiting_process(namesrv: str, numbers: Sequence[int], pipe: Pipe) -> None:
+    """Be one process of members that wait."""
+    uvloop.run(be_waiting(namesrv, numbers, pipe))
+
+
+async def make_topics(namesrv: str) -> None:
+    """Create a topic for each group."""
+    async with AdminClient(namesrv=namesrv) as admin:
+        for number in range(GROUPS):
+            await admin.create_topic(f"{TOPIC}_{number}", queues=QUEUES)
+
+
+def measure_waiting(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what members that wait cost the server, with the verdicts."""
+    with tempfile.TemporaryDirectory() as directory, serve(Path(directory)) as (namesrv, pid):
+        uvloop.run(make_topics(namesrv))
+        spawn = multiprocessing.get_context("spawn")
+        pipes, processes = [], []
+        for worker in range(WORKERS):
+            pipe, theirs = multiprocessing.Pipe()
+            process = spawn.Process(target=waiting_process, args=(namesrv, range(worker, WAITING_MEMBERS, WORKERS), theirs))
+            process.start()
+            pipes.append(pipe)
+            processes.append(process)
+        for pipe in pipes:
+            pipe.recv()
+        began = time.monotonic()
+        while True:
+            for pipe in pipes:
+                pipe.send(True)
+            owned = sum(pipe.recv() for pipe in pipes)
+            if owned == GROUPS * QUEUES:
+                break
+            if time.monotonic() - began > GIVE_UP_S:
+                raise TimeoutError(f"the members own {owned:,} of {GROUPS * QUEUES:,} queues after {GIVE_UP_S:g} s")
+            time.sleep(POLL_S)
+        time.sleep(HELD_LONGEST_S)
+        before = cpu_s(pid)
+        time.sleep(options.waiting_seconds)
+        cores = (cpu_s(pid) - before) / options.waiting_seconds
+        memory = process_facts(pid)["rss_mb"]
+        for pipe in pipes:
+            pipe.send(False)
+        for process in processes:
+            process.join()
+    print(f"{WAITING_MEMBERS:,} members wait in {GROUPS * QUEUES:,} queues: {cores:.2%} of a core, {memory:.0f} MB", flush=True)
+    found = {"cores": verdict(cores, WAITING_CORES, at_most=True), "memory_mb": verdict(memory, WAITING_MB, at_most=True)}
+    return {
+        "members": WAITING_MEMBERS,
+        "queues": GROUPS * QUEUES,
+        "cores": round(cores, 4),
+        "memory_mb": round(memory, 1),
+        "verdicts": found,
+    }
+
+
 def main() -> int:
     """Parse options, run, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -244,9 +330,10 @@ def main() -> int:
     parser.add_argument("--members", type=int, default=5_000, help="consumers, a multiple of 1,000 (5,000)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds beside the idle connections (5)")
     parser.add_argument("--seconds", type=float, default=5.0, help="seconds of sends in a round (5)")
-    parser.add_argument("--only", choices=("connections", "members"), help="measure one of the two")
+    parser.add_argument("--only", choices=("connections", "members", "waiting"), help="measure one of the three")
+    parser.add_argument("--waiting-seconds", type=float, default=HOLD_S, help="how long waiting members are measured (120)")
     options = parser.parse_args()
-    measures = {"connections": measure_connections, "members": measure_members}
+    measures = {"connections": measure_connections, "members": measure_members, "waiting": measure_waiting}
     figures = {name: measure(options) for name, measure in measures.items() if options.only in (None, name)}
     verdicts = {f"{name}, {what}": one for name, found in figures.items() for what, one in found["verdicts"].items()}
     if options.only is None:
