@@ -19,6 +19,7 @@ import uvloop
 
 from benchmarks.load.cpu_client import Load
 from sprocketmq import AdminClient, Batching, Message, Producer, PushConsumer, SendResult, TlsConfig, TraceConfig
+from sprocketmq.omb.pacing import Alarm
 
 Call = Callable[[], Awaitable[int]]
 Command = dict[str, Any]
@@ -207,6 +208,7 @@ class Delivery:
         clock = time.perf_counter
         message, interval_s = messages(command), 1 / command["rate"]
         self._window = window = Window(command)
+        alarm = Alarm()  # event loops wait whole milliseconds, one of which is the time between two messages
         started = clock()
         sent = number = 0
 
@@ -222,7 +224,8 @@ class Delivery:
                 sent += window.begin <= due < window.end
                 number += 1
                 due = started + number * interval_s
-            await asyncio.sleep(max(0.0, min(due, window.end) - clock()))
+            await alarm.until(int(min(due, window.end) * 1e9))
+        alarm.close()
         await producer.flush()
         patience = clock() + DELIVERY_PATIENCE_S
         while window.messages < sent - window.errors and clock() < patience:

@@ -164,6 +164,8 @@ class Connection(Link):
                     entry[0].set_result(command)
             elif self._on_request is not None:
                 self._on_request(self, command)
+        # One request at a time: the next one has nothing to wait for either. With more in flight, those of a turn leave together.
+        self._write_at_once = not self._pending and len(commands) == 1
 
     def _schedule_sweep(self, when: float) -> None:
         if self._sweep is not None:

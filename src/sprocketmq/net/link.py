@@ -43,6 +43,8 @@ class Link(asyncio.BufferedProtocol):
         self._out_bytes = 0
         self._flush_scheduled = False
         self._in_batch = False
+        # Set by subclasses: the next frame does not wait for the end of the turn, which would cost another turn of the loop.
+        self._write_at_once = False
         # With TLS: what was written while the socket takes no more.
         self._encrypted = False
         self._unencrypted: deque[memoryview] = deque()
@@ -125,8 +127,8 @@ class Link(asyncio.BufferedProtocol):
     def write(self, head: bytes, body: Buffers = b"") -> None:
         """Queue one frame; dropped when the connection is closed.
 
-        It is written at the end of this turn of the loop, or earlier when more than EARLY_WRITE_BYTES are queued (EARLY_ANSWER_BYTES while
-        requests are handled).
+        It is written at the end of this turn of the loop, or earlier when ``_write_at_once`` is set or more than EARLY_WRITE_BYTES are
+        queued (EARLY_ANSWER_BYTES while requests are handled).
         """
         if self.closed:
             return
@@ -141,7 +143,8 @@ class Link(asyncio.BufferedProtocol):
             if self._out_bytes > EARLY_ANSWER_BYTES:
                 self.flush()
             return
-        if self._out_bytes > EARLY_WRITE_BYTES:
+        if self._write_at_once or self._out_bytes > EARLY_WRITE_BYTES:
+            self._write_at_once = False
             self.flush()
         elif not self._flush_scheduled:
             self._flush_scheduled = True

@@ -171,6 +171,28 @@ async def test_a_long_turn_of_the_loop_writes_before_it_ends(served, pool, monke
     assert {answer.code for answer in answers} == {0}
 
 
+async def test_a_request_that_follows_a_lone_answer_is_written_at_once(served, pool):
+    _, _, address = served
+    conn = await pool.get(address)
+    await conn.request(ECHO, timeout_s=60)
+    alone = conn.request(ECHO, timeout_s=60)
+    assert not unsent(conn)
+    await alone
+    first, second = conn.request(ECHO, timeout_s=60), conn.request(ECHO, timeout_s=60)
+    assert unsent(conn)  # the second is not alone
+    await first
+    await second
+
+
+async def test_requests_that_follow_answers_of_one_read_leave_together(served, pool):
+    _, _, address = served
+    conn = await pool.get(address)
+    await asyncio.gather(*(conn.request(ECHO, timeout_s=60) for _ in range(3)))
+    together = [conn.request(ECHO, timeout_s=60) for _ in range(3)]
+    assert len(unsent(conn)) == 3
+    await asyncio.gather(*together)
+
+
 async def test_a_short_timeout_is_kept_behind_a_long_one(served, pool):
     _, _, address = served
     conn = await pool.get(address)
