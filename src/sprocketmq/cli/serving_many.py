@@ -12,6 +12,7 @@ from sprocketmq.cli.config import SECURITY_KEYS, Settings, data_directory
 from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, fail
 from sprocketmq.cli.logs import LogOptions, wrap_line
 from sprocketmq.cli.serving_dashboard import ServedDashboard
+from sprocketmq.cli.serving_metrics import ServedMetrics
 from sprocketmq.cli.serving_options import LOG_SETTINGS
 from sprocketmq.cli.serving_security import ready_fields
 from sprocketmq.cli.stopping import on_stop_signals, print_ready, watch_stdin
@@ -26,8 +27,8 @@ log = logging.getLogger(__name__)
 NAMESRV = "namesrv"
 SYNC_MASTER, SLAVE = "SYNC_MASTER", "SLAVE"
 # These have an option of their own in a child's command line, or make no sense there.
-_OPTIONS = {"broker_name", "namesrv", "namesrv_port", "port", "store", "role", "broker_id", "ha_port", "in_sync_replicas", "metrics_port"}
-_OPTIONS |= set(LOG_SETTINGS)
+_OPTIONS = {"broker_name", "namesrv", "namesrv_port", "port", "store", "role", "broker_id", "ha_port", "in_sync_replicas"}
+_OPTIONS |= {"metrics_exporter", "metrics_host", "metrics_label", "metrics_port", *LOG_SETTINGS}
 
 
 async def serve_many(cluster: "ManyServers", *, stop_with_stdin: bool) -> int:
@@ -46,6 +47,8 @@ async def serve_many(cluster: "ManyServers", *, stop_with_stdin: bool) -> int:
     with on_stop_signals(stop_by):
         if stop_with_stdin:
             watch_stdin(asyncio.get_running_loop(), stop)
+        if cluster.metrics is not None:
+            await cluster.metrics.start()
         starting = asyncio.ensure_future(asyncio.to_thread(cluster.start))
         stopping = asyncio.ensure_future(stop.wait())
         try:
@@ -62,6 +65,8 @@ async def serve_many(cluster: "ManyServers", *, stop_with_stdin: bool) -> int:
         finally:
             stopping.cancel()
             await asyncio.to_thread(cluster.stop)
+            if cluster.metrics is not None:
+                await cluster.metrics.stop()
             with contextlib.suppress(ChildFailed):
                 await starting
             event(log, logging.INFO, "stopped", verb="serve", reason=why)
@@ -107,14 +112,9 @@ class ManyServers:
         last = settings.port + PORT_STEP * (len(self._members) - 1)
         if settings.port and last > 65535:
             raise ConfigError(f"port {settings.port}: {len(self._members)} brokers need ports up to {last}; choose a lower one, or 0")
-        self._has_metrics = settings.metrics_exporter == "prom"
-        last = settings.metrics_port + len(self._members) - 1
-        if self._has_metrics and settings.metrics_port and last > 65535:
-            raise ConfigError(
-                f"metrics_port {settings.metrics_port}: {len(self._members)} brokers need ports up to {last}; choose a lower one, or 0"
-            )
         self._root = Path(settings.store).expanduser().absolute() if settings.store else data_directory()
         self._supervisor = Supervisor(restart=True, say=lambda name, line: put(wrap_line(name, line, logs.format)))
+        self.metrics = ServedMetrics(settings, self._supervisor) if settings.metrics_exporter == "prom" else None
         self._dashboard = dashboard
         self._dashboard_field = ""
         self._common = ["--insecure"] if insecure else []
@@ -136,8 +136,7 @@ class ManyServers:
         """All addresses, and the directory that has the stores."""
         names = (member.name for member in self._members)
         brokers = " ".join(f"{name}={self._supervisor.ready(name)['broker']}" for name in names)
-        metrics = ",".join(self._supervisor.ready(member.name)["metrics"] for member in self._members) if self._has_metrics else ""
-        scraped = f" metrics={metrics}" if metrics else ""
+        scraped = f" metrics={self.metrics.address}" if self.metrics is not None else ""
         return f"ready namesrv={self._namesrv} {brokers}{scraped}{self._dashboard_field}{ready_fields(self._settings)} store={self._root}"
 
     def start(self) -> None:
@@ -186,13 +185,10 @@ class ManyServers:
         first_port = settings.port + PORT_STEP * index if settings.port else 0
         if self._replicas:
             options += ["--ha-port", str(first_port + 1 if first_port else 0)]
-
-        metrics_port = settings.metrics_port + index if settings.metrics_port else 0
+        if self.metrics is not None:
+            options += self.metrics.child_options(member.name)
 
         def command(before: Mapping[str, str]) -> Sequence[str]:
-            scraped = []
-            if self._has_metrics:
-                scraped = ["--metrics", str(parse_address(before["metrics"])[1] if before else metrics_port)]
-            return ["broker", "--port", str(parse_address(before["broker"])[1] if before else first_port), *scraped, *options]
+            return ["broker", "--port", str(parse_address(before["broker"])[1] if before else first_port), *options]
 
         return command

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import IO
+from typing import IO, NamedTuple
 
 from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.errors import FatalError
@@ -27,6 +27,8 @@ MAX_RESTART_DELAY_S = 30.0
 STEADY_AFTER_S = 60.0
 STOP_TIMEOUT_S = 30.0
 KEPT_LINES = 20
+# A longer line of a child's standard error is passed on in parts.
+MAX_LINE_BYTES = 64 << 10
 NOT_IN_TIME = "it was not ready in time"
 
 # The command line after ``sprocketmq``, made from the fields of the child's last ready line (none at first), so that ports stay the same.
@@ -43,6 +45,15 @@ class ChildFailed(FatalError):
         self.name = name
         self.reason = reason
         self.code = code
+
+
+class ChildState(NamedTuple):
+    """A child at one time: its process, None between two, how often it was started, and the fields of its last ready line."""
+
+    is_ready: bool
+    pid: int | None
+    starts: int
+    fields: Mapping[str, str]
 
 
 class Supervisor:
@@ -105,6 +116,11 @@ class Supervisor:
         return self._children[name].fields
 
     @property
+    def states(self) -> dict[str, ChildState]:
+        """All children, by name."""
+        return {name: child.state for name, child in list(self._children.items())}
+
+    @property
     def pids(self) -> dict[str, int]:
         """The processes that run, by name."""
         return {name: pid for name, child in self._children.items() if (pid := child.pid) is not None}
@@ -122,6 +138,7 @@ class Child:
         self._changed = threading.Condition()
         self._wanted = False
         self._ready = False
+        self._starts = 0
         self._failure: ChildFailed | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
@@ -131,6 +148,11 @@ class Child:
         """The process, None when there is none."""
         process = self._process
         return process.pid if process is not None and process.returncode is None else None
+
+    @property
+    def state(self) -> ChildState:
+        with self._changed:
+            return ChildState(self._ready, self.pid, self._starts, self.fields)
 
     def start(self, deadline: float | None) -> None:
         """Start the process in the background; harmless when it runs."""
@@ -182,6 +204,7 @@ class Child:
                     return
                 try:
                     process = self._process = self._spawn()
+                    self._starts += 1
                 except OSError as e:
                     self._fail(ChildFailed(self.name, f"its process cannot be started: {e.strerror or e}", None))
                     return
@@ -260,7 +283,7 @@ class Complaints:
         self._thread.start()
 
     def _read(self, pipe: IO[bytes]) -> None:
-        for data in pipe:
+        while data := pipe.readline(MAX_LINE_BYTES):
             line = data.decode(errors="replace").rstrip()
             with self._lock:
                 self._lines.append(line)

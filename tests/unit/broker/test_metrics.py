@@ -12,6 +12,7 @@ from tests.scraping import Page, scrape
 from sprocketmq.broker.metrics import loop_lag
 from sprocketmq.broker.replication.roles import Role
 from sprocketmq.broker.scraping.collector import METRICS
+from sprocketmq.cli.serving_metrics import PROCESSES
 from sprocketmq.errors import ConfigError, PortInUse
 from sprocketmq.protocol.compression import CompressionType, compress, compression_flag
 from sprocketmq.testing import eventually
@@ -264,13 +265,13 @@ def test_the_guide_lists_every_metric_as_it_is():
     guide = (Path(__file__).parents[3] / "docs" / "guide" / "metrics.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]*) \| ([^|]*) \|$", guide, re.MULTILINE)
     listed = [(name, kind, tuple(re.findall(r"`(\w+)`", labels)), text) for name, kind, labels, text in rows]
-    assert listed == [(metric.name, metric.kind, metric.labels, metric.text) for metric in METRICS]
+    assert listed == [(metric.name, metric.kind, metric.labels, metric.text) for metric in (*METRICS, *PROCESSES)]
 
 
 def test_every_metric_has_a_sentence_and_labels_of_its_own():
-    names = [metric.name for metric in METRICS]
+    names = [metric.name for metric in (*METRICS, *PROCESSES)]
     assert len(set(names)) == len(names)
-    for metric in METRICS:
+    for metric in (*METRICS, *PROCESSES):
         assert metric.text.endswith(".")
         assert not COMMON & set(metric.labels)
         assert metric.name.endswith("_total") == (metric.kind == "counter"), metric.name

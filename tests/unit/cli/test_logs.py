@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -250,6 +251,24 @@ def test_several_brokers_have_one_log_with_the_name_of_the_process_in_each_line(
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert {line["process"] for line in lines} <= names | {"serve"}
     assert all("logger" in line for line in lines)
+
+
+def test_the_log_of_several_brokers_rotates_and_is_opened_again_on_hangup(serving, tmp_path):
+    path = tmp_path / "mq.log"
+    options = ("--log-file", str(path), "--log-max-bytes", "2000", "--log-backups", "50")
+    server = serving("serve", "--brokers", "2", *FREE, "--store", str(tmp_path / "s"), *options)
+    with sync.AdminClient(namesrv=server.address["namesrv"]) as admin:
+        for number in range(20):
+            admin.create_topic(f"orders-{number}", queues=1)
+    wait_until((tmp_path / "mq.log.1").exists)
+    path.rename(tmp_path / "mq.log.renamed")
+    server.process.send_signal(signal.SIGHUP)
+    wait_until(path.exists)
+    assert server.end() == (0, "")
+    lines = [line for file in tmp_path.glob("mq.log*") for line in file.read_text().splitlines()]
+    names = [re.fullmatch(r"(serve|namesrv|broker-a|broker-b): \d{4}-\d\d-\d\d [^\n]+", line) for line in lines]
+    assert all(names), lines
+    assert {name[1] for name in names} == {"serve", "namesrv", "broker-a", "broker-b"}
 
 
 def test_a_broker_whose_standard_error_is_never_read_answers_and_stops(serving, tmp_path):

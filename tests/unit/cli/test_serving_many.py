@@ -72,16 +72,37 @@ def page(address):
     return asyncio.run(scrape(address))
 
 
-def test_each_broker_has_a_port_and_keeps_it_when_it_is_started_again(serving, tmp_path):
-    server = serving("serve", "--brokers", "2", *FREE, "--metrics", "0", "--store", str(tmp_path), "--set", "metrics_label=env:test")
-    scraped = server.address["metrics"].split(",")
-    names = [page(address).values("rocketmq_topic_number", "node_id", env="test").keys() for address in scraped]
-    assert names == [{("broker-a",)}, {("broker-b",)}]
-    before = children(server.process.pid)
-    os.kill(before["broker-b"], signal.SIGKILL)
-    wait_until(lambda: children(server.process.pid).get("broker-b", before["broker-b"]) != before["broker-b"])
-    wait_until(lambda: len(addresses(server.address["namesrv"])) == 2)
-    assert page(scraped[1]).value("rocketmq_topic_number", node_id="broker-b") > 0
+def test_one_page_has_the_metrics_of_all_processes(serving, tmp_path):
+    options = ("--brokers", "2", "--replicas", "1", *FREE, "--metrics", "0", "--store", str(tmp_path), "--set", "metrics_label=env:test")
+    server = serving("serve", *options)
+    found = page(server.address["metrics"])
+    names = {"broker-a", "broker-a-1", "broker-b", "broker-b-1"}
+    assert found.values("rocketmq_topic_number", "process", env="test").keys() == {(name,) for name in names}
+    assert found.values("rocketmq_topic_number", "process", node_id="broker-a").keys() == {("broker-a",), ("broker-a-1",)}
+    up = found.values("sprocketmq_process_up", "process", env="test", cluster="DefaultCluster")
+    assert up == {(name,): 1 for name in names | {"namesrv", "serve"}}
+    for metric in ("sprocketmq_process_cpu_seconds_total", "sprocketmq_process_resident_bytes"):
+        assert all(found.value(metric, process=name) > 0 for (name,) in up)
+    samples = [(name, tuple(sorted(labels.items()))) for name, labels, _ in found.samples]
+    assert len(set(samples)) == len(samples)
+    assert server.end(signal.SIGINT)[0] == 0
+
+
+def test_the_page_leaves_out_a_broker_that_does_not_answer_and_shows_it_as_down(serving, tmp_path):
+    server = serving("serve", "--brokers", "2", *FREE, "--metrics", "0", "--store", str(tmp_path))
+    address, pid = server.address["metrics"], children(server.process.pid)["broker-b"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        found = page(address)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert found.values("rocketmq_topic_number", "process").keys() == {("broker-a",)}
+    assert found.values("sprocketmq_process_up", "process")["broker-b",] == 0
+    assert found.values("sprocketmq_process_up", "process")["broker-a",] == 1
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: page(address).values("sprocketmq_process_restarts_total", "process")["broker-b",] == 1)
+    wait_until(lambda: page(address).values("sprocketmq_process_up", "process")["broker-b",] == 1)
+    assert page(address).values("rocketmq_topic_number", "process").keys() == {("broker-a",), ("broker-b",)}
     assert server.end(signal.SIGINT)[0] == 0
 
 

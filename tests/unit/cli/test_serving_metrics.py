@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import socket
 
 import pytest
 from tests.scraping import scrape
@@ -27,9 +28,19 @@ def test_a_server_is_scraped_at_the_address_of_its_ready_line(serving, tmp_path)
     assert server.end() == (0, "")
 
 
-def test_several_brokers_need_several_ports(tmp_path, capfd):
-    assert main(["serve", "--brokers", "3", *FREE, "--metrics", "65534", "--store", str(tmp_path)]) == 2
-    assert "metrics_port 65534: 3 brokers need ports up to 65536; choose a lower one, or 0" in capfd.readouterr().err
+def test_several_brokers_need_one_port_that_is_free(tmp_path, capfd):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert main(["serve", "--brokers", "3", *FREE, "--metrics", str(port), "--store", str(tmp_path)]) == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in capfd.readouterr().err
+    assert not (tmp_path / "broker-a").exists()
+
+
+def test_several_brokers_refuse_labels_that_prometheus_does_not_allow(tmp_path, capfd):
+    assert main(["serve", "--brokers", "2", *FREE, "--metrics", "0", "--set", "metrics_label=1:x", "--store", str(tmp_path)]) == 2
+    assert "metrics_label has '1:x'" in capfd.readouterr().err
 
 
 def test_apaches_names_of_the_settings(tmp_path):

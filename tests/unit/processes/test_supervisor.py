@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from sprocketmq.processes.supervisor import ChildFailed, Supervisor
+from sprocketmq.processes.supervisor import MAX_LINE_BYTES, ChildFailed, Complaints, Supervisor
 from sprocketmq.testing import wait_until
 
 
@@ -231,3 +231,14 @@ def test_a_supervisor_is_quick_to_import():
     code = "import sys, sprocketmq.processes.supervisor; print([m for m in sys.modules if m.startswith(('asyncio', 'sprocketmq.broker'))])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_line_without_end_is_passed_on_in_parts():
+    script = f"import sys; sys.stderr.write('x' * {2 * MAX_LINE_BYTES} + 'end\\nnext')"
+    heard = []
+    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE)
+    complaints = Complaints("n", process, lambda name, line: heard.append((name, line)))
+    process.wait(60)
+    complaints.close()
+    complaints.release()
+    assert heard == [("n", "x" * MAX_LINE_BYTES)] * 2 + [("n", "end"), ("n", "next")]
