@@ -133,6 +133,29 @@ async def test_a_thousand_connections_leave_room_for_nobody_else_and_end_by_them
         writer.close()
 
 
+async def test_a_scraper_that_goes_while_the_page_is_made_is_no_failure(serve, caplog):
+    gone = asyncio.Event()
+    ended = asyncio.Event()
+
+    async def page():
+        try:
+            yield "m 1\n"
+            await gone.wait()
+            yield "m 1\n"
+        finally:
+            ended.set()
+
+    endpoint = await serve(page)
+    reader, writer = await asyncio.open_connection(*parse_address(endpoint.address))
+    writer.write(SCRAPE)
+    await reader.readuntil(b"m 1\n")
+    writer.transport.abort()
+    await eventually(lambda: not endpoint.connections)
+    gone.set()
+    await eventually(ended.is_set)
+    assert "metrics_failed" not in caplog.text
+
+
 async def test_a_page_that_fails_is_no_page(serve, caplog):
     async def broken():
         raise RuntimeError("no page")

@@ -155,6 +155,8 @@ class _Scrape(asyncio.Protocol):
         started = False
         try:
             async for piece in self._endpoint.page():
+                if self._transport.is_closing():  # the scraper went while the piece was made
+                    return
                 if not started:
                     started = True
                     self._transport.write(_head(200, CONTENT_TYPE, "Transfer-Encoding: chunked\r\n" if chunked else ""))
@@ -162,7 +164,7 @@ class _Scrape(asyncio.Protocol):
                 self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if chunked else data)
                 if not await self._read():
                     return
-            if chunked:
+            if chunked and not self._transport.is_closing():
                 self._transport.write(b"0\r\n\r\n")
             self._transport.close()
         except Exception:  # noqa: BLE001 - logged, within limits, as anybody who scrapes can cause it
