@@ -6,6 +6,7 @@ is quiet every queue has one owner and every message was consumed.
 """
 
 import asyncio
+import json
 import random
 from types import SimpleNamespace
 from typing import Any
@@ -66,7 +67,9 @@ class MemoryBroker:
         for client_id in [client_id for client_id, member in self.members.items() if not member.alive]:
             self.leave(client_id)
 
-    def answer(self, code: int, ext: dict[str, str], body: bytes) -> Command:
+    def answer(self, code: int, ext: dict[str, str] | bytes, body: bytes) -> Command:
+        if isinstance(ext, bytes):  # written as JSON already
+            ext = json.loads(ext)
         if code == Q.GET_CONSUMER_LIST_BY_GROUP:
             if not self.members:
                 return Command(R.SYSTEM_ERROR)
