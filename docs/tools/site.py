@@ -168,7 +168,7 @@ def stage(language: str) -> Path:
 def main() -> int:
     for language in LANGUAGES:  # English first: its build empties the directory that holds the other
         environment = os.environ | {"SITE_LANGUAGE": language, "SITE_SOURCES": str(ROOT / "src"), "NO_MKDOCS_2_WARNING": "1"}
-        command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--config-file", str(stage(language))]
+        command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", str(stage(language))]
         if code := subprocess.run(command, env=environment, check=False).returncode:
             return code
     print(f"{SITE / 'index.html'}")
