@@ -22,7 +22,6 @@ BURST = 64
 AWAITED = 256
 LINGER_MS = 10
 BATCH_BYTES = 32 * 1024
-TUNED_BYTES = 1 << 20
 CONSUME_TIMEOUT_S = 60.0
 POOL = 1024
 
@@ -82,7 +81,7 @@ def figures(messages: int, elapsed_s: float, cpu_s: float) -> dict[str, Any]:
 def our_batching(command: Command) -> Any:
     from sprocketmq import Batching
 
-    return Batching(TUNED_BYTES if command.get("tuned") else None, LINGER_MS)
+    return Batching(command.get("batch_bytes") or None, LINGER_MS)
 
 
 async def our_submit(command: Command) -> dict[str, Any]:
@@ -220,10 +219,10 @@ async def our_fill(command: Command) -> dict[str, Any]:
 
 
 def confluent_settings(command: Command) -> dict[str, Any]:
-    """Return a producer's settings: the library's defaults, or batches of up to 1 MiB that wait for 10 ms."""
+    """Return a producer's settings: the library's defaults, or batches of a given size that wait for 10 ms."""
     settings: dict[str, Any] = {"bootstrap.servers": command["address"]}
-    if command.get("tuned"):
-        settings |= {"linger.ms": LINGER_MS, "batch.size": TUNED_BYTES, "batch.num.messages": 10_000}
+    if batch_bytes := command.get("batch_bytes"):
+        settings |= {"linger.ms": LINGER_MS, "batch.size": batch_bytes, "batch.num.messages": 10_000}
     return settings
 
 
