@@ -24,6 +24,7 @@ BENCHMARKS = (
     "benchmarks.load.idle_connections",
     "benchmarks.load.crowds",
     "benchmarks.load.cpu",
+    "benchmarks.load.brokers",
     "benchmarks.load.send",
     "benchmarks.load.batching",
     "benchmarks.load.consume",

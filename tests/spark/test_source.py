@@ -11,6 +11,7 @@ import pytest
 from tests.waiting import next_millisecond
 
 from sprocketmq import Message, MessageQueue, sync
+from sprocketmq.embedded import LocalCluster
 from sprocketmq.spark.source.offsets import decode_offsets
 from sprocketmq.spark.source.schema import COLUMNS, DEFAULT_COLUMNS, arrow_schema, spark_schema
 from sprocketmq.testing import wait_until
@@ -66,6 +67,17 @@ def test_the_columns_have_the_types_spark_asks_arrow_for(spark):
     for columns in (DEFAULT_COLUMNS, tuple(COLUMNS)):
         frame = spark.createDataFrame([], spark_schema(columns))
         assert to_arrow_schema(frame.schema, timezone="UTC").equals(arrow_schema(columns))
+
+
+def test_tasks_read_the_queues_of_all_brokers(spark):
+    with LocalCluster(brokers=3) as several, sync.Producer("tests", namesrv=several.namesrv) as producer:
+        several.create_topic("Spread", queues=2)
+        queues = producer.queues("Spread")
+        sent = [(queue.broker_name, queue.queue_id, producer.send(Message("Spread", b"x", queue=queue)).queue_offset) for queue in queues]
+        frame = options(spark.read, several, "Spread").load()
+        rows = frame.select("brokerName", "queueId", "queueOffset").collect()
+    assert sorted(map(tuple, rows)) == sorted(sent)
+    assert {name for name, _, _ in sent} == {"broker-a", "broker-b", "broker-c"}
 
 
 def test_a_batch_read_returns_every_message_with_its_fields(spark, cluster, topic, producer):
