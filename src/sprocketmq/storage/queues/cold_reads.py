@@ -102,8 +102,9 @@ class ColdFinder:
         missing = self._missing_units(queue, first, stop, end)
         if missing:
             return ColdRead(missing, max_units)
-        records = _records(queue, first, stop)
-        start = records[0][0]
+        layout = BATCH_UNIT if isinstance(queue, BatchConsumeQueue) else QUEUE_UNIT
+        units = queue.read_units(first, stop)
+        start = layout.unpack_from(units)[0]
         if start >= log.committed_end - TAIL_BYTES:
             return None
         far = min(first + ahead, end)
@@ -112,8 +113,10 @@ class ColdFinder:
             if self._span_is_cached(start, log_offset + size):
                 self._remember(queue, offset, far)
                 return None
-        if self._span_is_cached(start, sum(records[-1])):
+        log_offset, size = layout.unpack_from(units, len(units) - layout.size)[:2]
+        if self._span_is_cached(start, log_offset + size):
             return None
+        records = [(log_offset, max(0, size)) for log_offset, size, *_ in layout.iter_unpack(units)]  # damaged units may name any
         return self._find_blocks(records) or self._find_runs(records)
 
     def _find_blocks(self, records: Sequence[_Record]) -> ColdRead | None:
@@ -224,9 +227,3 @@ class ColdFinder:
             stop = min(end, segment.start + segment.size)
             yield segment.file.path, begin - segment.start, stop - segment.start
             begin = stop
-
-
-def _records(queue: Queue, first: int, stop: int) -> list[_Record]:
-    """Return log offset and size of the records of units; damaged units may name any."""
-    unit = BATCH_UNIT if isinstance(queue, BatchConsumeQueue) else QUEUE_UNIT
-    return [(log_offset, max(0, size)) for log_offset, size, *_ in unit.iter_unpack(queue.read_units(first, stop))]
