@@ -12,6 +12,7 @@ from sprocketmq.protocol.records import Record, decode_records
 from sprocketmq.storage.appender import Appender
 from sprocketmq.storage.config import DELAY_LEVELS, delay_levels_ms
 from sprocketmq.storage.store import StoreConfig
+from sprocketmq.testing import eventually
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 PARKED = [b"delay-3", b"delay-over"]
@@ -551,6 +552,7 @@ async def test_what_left_the_log_before_its_time_is_told(start_broker, connect, 
     later(broker, clock, 7200)
     left = broker.store.max_offset(SCHEDULE, 17) - broker.store.min_offset(SCHEDULE, 17)
     assert 0 < left < 20
+    await eventually(lambda: broker.store.max_offset("orders", 0) == left)
     assert len(await ask.bodies("orders")) == left
     assert f"{20 - left} delayed messages of level 18 have left the log" in caplog.text
 

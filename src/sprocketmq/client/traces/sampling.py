@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from sprocketmq.protocol.hashing import crc32
 from sprocketmq.protocol.ids import MessageIds
 
-_SPREAD, _MASK = 0x9E3779B1, 0xFFFFFFFF
+_SPREAD, _SPREAD_AGAIN, _MASK = 0x85EBCA6B, 0xC2B2AE35, 0xFFFFFFFF
 _HEX2 = [f"{value:02X}" for value in range(256)]
 
 
@@ -48,8 +48,10 @@ class Sampler:
         return chosen
 
     def _chooses_prefix(self, prefix: str) -> bool:
-        # Checksums of texts that differ in few characters are not spread evenly; their products with a large odd number are.
-        hashed = crc32(prefix.encode(errors="replace")) * _SPREAD & _MASK
+        # Checksums of texts that differ in few characters are not spread evenly: the last steps of MurmurHash3 mix them.
+        mixed = crc32(prefix.encode(errors="replace"))
+        mixed = (mixed ^ mixed >> 16) * _SPREAD & _MASK
+        mixed = (mixed ^ mixed >> 13) * _SPREAD_AGAIN & _MASK
         self._prefix = prefix
-        self._chosen = hashed ^ hashed >> 15 < self._below
+        self._chosen = mixed ^ mixed >> 16 < self._below
         return self._chosen
