@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # The tests start hundreds of Python processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs test test-long test-repeat lint interop interop-long browser screenshots bench profile fuzz crash-long simulate faults-long replication-long spark-faults-long clean
+.PHONY: help demo docs test test-long test-repeat lint interop interop-long browser screenshots bench profile fuzz crash-long simulate faults-long replication-long spark-faults-long dist clean
 
 help:
 	@echo "make demo      run the main job: 336,776 flights through the broker and Spark into a table"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-repeat  make test RUNS=10 times in a row, each in a random order, beside two busy processes"
 	@echo "make docs      build the documentation site, English and Chinese, into build/site"
 	@echo "make lint      ruff, mypy --strict, import-linter"
+	@echo "make dist      build sdist and wheel into dist/, check them and install each in an empty environment; with a bill of materials"
 	@echo "make interop   test against Apache RocketMQ 5.5.0 (needs Java 17 and Maven)"
 	@echo "make interop-long  the rest of these: stores that move between the brokers, in more ways"
 	@echo "make browser   drive the dashboard in headless Chromium (Debian's package chromium)"
@@ -73,6 +74,15 @@ $(DOCS_STAMP): $(STAMP)
 
 docs: $(DOCS_STAMP)
 	$(BIN)/python -m docs.tools.site
+	$(BIN)/python -m docs.tools.questions
+
+RELEASE_STAMP := $(VENV)/.installed-release
+$(RELEASE_STAMP): $(STAMP)
+	@$(BIN)/python -m pip install --quiet --editable '.[release]'
+	@touch $(RELEASE_STAMP)
+
+dist: $(RELEASE_STAMP)
+	$(BIN)/python -m deploy.dist
 
 interop: $(STAMP)
 	$(PYTEST) -n 2 --dist loadfile -m "interop and not long" --timeout=600 --durations=20 tests/interop

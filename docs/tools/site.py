@@ -37,6 +37,16 @@ FOLDERS = {
     "docs/internals": "architecture.md",
     "docs/adr": "architecture.md",
 }
+# How much the search counts what it finds on a page; guides count once. Names of the reference are found by typing them.
+SEARCH_BOOST = {
+    "guide/questions.md": 4,
+    "reference/": 0.1,
+    "examples.md": 0.1,
+    "changes.md": 0.1,
+    "internals/": 0.3,
+    "benchmarks.md": 0.3,
+    "adr/": 0.3,
+}
 UNTRANSLATED = '!!! note ""\n    本页尚无中文版，以下为英文原文。\n\n'
 
 LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
@@ -153,7 +163,9 @@ def stage(language: str) -> Path:
     shutil.rmtree(work, ignore_errors=True)
     for page, text in pages(language).items():
         (work / "docs" / page).parent.mkdir(parents=True, exist_ok=True)
-        (work / "docs" / page).write_text(text, encoding="utf-8")
+        boost = next((boost for start, boost in SEARCH_BOOST.items() if page.startswith(start)), None)
+        head = f"---\nsearch:\n  boost: {boost}\n---\n\n" if boost else ""
+        (work / "docs" / page).write_text(head + text, encoding="utf-8")
     shutil.copytree(DOCS / "images", work / "docs/images")
     shutil.copytree(TOOLS / "assets", work / "docs/assets")
     shutil.copytree(TOOLS / "overrides", work / "overrides")
