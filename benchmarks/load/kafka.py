@@ -6,7 +6,7 @@ messages unanswered:
 submit    a callback for each message: ours by AutoBatch at its defaults (10 ms, 32 KiB and more under load), confluent-kafka at its
           defaults and with batches of 32 KiB and of 1 MiB (10 ms), aiokafka (32 KiB, 10 ms)
 awaited   256 tasks, each awaiting its messages: ours beside aiokafka
-consume   from the first message with a new group, reading each body; the rate counts from the first batch on
+consume   from the first message with a new group, reading each body, from the page cache; the rate counts from the first batch on
 
 Ours runs on topics with batch queues and on plain ones. Broker and client of the other side stand still meanwhile. Figures are medians of
 rates and of CPU time for a message (user and kernel) of client and broker. Exits 1 when a ratio misses its goal, 2 when the machine
@@ -180,7 +180,8 @@ def fill(sides: Sides, wanted: Sequence[Case], count: int) -> None:
 def run_round(sides: Sides, wanted: Sequence[Case], done: dict[str, list[dict[str, Any]]], options: argparse.Namespace) -> None:
     """Run every case once."""
     for case in wanted:
-        sides.drop_page_cache()
+        if case.op != "consume":
+            sides.drop_page_cache()
         wait_until_quiet(options.settle)
         with sides.only(case) as server:
             figures = measure(server, case, warm_s=options.warm, measure_s=options.seconds, count=options.messages)
@@ -189,7 +190,7 @@ def run_round(sides: Sides, wanted: Sequence[Case], done: dict[str, list[dict[st
         print(f"{case.name:32} {rate:11,.0f} messages/s   client {client:5.2f} us   broker {broker:5.2f} us", flush=True)
 
 
-def conclude(done: dict[str, list[dict[str, Any]]], setting: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def conclude(done: dict[str, list[dict[str, Any]]], setting: dict[str, Any], result: str) -> dict[str, dict[str, Any]]:
     """Write the result file, and return the ratios by name."""
     found = {
         name: {key: spread((one[key] for one in runs), 3) for key in ("messages_per_s", "client_us", "broker_us")}
@@ -200,7 +201,7 @@ def conclude(done: dict[str, list[dict[str, Any]]], setting: dict[str, Any]) -> 
         if mine.name in found and rival.name in found:
             ratio = found[mine.name]["messages_per_s"]["median"] / found[rival.name]["messages_per_s"]["median"]
             ratios[f"{mine.name} / {rival.name}"] = verdict(ratio, goal) if goal is not None else {"ratio": round(ratio, 3)}
-    write_result("load-kafka", {"setting": setting, "figures": found, "workloads": ratios})
+    write_result(result, {"setting": setting, "figures": found, "workloads": ratios})
     return ratios
 
 
@@ -216,7 +217,7 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=1_000_000, help="messages in each topic that is consumed (1,000,000)")
     parser.add_argument("--settle", type=float, default=3.0, help="seconds to wait at most for other load to end, before each figure (3)")
     parser.add_argument("--heap", default=rivals.HEAP, help=f"heap of Kafka's broker ({rivals.HEAP})")
-    parser.add_argument("--work", choices=["produce", "consume"], help="only this")
+    parser.add_argument("--work", choices=["produce", "consume"], help="only this, with a result file of its own")
     parser.add_argument("--directory", help="where the stores go (a temporary directory)")
     options = parser.parse_args()
     try:
@@ -247,6 +248,7 @@ def run(kafka: rivals.Server, options: argparse.Namespace, setting: dict[str, An
     """Run all rounds and return the ratios. Kafka's broker, which gets faster, runs all the time; ours is new for every round of sends."""
     done: dict[str, list[dict[str, Any]]] = {}
     ratios: dict[str, dict[str, Any]] = {}
+    result = f"load-kafka-{options.work}" if options.work else "load-kafka"
     producing, consuming = cases(consuming=False), cases(consuming=True)
     first = confluent("submit", batch_bytes=TUNED_BYTES)
     if options.work != "consume":
@@ -260,14 +262,14 @@ def run(kafka: rivals.Server, options: argparse.Namespace, setting: dict[str, An
                 run_round(sides, producing if number % 2 == 0 else producing[::-1], done, options)
             # Sends of a round are some 5 GB on each side.
             measure(kafka, Case("confluent", "drop"), topics=sorted({case.topic for case in producing if case.side != "ours"}))
-            ratios = conclude(done, setting)
+            ratios = conclude(done, setting, result)
     if options.work != "produce":
         with temporary(options.directory) as home, rivals.ours(home) as own:
             sides = Sides(own, kafka)
             fill(sides, consuming, options.messages)
             for number in range(options.rounds):
                 run_round(sides, consuming if number % 2 == 0 else consuming[::-1], done, options)
-                ratios = conclude(done, setting)
+                ratios = conclude(done, setting, result)
     return ratios
 
 
